@@ -38,9 +38,14 @@ pub(crate) async fn provider(options: &Options, factories: &[Factory]) -> anyhow
         }
         None => Vec::new(),
     };
-    let cluster_name = options.values.get_str("cluster-name").to_owned();
-    let context = BuildContext {
-        cluster_name,
+    let context = build_context(options, config_path, config);
+    Ok(providers::build(factories, options.values.get_str("cloud-provider"), &context)?)
+}
+
+/// Returns the inputs of a provider from the command line and the content of `--cloud-config`.
+pub fn build_context(options: &Options, config_path: Option<PathBuf>, config: Vec<u8>) -> BuildContext {
+    BuildContext {
+        cluster_name: options.values.get_str("cluster-name").to_owned(),
         config_path,
         config,
         load_balancer_classes: options.values.get_strings("load-balancer-class").to_vec(),
@@ -50,8 +55,7 @@ pub(crate) async fn provider(options: &Options, factories: &[Factory]) -> anyhow
         max_targets: usize::try_from(options.values.get_i64("max-targets-per-target-group"))
             .ok()
             .filter(|most| *most > 0),
-    };
-    Ok(providers::build(factories, options.values.get_str("cloud-provider"), &context)?)
+    }
 }
 
 /// Returns a manager with the enabled controllers over this provider, connected but not yet running.

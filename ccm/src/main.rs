@@ -6,6 +6,8 @@ fn main() -> ExitCode {
     ccm::run(&[
         #[cfg(feature = "aws")]
         provider_aws::factory(),
+        #[cfg(feature = "kubevirt")]
+        provider_kubevirt::factory(),
         provider_mock::factory(),
     ])
 }

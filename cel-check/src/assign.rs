@@ -24,7 +24,7 @@ impl Substitutions {
         Type::Param(self.variables - 1)
     }
 
-    /// Reports whether the check has exceeded its limit of steps. All results are meaningless then.
+    /// Returns whether the check has exceeded its limit of steps. All results are invalid in this case.
     pub fn is_exhausted(&self) -> bool {
         self.steps > MAX_STEPS
     }
@@ -42,7 +42,7 @@ impl Substitutions {
     /// Like `is_assignable`, for lists of types: all pairs must be assignable.
     pub fn are_assignable(&mut self, to: &[Type], from: &[Type]) -> bool {
         self.trail.clear();
-        let holds = self.all(to, from);
+        let holds = self.all_agree(to, from);
         if !holds {
             while let Some((variable, before)) = self.trail.pop() {
                 match before {
@@ -54,7 +54,7 @@ impl Substitutions {
         holds
     }
 
-    fn all(&mut self, a: &[Type], b: &[Type]) -> bool {
+    fn all_agree(&mut self, a: &[Type], b: &[Type]) -> bool {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.agree(a, b))
     }
 
@@ -81,7 +81,9 @@ impl Substitutions {
             (Type::Simple(a), Type::Simple(b)) => a == b,
             (Type::Object(a), Type::Object(b)) => a.is_same(b),
             (Type::Composite(Constructor::Type, _), other) => is_type(other),
-            (Type::Composite(one, _), Type::Composite(other, _)) => one == other && self.all(a.parts(), b.parts()),
+            (Type::Composite(one, _), Type::Composite(other, _)) => {
+                one == other && self.all_agree(a.parts(), b.parts())
+            }
             _ => false,
         }
     }
@@ -200,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_attempt_leaves_no_values_behind() {
+    fn failed_attempt_is_undone() {
         let mut values = Substitutions::default();
         let variable = values.fresh();
         assert!(!values.are_assignable(&[variable.clone(), Type::INT], &[Type::STRING, Type::STRING]));

@@ -325,8 +325,8 @@ impl<'a> Checker<'a> {
         value
     }
 
-    /// Returns the common type of the previous elements and one more. Elements of different types are no mistake yet,
-    /// because the arguments of `format` may differ; `validate` reports all others.
+    /// Returns the common type of the previous elements and one more. Elements of different types are not reported
+    /// here, because the arguments of `format` may differ; `validate` reports all others.
     fn join(&mut self, before: Option<Type>, found: Type) -> Type {
         let Some(before) = before else { return found };
         if self.values.is_assignable(&before, &found) { most_general(&before, &found).clone() } else { Type::DYN }
@@ -336,7 +336,7 @@ impl<'a> Checker<'a> {
         let range = self.expr(&fold.range);
         let accumulated = self.expr(&fold.initial);
         let range = self.values.resolve(&range);
-        let (first, second) = self.iterated(fold, &range);
+        let (first, second) = self.loop_variable_types(fold, &range);
         let outer = self.locals.len();
         self.locals.push((&fold.accumulator, accumulated.clone()));
         let inner = self.locals.len();
@@ -353,7 +353,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns the types of the two loop variables.
-    fn iterated(&mut self, fold: &Comprehension, range: &Type) -> (Type, Type) {
+    fn loop_variable_types(&mut self, fold: &Comprehension, range: &Type) -> (Type, Type) {
         let parts = range.parts();
         match range {
             Type::Composite(Constructor::List, _) if fold.second.is_some() => (Type::INT, parts[0].clone()),

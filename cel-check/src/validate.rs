@@ -88,10 +88,10 @@ impl Validator<'_> {
             };
             requested += 1;
             let Some(clause) = clause else { return };
-            if let Some(wrong) = self.first_wrong(clause, &value.value) {
-                let name = self.types[wrong.id].plain_name();
+            if let Some(mismatch) = self.first_mismatch(clause, &value.value) {
+                let name = self.types[mismatch.id].plain_name();
                 let message = format!("error during formatting: {}, was given {name}", clause.rule());
-                return self.report(wrong, message);
+                return self.report(mismatch, message);
             }
         }
         if values.len() > requested {
@@ -102,19 +102,19 @@ impl Validator<'_> {
     }
 
     /// Returns the first expression, of `value` and its elements, whose type the clause does not accept.
-    fn first_wrong<'e>(&self, clause: Clause, value: &'e Expr) -> Option<&'e Expr> {
-        if !clause.takes(&self.types[value.id]) {
+    fn first_mismatch<'e>(&self, clause: Clause, value: &'e Expr) -> Option<&'e Expr> {
+        if !clause.accepts(&self.types[value.id]) {
             return Some(value);
         }
         if clause != Clause::String {
             return None;
         }
         match &value.kind {
-            ExprKind::List(elements) => elements.iter().find_map(|element| self.first_wrong(clause, &element.value)),
+            ExprKind::List(elements) => elements.iter().find_map(|element| self.first_mismatch(clause, &element.value)),
             ExprKind::Map(entries) => entries
                 .iter()
                 .flat_map(|entry| [&entry.key, &entry.value])
-                .find_map(|part| self.first_wrong(clause, part)),
+                .find_map(|part| self.first_mismatch(clause, part)),
             _ => None,
         }
     }
@@ -161,7 +161,7 @@ impl Clause {
         }
     }
 
-    fn takes(self, given: &Type) -> bool {
+    fn accepts(self, given: &Type) -> bool {
         match given {
             Type::Simple(Simple::Dyn) => true,
             Type::Simple(simple) => match self {
@@ -177,7 +177,7 @@ impl Clause {
     }
 }
 
-/// Returns the clauses of a format; `None` for a malformed clause, with which the API server refuses a policy.
+/// Returns the clauses of a format; `None` for a malformed clause; the API server refuses policies with one.
 fn clauses(text: &str) -> Vec<Option<Clause>> {
     let mut found = Vec::new();
     let mut bytes = text.bytes().peekable();

@@ -2,7 +2,7 @@
 //!
 //! Upstream's verdicts were recorded by `tests/control-plane/cel`: `cel record cel-check/tests/corpus <specification>`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -99,6 +99,78 @@ fn verdicts_on_the_corpus_equal_those_of_upstream() {
         }
     }
     assert!(count == 0, "{count} of {} differ\n{differences}", cases.len());
+}
+
+/// Functions that expressions cannot call by their names: macros and the parser insert them.
+const INTERNAL: [&str; 5] =
+    ["@not_strictly_false", "@sortByAssociatedKeys", "__not_strictly_false__", "cel.@mapInsert", "in"];
+
+const MACROS: [&str; 13] = [
+    "has",
+    "all",
+    "exists",
+    "exists_one",
+    "existsOne",
+    "map",
+    "filter",
+    "optMap",
+    "optFlatMap",
+    "sortBy",
+    "transformList",
+    "transformMap",
+    "transformMapEntry",
+];
+
+/// Returns the names of all declared functions.
+fn functions() -> BTreeSet<&'static str> {
+    let table = include_str!("../data/functions.txt");
+    let heads = table.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" ( "));
+    heads.map(|(head, _)| head.rsplit(" . ").next().unwrap_or(head)).collect()
+}
+
+/// Reports whether an expression contains a call of a function or macro, or an operator.
+fn calls(expression: &str, function: &str) -> bool {
+    let operator = match function {
+        "_[_]" => "[",
+        "_[?_]" => "[?",
+        "_?._" => ".?",
+        "_?_:_" => " ? ",
+        "!_" => "!",
+        "-_" => "-",
+        "@in" => " in ",
+        name => match name.strip_prefix('_').and_then(|name| name.strip_suffix('_')) {
+            Some(operator) => return expression.contains(&format!(" {operator} ")),
+            None => {
+                let call = format!("{name}(");
+                let is_part = |before: &str| before.ends_with(|last: char| last.is_ascii_alphanumeric() || last == '_');
+                return expression.match_indices(&call).any(|(at, _)| !is_part(&expression[..at]));
+            }
+        },
+    };
+    expression.contains(operator)
+}
+
+#[test]
+fn corpus_has_a_right_and_a_wrong_expression_for_each_function_operator_and_macro() {
+    let cases: Vec<Case> = read("verdicts.json");
+    let names: Vec<&str> = functions().into_iter().chain(MACROS).filter(|name| !INTERNAL.contains(name)).collect();
+    assert!(names.len() > 150, "{} names", names.len());
+    for name in names {
+        let (wrong, right): (Vec<&Case>, Vec<&Case>) =
+            cases.iter().filter(|case| calls(&case.expression, name)).partition(|case| !case.warning.is_empty());
+        assert!(!right.is_empty() && !wrong.is_empty(), "{name}: {} right, {} wrong", right.len(), wrong.len());
+    }
+}
+
+#[test]
+fn corpus_has_kinds_of_groups_and_custom_resources() {
+    let cases: Vec<Case> = read("verdicts.json");
+    for group in ["/v1/", "apps/v1/", "example.com/v1/"] {
+        let is_of = |case: &&Case| case.resources.iter().any(|resource| resource.starts_with(group));
+        let (wrong, right): (Vec<&Case>, Vec<&Case>) =
+            cases.iter().filter(is_of).partition(|case| !case.warning.is_empty());
+        assert!(!right.is_empty() && !wrong.is_empty(), "{group}: {} right, {} wrong", right.len(), wrong.len());
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The log: its verbosity by `--v` and `--vmodule`, and its format.
+//! The log: its verbosity by `--v` and `--vmodule`, its format, and its streams.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::subscriber::Interest;
 use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::writer::MakeWriterExt as _;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry, fmt, registry, reload};
@@ -104,13 +105,39 @@ impl<S: Subscriber> Filter<S> for Verbosity {
     }
 }
 
-/// Starts logging to standard error according to the options; returns the setter of the verbosity.
-pub(crate) fn to_stderr(binary: &'static str, options: &Options) -> SetVerbosity {
+/// Starts logging according to the options; returns the setter of the verbosity.
+pub(crate) fn start(binary: &'static str, options: &Options) -> SetVerbosity {
     let verbosity = Verbosity { binary, default_level: options.verbosity, files: options.vmodule.clone() };
     let form = if options.logging_format == "json" { Form::Json } else { Form::Text };
-    let (subscriber, set) = subscriber(verbosity, form, io::stderr().is_terminal(), io::stderr);
-    subscriber.init();
-    set
+    let split = match form {
+        Form::Text => "log-text-split-stream",
+        Form::Json => "log-json-split-stream",
+    };
+    if options.values.get_bool(split) {
+        let colours = io::stderr().is_terminal() && io::stdout().is_terminal();
+        let (subscriber, set) = subscriber(verbosity, form, colours, streams(form, io::stderr, io::stdout));
+        subscriber.init();
+        set
+    } else {
+        let (subscriber, set) = subscriber(verbosity, form, io::stderr().is_terminal(), io::stderr);
+        subscriber.init();
+        set
+    }
+}
+
+/// Returns the writer of errors to one stream and of other lines to another. Warnings are errors in text only.
+///
+/// Upstream: component-base logs/api/v1, klogMsgRouter; logs/json, NewJSONLogger.
+fn streams<E, O>(form: Form, errors: E, others: O) -> impl for<'a> MakeWriter<'a> + Send + Sync + 'static
+where
+    E: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+    O: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let least_severe = match form {
+        Form::Text => Level::WARN,
+        Form::Json => Level::ERROR,
+    };
+    errors.with_max_level(least_severe).or_else(others)
 }
 
 /// The format of a line.
@@ -146,7 +173,7 @@ where
 mod tests {
     use std::sync::{Mutex, PoisonError};
 
-    use tracing::{debug, info, info_span, trace, warn};
+    use tracing::{debug, error, info, info_span, trace, warn};
 
     use super::*;
 
@@ -241,6 +268,24 @@ mod tests {
         let levels = ["kcm/src/job/sync.rs", "kcm/src/cronjob/sync.rs", "kcm/src/lib.rs"].map(of_file);
         assert_eq!(levels, [5, 9, 1]);
         assert_eq!(some.of_file(None), 1);
+    }
+
+    #[test]
+    fn severe_lines_have_their_own_stream_when_streams_are_split() {
+        for (form, severe) in [(Form::Text, [false, true, true]), (Form::Json, [false, false, true])] {
+            let (errors, others) = (Log::default(), Log::default());
+            let writers = (errors.clone(), others.clone());
+            let writer = streams(form, move || writers.0.clone(), move || writers.1.clone());
+            let (subscriber, _) = subscriber(verbosity(0, &[]), form, false, writer);
+            tracing::subscriber::with_default(subscriber, || {
+                info!("an info");
+                warn!("a warning");
+                error!("an error");
+            });
+            let found = |log: &Log| ["an info", "a warning", "an error"].map(|words| log.text().contains(words));
+            assert_eq!(found(&errors), severe, "{form:?}");
+            assert_eq!(found(&others), severe.map(|is_severe| !is_severe), "{form:?}");
+        }
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn prepare(
             return Err(ExitCode::FAILURE);
         }
     };
-    let set_verbosity = log::to_stderr(binary, &options);
+    let set_verbosity = log::start(binary, &options);
     let mut threads = tokio::runtime::Builder::new_multi_thread();
     match threads.worker_threads(WORKER_THREADS).thread_stack_size(STACK_BYTES).enable_all().build() {
         Ok(runtime) => Ok((options, set_verbosity, runtime)),

@@ -13,5 +13,6 @@ pub mod nodes;
 pub mod pods;
 pub mod protection;
 pub mod registry;
+pub mod shared_read;
 pub mod storage;
 pub mod workloads;

@@ -1,9 +1,15 @@
 //! Finalizers that block the deletion of an object while something uses it.
 
+use std::time::Duration;
+
 use kinds::{Decode, DecodeError, Kind, Meta, metadata_edit};
 use runtime::consistency::Consistency;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
+
+/// Delay before an object is reconciled again that only the API server showed as used. Usually the cache shows its user
+/// soon, and then the end of the use; but a user that is deleted while the watch is interrupted never reaches the cache.
+pub const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The change that an object's protecting finalizer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -150,6 +150,8 @@ pub struct ApiStatus {
     pub causes: Vec<(String, String)>,
     /// Seconds after which the server allows a retry.
     pub retry_after: Option<u32>,
+    /// Token with which a list whose token has expired can be continued; empty in other errors.
+    pub next: String,
 }
 
 impl ApiStatus {
@@ -162,6 +164,9 @@ impl ApiStatus {
                 api_status::CODE => status.code = u16::try_from(field.value.i32()).unwrap_or_default(),
                 api_status::REASON => status.reason = field.value.str().to_owned(),
                 api_status::MESSAGE => status.message = field.value.str().to_owned(),
+                api_status::METADATA => {
+                    status.next = String::from_utf8_lossy(find(field.value.bytes(), list_meta::CONTINUE)).into_owned();
+                }
                 api_status::DETAILS => status.decode_details(field.value.bytes())?,
                 _ => {}
             }

@@ -76,7 +76,7 @@ pub use crate::template::{pod_edit, raw_object as workload};
 pub use crate::value::{
     access_modes, condition as status, int_or_string as intstr, ip, quantity, resource_list as amount, selector,
 };
-pub use crate::wire::{schema, splice};
+pub use crate::wire::{schema, splice, whole};
 
 pub use crate::admissionregistration::validating_admission_policy::ValidatingAdmissionPolicy;
 pub use crate::apiserverinternal::storage_version::StorageVersion;

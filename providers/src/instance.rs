@@ -1,4 +1,4 @@
-//! Instances: described in batches, with one state each, and never guessed.
+//! Instances: described in batches, with one state for each; an error is `Unknown`, never `Gone`.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,9 @@ pub struct InstanceRef {
     pub system_uuid: Option<String>,
     /// The Node's labels, as given.
     pub labels: BTreeMap<String, String>,
+    /// `status.addresses` of the Node: for clouds that identify instances by an address, or report none for a moment.
+    #[serde(default)]
+    pub addresses: Vec<Address>,
 }
 
 impl InstanceRef {

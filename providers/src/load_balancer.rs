@@ -1,7 +1,8 @@
 //! Load balancers: created, observed, updated, and deleted completely.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,7 +32,7 @@ impl Default for ClassFilter {
 impl ClassFilter {
     /// Reports whether a Service of this class belongs to the provider. `Some("")` is a class, and not included by
     /// default.
-    pub fn takes(&self, class: Option<&str>) -> bool {
+    pub fn accepts(&self, class: Option<&str>) -> bool {
         match class {
             None => self.unset,
             Some(class) => self.named.iter().any(|named| named == class),
@@ -46,6 +47,9 @@ pub struct Features {
     pub classes: ClassFilter,
     /// It returns [`Targeting::Endpoints`] for some Services, so that EndpointSlices must be watched.
     pub endpoint_targets: bool,
+    /// The cloud selects the targets by itself, as by labels of its instances: [`LoadBalancers::set_targets`] changes
+    /// nothing, and none are observed.
+    pub selects_targets: bool,
     /// It enforces source ranges. Otherwise, a Service with source ranges is `Invalid`, and never silently open.
     pub source_ranges: bool,
     /// Supported protocols.
@@ -61,10 +65,13 @@ pub struct Features {
     /// Prefixes of the annotations that it reads; empty: it may read any. Other annotations are not in the spec, so
     /// that their changes cost nothing.
     pub annotations: Vec<String>,
+    /// Prefix of the annotations that it writes to Services ([`Ensured::annotations`]), which nothing else may use. They
+    /// are not in the spec: a provider reads its state from the cloud. `None`: it writes none.
+    pub written_annotations: Option<&'static str>,
 }
 
 impl Features {
-    /// Refuses requests that these features do not support; the first line of most providers' `targeting`.
+    /// Refuses requests that these features do not support; most providers call it first in `targeting`.
     ///
     /// # Errors
     /// `Invalid`, with the Service's field and the fix.
@@ -106,7 +113,7 @@ pub enum Targeting {
 }
 
 /// The progress towards the desired state, for the time of the next call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
     /// The observed state is the desired state.
     Settled,
@@ -116,21 +123,25 @@ pub enum Progress {
 }
 
 /// The result of an ensure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ensured {
     /// The Service's status for now, also while there is more to do.
     pub status: LoadBalancerStatus,
-    /// Whether to call again.
+    /// The progress: settled, or the time of the next call.
     pub progress: Progress,
     /// Warnings for the Service's owner although nothing failed: an annotation without effect, a skipped target. Each
     /// becomes an Event, with the same text each time, so that Events are counted and not repeated.
     pub warnings: Vec<String>,
+    /// Annotations for the Service, for its users and other programs, all with the prefix
+    /// [`Features::written_annotations`]. They are written together with the status; those of the prefix that are not
+    /// returned are removed.
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl Ensured {
     /// Creates the result of a settled load balancer with this status.
     pub fn settled(status: LoadBalancerStatus) -> Self {
-        Self { status, progress: Progress::Settled, warnings: Vec::new() }
+        Self { status, progress: Progress::Settled, warnings: Vec::new(), annotations: BTreeMap::new() }
     }
 }
 
@@ -158,7 +169,7 @@ pub struct Listener {
 }
 
 /// A load balancer as observed in the cloud.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedLoadBalancer {
     /// Its phase.
     pub phase: Phase,
@@ -173,7 +184,7 @@ pub struct ObservedLoadBalancer {
 }
 
 /// The result of reading from the cloud.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Observed {
     /// Nothing that belongs to it is visible. This proves nothing: recently created resources may not be visible yet,
     /// so that no finalizer is removed because of it. Only [`Deletion::Gone`] is proof.
@@ -183,7 +194,7 @@ pub enum Observed {
 }
 
 /// The result of a delete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Deletion {
     /// Everything that was ever created for it is observed as deleted: the finalizer may be removed.
     Gone,
@@ -299,10 +310,10 @@ pub trait LoadBalancers: Send + Sync {
     /// Changes the load balancer to the desired state in `spec` and `targets`, from any observed state: nothing, parts,
     /// an older state, or a manual change. If there is nothing to change, it only reads.
     ///
-    /// Called for a Service's change, and periodically to repair drift. Created resources carry `spec.id` from the
+    /// Called for a Service's change, and periodically to repair drift. Created resources have `spec.id` from the
     /// start, so that [`list_owned`](LoadBalancers::list_owned) and [`delete`](LoadBalancers::delete) find them even if
-    /// this call never returns. An `ensure` during the deletion of an old load balancer of the same id waits for its
-    /// end with [`Progress::After`].
+    /// this call never returns. An `ensure` during the deletion of an old load balancer of the same id waits for the
+    /// end of the deletion with [`Progress::After`].
     ///
     /// # Errors
     /// Any kind except `NotFound`. Resources that were created before the error are kept for the next call.
@@ -350,6 +361,23 @@ pub trait LoadBalancers: Send + Sync {
     /// # Errors
     /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`.
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
+
+    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds where it saves a search:
+    /// in which project or network to look. `None` for a Service that this process has never seen.
+    ///
+    /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be complete
+    /// without it.
+    ///
+    /// # Errors
+    /// Same as [`delete`](LoadBalancers::delete).
+    async fn delete_last(
+        &self,
+        id: &LoadBalancerId,
+        last: Option<Arc<LoadBalancerSpec>>,
+    ) -> Result<Deletion, CloudError> {
+        drop(last);
+        self.delete(id).await
+    }
 
     /// Returns all resources in the cloud that were created for this cluster's Services, including partial and
     /// terminating ones: those without a Service are leaked. Called rarely; the result is complete or an error.
@@ -399,20 +427,25 @@ mod tests {
         let tcp = spec_with(&[Tcp]);
         let ranges = LoadBalancerSpec { source_ranges: vec!["192.0.2.0/24".parse().expect("a range")], ..tcp.clone() };
         let both = LoadBalancerSpec { ip_family_policy: IpFamilyPolicy::RequireDualStack, ..tcp.clone() };
-        let six = LoadBalancerSpec { ip_families: vec![IpFamily::IPv6], ..tcp.clone() };
-        let little = Features { protocols: vec![Tcp, Udp], ..Features::default() };
-        let much =
-            Features { source_ranges: true, mixed_protocols: true, ipv6: true, dual_stack: true, ..little.clone() };
-        for (spec, with_little, with_much) in [
+        let ipv6 = LoadBalancerSpec { ip_families: vec![IpFamily::IPv6], ..tcp.clone() };
+        let few_features = Features { protocols: vec![Tcp, Udp], ..Features::default() };
+        let all_features = Features {
+            source_ranges: true,
+            mixed_protocols: true,
+            ipv6: true,
+            dual_stack: true,
+            ..few_features.clone()
+        };
+        for (spec, with_few, with_all) in [
             (tcp, "", ""),
             (spec_with(&[Tcp, Tcp]), "", ""),
             (spec_with(&[Tcp, Udp]), "spec.ports[].protocol is \"UDP\"", ""),
             (spec_with(&[Tcp, Sctp]), "this cloud supports TCP, UDP", "spec.ports[].protocol is \"SCTP\""),
             (ranges, "spec.loadBalancerSourceRanges is \"192.0.2.0/24\"", ""),
             (both, "spec.ipFamilyPolicy is \"RequireDualStack\"", ""),
-            (six, "spec.ipFamilies is \"IPv6\"", ""),
+            (ipv6, "spec.ipFamilies is \"IPv6\"", ""),
         ] {
-            for (features, expected) in [(&little, with_little), (&much, with_much)] {
+            for (features, expected) in [(&few_features, with_few), (&all_features, with_all)] {
                 let result = features.check(&spec).map_err(|error| error.to_string());
                 let as_expected = result
                     .as_ref()
@@ -427,7 +460,7 @@ mod tests {
         let default = ClassFilter::default();
         let both = ClassFilter { unset: true, named: vec!["example.com/net".into()] };
         let only = ClassFilter { unset: false, ..both.clone() };
-        for (filter, class, takes) in [
+        for (filter, class, accepts) in [
             (&default, None, true),
             (&default, Some(""), false),
             (&default, Some("example.com/net"), false),
@@ -437,7 +470,7 @@ mod tests {
             (&only, None, false),
             (&only, Some("example.com/net"), true),
         ] {
-            assert_eq!(filter.takes(class), takes, "{filter:?} {class:?}");
+            assert_eq!(filter.accepts(class), accepts, "{filter:?} {class:?}");
         }
     }
 }

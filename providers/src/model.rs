@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn names_equal_the_apis() {
+    fn names_equal_those_of_the_api() {
         assert_eq!(serde_json::to_value(IpMode::Vip).unwrap(), "VIP");
         assert_eq!(serde_json::to_value(IpMode::Proxy).unwrap(), "Proxy");
         assert_eq!(serde_json::to_value(IpFamilyPolicy::PreferDualStack).unwrap(), "PreferDualStack");

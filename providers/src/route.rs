@@ -8,7 +8,7 @@ use crate::error::CloudError;
 use crate::instance::{Address, InstanceRef};
 
 /// A desired route.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSpec {
     /// One of the node's pod networks, of either family.
     pub destination: IpNet,
@@ -48,7 +48,7 @@ pub struct Route {
 }
 
 /// A change of the routes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RouteChange {
     /// Traffic for the destination leads to the instance afterwards. If it already does, nothing changes; an own route
     /// with another target, or a blackhole, is replaced, in one step if the cloud supports that.

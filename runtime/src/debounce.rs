@@ -39,12 +39,13 @@ impl StatusDebouncer {
     }
 
     /// Delays like [`StatusDebouncer::wait`], for counts that may fluctuate without end. `is_loss`: the number of
-    /// available children decreases. The first loss is due immediately. After it, one write per [`DAMPED_INTERVAL`] is
-    /// due as long as changes arrive.
+    /// available children decreases. A loss is due immediately. After it, as long as changes arrive, one gain per
+    /// [`DAMPED_INTERVAL`] is.
     pub fn wait_damped(&self, key: &ObjectKey, delay: Duration, is_loss: bool) -> Option<Duration> {
         let mut fluctuating = lock(&self.fluctuating);
         let elapsed = fluctuating.get(key).map(Instant::elapsed);
         let damped = elapsed.and_then(|elapsed| DAMPED_INTERVAL.checked_sub(elapsed)).filter(|left| !left.is_zero());
+        let damped = damped.filter(|_| !is_loss);
         let remaining = self.wait(key, delay.max(damped.unwrap_or_default())).max(damped);
         if remaining.is_none() {
             if is_loss || elapsed.is_some_and(|elapsed| elapsed < 2 * DAMPED_INTERVAL) {
@@ -89,18 +90,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn first_loss_is_due_immediately_and_fluctuations_once_per_interval() {
+    async fn loss_is_due_immediately_and_gains_after_it_once_per_interval() {
         let (debouncer, key) = (StatusDebouncer::default(), ObjectKey::new("ns", "web"));
         let tenth_of_a_second = Duration::from_millis(100);
-        // A change every tenth of a second, alternately a loss and a gain.
+        // A change every tenth of a second: a loss, then gains.
         let mut due = Vec::new();
         for step in 0..100 {
-            if debouncer.wait_damped(&key, Duration::ZERO, step % 2 == 0).is_none() {
+            if debouncer.wait_damped(&key, Duration::ZERO, step == 0).is_none() {
                 due.push(step);
             }
             tokio::time::advance(tenth_of_a_second).await;
         }
         assert_eq!(due, (0..100).step_by(4).collect::<Vec<_>>());
+        assert_eq!(debouncer.wait_damped(&key, Duration::ZERO, true), None, "a further loss is not damped");
+        assert_eq!(debouncer.wait_damped(&key, Duration::ZERO, true), None);
         // After a steady period, a change is due immediately, and so is the next one.
         tokio::time::advance(2 * DAMPED_INTERVAL).await;
         assert_eq!(debouncer.wait_damped(&key, Duration::ZERO, false), None);

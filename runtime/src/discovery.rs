@@ -150,9 +150,10 @@ impl Snapshot {
     }
 
     /// Returns the kinds of a resource in a version, sorted. An empty group means all groups, because upstream's mapper
-    /// does not distinguish the core group from an absent one. Upstream: apimachinery/pkg/api/meta,
-    /// DefaultRESTMapper.KindsFor.
+    /// does not distinguish the core group from an absent one; it also ignores the case of the resource. Upstream:
+    /// apimachinery/pkg/api/meta, DefaultRESTMapper.KindsFor.
     pub fn kinds_of(&self, group: &str, version: &str, plural: &str) -> Vec<Resource> {
+        let plural = plural.to_lowercase();
         let matches = |resource: &Resource| {
             (group.is_empty() || resource.group == group) && resource.version == version && resource.plural == plural
         };
@@ -488,6 +489,7 @@ mod tests {
         };
         assert_eq!(groups("events.k8s.io", "v1"), ["events.k8s.io"]);
         assert_eq!(groups("", "v1"), ["", "events.k8s.io", "example.com"]);
+        assert_eq!(served.kinds_of("events.k8s.io", "v1", "Events").len(), 1, "the case is ignored");
         assert!(groups("", "v2").is_empty());
     }
 

@@ -1,17 +1,20 @@
 //! A list whose entries leave it fairly: namespaces that wait together are served in turn, each in its own order.
 //!
-//! An entry of a namespace that already waits joins the round after that namespace's last entry; any other entry joins
-//! the current round. So one namespace with a thousand entries delays each other namespace by one entry, not by a
-//! thousand. With one namespace the list is first in, first out. (Start-time fair queueing; client-go's queues and rate
-//! limiters are first in, first out.)
+//! The first entry of each namespace has a round. An entry that follows another one of its namespace joins the round
+//! after that one left; any other entry joins the current round. So one namespace with a thousand entries delays each
+//! other namespace by one entry, not by a thousand. With one namespace the list is first in, first out. (Start-time fair
+//! queueing; client-go's queues and rate limiters are first in, first out.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 
-/// The place of an entry: its round, then the order of arrival.
+/// A namespace's hash. A collision costs only fairness.
+pub(crate) type NamespaceHash = u64;
+
+/// The place of an entry: its namespace, then the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
-    round: u64,
+    namespace: NamespaceHash,
     arrival: u64,
 }
 
@@ -19,50 +22,69 @@ pub(crate) struct Turn {
 #[derive(Debug)]
 pub(crate) struct FairList<T> {
     entries: BTreeMap<Turn, T>,
-    /// The round of the last entry of each namespace, by the namespace's hash. A collision costs only fairness.
-    last_rounds: HashMap<u64, u64>,
+    /// The first entry of each namespace, by its round, then by the order of arrival.
+    heads: BTreeMap<(u64, u64), NamespaceHash>,
+    /// The round of each namespace's first entry, or of its last entry if none waits.
+    rounds: HashMap<NamespaceHash, u64>,
     hasher: RandomState,
-    /// The round of the entry that left the list last.
+    /// The latest round of an entry that left the list.
     round: u64,
     arrivals: u64,
 }
 
 impl<T> Default for FairList<T> {
     fn default() -> Self {
-        Self {
-            entries: BTreeMap::new(),
-            last_rounds: HashMap::new(),
-            hasher: RandomState::new(),
-            round: 0,
-            arrivals: 0,
-        }
+        Self::new(RandomState::new())
     }
 }
 
 impl<T> FairList<T> {
+    /// Creates an empty list that identifies namespaces by this hasher.
+    pub(crate) fn new(hasher: RandomState) -> Self {
+        Self { entries: BTreeMap::new(), heads: BTreeMap::new(), rounds: HashMap::new(), hasher, round: 0, arrivals: 0 }
+    }
+
     /// Adds an entry of `namespace`. Returns its place.
     pub(crate) fn push(&mut self, namespace: &str, entry: T) -> Turn {
-        let last = self.last_rounds.entry(self.hasher.hash_one(namespace)).or_default();
-        *last = self.round.max(*last + 1);
+        let namespace = self.hasher.hash_one(namespace);
         self.arrivals += 1;
-        let turn = Turn { round: *last, arrival: self.arrivals };
+        let turn = Turn { namespace, arrival: self.arrivals };
+        if self.first_of(namespace).is_none() {
+            let round = self.rounds.entry(namespace).or_default();
+            *round = self.round.max(*round + 1);
+            self.heads.insert((*round, turn.arrival), namespace);
+        }
         self.entries.insert(turn, entry);
         turn
     }
 
     /// Removes the entry whose turn it is.
     pub(crate) fn pop(&mut self) -> Option<(Turn, T)> {
-        let (turn, entry) = self.entries.pop_first()?;
-        self.round = turn.round;
-        self.forget_rounds();
+        self.pop_admitted(|_| true)
+    }
+
+    /// Removes the entry whose turn it is among the admitted namespaces. A namespace that is not admitted keeps its
+    /// turn.
+    pub(crate) fn pop_admitted(&mut self, admits: impl Fn(NamespaceHash) -> bool) -> Option<(Turn, T)> {
+        let (&(round, arrival), &namespace) = self.heads.iter().find(|(_, namespace)| admits(**namespace))?;
+        self.round = self.round.max(round);
+        let turn = Turn { namespace, arrival };
+        // A namespace that was not admitted for long does not make up for it.
+        let entry = self.take(turn, round, self.round + 1)?;
         Some((turn, entry))
+    }
+
+    /// Returns true if an entry of an admitted namespace waits.
+    pub(crate) fn any(&self, admits: impl Fn(NamespaceHash) -> bool) -> bool {
+        self.heads.values().any(|namespace| admits(*namespace))
     }
 
     /// Removes the entry with this place.
     pub(crate) fn remove(&mut self, turn: Turn) -> Option<T> {
-        let entry = self.entries.remove(&turn)?;
-        self.forget_rounds();
-        Some(entry)
+        match self.rounds.get(&turn.namespace).copied() {
+            Some(round) if self.first_of(turn.namespace) == Some(turn) => self.take(turn, round, round),
+            _ => self.entries.remove(&turn),
+        }
     }
 
     /// Returns the entry with this place.
@@ -80,12 +102,24 @@ impl<T> FairList<T> {
         self.entries.is_empty()
     }
 
-    /// An empty list needs no history: the memory of many namespaces is released.
-    fn forget_rounds(&mut self) {
-        if self.entries.is_empty() {
-            self.last_rounds = HashMap::new();
+    fn first_of(&self, namespace: NamespaceHash) -> Option<Turn> {
+        let all = Turn { namespace, arrival: 0 }..=Turn { namespace, arrival: u64::MAX };
+        self.entries.range(all).next().map(|(turn, _)| *turn)
+    }
+
+    /// Removes the first entry of a namespace; the following one joins the round `next`.
+    fn take(&mut self, head: Turn, round: u64, next: u64) -> Option<T> {
+        self.heads.remove(&(round, head.arrival));
+        let entry = self.entries.remove(&head)?;
+        if let Some(following) = self.first_of(head.namespace) {
+            self.heads.insert((next, following.arrival), head.namespace);
+            self.rounds.insert(head.namespace, next);
+        } else if self.entries.is_empty() {
+            // An empty list needs no history: the memory of many namespaces is released.
+            self.rounds = HashMap::new();
             self.round = 0;
         }
+        Some(entry)
     }
 }
 
@@ -140,6 +174,40 @@ mod tests {
             list.push("quick", "quick");
             assert!([list.pop(), list.pop()].into_iter().flatten().any(|(_, entry)| entry == "busy"));
         }
+    }
+
+    /// Namespaces as the list identifies them.
+    fn hash_of(list: &FairList<&'static str>, namespace: &str) -> NamespaceHash {
+        list.hasher.hash_one(namespace)
+    }
+
+    #[test]
+    fn namespace_that_is_not_admitted_keeps_its_turn_but_does_not_catch_up() {
+        let mut list = FairList::default();
+        for _ in 0..20 {
+            list.push("blocked", "blocked");
+            list.push("other", "other");
+        }
+        let blocked = hash_of(&list, "blocked");
+        for _ in 0..10 {
+            assert_eq!(list.pop_admitted(|namespace| namespace != blocked).map(|(_, entry)| entry), Some("other"));
+        }
+        assert!(list.any(|namespace| namespace == blocked));
+        assert!(!list.any(|namespace| namespace == hash_of(&list, "unknown")));
+        let order = served(&mut list);
+        assert_eq!(order[..6], ["blocked", "blocked", "other", "blocked", "other", "blocked"]);
+        assert_eq!(order.len(), 30);
+        assert!(list.rounds.is_empty() && list.heads.is_empty());
+    }
+
+    #[test]
+    fn removed_entry_leaves_its_turn_to_the_next_of_its_namespace() {
+        let mut list = FairList::default();
+        let turns = ["a1", "a2", "b1", "a3"].map(|entry| list.push(&entry[..1], entry));
+        assert_eq!(list.remove(turns[0]), Some("a1"));
+        assert_eq!(list.remove(turns[0]), None);
+        assert_eq!(list.remove(turns[3]), Some("a3"));
+        assert_eq!(served(&mut list), ["a2", "b1"]);
     }
 
     proptest! {

@@ -354,7 +354,7 @@ impl Manager {
         if let Some((config, versions)) = self.options.election.as_ref().and_then(|c| Some((c, c.coordinated.clone()?)))
         {
             // It is aborted together with the watches.
-            watches.spawn(Candidacy::new(self.clients.control.clone(), &config.name, &config.identity, versions).run());
+            watches.spawn(Candidacy::new(self.clients.control.clone(), config, versions).run());
         }
         tokio::pin!(shutdown);
         if let Some(election) = &mut self.election {

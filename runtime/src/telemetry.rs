@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
 
 use crate::consistency::Consistency;
 use crate::events::Recorder;
@@ -107,6 +108,37 @@ impl fmt::Debug for Stores {
     }
 }
 
+impl Stores {
+    /// Appends upstream's metrics of informers.
+    fn encode_informers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let labels = |stats: &Arc<dyn WatchStats>| {
+            let [group, version, resource] = stats.group_version_resource();
+            let labels = [("name", self.name), ("group", group), ("version", version), ("resource", resource)];
+            labels.map(|(label, value)| (label, value.to_owned()))
+        };
+        let version = |stats: &Arc<dyn WatchStats>| (labels(stats), (stats.version() % VERSION_MODULUS) as f64);
+        gauges(
+            encoder,
+            "informer_store_resource_version",
+            "The 15 least significant digits of the resource version of the store.",
+            self.stores.iter().map(version),
+        )?;
+        // An event is applied when it arrives: there is no queue between a watch and its store.
+        gauges(
+            encoder,
+            "informer_queued_items",
+            "Number of items currently queued in the FIFO.",
+            self.stores.iter().map(|stats| (labels(stats), 0.0)),
+        )?;
+        let (name, help) = ("informer_processing_latency_seconds", "Time to decode and apply an event.");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for stats in &self.stores {
+            stats.latency().encode(family.encode_family(&labels(stats))?)?;
+        }
+        Ok(())
+    }
+}
+
 impl Collector for Stores {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let each = |value: fn(&dyn WatchStats) -> f64| {
@@ -130,17 +162,7 @@ impl Collector for Stores {
             "Objects that the API server has and that cannot be decoded; until that is fixed, nothing of their kind is deleted",
             each(|stats| stats.undecodable() as f64),
         )?;
-        let version = |stats: &Arc<dyn WatchStats>| {
-            let [group, version, resource] = stats.group_version_resource();
-            let labels = [("name", self.name), ("group", group), ("version", version), ("resource", resource)];
-            (labels.map(|(label, value)| (label, value.to_owned())), (stats.version() % VERSION_MODULUS) as f64)
-        };
-        gauges(
-            &mut encoder,
-            "informer_store_resource_version",
-            "The 15 least significant digits of the resource version of the store.",
-            self.stores.iter().map(version),
-        )?;
+        self.encode_informers(&mut encoder)?;
         counters(
             &mut encoder,
             "controllers_watch_restarts",

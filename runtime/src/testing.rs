@@ -1,6 +1,6 @@
 //! Fakes for the tests of controllers: stores without a watch, metadata of invented objects, a client without a server.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -11,9 +11,10 @@ use kinds::meta::ObjectKey;
 use kinds::{Decode, Interner, Kind, Meta, Time, Uid};
 
 use crate::client::rate::TokenBucket;
-use crate::client::{ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
+use crate::client::{Clients, ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
 use crate::events::{EventSink, SinkError};
 use crate::fence::Fence;
+use crate::lock::lock;
 use crate::store::{Index, Store};
 use crate::write::Writer;
 
@@ -67,17 +68,59 @@ impl EventSink for NoEvents {
     }
 }
 
+/// A sink that keeps the bodies of new events.
+#[derive(Default)]
+pub struct KeptEvents(Mutex<Vec<String>>);
+
+impl KeptEvents {
+    /// Returns the bodies of all events so far, as text.
+    pub fn bodies(&self) -> Vec<String> {
+        lock(&self.0).clone()
+    }
+}
+
+impl EventSink for KeptEvents {
+    fn create<'a>(&'a self, _: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        lock(&self.0).push(String::from_utf8_lossy(&body).into_owned());
+        async { Ok(()) }.boxed()
+    }
+
+    fn patch<'a>(&'a self, _: &'a str, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
 /// Returns a writer without a server: for each request, `respond` gets the method and the path with query, and returns
 /// the HTTP status and body of the response.
 ///
 /// # Panics
 /// When the client cannot be built.
 pub async fn writer(respond: impl Fn(&Method, &str) -> (u16, Vec<u8>) + Send + Sync + 'static) -> Writer {
+    writer_of(clients(move |method, path, _| respond(method, path)).await)
+}
+
+/// Returns a writer that sends its requests through `clients`.
+pub fn writer_of(clients: Arc<Clients>) -> Writer {
+    Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
+}
+
+/// Like [`writer`], for the clients below it. `respond` gets the body of the request too.
+///
+/// # Panics
+/// When the clients cannot be built.
+pub async fn clients(respond: impl Fn(&Method, &str, &[u8]) -> (u16, Vec<u8>) + Send + Sync + 'static) -> Arc<Clients> {
+    let respond = Arc::new(respond);
     let layer = RequestLayer::new(move |_, request, _| {
-        let (status, body) = respond(request.method(), &request.uri().to_string());
-        let mut response = Response::new(Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync());
-        *response.status_mut() = StatusCode::from_u16(status).expect("a status");
-        Box::pin(async move { Ok(response) })
+        let respond = respond.clone();
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let (status, body) = respond(&head.method, &head.uri.to_string(), &body);
+            let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+            let mut response = Response::new(body);
+            *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+            Ok(response)
+        })
     });
     let options = ConnectOptions {
         kubeconfig: None,
@@ -87,6 +130,5 @@ pub async fn writer(respond: impl Fn(&Method, &str) -> (u16, Vec<u8>) + Send + S
         layer: Some(layer),
         ..ConnectOptions::default()
     };
-    let clients = Arc::new(connect(&options).await.expect("clients"));
-    Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
+    Arc::new(connect(&options).await.expect("clients"))
 }

@@ -99,6 +99,8 @@ pub struct WorkCounts {
 }
 
 /// Starts a controller's workers; they end when the queue is closed, each after its current key.
+///
+/// For each worker there is a second task, because the queue hands out keys of further namespaces while runs take long.
 pub fn work<R: Reconcile>(
     options: WorkOptions,
     queue: &Arc<Queue<R::Key>>,
@@ -107,7 +109,9 @@ pub fn work<R: Reconcile>(
     tasks: &mut JoinSet<()>,
 ) {
     reconciler.begin();
-    for _ in 0..options.workers.max(1) {
+    let workers = options.workers.max(1);
+    queue.set_workers(workers);
+    for _ in 0..workers * 2 {
         let (queue, reconciler, counts) = (queue.clone(), reconciler.clone(), counts.clone());
         tasks.spawn(async move {
             let notes = Arc::new(Mutex::new(Notes::default()));
@@ -296,6 +300,66 @@ mod tests {
         let calls = reconciler.0.lock().unwrap().clone();
         assert_eq!(calls.len(), 5, "at 0, 7, 14, 21 and 28 seconds");
         assert!(calls.windows(2).all(|pair| (pair[1] - pair[0]).as_secs() == 7));
+    }
+
+    /// A write to an object of the namespace `slow` takes minutes, another one 10 ms. Records the most concurrent runs
+    /// of the slow namespace, and the time of each other run.
+    #[derive(Default)]
+    struct SlowNamespace {
+        slow: AtomicU64,
+        most: AtomicU64,
+        others: Mutex<Vec<tokio::time::Instant>>,
+    }
+
+    impl Reconcile for SlowNamespace {
+        type Key = kinds::meta::ObjectKey;
+        fn reconcile<'a>(&'a self, key: &'a Self::Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+            async {
+                if &*key.namespace == "slow" {
+                    let now = self.slow.fetch_add(1, Ordering::Relaxed) + 1;
+                    self.most.fetch_max(now, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_secs(300)).await;
+                    self.slow.fetch_sub(1, Ordering::Relaxed);
+                } else {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    self.others.lock().unwrap().push(tokio::time::Instant::now());
+                }
+                Ok(Outcome::Done)
+            }
+            .boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_namespace_does_not_occupy_all_workers() {
+        use kinds::meta::ObjectKey;
+        for workers in [1_usize, 2, 5] {
+            let (reconciler, queue) = (Arc::<SlowNamespace>::default(), Queue::new(QueueOptions::named("test")));
+            let mut tasks = JoinSet::new();
+            let options = WorkOptions { name: "test", workers, max_retries: None };
+            work(options, &queue, &reconciler, &Arc::default(), &mut tasks);
+            for number in 0..100 {
+                queue.add(ObjectKey::new("slow", number.to_string()));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let started = tokio::time::Instant::now();
+            for number in 0..20 {
+                queue.add(ObjectKey::new("other", number.to_string()));
+            }
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            let others = reconciler.others.lock().unwrap().clone();
+            assert_eq!(others.len(), 20, "{workers} workers");
+            let last = others.last().map(|at| at.duration_since(started)).unwrap_or_default();
+            assert!(last < Duration::from_secs(2), "the last run of the other namespace ended after {last:?}");
+            assert_eq!(reconciler.most.load(Ordering::Relaxed), workers as u64);
+            // While a spare place is free, a new key does not wait.
+            let started = tokio::time::Instant::now();
+            queue.add(ObjectKey::new("third", "a"));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let third = reconciler.others.lock().unwrap().last().copied().expect("a run");
+            assert!(third >= started && third - started < Duration::from_millis(50), "{:?}", third - started);
+            queue.close();
+        }
     }
 
     #[tokio::test(start_paused = true)]

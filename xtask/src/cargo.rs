@@ -12,7 +12,7 @@ use crate::root;
 
 /// Variables that `cargo run` sets about the program's own package. Build scripts that depend on them would be rebuilt
 /// whenever cargo is called alternately from here and from a shell.
-const OF_THIS_PACKAGE: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+const PACKAGE_VARIABLES: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
 
 /// Returns the workspace's folder.
 pub fn workspace() -> &'static Path {
@@ -25,7 +25,7 @@ pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.current_dir(workspace());
     for (name, _) in env::vars_os() {
-        if OF_THIS_PACKAGE.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+        if PACKAGE_VARIABLES.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(name);
         }
     }

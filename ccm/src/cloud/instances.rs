@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kinds::Node;
-use providers::{CloudError, ErrorKind, InstanceRef, InstanceState, Instances};
+use providers::{Address, AddressKind, CloudError, ErrorKind, InstanceRef, InstanceState, Instances};
 use tokio::sync::oneshot;
 use tracing::error;
 
@@ -27,7 +27,16 @@ pub fn instance_ref(node: &Node) -> InstanceRef {
         provider_id: node.cloud.as_ref().and_then(|cloud| given(&cloud.provider_id)),
         system_uuid: node.cloud.as_ref().and_then(|cloud| given(&cloud.system_uuid)),
         labels: labels.collect::<BTreeMap<_, _>>(),
+        addresses: addresses(node),
     }
+}
+
+/// Returns the addresses of a node, without those of unknown types.
+pub fn addresses(node: &Node) -> Vec<Address> {
+    let address = |address: &kinds::node_cloud::NodeAddress| {
+        Some(Address { kind: AddressKind::parse(&address.kind)?, address: address.address.to_string() })
+    };
+    node.cloud.as_deref().map(|cloud| cloud.addresses.iter().filter_map(address).collect()).unwrap_or_default()
 }
 
 /// Returns the states of these instances, always as many as requested, whatever the provider returns.

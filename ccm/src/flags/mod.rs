@@ -9,14 +9,25 @@ pub mod table;
 mod tests;
 
 use component::Component;
-use component::flags::gates::GateTable;
+use component::flags::gates::{Fixed, GateTable};
 pub use component::flags::{FlagErrors, Gates, Invocation, Options, Values};
 
 use crate::flags::controllers::UPSTREAM;
 
 /// Every feature gate of the manager.
 pub static GATES: GateTable =
-    GateTable { gates: gate_table::GATES, dependencies: gate_table::DEPENDENCIES, versioned: false };
+    GateTable { gates: gate_table::GATES, dependencies: gate_table::DEPENDENCIES, versioned: false, fixed };
+
+/// Returns the value that a gate always has. The reasons are those of kcm.
+fn fixed(gate: &str) -> Option<Fixed> {
+    let (value, reason) = match gate {
+        "ContextualLogging" => (true, "log lines always name their object"),
+        "ControllerManagerReleaseLeaderElectionLockOnExit" => (true, "the Lease is always released at a clean exit"),
+        "NativeHistograms" => (false, "`/metrics` is text with classic histograms, which cannot hold native ones"),
+        _ => return None,
+    };
+    Some(Fixed { value, reason })
+}
 
 /// The manager, described as data.
 pub static COMPONENT: Component = Component {

@@ -19,6 +19,7 @@ pub fn rules(values: &Values, gates: &Gates, violations: &mut Violations) {
     rules::request_headers(values, gates, violations);
     webhooks(values, violations);
     rules::logs(values, gates, violations);
+    rules::fixed_gates(gates, violations);
     let provider = values.get_str("cloud-provider");
     violations.add_if(provider.is_empty(), &["cloud-provider"], || {
         "cloud-provider cannot be empty; name the provider of this cluster's cloud".to_owned()

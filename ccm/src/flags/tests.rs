@@ -57,6 +57,11 @@ fn each_violated_rule_is_reported_with_its_reason() {
             "--feature-gates: unrecognized feature gate: kube:ContextualLogging (did you mean ContextualLogging?)",
         ),
         (
+            "--cloud-provider=mock --feature-gates=NativeHistograms=true",
+            "feature-gates: NativeHistograms cannot be switched on: `/metrics` is text with classic histograms, which \
+             cannot hold native ones; remove it",
+        ),
+        (
             "--cloud-provider=mock stray",
             "cloud-controller-manager does not take any arguments, got [\"stray\"]; flags begin with --",
         ),
@@ -75,6 +80,9 @@ fn gates_are_those_of_cloud_controller_manager() {
     let options = read("--cloud-provider=mock --feature-gates=CloudControllerManagerWebhook=true").expect("it runs");
     assert!(options.gates.enabled("CloudControllerManagerWebhook"));
     assert!(!options.gates.enabled("CloudControllerManagerWatchBasedRoutesReconciliation"));
+    let all = read("--cloud-provider=mock --feature-gates=AllAlpha=true,AllBeta=true").expect("it runs");
+    let reported = all.gates.all().find(|(gate, ..)| *gate == "NativeHistograms");
+    assert!(reported.is_some_and(|(.., is_on)| !is_on), "{reported:?}");
 }
 
 #[test]

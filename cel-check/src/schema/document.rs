@@ -8,6 +8,8 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::members::{member, members};
+
 /// A document that is not well-formed.
 #[derive(Debug, thiserror::Error)]
 #[error("OpenAPI document: {0}")]
@@ -38,35 +40,28 @@ pub struct Document {
     kinds: HashMap<GroupVersionKind, String>,
 }
 
-#[derive(Deserialize)]
-struct Whole {
-    #[serde(default)]
-    components: Components,
-}
-
-#[derive(Default, Deserialize)]
-struct Components {
-    #[serde(default, deserialize_with = "shared")]
-    schemas: Schemas,
-}
-
 /// Schemas by their names.
 type Schemas = HashMap<String, Arc<Schema>>;
 
 const PREFIX: &str = "#/components/schemas/";
 
 impl Document {
-    /// Parses an OpenAPI v3 document. Values of unexpected types are treated as missing where possible.
+    /// Parses an OpenAPI v3 document. Values of unexpected types are treated as missing where possible. A schema that is
+    /// nested too deeply to be parsed (more than 128 levels), or has an unexpected form, is missing; the others of the
+    /// document are not affected.
     ///
     /// # Errors
-    /// When the text is not JSON, or a value that cannot be skipped has an unexpected type.
+    /// When the text is not JSON.
     pub fn read(text: &[u8]) -> Result<Self, DocumentError> {
-        let schemas = serde_json::from_slice::<Whole>(text)?.components.schemas;
-        let mut kinds = HashMap::new();
-        for (name, schema) in &schemas {
+        serde_json::from_slice::<IgnoredAny>(text)?;
+        let (mut schemas, mut kinds) = (Schemas::new(), HashMap::new());
+        for (name, definition) in members(member(member(text, "components"), "schemas")) {
+            let name: Result<String, _> = serde_json::from_slice(name);
+            let (Ok(name), Ok(schema)) = (name, serde_json::from_slice::<Schema>(definition)) else { continue };
             for kind in &schema.kinds {
                 kinds.insert(kind.clone(), name.clone());
             }
+            schemas.insert(name, Arc::new(schema));
         }
         Ok(Self { schemas, kinds })
     }
@@ -77,7 +72,7 @@ impl Document {
     }
 
     /// Returns the schema that a `$ref` names.
-    pub(super) fn referred(&self, reference: &str) -> Option<&Arc<Schema>> {
+    pub(super) fn resolve_reference(&self, reference: &str) -> Option<&Arc<Schema>> {
         self.schemas.get(reference.strip_prefix(PREFIX).unwrap_or(reference))
     }
 }
@@ -99,7 +94,7 @@ pub struct Schema {
     #[serde(deserialize_with = "schema_only")]
     pub items: Option<Arc<Self>>,
     /// The fields of an object.
-    #[serde(deserialize_with = "shared")]
+    #[serde(deserialize_with = "schemas_by_name")]
     pub properties: Schemas,
     /// The schema of a map's values.
     #[serde(rename = "additionalProperties", deserialize_with = "schema_only")]
@@ -127,7 +122,7 @@ impl Schema {
 }
 
 /// Deserializes schemas by their names.
-fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schemas, D::Error> {
+fn schemas_by_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schemas, D::Error> {
     let schemas = HashMap::<String, Schema>::deserialize(deserializer)?;
     Ok(schemas.into_iter().map(|(name, schema)| (name, Arc::new(schema))).collect())
 }
@@ -187,4 +182,34 @@ fn schema_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<
     }
 
     deserializer.deserialize_any(Only)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(definitions: &str) -> Document {
+        Document::read(format!(r#"{{"components": {{"schemas": {{{definitions}}}}}}}"#).as_bytes()).expect("JSON")
+    }
+
+    #[test]
+    fn schema_that_cannot_be_parsed_hides_no_other_schema() {
+        let nested = format!("{}{{}}{}", r#"{"properties": {"a": "#.repeat(200), "}}".repeat(200));
+        for (name, schema) in [("nested", &*nested), ("unexpected", r#"{"properties": 1}"#)] {
+            let document =
+                document(&format!(r##""a}}": {{"type": "object"}}, "x": {schema}, "b": {{"$ref": "#/c"}}"##));
+            assert!(document.referred("a}").is_some() && document.referred("b").is_some(), "{name}");
+            assert!(document.referred("x").is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn document_without_schemas_is_empty() {
+        for text in ["{}", "[]", "null", r#"{"components": null}"#, r#"{"components": {"schemas": []}}"#] {
+            assert!(Document::read(text.as_bytes()).expect("JSON").schemas.is_empty(), "{text}");
+        }
+        for text in ["", "{", r#"{"components": {"schemas": {"a": }}}"#] {
+            assert!(Document::read(text.as_bytes()).is_err(), "{text}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! expressions use, and in a hostile document the number of fields can grow exponentially with the depth.
 
 mod document;
+mod members;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +77,7 @@ impl Place<'_> {
         }
         self.path = Some(Arc::new(Path { reference: reference.to_owned(), outer: self.path.take() }));
         let document = self.document;
-        match document.referred(reference) {
+        match document.resolve_reference(reference) {
             Some(target) => self.resolved(target, name, target.is_embedded_resource),
             // The reference is dangling, so that nothing is known about the value.
             None => Some(Type::DYN),
@@ -166,7 +167,7 @@ impl SchemaFields {
 
     /// Returns the schema, or the one that it refers to.
     fn target(&self, schema: &Arc<Schema>) -> Arc<Schema> {
-        let target = schema.reference().and_then(|reference| self.document.referred(reference));
+        let target = schema.reference().and_then(|reference| self.document.resolve_reference(reference));
         target.unwrap_or(schema).clone()
     }
 }

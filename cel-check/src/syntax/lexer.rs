@@ -79,7 +79,7 @@ impl Lexer<'_> {
         }
     }
 
-    fn take(&mut self, start: usize) -> String {
+    fn text_since(&mut self, start: usize) -> String {
         self.characters[start..self.at].iter().collect()
     }
 
@@ -108,7 +108,7 @@ impl Lexer<'_> {
     fn word(&mut self) -> TokenKind {
         let start = self.at;
         self.skip_while(|character| character.is_ascii_alphanumeric() || character == '_');
-        match self.take(start).as_str() {
+        match self.text_since(start).as_str() {
             "in" => TokenKind::Symbol("in"),
             "true" | "false" => TokenKind::Literal(Literal::Bool),
             "null" => TokenKind::Literal(Literal::Null),
@@ -132,7 +132,7 @@ impl Lexer<'_> {
             }
             is_float |= self.exponent();
         }
-        let digits = self.take(start);
+        let digits = self.text_since(start);
         if is_float {
             return Ok(TokenKind::Literal(Literal::Double));
         }

@@ -255,13 +255,13 @@ impl Parser {
             }
             TokenKind::Symbol("[") => self.list(),
             TokenKind::Symbol("{") => self.map(),
-            TokenKind::Symbol(".") | TokenKind::Ident(_) => self.named(),
+            TokenKind::Symbol(".") | TokenKind::Ident(_) => self.identifier(),
             _ => Err(self.error("expected an expression")),
         }
     }
 
     /// Parses a variable, a call of a function, or a message.
-    fn named(&mut self) -> Parsed {
+    fn identifier(&mut self) -> Parsed {
         if let Some(brace) = self.message_brace() {
             self.at = brace;
             return self.message();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_long_and_exploding_expressions_are_refused() {
+    fn too_deep_too_long_and_exponential_expressions_are_refused() {
         let nested = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
         let sum = vec!["1"; 1_000].join("+");
         let members = format!("a{}", ".b".repeat(1_000));

@@ -87,9 +87,9 @@ crate::flags! {
     "Logs" {
         "log-flush-frequency": Duration = "5s", NoEffectYet, "Longest time before log lines are flushed";
         "log-json-info-buffer-size": Quantity = "0", NoEffectYet, "Bytes of JSON info lines to buffer when streams are split, as 512, 1K, 2Ki; needs gate LoggingAlphaOptions";
-        "log-json-split-stream": Bool = "false", NoEffectYet, "JSON errors to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
+        "log-json-split-stream": Bool = "false", Effective, "JSON errors to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
         "log-text-info-buffer-size": Quantity = "0", NoEffectYet, "Bytes of text info lines to buffer when streams are split, as 512, 1K, 2Ki; needs gate LoggingAlphaOptions";
-        "log-text-split-stream": Bool = "false", NoEffectYet, "Text errors to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
+        "log-text-split-stream": Bool = "false", Effective, "Text errors and warnings to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
         "logging-format": Text = "text", Effective, "Form of log lines: text, or json (gate LoggingBetaOptions)";
         "v": Level = "0", Effective, "Verbosity of the log, 0 or more";
         "vmodule": VModule = "", Effective, "Verbosity per source file, as pattern=N, comma-separated; text logs only";

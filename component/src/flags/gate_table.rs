@@ -49,6 +49,15 @@ pub struct GateRow {
     pub specs: &'static [Spec],
 }
 
+/// A value that a gate always has, because the binary has only this behaviour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// The value.
+    pub value: bool,
+    /// The reason, for the message when the other value is requested.
+    pub reason: &'static str,
+}
+
 /// The gates of a binary.
 #[derive(Debug)]
 pub struct GateTable {
@@ -58,6 +67,8 @@ pub struct GateTable {
     pub dependencies: &'static [(&'static str, &'static [&'static str])],
     /// `--feature-gates` accepts `kube:` before a gate, as binaries with `--emulated-version` do.
     pub versioned: bool,
+    /// Returns the value that a gate has in this binary whatever the flags say; `None` if they decide.
+    pub fixed: fn(&str) -> Option<Fixed>,
 }
 
 impl GateTable {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-pub use super::gate_table::{GateRow, GateTable, Spec, Stage};
+pub use super::gate_table::{Fixed, GateRow, GateTable, Spec, Stage};
 use super::nearest::{hint, nearest};
 use super::value::parse_bool;
 
@@ -138,7 +138,7 @@ impl Gates {
         }
     }
 
-    /// Reports whether the gate is on.
+    /// Reports whether the gate is on: for a fixed gate its fixed value.
     ///
     /// # Panics
     /// If the table has no gate of that name, as upstream's featuregate, Enabled does: the names are literals in the
@@ -147,12 +147,17 @@ impl Gates {
         let Some(row) = self.table.row(name) else {
             panic!("feature gate {name:?} is not in the table of gates");
         };
-        self.is_on(row)
+        self.is_effective(row)
     }
 
-    /// Returns the value that `--feature-gates` gives the gate by its own name, and not by AllAlpha or AllBeta.
-    pub fn named(&self, name: &str) -> Option<bool> {
-        self.named.get(name).copied()
+    /// Returns the gates to which `--feature-gates` gives a value that they cannot have, by name and not by AllAlpha or
+    /// AllBeta.
+    pub fn ignored(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
+        let fixed = |(gate, value): (&&'static str, &bool)| {
+            let fixed = (self.table.fixed)(gate).filter(|fixed| fixed.value != *value)?;
+            Some((*gate, fixed))
+        };
+        self.named.iter().filter_map(fixed)
     }
 
     /// Returns the 1.x minor version whose behaviour is emulated.
@@ -165,12 +170,17 @@ impl Gates {
         self.min_compatibility
     }
 
-    /// Returns each gate of the emulated version, with its stage there and whether it is on.
+    /// Returns each gate of the emulated version, with its stage there and whether it is on, as `enabled` does.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
-        self.table.gates.iter().filter_map(|row| Some((row.name, self.spec(row)?.stage, self.is_on(row))))
+        self.table.gates.iter().filter_map(|row| Some((row.name, self.spec(row)?.stage, self.is_effective(row))))
     }
 
-    fn is_on(&self, row: &GateRow) -> bool {
+    fn is_effective(&self, row: &GateRow) -> bool {
+        (self.table.fixed)(row.name).map_or_else(|| self.is_requested(row), |fixed| fixed.value)
+    }
+
+    /// Reports whether flags and defaults switch the gate on. Dependencies are checked by this, as by upstream.
+    fn is_requested(&self, row: &GateRow) -> bool {
         let default = || self.spec(row).is_some_and(|spec| spec.default);
         self.set.get(row.name).copied().unwrap_or_else(default)
     }
@@ -258,7 +268,7 @@ impl Gates {
     }
 
     fn missing_dependencies(&self) -> Vec<GateError> {
-        let on = |name: &&'static str| self.enabled(name);
+        let on = |name: &&'static str| self.table.row(name).is_some_and(|row| self.is_requested(row));
         let enabled = self.table.dependencies.iter().filter(|(gate, _)| on(gate));
         enabled
             .map(|(gate, needs)| {

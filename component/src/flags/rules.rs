@@ -136,6 +136,16 @@ pub fn request_headers(values: &Values, gates: &Gates, violations: &mut Violatio
     });
 }
 
+/// Refuses values of gates that would be ignored. Values by AllAlpha, AllBeta or an emulated version are not refused.
+pub fn fixed_gates(gates: &Gates, violations: &mut Violations) {
+    for (gate, fixed) in gates.ignored() {
+        let verb = if fixed.value { "off" } else { "on" };
+        violations.add_if(true, &["feature-gates"], || {
+            format!("feature-gates: {gate} cannot be switched {verb}: {}; remove it", fixed.reason)
+        });
+    }
+}
+
 /// Checks metrics: component-base metrics/api/v1, Validate (except for the content of the manifest, which is checked
 /// when the file is read).
 pub fn metrics(values: &Values, violations: &mut Violations) {

@@ -2,6 +2,8 @@
 //!
 //! Gates that are not listed belong to other components. As by upstream, they are accepted and change nothing here.
 
+use component::flags::gates::Fixed;
+
 /// The effect of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -59,7 +61,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("InPlacePodVerticalScaling", AlwaysOn("quotas always count the larger one of a pod's desired and actual resources")),
     ("InformerResourceVersion", Switches("storage-version-migrator-controller runs, if StorageVersionMigrator is on too")),
     ("JobManagedBy", AlwaysOn("`spec.managedBy` of Jobs is always respected")),
-    ("LoggingAlphaOptions", Switches("alpha options of logging may be given")),
+    ("LoggingAlphaOptions", Switches("`--log-text-split-stream` and `--log-json-split-stream` may be given")),
     ("LoggingBetaOptions", Switches("`--logging-format=json` may be given")),
     ("MaxUnavailableStatefulSet", Switches("`spec.updateStrategy.rollingUpdate.maxUnavailable` of StatefulSets")),
     ("MultiCIDRServiceAllocator", Switches("service-cidr-controller runs")),
@@ -73,7 +75,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("PodLevelResourcesFixKubeletQOSClass", Switches("quotas derive the QoS class from the values of `spec.resources` of pods whose status does not have it")),
     ("PreferSameTrafficDistribution", AlwaysOn("EndpointSlices always have the hints of PreferSameZone and PreferSameNode")),
     ("RecoverVolumeExpansionFailure", AlwaysOn("quotas always count `status.allocatedResources` of claims")),
-    ("RemoteRequestHeaderUID", Switches("`--requestheader-uid-headers` may be given")),
+    ("RemoteRequestHeaderUID", Switches("`--requestheader-uid-headers` may be given: the HTTPS port takes the client's UID from these headers of a front proxy")),
     ("SELinuxChangePolicy", Switches("selinux-warning-controller runs")),
     ("SELinuxMountReadWriteOncePod", AlwaysOn("selinux-warning-controller always compares labels")),
     ("SeparateTaintEvictionController", Switches("taint-eviction-controller runs")),
@@ -99,12 +101,11 @@ pub fn effect(gate: &str) -> Option<Effect> {
     EFFECTS.iter().find(|(name, _)| *name == gate).map(|(_, effect)| *effect)
 }
 
-/// Returns the rest of the message for a gate with a value that is not supported; `None` if it is.
-pub fn refusal(gate: &str, value: bool) -> Option<String> {
-    let (verb, reason) = match effect(gate)? {
-        AlwaysOn(reason) if !value => ("off", reason),
-        AlwaysOff(reason) if value => ("on", reason),
-        _ => return None,
-    };
-    Some(format!("{gate} cannot be switched {verb}: {reason}; remove it"))
+/// Returns the value that a gate always has; `None` if it can be switched, or belongs to other components.
+pub fn fixed(gate: &str) -> Option<Fixed> {
+    match effect(gate)? {
+        AlwaysOn(reason) => Some(Fixed { value: true, reason }),
+        AlwaysOff(reason) => Some(Fixed { value: false, reason }),
+        Switches(_) => None,
+    }
 }

@@ -16,8 +16,12 @@ pub use component::flags::{FlagErrors, Gates, Invocation, LeaderElect, Options, 
 use crate::flags::controllers::UPSTREAM;
 
 /// Every feature gate of the manager.
-pub static GATES: GateTable =
-    GateTable { gates: gate_table::GATES, dependencies: gate_table::DEPENDENCIES, versioned: true };
+pub static GATES: GateTable = GateTable {
+    gates: gate_table::GATES,
+    dependencies: gate_table::DEPENDENCIES,
+    versioned: true,
+    fixed: gate_effects::fixed,
+};
 
 /// The manager, as data.
 pub static COMPONENT: Component = Component {

@@ -2,7 +2,6 @@
 
 use component::flags::rules::{self, Range, Violations, at_least_one, between};
 
-use super::gate_effects::{EFFECTS, refusal};
 use super::{Gates, Values};
 
 /// The numbers that upstream bounds; it leaves all other worker counts alone.
@@ -42,16 +41,7 @@ pub fn rules(values: &Values, gates: &Gates, violations: &mut Violations) {
     rules::metrics(values, violations);
     rules::logs(values, gates, violations);
     periods(values, violations);
-    fixed_gates(gates, violations);
-}
-
-/// Refuses values of gates that would be ignored. Values by AllAlpha, AllBeta or an emulated version are not refused.
-fn fixed_gates(gates: &Gates, violations: &mut Violations) {
-    for (gate, _) in EFFECTS {
-        if let Some(refusal) = gates.named(gate).and_then(|value| refusal(gate, value)) {
-            violations.add_if(true, &["feature-gates"], || format!("feature-gates: {refusal}"));
-        }
-    }
+    rules::fixed_gates(gates, violations);
 }
 
 /// kubernetes app/options, CSRSigningControllerOptions.Validate.

@@ -22,7 +22,10 @@ mod tests {
     fn pod_is_available_after_min_ready_seconds() {
         const NOW: i64 = 1_000_000;
         let mut object = Vec::new();
-        object.put_message(fields::METADATA, |meta| meta.put_str(object_meta::NAME, "pod"));
+        object.put_message(fields::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "pod");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
         let mut pod = Pod::decode(&decode_once(Sections::default()), &object).expect("well-formed");
         let now = Timestamp::from_second(NOW).expect("in range");
         for (ready, since, min, expected) in [

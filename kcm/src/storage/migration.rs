@@ -31,6 +31,11 @@ pub fn of_plugin(name: &str) -> Option<Migrated> {
     MIGRATED.into_iter().find(|migrated| migrated.plugin == name)
 }
 
+/// Returns the driver that took over a plugin; empty if the plugin was not migrated.
+pub fn driver_of_plugin(name: &str) -> &'static str {
+    of_plugin(name).map_or("", |migrated| migrated.driver)
+}
+
 /// Returns the migration of a volume's plugin, if it was migrated.
 pub fn of_source(source: &Source) -> Option<Migrated> {
     MIGRATED.into_iter().find(|migrated| migrated.field == source.field())

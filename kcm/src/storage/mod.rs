@@ -5,6 +5,7 @@ pub mod binder;
 pub mod ephemeral_volume;
 pub mod expander;
 pub mod indexes;
+pub mod inline_volume;
 pub mod migration;
 pub mod pv_protection;
 pub mod pvc_protection;
@@ -12,5 +13,6 @@ pub mod selinux_warning;
 #[cfg(test)]
 mod testing;
 pub mod translation;
+pub mod unused;
 pub mod vac_protection;
 pub mod volume_name;

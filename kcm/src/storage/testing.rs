@@ -37,7 +37,13 @@ pub fn pod_with(name: &str, claims: &[&str]) -> Pod {
     let volume = |claim: &&str| ClaimVolume { volume: "data".into(), claim: (*claim).into(), is_ephemeral: false };
     if !claims.is_empty() {
         let claims = claims.iter().map(volume).collect();
-        pod.volumes = Some(Box::new(Volumes { claims, is_running: true, has_no_grace: false, selinux: None }));
+        pod.volumes = Some(Box::new(Volumes {
+            claims,
+            in_tree: Box::default(),
+            is_running: true,
+            has_no_grace: false,
+            selinux: None,
+        }));
     }
     pod
 }

@@ -48,11 +48,16 @@ pub fn handle_of(volume: &PersistentVolume) -> Option<Result<(&'static str, Stri
     Some(handle.map(|handle| (driver, handle)))
 }
 
-fn text(message: &[u8], number: u32) -> &str {
+/// Returns the text of a field; empty if it is absent.
+pub fn text(message: &[u8], number: u32) -> &str {
     std::str::from_utf8(find(message, number)).unwrap_or_default()
 }
 
-fn ebs(id: &str) -> Result<String, TranslationError> {
+/// Returns the driver's handle of an EBS volume.
+///
+/// # Errors
+/// When the id is not one of a volume.
+pub fn ebs(id: &str) -> Result<String, TranslationError> {
     let Some(rest) = id.strip_prefix("aws://") else { return Ok(id.to_owned()) };
     let path = rest.split_once('/').map_or("", |(_, path)| path).trim_matches('/');
     match path.strip_prefix("vol-") {
@@ -66,10 +71,15 @@ fn zones(volume: &PersistentVolume) -> &str {
     zones.find(|zones| !zones.is_empty()).unwrap_or_default()
 }
 
+/// Returns the driver's handle of a GCE disk whose project and zone are unknown.
+pub fn gce_without_zone(disk: &str) -> String {
+    format!("projects/{UNSPECIFIED}/zones/{UNSPECIFIED}/disks/{disk}")
+}
+
 fn gce(disk: &str, zones: &str) -> Result<String, TranslationError> {
     let zones: Vec<&str> = zones.split(ZONE_SEPARATOR).collect();
     match zones[..] {
-        [""] => Ok(format!("projects/{UNSPECIFIED}/zones/{UNSPECIFIED}/disks/{disk}")),
+        [""] => Ok(gce_without_zone(disk)),
         [zone] => Ok(format!("projects/{UNSPECIFIED}/zones/{zone}/disks/{disk}")),
         _ => Ok(format!("projects/{UNSPECIFIED}/regions/{}/disks/{disk}", region(&zones)?)),
     }
@@ -89,7 +99,11 @@ fn region(zones: &[&str]) -> Result<String, TranslationError> {
     }
 }
 
-fn azure_disk(raw: &[u8]) -> Result<String, TranslationError> {
+/// Returns the driver's handle of an Azure disk.
+///
+/// # Errors
+/// When the disk is not a managed one.
+pub fn azure_disk(raw: &[u8]) -> Result<String, TranslationError> {
     let kind = text(raw, azure_disk::KIND);
     if !kind.is_empty() && !kind.eq_ignore_ascii_case("Managed") {
         return failed(format!("kind({kind}) is not supported in csi migration"));
@@ -113,7 +127,7 @@ fn azure_file(volume: &PersistentVolume, raw: &[u8]) -> Result<String, Translati
 }
 
 /// Returns the account in the usual name of a secret, or the whole name.
-fn storage_account(secret: &str) -> &str {
+pub fn storage_account(secret: &str) -> &str {
     const PREFIX: &str = "azure-storage-account-";
     let account = secret.find(PREFIX).map(|at| &secret[at + PREFIX.len()..]);
     let account = account.and_then(|rest| rest.rfind("-secret").map(|end| &rest[..end]));

@@ -20,7 +20,7 @@ use tracing::debug;
 
 use super::indexes::{claims_by_attributes_class, of_attributes_class, volumes_by_attributes_class};
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
-use crate::protection::{Guard, Need, decode_once, need};
+use crate::protection::{Guard, Need, RECHECK_INTERVAL, decode_once, need};
 
 const FINALIZER: &str = "kubernetes.io/vac-protection";
 const QUEUE: &str = "vacprotection";
@@ -114,9 +114,15 @@ impl Protection {
         if need == Need::Nothing {
             return Ok(Outcome::Done);
         }
-        if need == Need::Removal && (self.is_used_in_cache(&key.name) || self.is_used(&key.name).await?) {
-            debug!(class = %key, "keeping the finalizer: a volume or a claim refers to the class");
-            return Ok(Outcome::Done);
+        if need == Need::Removal {
+            if self.is_used_in_cache(&key.name) {
+                debug!(class = %key, "keeping the finalizer: a volume or a claim refers to the class");
+                return Ok(Outcome::Done);
+            }
+            if self.is_used(&key.name).await? {
+                debug!(class = %key, "keeping the finalizer: an object that the cache does not contain yet refers to the class");
+                return Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
+            }
         }
         let (writer, store, consistency) = (&self.writer, &*self.classes, &self.consistency);
         let guard = Guard { finalizer: FINALIZER, writer, store, consistency };

@@ -83,7 +83,8 @@ pub fn of_inline(attachment: &VolumeAttachment) -> Option<Str> {
     Some(of_csi(driver, handle))
 }
 
-fn of_fc(message: &[u8]) -> Option<Str> {
+/// Returns the unique name of a Fibre Channel volume; `None` if its source is invalid.
+pub fn of_fc(message: &[u8]) -> Option<Str> {
     let (mut targets, mut ids, mut lun) = (Vec::new(), Vec::new(), None);
     for field in fields(message) {
         let field = field.ok()?;
@@ -101,7 +102,8 @@ fn of_fc(message: &[u8]) -> Option<Str> {
     }
 }
 
-fn of_iscsi(message: &[u8]) -> Option<Str> {
+/// Returns the unique name of an iSCSI volume; `None` if its source is malformed.
+pub fn of_iscsi(message: &[u8]) -> Option<Str> {
     let (mut portal, mut iqn, mut lun) = ("", "", 0);
     for field in fields(message) {
         let field = field.ok()?;
@@ -119,9 +121,17 @@ fn of_iscsi(message: &[u8]) -> Option<Str> {
 ///
 /// Upstream: pkg/volume/csi, GetAttachmentName.
 pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
-    let hash = digest::digest(&digest::SHA256, format!("{handle}{driver}{node}").as_bytes());
-    let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{hex}")
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut context = digest::Context::new(&digest::SHA256);
+    [handle, driver, node].iter().for_each(|part| context.update(part.as_bytes()));
+    let hash = context.finish();
+    let mut name = String::with_capacity("csi-".len() + 2 * hash.as_ref().len());
+    name.push_str("csi-");
+    for byte in hash.as_ref() {
+        name.push(DIGITS[usize::from(byte >> 4)].into());
+        name.push(DIGITS[usize::from(byte & 15)].into());
+    }
+    name
 }
 
 /// Returns true if a volume may be attached to one node only: its access modes allow no second one. The modes of its

@@ -3,12 +3,13 @@
 //! The API server's admission adds the finalizer to each new PodGroup; this controller only removes it.
 //! Upstream: pkg/controller/scheduling/podgroupprotection.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::{Kind, Meta, Pod, PodGroup, Sections};
+use kinds::{Kind, Meta, Pod, PodGroup, Sections, Str};
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
@@ -19,10 +20,15 @@ use runtime::write::{WriteError, Writer};
 use tracing::debug;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
-use crate::protection::{Guard, Need, decode_once, need};
+use crate::protection::{Guard, Need, RECHECK_INTERVAL, decode_once, need};
+use crate::shared_read::SharedReads;
 
 const FINALIZER: &str = "scheduling.k8s.io/podgroup-protection";
 const QUEUE: &str = "podgroupprotection";
+
+/// Number of workers. Groups of one namespace that are reconciled at the same time share one list of its pods.
+/// Upstream, which does not list, has one worker.
+const WORKERS: usize = 64;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -69,8 +75,9 @@ fn start(manager: &mut Manager, _: &Context) {
     pods.subscribe(move |change| released_groups(change).into_iter().for_each(|key| changed.add(key)));
     let writer = manager.writer(DESCRIPTOR.service_account);
     let consistency = Consistency::default();
-    let reconciler = Arc::new(Protection { groups, pods, writer, consistency, queue: queue.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    let members = uncached_members(writer.clone());
+    let reconciler = Arc::new(Protection { groups, pods, members, writer, consistency, queue: queue.clone() });
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 
 // Keys
@@ -101,9 +108,35 @@ fn released_groups(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
 
 // Sync
 
+/// The names of a namespace's groups that have unfinished pods.
+type UsedGroups = HashSet<Str>;
+
+/// Reads the groups with unfinished pods from the API server. Differs from upstream: a pod that the cache does not
+/// contain yet keeps its group, too.
+fn uncached_members(writer: Writer) -> SharedReads<UsedGroups> {
+    SharedReads::new(move |namespace| {
+        let writer = writer.clone();
+        async move { list_used_groups(&writer, &namespace).await.map_err(|error| error.to_string()) }.boxed()
+    })
+}
+
+async fn list_used_groups(writer: &Writer, namespace: &str) -> Result<UsedGroups, WriteError> {
+    let decode = decode_once(Pod::DEVICES);
+    let (mut used, mut unreadable) = (UsedGroups::new(), None);
+    let visit = |object: &[u8]| match Pod::decode(&decode, object) {
+        Ok(pod) if pod.is_terminal() => {}
+        Ok(pod) => used.extend(group_of(&pod).map(|group| group.name)),
+        Err(error) => unreadable = Some(error),
+    };
+    writer.list_each(&Pod::RESOURCE, namespace, visit).await?;
+    // A pod that cannot be decoded may be a member of any group.
+    unreadable.map_or(Ok(used), |error| Err(error.into()))
+}
+
 struct Protection {
     groups: Arc<Store<PodGroup>>,
     pods: Arc<Store<Pod>>,
+    members: SharedReads<UsedGroups>,
     writer: Writer,
     consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
@@ -130,39 +163,46 @@ impl Protection {
         if !is_candidate(&group.meta) {
             return Ok(Outcome::Done);
         }
-        if !self.pods.by_index(&MEMBERS, member_of(key)).is_empty() || self.has_members(key).await? {
+        if self.has_cached_members(key) {
             debug!(group = %key, "keeping the finalizer: pods of the group have not finished");
             return Ok(Outcome::Done);
         }
+        if self.has_members(key).await? {
+            debug!(group = %key, "keeping the finalizer: the group has a pod that the cache does not contain yet");
+            return Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
+        }
         let (writer, store, consistency) = (&self.writer, &*self.groups, &self.consistency);
         let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
-        guard.write(&group.meta, Need::Removal, |_| true).await?;
+        // A pod that was created during the list may be in the cache by now.
+        guard.write(&group.meta, Need::Removal, |_| !self.has_cached_members(key)).await?;
         Ok(Outcome::Done)
     }
 
-    /// Reads the pods of the namespace from the API server. Differs from upstream: a pod that the cache does not
-    /// contain yet keeps its group, too.
-    async fn has_members(&self, group: &ObjectKey) -> Result<bool, WriteError> {
-        let decode = decode_once(Pod::DEVICES);
-        let mut found = Ok(false);
-        let visit = |object: &[u8]| match (&found, Pod::decode(&decode, object)) {
-            (Ok(false), Ok(pod)) => found = Ok(!pod.is_terminal() && group_of(&pod).as_ref() == Some(group)),
-            // A pod that cannot be decoded may be a member.
-            (Ok(_), Err(error)) => found = Err(error),
-            _ => {}
-        };
-        self.writer.list_each(&Pod::RESOURCE, &group.namespace, visit).await?;
-        Ok(found?)
+    fn has_cached_members(&self, group: &ObjectKey) -> bool {
+        !self.pods.by_index(&MEMBERS, member_of(group)).is_empty()
+    }
+
+    async fn has_members(&self, group: &ObjectKey) -> Result<bool, ReconcileError> {
+        let used = self.members.get(&group.namespace).await;
+        let used =
+            used.map_err(|error| ReconcileError::new(format!("cannot list the pods of the namespace: {error}")))?;
+        Ok(used.contains(&group.name))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::join_all;
+    use http::Method;
+    use kinds::envelope;
     use kinds::pod::{Devices, Phase};
-    use kinds::schema::{object_meta, pod as f};
+    use kinds::schema::{list_meta, object_meta, pod as f, pod_scheduling_group, pod_spec, pod_status};
     use kinds::wire::Put;
     use kinds::{Decode, Time, Uid};
-    use runtime::testing::{filled_store, meta};
+    use runtime::testing::{deliver, filled_store, meta, writer};
 
     use super::*;
 
@@ -232,5 +272,118 @@ mod tests {
             let members = |name: &str| pods.by_index(&MEMBERS, member_of(&ObjectKey::new("ns", name))).len();
             assert_eq!((members("g"), members("other")), (expected, 0), "{phase:?}");
         }
+    }
+
+    /// A PodGroup that is being deleted, as the API server returns it.
+    fn deleted_group(name: &str) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::NAMESPACE, "ns");
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            meta.put_str(object_meta::FINALIZERS, FINALIZER);
+            Time(1).put(meta, object_meta::DELETION_TIMESTAMP);
+        });
+        object
+    }
+
+    fn pod_list(members: &[(&str, &str)]) -> Vec<u8> {
+        let mut list = Vec::new();
+        list.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, "9"));
+        for (group, phase) in members {
+            list.put_message(2, |pod| {
+                pod.put_message(f::METADATA, |meta| {
+                    meta.put_str(object_meta::NAMESPACE, "ns");
+                    meta.put_str(object_meta::NAME, "member");
+                    meta.put_str(object_meta::RESOURCE_VERSION, "2");
+                });
+                pod.put_message(f::SPEC, |spec| {
+                    spec.put_message(pod_spec::SCHEDULING_GROUP, |message| {
+                        message.put_str(pod_scheduling_group::POD_GROUP_NAME, group);
+                    });
+                });
+                pod.put_message(f::STATUS, |status| status.put_str(pod_status::PHASE, phase));
+            });
+        }
+        envelope::wrap(&Pod::RESOURCE, &list)
+    }
+
+    type Requests = Arc<Mutex<Vec<String>>>;
+
+    /// The controller with an empty cache of pods, in front of a server with these members of groups.
+    async fn protection(groups: &[&str], members: Vec<u8>) -> (Protection, Requests) {
+        let requests = Requests::default();
+        let noted = requests.clone();
+        let writer = writer(move |method, path| {
+            noted.lock().expect("whole").push(format!("{method} {path}"));
+            let name = path.rsplit('/').next().unwrap_or_default();
+            match path.contains("/podgroups/") {
+                true => (200, envelope::wrap(&PodGroup::RESOURCE, &deleted_group(name))),
+                false => (200, members.clone()),
+            }
+        })
+        .await;
+        let decode = || decode_once(Sections::default());
+        let cached = groups.iter().map(|name| PodGroup::decode(&decode(), &deleted_group(name)).expect("well-formed"));
+        let protection = Protection {
+            groups: Arc::new(filled_store(decode(), vec![], cached)),
+            pods: Arc::new(filled_store(decode_once(Pod::DEVICES), vec![MEMBERS], [])),
+            members: uncached_members(writer.clone()),
+            writer,
+            consistency: Consistency::default(),
+            queue: Queue::new(QueueOptions::named(QUEUE)),
+        };
+        (protection, requests)
+    }
+
+    fn puts(requests: &Requests) -> usize {
+        requests.lock().expect("whole").iter().filter(|request| request.starts_with(Method::PUT.as_str())).count()
+    }
+
+    #[tokio::test]
+    async fn groups_of_a_namespace_that_are_deleted_together_share_a_list_of_its_pods() {
+        let names: Vec<String> = (0..WORKERS).map(|at| format!("group-{at}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (mut protection, requests) = protection(&names, Vec::new()).await;
+        let lists = Arc::new(AtomicUsize::new(0));
+        let counter = lists.clone();
+        protection.members = SharedReads::new(move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            async { tokio::task::yield_now().await }.map(|()| Ok(UsedGroups::new())).boxed()
+        });
+        let keys: Vec<ObjectKey> = names.iter().map(|name| ObjectKey::new("ns", *name)).collect();
+        for outcome in join_all(keys.iter().map(|key| protection.reconcile(key))).await {
+            assert_eq!(outcome, Ok(Outcome::Done));
+        }
+        assert_eq!((lists.load(Ordering::SeqCst), puts(&requests)), (2, WORKERS));
+    }
+
+    #[tokio::test]
+    async fn group_with_a_pod_that_only_the_api_server_has_is_checked_again() {
+        for (name, members, expected, writes) in [
+            (
+                "unfinished",
+                &[("other", "Running"), ("group", "Pending")][..],
+                Outcome::RequeueAfter(RECHECK_INTERVAL),
+                0,
+            ),
+            ("finished", &[("other", "Running"), ("group", "Succeeded")], Outcome::Done, 1),
+        ] {
+            let (protection, requests) = protection(&["group"], pod_list(members)).await;
+            assert_eq!(protection.reconcile(&ObjectKey::new("ns", "group")).await, Ok(expected), "{name}");
+            assert_eq!(puts(&requests), writes, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pod_that_arrives_during_the_list_keeps_its_group() {
+        let (mut protection, requests) = protection(&["group"], Vec::new()).await;
+        let pods = protection.pods.clone();
+        protection.members = SharedReads::new(move |_| {
+            deliver(&*pods, Arc::unwrap_or_clone(pod("a", Some("group"), Phase::Pending)));
+            async { Ok(UsedGroups::new()) }.boxed()
+        });
+        assert_eq!(protection.reconcile(&ObjectKey::new("ns", "group")).await, Ok(Outcome::Done));
+        assert_eq!(puts(&requests), 0);
     }
 }

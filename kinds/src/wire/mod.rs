@@ -4,6 +4,7 @@
 
 pub mod schema;
 pub mod splice;
+pub mod whole;
 
 /// The bytes are not well-formed protobuf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

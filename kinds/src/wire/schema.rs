@@ -43,7 +43,7 @@ messages! {
     list_meta "ListMeta" "apimachinery/pkg/apis/meta/v1" { RESOURCE_VERSION "resourceVersion" = 2, CONTINUE "continue" = 3 }
     label_selector "LabelSelector" "apimachinery/pkg/apis/meta/v1" { MATCH_LABELS "matchLabels" = 1, MATCH_EXPRESSIONS "matchExpressions" = 2 }
     label_selector_requirement "LabelSelectorRequirement" "apimachinery/pkg/apis/meta/v1" { KEY "key" = 1, OPERATOR "operator" = 2, VALUES "values" = 3 }
-    api_status "Status" "apimachinery/pkg/apis/meta/v1" { MESSAGE "message" = 3, REASON "reason" = 4, DETAILS "details" = 5, CODE "code" = 6 }
+    api_status "Status" "apimachinery/pkg/apis/meta/v1" { METADATA "metadata" = 1, MESSAGE "message" = 3, REASON "reason" = 4, DETAILS "details" = 5, CODE "code" = 6 }
     status_details "StatusDetails" "apimachinery/pkg/apis/meta/v1" { CAUSES "causes" = 4, RETRY_AFTER_SECONDS "retryAfterSeconds" = 5 }
     status_cause "StatusCause" "apimachinery/pkg/apis/meta/v1" { REASON "reason" = 1, MESSAGE "message" = 2 }
     watch_event "WatchEvent" "apimachinery/pkg/apis/meta/v1" { TYPE "type" = 1, OBJECT "object" = 2 }
@@ -84,6 +84,8 @@ messages! {
     resource_field_selector "ResourceFieldSelector" "api/core/v1" { DIVISOR "divisor" = 3 }
     volume "Volume" "api/core/v1" { NAME "name" = 1, VOLUME_SOURCE "volumeSource" = 2 }
     volume_source "VolumeSource" "api/core/v1" {
+        GCE_PERSISTENT_DISK "gcePersistentDisk" = 3, AWS_ELASTIC_BLOCK_STORE "awsElasticBlockStore" = 4, FC "fc" = 17,
+        VSPHERE_VOLUME "vsphereVolume" = 20, AZURE_DISK "azureDisk" = 22, PORTWORX_VOLUME "portworxVolume" = 24,
         EMPTY_DIR "emptyDir" = 2, DOWNWARD_API "downwardAPI" = 16, PROJECTED "projected" = 26, EPHEMERAL "ephemeral" = 29,
         SECRET "secret" = 6, PERSISTENT_VOLUME_CLAIM "persistentVolumeClaim" = 10,
         ISCSI "iscsi" = 8,
@@ -215,15 +217,23 @@ messages! {
     flex_persistent_volume_source "FlexPersistentVolumeSource" "api/core/v1" { DRIVER "driver" = 1 }
     host_path_volume_source "HostPathVolumeSource" "api/core/v1" { PATH "path" = 1 }
     nfs_volume_source "NFSVolumeSource" "api/core/v1" { SERVER "server" = 1, PATH "path" = 2 }
-    aws_elastic_block_store "AWSElasticBlockStoreVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
-    gce_persistent_disk "GCEPersistentDiskVolumeSource" "api/core/v1" { PD_NAME "pdName" = 1 }
+    aws_elastic_block_store "AWSElasticBlockStoreVolumeSource" "api/core/v1" {
+        VOLUME_ID "volumeID" = 1, FS_TYPE "fsType" = 2, PARTITION "partition" = 3, READ_ONLY "readOnly" = 4,
+    }
+    gce_persistent_disk "GCEPersistentDiskVolumeSource" "api/core/v1" {
+        PD_NAME "pdName" = 1, FS_TYPE "fsType" = 2, PARTITION "partition" = 3, READ_ONLY "readOnly" = 4,
+    }
     cinder_persistent_volume_source "CinderPersistentVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
-    azure_disk "AzureDiskVolumeSource" "api/core/v1" { DISK_URI "diskURI" = 2, KIND "kind" = 6 }
+    azure_disk "AzureDiskVolumeSource" "api/core/v1" {
+        DISK_URI "diskURI" = 2, CACHING_MODE "cachingMode" = 3, FS_TYPE "fsType" = 4, READ_ONLY "readOnly" = 5, KIND "kind" = 6,
+    }
     azure_file_persistent_volume_source "AzureFilePersistentVolumeSource" "api/core/v1" {
         SECRET_NAME "secretName" = 1, SHARE_NAME "shareName" = 2, SECRET_NAMESPACE "secretNamespace" = 4,
     }
-    vsphere_volume "VsphereVirtualDiskVolumeSource" "api/core/v1" { VOLUME_PATH "volumePath" = 1 }
-    portworx_volume "PortworxVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1 }
+    vsphere_volume "VsphereVirtualDiskVolumeSource" "api/core/v1" {
+        VOLUME_PATH "volumePath" = 1, FS_TYPE "fsType" = 2, STORAGE_POLICY_NAME "storagePolicyName" = 3,
+    }
+    portworx_volume "PortworxVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1, FS_TYPE "fsType" = 2, READ_ONLY "readOnly" = 3 }
     fc_volume_source "FCVolumeSource" "api/core/v1" { TARGET_WWNS "targetWWNs" = 1, LUN "lun" = 2, WWIDS "wwids" = 5 }
     iscsi_persistent_volume_source "ISCSIPersistentVolumeSource" "api/core/v1" { TARGET_PORTAL "targetPortal" = 1, IQN "iqn" = 2, LUN "lun" = 3 }
     storage_class "StorageClass" "api/storage/v1" {
@@ -429,9 +439,9 @@ messages! {
     secret_key_selector "SecretKeySelector" "api/core/v1" { LOCAL_OBJECT_REFERENCE "localObjectReference" = 1 }
     secret_projection "SecretProjection" "api/core/v1" { LOCAL_OBJECT_REFERENCE "localObjectReference" = 1 }
     secret_volume_source "SecretVolumeSource" "api/core/v1" { SECRET_NAME "secretName" = 1 }
-    azure_file_volume_source "AzureFileVolumeSource" "api/core/v1" { SECRET_NAME "secretName" = 1 }
+    azure_file_volume_source "AzureFileVolumeSource" "api/core/v1" { SECRET_NAME "secretName" = 1, SHARE_NAME "shareName" = 2, READ_ONLY "readOnly" = 3 }
     ceph_fs_volume_source "CephFSVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 5 }
-    cinder_volume_source "CinderVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 4 }
+    cinder_volume_source "CinderVolumeSource" "api/core/v1" { VOLUME_ID "volumeID" = 1, FS_TYPE "fsType" = 2, READ_ONLY "readOnly" = 3, SECRET_REF "secretRef" = 4 }
     flex_volume_source "FlexVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 3 }
     rbd_volume_source "RBDVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 7 }
     scale_io_volume_source "ScaleIOVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 3 }

@@ -1,4 +1,4 @@
-//! Errors of AWS as errors of the provider interface: the kind of each code, and the codes that request fewer calls.
+//! Errors of AWS as errors of the provider interface: the kind of each code, and the codes for throttling.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use providers::{CloudError, ErrorKind};
 
-/// Codes that request fewer calls, of EC2, ELB and STS. Upstream counts only the first of them as throttling.
-const THROTTLES: [&str; 12] = [
+/// Codes for throttling, of EC2, ELB and STS. Upstream counts only the first of them as throttling.
+const THROTTLING: [&str; 12] = [
     "RequestLimitExceeded",
     "Throttling",
     "ThrottlingException",
@@ -39,7 +39,7 @@ const DENIED: [&str; 13] = [
     "PendingVerification",
 ];
 
-/// The resource is in use, changing, or owned by another client: a later read may differ.
+/// Codes for resources that are in use, changing, or owned by another client: a retry may succeed.
 const CONFLICTS: [&str; 11] = [
     "DependencyViolation",
     "ResourceInUse",
@@ -54,8 +54,8 @@ const CONFLICTS: [&str; 11] = [
     "ResourceAlreadyAssociated",
 ];
 
-/// Resources that do not exist and that the user named, in an annotation or a port of a Service.
-const USERS: [&str; 5] = [
+/// Codes for resources that do not exist, and that a user named in a Service.
+const NAMED_BY_USER: [&str; 5] = [
     "SubnetNotFound",
     "CertificateNotFound",
     "SSLPolicyNotFound",
@@ -63,16 +63,16 @@ const USERS: [&str; 5] = [
     "InvalidAllocationID.NotFound",
 ];
 
-/// Returns the kind of a code; `Throttled` has no time yet.
+/// Returns the kind of a code, without the time of `Throttled`, which is a header of the response.
 pub(crate) fn kind_of(code: &str) -> ErrorKind {
-    let any = |codes: &[&str]| codes.contains(&code);
-    if any(&THROTTLES) {
+    let is_one_of = |codes: &[&str]| codes.contains(&code);
+    if is_one_of(&THROTTLING) {
         ErrorKind::Throttled { after: None }
-    } else if any(&DENIED) {
+    } else if is_one_of(&DENIED) {
         ErrorKind::Denied
-    } else if any(&USERS) {
+    } else if is_one_of(&NAMED_BY_USER) {
         ErrorKind::Invalid
-    } else if any(&CONFLICTS) || code.starts_with("Duplicate") || code.ends_with(".Duplicate") {
+    } else if is_one_of(&CONFLICTS) || code.starts_with("Duplicate") || code.ends_with(".Duplicate") {
         ErrorKind::Conflict
     } else if code.ends_with("LimitExceeded") || code.starts_with("TooMany") || code.ends_with("QuotaExceeded") {
         ErrorKind::Quota
@@ -96,7 +96,7 @@ pub(crate) fn cloud_error<E: ProvideErrorMetadata>(
 ) -> CloudError {
     let (meta, response) = match error {
         SdkError::ServiceError(service) => (Some(service.err().meta()), Some(service.raw())),
-        SdkError::ResponseError(answer) => (None, Some(answer.raw())),
+        SdkError::ResponseError(failed) => (None, Some(failed.raw())),
         _ => (None, None),
     };
     let code = meta.and_then(|meta| meta.code());
@@ -113,28 +113,28 @@ pub(crate) fn cloud_error<E: ProvideErrorMetadata>(
         (Some(code), None) => code.to_owned(),
         _ => reason(error),
     };
-    let told = CloudError::new(kind, operation, message);
+    let converted = CloudError::new(kind, operation, message);
     let id = meta.and_then(|meta| meta.extra("aws_request_id"));
     let header = response.and_then(|response| response.headers().get("x-amzn-requestid"));
     match id.or(header) {
-        Some(id) => told.with_request_id(id),
-        None => told,
+        Some(id) => converted.with_request_id(id),
+        None => converted,
     }
 }
 
 /// Codes for a missing permission; other codes of denied calls are about the identity of the caller.
-const UNPERMITTED: [&str; 3] = ["UnauthorizedOperation", "AccessDenied", "AccessDeniedException"];
-/// Begins a long encoded text for programs, which differs for each call.
-const ENCODED: &str = "Encoded authorization failure message";
+const MISSING_PERMISSION: [&str; 3] = ["UnauthorizedOperation", "AccessDenied", "AccessDeniedException"];
+/// The start of an encoded text at the end of a message. It differs for each call, so it is cut off.
+const ENCODED_PREFIX: &str = "Encoded authorization failure message";
 
 /// Adds the fix for an operator to an error; `service` is the prefix of the service's actions in IAM.
 pub(crate) fn with_fix(mut error: CloudError, service: &str) -> CloudError {
     let code = error.message.split(':').next().unwrap_or_default();
     match error.kind {
-        ErrorKind::Denied if UNPERMITTED.contains(&code) => {
-            let told = error.message.split(ENCODED).next().unwrap_or_default().trim_end();
+        ErrorKind::Denied if MISSING_PERMISSION.contains(&code) => {
+            let text = error.message.split(ENCODED_PREFIX).next().unwrap_or_default().trim_end();
             error.message = format!(
-                "{told}; allow this process the IAM action {service}:{}, or, where it is allowed for the cluster's own \
+                "{text}; allow this process the IAM action {service}:{}, or, where it is allowed for the cluster's own \
                  resources only, put the tag kubernetes.io/cluster/<cluster id> on what the call names",
                 error.operation
             );
@@ -151,7 +151,7 @@ fn seconds(header: &str) -> Option<Duration> {
 
 /// Returns the whole chain of causes of a call without a response.
 fn reason<E>(error: &SdkError<E, HttpResponse>) -> String {
-    let (what, source): (_, Option<&(dyn std::error::Error + 'static)>) = match error {
+    let (summary, source): (_, Option<&(dyn std::error::Error + 'static)>) = match error {
         SdkError::TimeoutError(_) => return "no answer in time".into(),
         SdkError::DispatchFailure(failure) => ("no connection", failure.as_connector_error().map(|e| e as _)),
         SdkError::ConstructionFailure(_) => return "the request could not be made (no credentials or region?)".into(),
@@ -159,7 +159,7 @@ fn reason<E>(error: &SdkError<E, HttpResponse>) -> String {
         _ => ("no answer", None),
     };
     let causes = std::iter::successors(source, |error| error.source()).map(ToString::to_string);
-    std::iter::once(what.to_owned()).chain(causes).collect::<Vec<_>>().join(": ")
+    std::iter::once(summary.to_owned()).chain(causes).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]
@@ -203,19 +203,21 @@ mod tests {
 
     #[test]
     fn errors_contain_the_fix_for_an_operator() {
-        let told = |code: &str, more: &str| {
-            let error = CloudError::new(kind_of(code), "CreateRoute", format!("{code}: {more}"));
+        let reported = |code: &str, detail: &str| {
+            let error = CloudError::new(kind_of(code), "CreateRoute", format!("{code}: {detail}"));
             with_fix(error, "ec2").message
         };
         assert_eq!(
-            told("UnauthorizedOperation", "You may not. Encoded authorization failure message: 4GIOHlTkIaWHQD0Q"),
+            reported("UnauthorizedOperation", "You may not. Encoded authorization failure message: 4GIOHlTkIaWHQD0Q"),
             "UnauthorizedOperation: You may not.; allow this process the IAM action ec2:CreateRoute, or, where it is \
              allowed for the cluster's own resources only, put the tag kubernetes.io/cluster/<cluster id> on what the \
              call names"
         );
-        assert_eq!(told("ExpiredToken", "too old"), "ExpiredToken: too old", "no permission is missing");
-        assert!(told("RouteLimitExceeded", "50").ends_with("50; have this quota raised, or delete what nobody needs"));
-        assert_eq!(told("InternalError", "x"), "InternalError: x");
+        assert_eq!(reported("ExpiredToken", "too old"), "ExpiredToken: too old", "no permission is missing");
+        assert!(
+            reported("RouteLimitExceeded", "50").ends_with("50; have this quota raised, or delete what nobody needs")
+        );
+        assert_eq!(reported("InternalError", "x"), "InternalError: x");
     }
 
     #[test]

@@ -177,7 +177,7 @@ mod tests {
         };
         tokio::select! {
             line = proxied => line,
-            answer = call => format!("not proxied: {:?}", answer.is_ok()),
+            response = call => format!("not proxied: {:?}", response.is_ok()),
         }
     }
 

@@ -29,7 +29,7 @@ impl RoleCredentials {
     async fn assume(&self) -> provider::Result {
         let source = self.source.clone();
         let request = self.sts.assume_role().role_arn(&self.role).role_session_name(SESSION);
-        let answer = request
+        let response = request
             .customize()
             .mutate_request(move |request| {
                 if let Some((arn, account)) = &source {
@@ -40,7 +40,7 @@ impl RoleCredentials {
             .send()
             .await
             .map_err(CredentialsError::provider_error)?;
-        let Some(given) = answer.credentials() else {
+        let Some(given) = response.credentials() else {
             return Err(CredentialsError::unhandled("the answer to AssumeRole has no credentials"));
         };
         let ends = SystemTime::try_from(*given.expiration()).map_err(CredentialsError::unhandled)?;

@@ -1,4 +1,4 @@
-//! Data of the first call to AWS: the client, the network, and the cluster's id in tags.
+//! The session: the client, and data that the first call reads: the network, and the cluster's id in tags.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,12 +15,12 @@ pub(crate) struct Session {
     pub api: Api,
     pub config: Config,
     pub vpc: String,
-    /// A subnet of the cluster: that of the file, or of the instance that this process runs on.
+    /// A subnet of the cluster: that of the cloud config, or of the instance that this process runs on.
     pub subnet: String,
     pub cluster: ClusterTags,
 }
 
-/// The session, once there is one.
+/// The session, after the provider was initialised.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sessions(Arc<OnceLock<Arc<Session>>>);
 
@@ -28,15 +28,15 @@ impl Sessions {
     /// # Errors
     /// `Transient` before the provider was initialised.
     pub(crate) fn get(&self) -> Result<Arc<Session>, CloudError> {
-        let early = || CloudError::new(ErrorKind::Transient, "Initialize", "AWS was not reached yet");
-        self.0.get().cloned().ok_or_else(early)
+        let not_initialised = || CloudError::new(ErrorKind::Transient, "Initialize", "AWS was not reached yet");
+        self.0.get().cloned().ok_or_else(not_initialised)
     }
 
     /// Connects to AWS, unless that was done before.
     pub(crate) async fn open(&self, config: &Config, credentials: Option<&Credentials>) -> Result<(), CloudError> {
         if self.0.get().is_none() {
             let session = open(config, credentials).await?;
-            // Two concurrent calls find the same data.
+            // Of two concurrent calls the second has the same data, which can be dropped.
             let _ = self.0.set(Arc::new(session));
         }
         Ok(())
@@ -48,7 +48,7 @@ async fn open(config: &Config, credentials: Option<&Credentials>) -> Result<Sess
     if config.off_aws() {
         let cluster = ClusterTags::new(&config.cluster_id, config.legacy_tag);
         let (vpc, subnet) = (config.vpc.clone(), config.subnet_id.clone());
-        // The credentials are tried now, when an operator checks the log, and not at the first Node.
+        // This call checks the credentials at the start, when an operator reads the log, instead of at the first Node.
         let request = || api.ec2.describe_vpcs().vpc_ids(&vpc).send();
         api.read(Class::Ec2Read, "DescribeVpcs", request).await?;
         return Ok(Session { api, config: config.clone(), vpc, subnet, cluster });
@@ -59,17 +59,17 @@ async fn open(config: &Config, credentials: Option<&Credentials>) -> Result<Sess
     })?;
     let id: String = id.into();
     let request = || api.ec2.describe_instances().instance_ids(&id).send();
-    let answer = api.read(Class::Ec2Read, "DescribeInstances", request).await?;
-    let own = answer.reservations().iter().flat_map(|reservation| reservation.instances()).next();
+    let response = api.read(Class::Ec2Read, "DescribeInstances", request).await?;
+    let own = response.reservations().iter().flat_map(|reservation| reservation.instances()).next();
     let own = own.ok_or_else(|| CloudError::new(ErrorKind::Transient, "DescribeInstances", format!("no {id} yet")))?;
     let cluster = if config.cluster_id.is_empty() {
         tags::of_machine(own.tags())?
     } else {
         ClusterTags::new(&config.cluster_id, config.legacy_tag)
     };
-    let or = |given: &str, found: Option<&str>| {
+    let first_set = |given: &str, found: Option<&str>| {
         if given.is_empty() { found.unwrap_or_default().to_owned() } else { given.to_owned() }
     };
-    let (vpc, subnet) = (or(&config.vpc, own.vpc_id()), or(&config.subnet_id, own.subnet_id()));
+    let (vpc, subnet) = (first_set(&config.vpc, own.vpc_id()), first_set(&config.subnet_id, own.subnet_id()));
     Ok(Session { api, config: config.clone(), vpc, subnet, cluster })
 }

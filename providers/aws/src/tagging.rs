@@ -1,4 +1,4 @@
-//! Tags of an operator on instances, in batches.
+//! Adds and removes an operator's tags on instances, in batches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use crate::client::Class;
 use crate::instances::id::{self, Wanted};
 use crate::session::{Session, Sessions};
 
-/// Instances in one call (cloud-provider-aws, pkg/providers/v1: its batchers of CreateTags and DeleteTags).
+/// Maximum number of instances in one call (cloud-provider-aws, pkg/providers/v1: its batchers of CreateTags and
+/// DeleteTags).
 const BATCH: usize = 50;
 
 /// The tags of EC2 instances.
@@ -33,12 +34,12 @@ enum TagChange {
 
 #[async_trait]
 impl Tagging for Ec2Tags {
-    async fn tag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>> {
-        self.change(TagChange::Add, machines, tags).await
+    async fn tag(&self, provider_ids: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>> {
+        self.change(TagChange::Add, provider_ids, tags).await
     }
 
-    async fn untag(&self, machines: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>> {
-        self.change(TagChange::Remove, machines, tags).await
+    async fn untag(&self, provider_ids: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>> {
+        self.change(TagChange::Remove, provider_ids, tags).await
     }
 }
 
@@ -46,14 +47,14 @@ impl Ec2Tags {
     async fn change(
         &self,
         change: TagChange,
-        machines: &[String],
+        provider_ids: &[String],
         tags: &BTreeMap<String, String>,
     ) -> Vec<Result<(), CloudError>> {
         let session = match self.sessions.get() {
             Ok(session) => session,
-            Err(error) => return machines.iter().map(|_| Err(error.clone())).collect(),
+            Err(error) => return provider_ids.iter().map(|_| Err(error.clone())).collect(),
         };
-        let wanted: Vec<Result<Wanted, CloudError>> = machines.iter().map(|id| id::of_provider_id(id)).collect();
+        let wanted: Vec<Result<Wanted, CloudError>> = provider_ids.iter().map(|id| id::of_provider_id(id)).collect();
         let mut ids: Vec<String> = wanted.iter().flatten().filter_map(instance).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -70,15 +71,15 @@ impl Ec2Tags {
                 Err(error) => failed.extend(batch.into_iter().map(|id| (id, error.clone()))),
             }
         }
-        let answer = |wanted: Result<Wanted, CloudError>| {
+        let result = |wanted: Result<Wanted, CloudError>| {
             let id = instance(&wanted?);
             id.and_then(|id| failed.get(&id).cloned()).map_or(Ok(()), Err)
         };
-        wanted.into_iter().map(answer).collect()
+        wanted.into_iter().map(result).collect()
     }
 }
 
-/// Returns the id of an instance that can have tags: Fargate's cannot.
+/// Returns the id of an instance; `None` for Fargate, which has no instances to tag.
 fn instance(wanted: &Wanted) -> Option<String> {
     match wanted {
         Wanted::Instance(id) => Some(id.clone()),

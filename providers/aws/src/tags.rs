@@ -3,10 +3,12 @@
 use aws_sdk_ec2::types::{Filter, Tag};
 use providers::{CloudError, ErrorKind};
 
-/// Followed by the cluster's id; the value is [`OWNED`] or `shared`.
+/// Followed by the cluster's id; the value is [`OWNED`] or [`SHARED`].
 const PREFIX: &str = "kubernetes.io/cluster/";
 /// The value of the tag on resources that this cluster created.
 pub(crate) const OWNED: &str = "owned";
+/// The value of the tag on resources of others that this cluster may use.
+pub(crate) const SHARED: &str = "shared";
 /// The legacy tag; its value is the cluster's id.
 const LEGACY: &str = "KubernetesCluster";
 

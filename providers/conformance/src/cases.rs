@@ -8,7 +8,9 @@ use providers::CloudProvider;
 use crate::context::{Context, Stop};
 use crate::fixture::Fixture;
 use crate::report::{CaseResult, Outcome};
-use crate::{instances, load_balancer_changes, load_balancer_creation, load_balancer_deletion, routes};
+use crate::{
+    incomplete_reads, instances, load_balancer_changes, load_balancer_creation, load_balancer_deletion, routes,
+};
 
 type Run = for<'a> fn(&'a Context<'_>) -> BoxFuture<'a, Result<(), Stop>>;
 
@@ -55,6 +57,11 @@ macro_rules! __cases {
             load_balancer_deletion::service_with_another_uid_has_another_load_balancer,
             load_balancer_deletion::owned_resources_are_listed_until_deleted,
             load_balancer_deletion::leaked_resources_are_collected_and_a_successors_are_kept,
+            incomplete_reads::failed_read_does_not_report_an_instance_as_gone,
+            incomplete_reads::failed_read_does_not_complete_a_deletion,
+            incomplete_reads::lists_are_read_to_the_last_page,
+            incomplete_reads::load_balancer_that_is_not_visible_yet_is_created_once,
+            incomplete_reads::foreign_load_balancer_of_the_same_name_is_kept,
             routes::route_is_set_listed_and_removed,
             routes::route_is_replaced_for_another_instance,
             routes::invalid_route_change_does_not_stop_the_others,
@@ -86,12 +93,12 @@ pub fn case_names() -> impl Iterator<Item = &'static str> {
 /// user's cloud.
 pub(crate) async fn run_one(case: &Case, provider: &Arc<dyn CloudProvider>, fixture: &dyn Fixture) -> CaseResult {
     let context = Context::new(provider, fixture);
-    let ran = (case.run)(&context).await;
-    let cleaned = context.clean_up().await;
-    let outcome = match (ran, cleaned) {
+    let result = (case.run)(&context).await;
+    let cleanup = context.clean_up().await;
+    let outcome = match (result, cleanup) {
         (Err(Stop::Fail(message)), _) | (Ok(()), Err(Stop::Fail(message))) => Outcome::Failed(message),
         (Err(Stop::Skip(_)), Err(Stop::Fail(message))) => Outcome::Failed(message),
-        (Err(Stop::Skip(why)), _) => Outcome::Skipped(why),
+        (Err(Stop::Skip(reason)), _) => Outcome::Skipped(reason),
         (Ok(()), _) => Outcome::Passed,
     };
     CaseResult { name: case.name, outcome }

@@ -41,8 +41,8 @@ impl From<CloudError> for Stop {
 
 /// Ends the case if a condition does not hold, with the expected and the actual state.
 macro_rules! ensure {
-    ($holds:expr, $($message:tt)+) => {
-        if !$holds {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
             return Err($crate::context::Stop::Fail(format!($($message)+)));
         }
     };
@@ -52,8 +52,10 @@ pub(crate) use ensure;
 /// Default pause between two reads.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// What the case created, and `clean_up` deletes; `routes`: it may have created routes.
+/// What the case created, and `clean_up` deletes; `routes`: it may have created routes.
 #[derive(Default)]
-struct Made {
+struct CreatedResources {
     instances: Vec<InstanceRef>,
     balancers: Vec<LoadBalancerId>,
     routes: bool,
@@ -62,11 +64,11 @@ struct Made {
 pub(crate) struct Context<'a> {
     provider: &'a Arc<dyn CloudProvider>,
     pub fixture: &'a dyn Fixture,
-    made: Mutex<Made>,
+    created: Mutex<CreatedResources>,
 }
 
 /// Returns a number that no other case uses, in this run or another.
-fn fresh() -> u64 {
+fn unique_number() -> u64 {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 ^ (COUNTER.fetch_add(1, Ordering::Relaxed) << 52)
@@ -79,11 +81,11 @@ fn is_temporary(error: &CloudError) -> bool {
 
 impl<'a> Context<'a> {
     pub fn new(provider: &'a Arc<dyn CloudProvider>, fixture: &'a dyn Fixture) -> Self {
-        Self { provider, fixture, made: Mutex::default() }
+        Self { provider, fixture, created: Mutex::default() }
     }
 
-    fn made(&self) -> std::sync::MutexGuard<'_, Made> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn created(&self) -> std::sync::MutexGuard<'_, CreatedResources> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn provider_name(&self) -> &'static str {
@@ -100,17 +102,17 @@ impl<'a> Context<'a> {
 
     pub fn routes(&self) -> Result<Arc<dyn Routes>, Stop> {
         let routes = self.provider.routes().ok_or_else(|| Stop::Skip("the provider has no routes".into()))?;
-        self.made().routes = true;
+        self.created().routes = true;
         Ok(routes)
     }
 
-    pub fn fresh_name(&self, prefix: &str) -> String {
-        format!("{prefix}-{:012x}", fresh() & 0xffff_ffff_ffff)
+    pub fn unique_name(&self, prefix: &str) -> String {
+        format!("{prefix}-{:012x}", unique_number() & 0xffff_ffff_ffff)
     }
 
     pub async fn instance(&self, prefix: &str) -> Result<InstanceRef, Stop> {
-        let instance = self.fixture.create_instance(&self.fresh_name(prefix)).await?;
-        self.made().instances.push(instance.clone());
+        let instance = self.fixture.create_instance(&self.unique_name(prefix)).await?;
+        self.created().instances.push(instance.clone());
         Ok(instance)
     }
 
@@ -131,17 +133,17 @@ impl<'a> Context<'a> {
     }
 
     pub fn id_named(&self, name: &str) -> LoadBalancerId {
-        let fresh = fresh();
-        let uid = format!("{:08x}-{:04x}-4000-8000-{:012x}", fresh >> 32, fresh & 0xffff, fresh & 0xffff_ffff_ffff);
+        let number = unique_number();
+        let uid = format!("{:08x}-{:04x}-4000-8000-{:012x}", number >> 32, number & 0xffff, number & 0xffff_ffff_ffff);
         let id =
             LoadBalancerId { cluster: self.fixture.cluster(), namespace: "conformance".into(), name: name.into(), uid };
-        self.made().balancers.push(id.clone());
+        self.created().balancers.push(id.clone());
         id
     }
 
     /// Returns a Service with one port that any cloud supports.
     pub fn spec(&self) -> LoadBalancerSpec {
-        let name = self.fresh_name("web");
+        let name = self.unique_name("web");
         self.spec_of(self.id_named(&name))
     }
 
@@ -173,7 +175,7 @@ impl<'a> Context<'a> {
     }
 
     /// Observes until the load balancer is active.
-    pub async fn active(&self, id: &LoadBalancerId) -> Result<ObservedLoadBalancer, Stop> {
+    pub async fn wait_until_active(&self, id: &LoadBalancerId) -> Result<ObservedLoadBalancer, Stop> {
         let (balancers, deadline) = (self.balancers()?, self.deadline());
         loop {
             let observed = match balancers.observe(id).await {
@@ -215,11 +217,11 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Checks that nothing is left in the cloud, if the fixture supports that.
-    pub async fn nothing_left(&self, id: &LoadBalancerId) -> Result<(), Stop> {
+    /// Checks that no resource of the load balancer still exists in the cloud, if the fixture supports that.
+    pub async fn check_nothing_leaked(&self, id: &LoadBalancerId) -> Result<(), Stop> {
         match self.fixture.leaked_resources(id).await {
-            Ok(left) => {
-                ensure!(left.is_empty(), "{id} was reported as Gone, but left {left:?}");
+            Ok(leaked) => {
+                ensure!(leaked.is_empty(), "{id} was reported as Gone, but left {leaked:?}");
                 Ok(())
             }
             Err(FixtureError::Unsupported(_)) => Ok(()),
@@ -229,15 +231,15 @@ impl<'a> Context<'a> {
 
     /// Destroys everything that the case created.
     pub async fn clean_up(&self) -> Result<(), Stop> {
-        let made = std::mem::take(&mut *self.made());
+        let resources = std::mem::take(&mut *self.created());
         self.fixture.restore().await?;
-        for id in &made.balancers {
+        for id in &resources.balancers {
             if self.provider.load_balancers().is_some() {
                 self.delete(id).await?;
-                self.nothing_left(id).await?;
+                self.check_nothing_leaked(id).await?;
             }
         }
-        if let Some(routes) = self.provider.routes().filter(|_| made.routes) {
+        if let Some(routes) = self.provider.routes().filter(|_| resources.routes) {
             let destinations = self.fixture.destinations();
             let listed = routes.list().await?;
             let created = listed.into_iter().filter(|route: &Route| destinations.contains(&route.destination));
@@ -246,7 +248,7 @@ impl<'a> Context<'a> {
                 result?;
             }
         }
-        for instance in &made.instances {
+        for instance in &resources.instances {
             self.fixture.delete_instance(instance).await?;
         }
         Ok(())

@@ -18,6 +18,22 @@ pub enum FixtureError {
     Failed(String),
 }
 
+/// The way in which the cloud refuses reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadFailure {
+    /// The credentials do not allow them.
+    Denied,
+    /// Too many calls.
+    Throttled,
+    /// The cloud is out of order.
+    Outage,
+}
+
+impl ReadFailure {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Denied, Self::Throttled, Self::Outage];
+}
+
 /// The cloud, bypassing the provider. Only `cluster` is required: every other method has a default, which skips the
 /// cases that need it or returns a common value.
 #[async_trait]
@@ -77,7 +93,22 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("lose_response"))
     }
 
-    /// Reverts the two methods above.
+    /// Makes all reads from now on fail in this way.
+    async fn fail_reads(&self, _failure: ReadFailure) -> Result<(), FixtureError> {
+        Err(FixtureError::Unsupported("fail_reads"))
+    }
+
+    /// Hides the parts of a load balancer that are created next from reads, for this time.
+    async fn delay_visibility(&self, _time: Duration) -> Result<(), FixtureError> {
+        Err(FixtureError::Unsupported("delay_visibility"))
+    }
+
+    /// Limits the pages of lists to this number of items.
+    async fn limit_pages(&self, _size: usize) -> Result<(), FixtureError> {
+        Err(FixtureError::Unsupported("limit_pages"))
+    }
+
+    /// Reverts the methods above, from `fail_change` on.
     async fn restore(&self) -> Result<(), FixtureError> {
         Ok(())
     }
@@ -85,6 +116,22 @@ pub trait Fixture: Send + Sync {
     /// Delays the next deletion of a load balancer by this time.
     async fn hold_deletion(&self, _time: Duration) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("hold_deletion"))
+    }
+
+    /// Creates a load balancer under the name that the provider's for this Service has, but without the marks of its
+    /// ownership.
+    async fn create_foreign_load_balancer(&self, _id: &LoadBalancerId) -> Result<(), FixtureError> {
+        Err(FixtureError::Unsupported("create_foreign_load_balancer"))
+    }
+
+    /// Reports whether that load balancer exists unchanged.
+    async fn has_foreign_load_balancer(&self, _id: &LoadBalancerId) -> Result<bool, FixtureError> {
+        Err(FixtureError::Unsupported("has_foreign_load_balancer"))
+    }
+
+    /// Deletes that load balancer.
+    async fn delete_foreign_load_balancer(&self, _id: &LoadBalancerId) -> Result<(), FixtureError> {
+        Err(FixtureError::Unsupported("delete_foreign_load_balancer"))
     }
 
     /// Returns networks that the suite may create routes for, at least three, of each family that the cloud can route.

@@ -28,7 +28,7 @@ pub(crate) async fn describe_accepts_an_empty_request(context: &Context<'_>) -> 
 pub(crate) async fn describe_returns_states_in_the_requested_order(context: &Context<'_>) -> Result<(), Stop> {
     let instances = context.instances()?;
     let (one, two) = (context.instance("one").await?, context.instance("two").await?);
-    let unknown = InstanceRef::named(context.fresh_name("nobody"));
+    let unknown = InstanceRef::named(context.unique_name("unknown"));
     let requested = [two.clone(), unknown.clone(), one.clone(), two, unknown];
     let states = instances.describe(&requested).await;
     ensure!(states.len() == requested.len(), "{} were requested, and {} returned", requested.len(), states.len());
@@ -71,7 +71,7 @@ pub(crate) async fn describe_finds_the_same_instance_by_name_and_id(context: &Co
     let id = running(&by_name)?.provider_id.clone();
     let by_id = describe_one(context, requested.with_provider_id(&id)).await?;
     ensure!(by_id == by_name, "by its name it is {by_name:?}, by its id {by_id:?}");
-    // The provider ID takes precedence: a Node whose name is another instance's is still its own.
+    // The provider ID takes precedence: a Node that has the name of another instance still gets its own instance.
     let other = context.instance("other").await?;
     let mixed = describe_one(context, InstanceRef { node: other.node, ..InstanceRef::default().with_provider_id(&id) });
     let found = mixed.await?;
@@ -93,7 +93,7 @@ pub(crate) async fn describe_distinguishes_stopped_from_deleted_instances(contex
 }
 
 pub(crate) async fn describe_reports_unknown_instances_as_gone(context: &Context<'_>) -> Result<(), Stop> {
-    let state = describe_one(context, InstanceRef::named(context.fresh_name("nobody"))).await?;
+    let state = describe_one(context, InstanceRef::named(context.unique_name("unknown"))).await?;
     ensure!(state == InstanceState::Gone, "an instance that never existed is reported as {state:?}");
     Ok(())
 }
@@ -101,7 +101,8 @@ pub(crate) async fn describe_reports_unknown_instances_as_gone(context: &Context
 pub(crate) async fn describe_does_not_report_another_clouds_instance_as_gone(
     context: &Context<'_>,
 ) -> Result<(), Stop> {
-    let foreign = InstanceRef::named(context.fresh_name("foreign")).with_provider_id("another-cloud:///zone/machine-1");
+    let foreign =
+        InstanceRef::named(context.unique_name("foreign")).with_provider_id("another-cloud:///zone/machine-1");
     match describe_one(context, foreign).await? {
         InstanceState::Unknown(error) if error.is_invalid() => Ok(()),
         other => Err(Stop::Fail(format!(
@@ -118,18 +119,18 @@ pub(crate) async fn describe_isolates_an_invalid_id_in_a_batch_of_500(context: &
         .map(|index| match index {
             250 => bad.clone(),
             index if index % 5 == 0 => real[index / 5 % real.len()].clone(),
-            index => InstanceRef::named(format!("nobody-{index}")),
+            index => InstanceRef::named(format!("unknown-{index}")),
         })
         .collect();
     let states = instances.describe(&requested).await;
     ensure!(states.len() == requested.len(), "{} were requested, and {} returned", requested.len(), states.len());
     for (index, (requested, state)) in requested.iter().zip(&states).enumerate() {
-        let fits = match index {
+        let is_expected = match index {
             250 => !matches!(state, InstanceState::Running(_) | InstanceState::Stopped),
             index if index % 5 == 0 => matches!(state, InstanceState::Running(_)),
             _ => *state == InstanceState::Gone,
         };
-        ensure!(fits, "with a bad id in the batch, number {index}, {requested:?}, is reported as {state:?}");
+        ensure!(is_expected, "with a bad id in the batch, number {index}, {requested:?}, is reported as {state:?}");
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ struct Readme;
 mod cases;
 mod context;
 mod fixture;
+mod incomplete_reads;
 mod instances;
 mod load_balancer_changes;
 mod load_balancer_creation;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use providers::CloudProvider;
 
 pub use cases::case_names;
-pub use fixture::{Fixture, FixtureError};
+pub use fixture::{Fixture, FixtureError, ReadFailure};
 pub use report::{CaseResult, Outcome, Report};
 
 /// Runs every case, one after another, and cleans up after each.

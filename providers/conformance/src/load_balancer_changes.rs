@@ -53,7 +53,7 @@ pub(crate) async fn variant_is_changed_into_another(context: &Context<'_>) -> Re
     }
     // delete receives no annotations: it must find the load balancer without them.
     context.delete(&spec.id).await?;
-    context.nothing_left(&spec.id).await?;
+    context.check_nothing_leaked(&spec.id).await?;
     Ok(())
 }
 
@@ -93,7 +93,7 @@ pub(crate) async fn targets_of_an_absent_load_balancer_are_not_found(context: &C
         ensure!(kind == Some(ErrorKind::NotFound), "targets of an absent load balancer are {result:?}, not NotFound");
         let observed = balancers.observe(&spec.id).await?;
         ensure!(observed == Observed::Absent, "set_targets created {observed:?}");
-        context.nothing_left(&spec.id).await?;
+        context.check_nothing_leaked(&spec.id).await?;
     }
     Ok(())
 }

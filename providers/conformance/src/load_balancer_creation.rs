@@ -11,7 +11,7 @@ use crate::context::{Context, Stop, ensure, merged, port};
 use crate::fixture::FixtureError;
 
 /// The number of runs with a failed change: the first change fails in the first run, the second in the second, and so
-/// on. More than any cloud needs for one load balancer.
+/// on. No cloud needs as many changes for one load balancer.
 pub(crate) const CHANGES: u64 = 16;
 
 pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> Result<Vec<Owned>, Stop> {
@@ -26,17 +26,21 @@ pub(crate) async fn matches_spec(
     targets: &Targets,
 ) -> Result<ObservedLoadBalancer, Stop> {
     let features = context.balancers()?.features();
-    let balancer = context.active(&spec.id).await?;
+    let balancer = context.wait_until_active(&spec.id).await?;
     let requested: BTreeSet<_> = spec.ports.iter().map(|port| (port.protocol, port.port)).collect();
-    let listens: Vec<_> = balancer.listeners.iter().map(|listener| (listener.protocol, listener.port)).collect();
-    ensure!(listens.iter().eq(&requested), "it should listen on {requested:?} and listens on {listens:?}");
+    let listeners_found: Vec<_> =
+        balancer.listeners.iter().map(|listener| (listener.protocol, listener.port)).collect();
+    ensure!(
+        listeners_found.iter().eq(&requested),
+        "it should listen on {requested:?} and listens on {listeners_found:?}"
+    );
     if features.source_ranges {
         let ranges: BTreeSet<_> = spec.source_ranges.iter().map(IpNet::trunc).collect();
-        let open = balancer.source_ranges.iter().eq(&ranges);
-        ensure!(open, "{ranges:?} should be allowed and {:?} is", balancer.source_ranges);
+        let as_requested = balancer.source_ranges.iter().eq(&ranges);
+        ensure!(as_requested, "{ranges:?} should be allowed and {:?} is", balancer.source_ranges);
     }
     let targeting = context.balancers()?.targeting(spec)?;
-    let wanted: BTreeSet<TargetId> = match targeting {
+    let expected: BTreeSet<TargetId> = match targeting {
         Targeting::Nodes => {
             targets.nodes.iter().filter_map(|n| n.provider_id.clone()).map(TargetId::Instance).collect()
         }
@@ -48,10 +52,11 @@ pub(crate) async fn matches_spec(
             .collect(),
         Targeting::Elsewhere => return Err(Stop::Fail("a plain load balancer is left to another controller".into())),
     };
-    // Draining targets still exist, but no longer count.
+    // Draining targets still exist, but get no new traffic.
     let live = balancer.targets.iter().filter(|observed| observed.health != Health::Draining);
-    let has: Vec<_> = live.map(|observed| &observed.target).collect();
-    ensure!(has.iter().copied().eq(&wanted), "its targets should be {wanted:?} and are {has:?}");
+    let found: Vec<_> = live.map(|observed| &observed.target).collect();
+    let expected = if features.selects_targets { BTreeSet::new() } else { expected };
+    ensure!(found.iter().copied().eq(&expected), "its targets should be {expected:?} and are {found:?}");
     let owned = owned_of(context, spec).await?;
     ensure!(owned.len() == 1, "list_owned should return it once and returns {owned:?}");
     ensure!(!owned[0].resources.is_empty(), "list_owned returns it without a resource");
@@ -65,7 +70,7 @@ pub(crate) async fn features_are_consistent(context: &Context<'_>) -> Result<(),
     ensure!(!features.dual_stack || features.ipv6, "dual stack without IPv6: {features:?}");
     let classes = &features.classes;
     ensure!(classes.unset || !classes.named.is_empty(), "no Service is ever accepted: {classes:?}");
-    ensure!(!classes.takes(Some("example.com/unknown")), "an unknown class is accepted: {classes:?}");
+    ensure!(!classes.accepts(Some("example.com/unknown")), "an unknown class is accepted: {classes:?}");
     ensure!(features == context.balancers()?.features(), "features() returns another value the second time");
     Ok(())
 }
@@ -106,11 +111,11 @@ pub(crate) async fn ensure_is_idempotent(context: &Context<'_>) -> Result<(), St
     let after = owned_of(context, &spec).await?;
     ensure!(before == after, "before the second call there was {before:?}, after it {after:?}");
     matches_spec(context, &spec, &targets).await?;
-    // If every change is refused, it must still settle, because there is none to make.
+    // If every change fails, it must still settle, because there is nothing to change.
     match context.fixture.fail_change(1).await {
         Ok(()) => {
-            let quiet = context.balancers()?.ensure(&spec, &targets).await;
-            ensure!(quiet.as_ref() == Ok(&second), "without a difference it tried a change: {quiet:?}");
+            let unchanged = context.balancers()?.ensure(&spec, &targets).await;
+            ensure!(unchanged.as_ref() == Ok(&second), "without a difference it tried a change: {unchanged:?}");
             context.fixture.restore().await?;
             Ok(())
         }
@@ -123,8 +128,8 @@ pub(crate) async fn concurrent_ensures_create_one_load_balancer(context: &Contex
     let balancers = context.balancers()?;
     let (spec, targets) = (context.spec(), Targets::nodes(context.nodes(1).await?));
     let both = futures::join!(balancers.ensure(&spec, &targets), balancers.ensure(&spec, &targets));
-    let fits = |result: &Result<_, CloudError>| !result.as_ref().is_err_and(CloudError::is_invalid);
-    ensure!(fits(&both.0) && fits(&both.1), "concurrent calls return {both:?}");
+    let is_acceptable = |result: &Result<_, CloudError>| !result.as_ref().is_err_and(CloudError::is_invalid);
+    ensure!(is_acceptable(&both.0) && is_acceptable(&both.1), "concurrent calls return {both:?}");
     context.settle(&spec, &targets).await?;
     matches_spec(context, &spec, &targets).await?;
     Ok(())
@@ -142,10 +147,13 @@ pub(crate) async fn ensure_after_a_lost_response_creates_no_second(context: &Con
         context.settle(&spec, &targets).await?;
         context.fixture.restore().await?;
         matches_spec(context, &spec, &targets).await?;
-        let made = owned_of(context, &spec).await?.remove(0).resources;
-        ensure!(made.len() == resources, "after losing response {nth} there is {made:?}, not {resources} resources");
+        let created = owned_of(context, &spec).await?.remove(0).resources;
+        ensure!(
+            created.len() == resources,
+            "after losing response {nth} there is {created:?}, not {resources} resources"
+        );
         context.delete(&spec.id).await?;
-        context.nothing_left(&spec.id).await?;
+        context.check_nothing_leaked(&spec.id).await?;
     }
     Ok(())
 }
@@ -160,25 +168,25 @@ pub(crate) async fn ensure_recovers_from_a_failure_at_any_change(context: &Conte
         context.fixture.restore().await?;
         matches_spec(context, &spec, &targets).await?;
         context.delete(&spec.id).await?;
-        context.nothing_left(&spec.id).await?;
+        context.check_nothing_leaked(&spec.id).await?;
     }
     Ok(())
 }
 
-async fn refused(context: &Context<'_>, spec: &LoadBalancerSpec, what: &str) -> Result<CloudError, Stop> {
+async fn check_refused(context: &Context<'_>, spec: &LoadBalancerSpec, what: &str) -> Result<CloudError, Stop> {
     let balancers = context.balancers()?;
-    let Err(read) = balancers.targeting(spec) else {
+    let Err(error) = balancers.targeting(spec) else {
         return Err(Stop::Fail(format!("{what} is accepted by targeting")));
     };
-    ensure!(read.kind == ErrorKind::Invalid, "{what} is {:?}, not Invalid: {read}", read.kind);
+    ensure!(error.kind == ErrorKind::Invalid, "{what} is {:?}, not Invalid: {error}", error.kind);
     let Err(ensured) = balancers.ensure(spec, &Targets::default()).await else {
         return Err(Stop::Fail(format!("{what} is accepted by ensure")));
     };
     ensure!(ensured.kind == ErrorKind::Invalid, "{what} is {:?} to ensure, not Invalid", ensured.kind);
     let owned = owned_of(context, spec).await?;
     ensure!(owned.is_empty(), "{what} was refused, but created {owned:?}");
-    context.nothing_left(&spec.id).await?;
-    Ok(read)
+    context.check_nothing_leaked(&spec.id).await?;
+    Ok(error)
 }
 
 pub(crate) async fn invalid_annotation_is_reported_and_nothing_created(context: &Context<'_>) -> Result<(), Stop> {
@@ -188,7 +196,7 @@ pub(crate) async fn invalid_annotation_is_reported_and_nothing_created(context: 
     };
     let mut spec = context.spec();
     spec.annotations = merged(spec.annotations, [(key.clone(), value.clone())]);
-    let error = refused(context, &spec, "an invalid annotation").await?;
+    let error = check_refused(context, &spec, "an invalid annotation").await?;
     let (message, rest) = (&error.message, error.message.replace(&key, "").replace(&value, ""));
     ensure!(message.contains(&key) && message.contains(&value), "{message:?} does not name {key} and {value:?}");
     ensure!(rest.len() > 20, "{message:?} does not name the fix");
@@ -200,17 +208,17 @@ pub(crate) async fn unsupported_features_are_invalid(context: &Context<'_>) -> R
     let plain = context.spec();
     if !features.source_ranges {
         let ranges = vec![IpNet::new_assert([192, 0, 2, 0].into(), 24)];
-        refused(context, &LoadBalancerSpec { source_ranges: ranges, ..plain.clone() }, "source ranges").await?;
+        check_refused(context, &LoadBalancerSpec { source_ranges: ranges, ..plain.clone() }, "source ranges").await?;
     }
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
         if !features.protocols.contains(&protocol) {
             let ports = vec![port("one", protocol, 5000)];
-            refused(context, &LoadBalancerSpec { ports, ..plain.clone() }, protocol.as_str()).await?;
+            check_refused(context, &LoadBalancerSpec { ports, ..plain.clone() }, protocol.as_str()).await?;
         }
     }
     if !features.mixed_protocols && features.protocols.len() > 1 {
-        let ports = features.protocols.iter().map(|protocol| port(protocol.as_str(), *protocol, 5000)).collect();
-        refused(context, &LoadBalancerSpec { ports, ..plain.clone() }, "mixed protocols").await?;
+        let ports = features.protocols.iter().map(|protocol| port(&port_name(*protocol), *protocol, 5000)).collect();
+        check_refused(context, &LoadBalancerSpec { ports, ..plain.clone() }, "mixed protocols").await?;
     }
     if !features.dual_stack {
         let both = LoadBalancerSpec {
@@ -218,9 +226,14 @@ pub(crate) async fn unsupported_features_are_invalid(context: &Context<'_>) -> R
             ip_family_policy: IpFamilyPolicy::RequireDualStack,
             ..plain.clone()
         };
-        refused(context, &both, "required dual stack").await?;
+        check_refused(context, &both, "required dual stack").await?;
     }
     Ok(())
+}
+
+/// Returns a port's name, of lower-case letters as the API server requires.
+fn port_name(protocol: Protocol) -> String {
+    protocol.as_str().to_lowercase()
 }
 
 pub(crate) async fn protocols_can_be_mixed(context: &Context<'_>) -> Result<(), Stop> {
@@ -230,7 +243,7 @@ pub(crate) async fn protocols_can_be_mixed(context: &Context<'_>) -> Result<(), 
     }
     let mut spec = context.spec();
     // The same number for each protocol, as for DNS.
-    spec.ports = features.protocols.iter().map(|protocol| port(protocol.as_str(), *protocol, 53)).collect();
+    spec.ports = features.protocols.iter().map(|protocol| port(&port_name(*protocol), *protocol, 53)).collect();
     let targets = Targets::nodes(context.nodes(1).await?);
     context.settle(&spec, &targets).await?;
     matches_spec(context, &spec, &targets).await?;
@@ -251,12 +264,12 @@ pub(crate) async fn dual_stack_gets_addresses_of_both_families(context: &Context
     let ensured = context.settle(&spec, &targets).await?;
     // A name serves both families.
     if ensured.status.ingress.iter().all(|ingress| ingress.ip.is_some()) {
-        let got = families(&ensured.status);
-        ensure!(got == spec.ip_families, "{:?} were requested, but {got:?} are assigned", spec.ip_families);
+        let assigned = families(&ensured.status);
+        ensure!(assigned == spec.ip_families, "{:?} were requested, but {assigned:?} are assigned", spec.ip_families);
         spec.ip_families = vec![IpFamily::IPv6];
         spec.ip_family_policy = IpFamilyPolicy::SingleStack;
-        let got = families(&context.settle(&spec, &targets).await?.status);
-        ensure!(got == spec.ip_families, "{:?} is requested now, but {got:?} are assigned", spec.ip_families);
+        let assigned = families(&context.settle(&spec, &targets).await?.status);
+        ensure!(assigned == spec.ip_families, "{:?} is requested now, but {assigned:?} are assigned", spec.ip_families);
     }
     let phase = matches_spec(context, &spec, &targets).await?.phase;
     ensure!(phase == Phase::Active, "it is {phase:?}");

@@ -17,8 +17,8 @@ pub(crate) async fn delete_is_idempotent(context: &Context<'_>) -> Result<(), St
     ensure!(again == Deletion::Gone, "a deleted load balancer is {again:?}");
     let observed = balancers.observe(&spec.id).await?;
     ensure!(observed == Observed::Absent, "a deleted load balancer is {observed:?}");
-    context.nothing_left(&spec.id).await?;
-    // A Service may return to type LoadBalancer under the same uid.
+    context.check_nothing_leaked(&spec.id).await?;
+    // A Service with the same uid may get the type LoadBalancer again.
     context.settle(&spec, &targets).await?;
     matches_spec(context, &spec, &targets).await?;
     Ok(())
@@ -28,15 +28,15 @@ pub(crate) async fn delete_that_takes_time_is_in_progress(context: &Context<'_>)
     let balancers = context.balancers()?;
     let (spec, targets) = (context.spec(), Targets::nodes(context.nodes(1).await?));
     context.settle(&spec, &targets).await?;
-    let held = Duration::from_millis(400);
-    context.fixture.hold_deletion(held).await?;
-    let begun = tokio::time::Instant::now();
+    let delay = Duration::from_millis(400);
+    context.fixture.hold_deletion(delay).await?;
+    let started = tokio::time::Instant::now();
     let deletion = balancers.delete(&spec.id).await?;
-    let took = begun.elapsed();
+    let took = started.elapsed();
     let Deletion::InProgress(after) = deletion else {
-        return Err(Stop::Fail(format!("a deletion that takes {held:?} is {deletion:?} immediately")));
+        return Err(Stop::Fail(format!("a deletion that takes {delay:?} is {deletion:?} immediately")));
     };
-    ensure!(took < held, "delete waited {took:?} for the cloud instead of returning InProgress");
+    ensure!(took < delay, "delete waited {took:?} for the cloud instead of returning InProgress");
     ensure!(!after.is_zero(), "InProgress requests an immediate retry, which is a hot loop");
     if let Observed::Present(balancer) = balancers.observe(&spec.id).await? {
         let phase = balancer.phase;
@@ -46,7 +46,7 @@ pub(crate) async fn delete_that_takes_time_is_in_progress(context: &Context<'_>)
     context.settle(&spec, &targets).await?;
     matches_spec(context, &spec, &targets).await?;
     context.delete(&spec.id).await?;
-    context.nothing_left(&spec.id).await?;
+    context.check_nothing_leaked(&spec.id).await?;
     Ok(())
 }
 
@@ -63,7 +63,7 @@ pub(crate) async fn delete_recovers_from_a_failure_at_any_change(context: &Conte
             }
             context.delete(&spec.id).await?;
             context.fixture.restore().await?;
-            context.nothing_left(&spec.id).await?;
+            context.check_nothing_leaked(&spec.id).await?;
             let owned = owned_of(context, &spec).await?;
             ensure!(owned.is_empty(), "a deleted load balancer is listed: {owned:?}");
         }
@@ -74,28 +74,28 @@ pub(crate) async fn delete_recovers_from_a_failure_at_any_change(context: &Conte
 pub(crate) async fn partial_load_balancer_is_listed_and_deleted(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
-    let mut half_made = 0;
+    let mut partial = 0;
     for nth in 1..=CHANGES {
         let spec = context.spec();
         context.fixture.fail_change(nth).await?;
         let failed = balancers.ensure(&spec, &targets).await.is_err();
         context.fixture.restore().await?;
-        let left = match context.fixture.leaked_resources(&spec.id).await {
+        let leaked = match context.fixture.leaked_resources(&spec.id).await {
             Err(FixtureError::Unsupported(_)) => Vec::new(),
-            left => left?,
+            leaked => leaked?,
         };
         let owned = owned_of(context, &spec).await?;
         ensure!(
-            left.is_empty() || !owned.is_empty(),
-            "after a failure at change {nth} {left:?} exists, which list_owned does not return"
+            leaked.is_empty() || !owned.is_empty(),
+            "after a failure at change {nth} {leaked:?} exists, which list_owned does not return"
         );
-        half_made += u32::from(failed && !owned.is_empty());
+        partial += u32::from(failed && !owned.is_empty());
         context.delete(&spec.id).await?;
-        context.nothing_left(&spec.id).await?;
+        context.check_nothing_leaked(&spec.id).await?;
         let owned = owned_of(context, &spec).await?;
         ensure!(owned.is_empty(), "a deleted load balancer is listed: {owned:?}");
     }
-    if half_made == 0 {
+    if partial == 0 {
         return Err(Stop::Skip(
             "a load balancer of this cloud is created by one call, so that it is never partial".into(),
         ));
@@ -106,14 +106,14 @@ pub(crate) async fn partial_load_balancer_is_listed_and_deleted(context: &Contex
 pub(crate) async fn service_with_another_uid_has_another_load_balancer(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
-    let name = context.fresh_name("twin");
+    let name = context.unique_name("twin");
     let (old, new) = (context.spec_of(context.id_named(&name)), context.spec_of(context.id_named(&name)));
     context.settle(&old, &targets).await?;
     context.settle(&new, &targets).await?;
     matches_spec(context, &old, &targets).await?;
     matches_spec(context, &new, &targets).await?;
     context.delete(&old.id).await?;
-    context.nothing_left(&old.id).await?;
+    context.check_nothing_leaked(&old.id).await?;
     matches_spec(context, &new, &targets).await?;
     Ok(())
 }
@@ -141,23 +141,26 @@ pub(crate) async fn leaked_resources_are_collected_and_a_successors_are_kept(
 ) -> Result<(), Stop> {
     let balancers = context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
-    let name = context.fresh_name("left");
+    let name = context.unique_name("leaked");
     let (old, new) = (context.spec_of(context.id_named(&name)), context.spec_of(context.id_named(&name)));
     context.settle(&old, &targets).await?;
     context.settle(&new, &targets).await?;
     let listed = owned_of(context, &old).await?;
-    let [left] = &listed[..] else {
+    let [leaked] = &listed[..] else {
         return Err(Stop::Fail(format!("{} should be listed once and is {listed:?}", old.id)));
     };
-    ensure!(balancers.may_be_owned_by(left, &old.id), "{left:?} is not attributed to {}, which created it", old.id);
-    ensure!(!balancers.may_be_owned_by(left, &new.id), "{left:?} is attributed to another Service of the same name");
-    if !left.certain {
+    ensure!(balancers.may_be_owned_by(leaked, &old.id), "{leaked:?} is not attributed to {}, which created it", old.id);
+    ensure!(
+        !balancers.may_be_owned_by(leaked, &new.id),
+        "{leaked:?} is attributed to another Service of the same name"
+    );
+    if !leaked.certain {
         return Err(Stop::Skip(
             "resources of this cloud may belong to another cluster, so that they are never collected".into(),
         ));
     }
-    context.collect(left).await?;
-    context.nothing_left(&old.id).await?;
+    context.collect(leaked).await?;
+    context.check_nothing_leaked(&old.id).await?;
     matches_spec(context, &new, &targets).await?;
     Ok(())
 }

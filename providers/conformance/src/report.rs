@@ -26,8 +26,8 @@ impl fmt::Display for CaseResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
             Outcome::Passed => write!(f, "passed   {}", self.name),
-            Outcome::Skipped(why) => write!(f, "skipped  {}: {why}", self.name),
-            Outcome::Failed(why) => write!(f, "FAILED   {}: {why}", self.name),
+            Outcome::Skipped(reason) => write!(f, "skipped  {}: {reason}", self.name),
+            Outcome::Failed(reason) => write!(f, "FAILED   {}: {reason}", self.name),
         }
     }
 }
@@ -77,7 +77,7 @@ mod tests {
         };
         let skipped = || Outcome::Skipped("no routes".into());
         assert!(!report(vec![]).conforms());
-        assert!(!report(vec![skipped()]).conforms(), "nothing was tried");
+        assert!(!report(vec![skipped()]).conforms(), "no case was run");
         assert!(report(vec![skipped(), Outcome::Passed]).conforms());
         let bad = report(vec![skipped(), Outcome::Passed, Outcome::Failed("two balancers".into())]);
         assert!(!bad.conforms());

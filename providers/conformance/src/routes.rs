@@ -64,8 +64,8 @@ pub(crate) async fn route_is_set_listed_and_removed(context: &Context<'_>) -> Re
         let route = listed_once(context, destination).await?;
         for _ in 0..2 {
             apply_one(context, RouteChange::Remove(route.clone())).await??;
-            let left = listed(context, destination).await?;
-            ensure!(left.is_empty(), "a removed route is listed: {left:?}");
+            let remaining = listed(context, destination).await?;
+            ensure!(remaining.is_empty(), "a removed route is listed: {remaining:?}");
         }
     }
     Ok(())
@@ -85,7 +85,7 @@ pub(crate) async fn route_is_replaced_for_another_instance(context: &Context<'_>
 pub(crate) async fn invalid_route_change_does_not_stop_the_others(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let instance = context.instance("node").await?;
-    let unknown = InstanceRef::named(context.fresh_name("unknown"));
+    let unknown = InstanceRef::named(context.unique_name("unknown"));
     let destinations = destinations(context, 3)?;
     let changes = [set(destinations[0], &instance), set(destinations[1], &unknown), set(destinations[2], &instance)];
     let results = apply(context, &changes).await?;
@@ -139,8 +139,8 @@ pub(crate) async fn route_of_a_deleted_instance_is_listed(context: &Context<'_>)
     let routes = listed(context, destination).await?;
     ensure!(routes.len() <= 1, "{destination} has {routes:?}");
     if let Some(route) = routes.into_iter().next() {
-        let shown = route.target == RouteTarget::Blackhole || leads_to(&route, &instance);
-        ensure!(shown, "the route of a deleted instance leads to {:?}", route.target);
+        let is_plausible = route.target == RouteTarget::Blackhole || leads_to(&route, &instance);
+        ensure!(is_plausible, "the route of a deleted instance leads to {:?}", route.target);
         apply_one(context, RouteChange::Remove(route)).await??;
     }
     let successor = context.instance("successor").await?;

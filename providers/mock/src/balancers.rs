@@ -1,6 +1,7 @@
-//! Load balancers over the mock's calls: one read, then the difference, in an order that allows a crash at any point.
+//! Load balancers over the mock's calls: one read, then the necessary changes, in an order that allows a crash at any
+//! point.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use providers::{
@@ -32,31 +33,31 @@ impl MockLoadBalancers {
         settings::read(spec, &self.cloud.config())
     }
 
-    /// Creates missing parts and returns the load balancer. A part that the read did not return may exist; then its
-    /// call creates no second one.
-    async fn make(
+    /// Creates missing parts and returns the load balancer. A part that exists although the read did not return it is
+    /// not created twice.
+    async fn create_missing_parts(
         &self,
         id: &LoadBalancerId,
         wanted: &Settings,
         found: &LoadBalancerView,
     ) -> Result<LoadBalancerView, CloudError> {
         let subject = id.to_string();
-        let held: Vec<IpFamily> = found.addresses.iter().copied().map(IpFamily::of).collect();
-        for family in wanted.families.iter().filter(|family| !held.contains(family)) {
+        let existing: Vec<IpFamily> = found.addresses.iter().copied().map(IpFamily::of).collect();
+        for family in wanted.families.iter().filter(|family| !existing.contains(family)) {
             let address = wanted.requested_address.filter(|address| IpFamily::of(*address) == *family);
-            let allocate = self.cloud.call(Operation::AllocateAddress, &subject, |state, verdict, now| {
-                state.allocate_address(id, *family, address, now + verdict.invisible)
+            let allocate = self.cloud.call(Operation::AllocateAddress, &subject, |state, effect, now| {
+                state.allocate_address(id, *family, address, now + effect.invisible)
             });
             allocate.await?;
         }
-        if held.iter().any(|family| !wanted.families.contains(family)) {
+        if existing.iter().any(|family| !wanted.families.contains(family)) {
             let release = self.cloud.call(Operation::ReleaseAddresses, &subject, |state, _, _| {
                 state.release_addresses(id, &wanted.families)
             });
             release.await?;
         }
-        let create = self.cloud.call(Operation::CreateBalancer, &subject, |state, verdict, now| {
-            state.create_balancer(id, wanted.internal, now + verdict.invisible, now)
+        let create = self.cloud.call(Operation::CreateBalancer, &subject, |state, effect, now| {
+            state.create_balancer(id, wanted.internal, now + effect.invisible, now)
         });
         create.await
     }
@@ -89,10 +90,10 @@ impl MockLoadBalancers {
                 .call(Operation::SetListeners, &subject, |state, _, _| state.set_listeners(id, &wanted.listeners));
             call.await?;
         }
-        self.point(id, targets, found).await
+        self.update_targets(id, targets, found).await
     }
 
-    async fn point(
+    async fn update_targets(
         &self,
         id: &LoadBalancerId,
         targets: &BTreeSet<TargetId>,
@@ -107,26 +108,26 @@ impl MockLoadBalancers {
         call.await
     }
 
-    async fn begin_deletion(&self, id: &LoadBalancerId) -> Result<Option<Duration>, CloudError> {
-        let takes = Duration::from_millis(self.cloud.config().deletion_millis);
+    async fn start_deletion(&self, id: &LoadBalancerId) -> Result<Option<Duration>, CloudError> {
+        let duration = Duration::from_millis(self.cloud.config().deletion_millis);
         let subject = id.to_string();
-        let call = self.cloud.call(Operation::DeleteBalancer, &subject, |state, verdict, now| {
-            Ok(state.delete_balancer(id, verdict.pending.unwrap_or(takes), now))
+        let call = self.cloud.call(Operation::DeleteBalancer, &subject, |state, effect, now| {
+            Ok(state.delete_balancer(id, effect.pending.unwrap_or(duration), now))
         });
         call.await
     }
 }
 
-fn again(remaining: Duration) -> Ensured {
+fn in_progress(remaining: Duration) -> Ensured {
     Ensured { progress: Progress::After(remaining), ..Ensured::settled(LoadBalancerStatus::default()) }
 }
 
-fn complete(view: &LoadBalancerView, wanted: &Settings) -> bool {
-    let held: BTreeSet<IpFamily> = view.addresses.iter().copied().map(IpFamily::of).collect();
-    view.exists && held == wanted.families.iter().copied().collect()
+fn is_complete(view: &LoadBalancerView, wanted: &Settings) -> bool {
+    let existing: BTreeSet<IpFamily> = view.addresses.iter().copied().map(IpFamily::of).collect();
+    view.exists && existing == wanted.families.iter().copied().collect()
 }
 
-fn nothing(id: &LoadBalancerId) -> LoadBalancerView {
+fn absent_view(id: &LoadBalancerId) -> LoadBalancerView {
     LoadBalancerView {
         id: id.clone(),
         phase: Phase::Incomplete,
@@ -174,7 +175,7 @@ fn warnings(view: &LoadBalancerView, wanted: &Settings, without_id: &[String]) -
 }
 
 /// Adds existing targets if the given lists may be incomplete.
-fn kept(mut chosen: BTreeSet<TargetId>, given: &Targets, found: &LoadBalancerView) -> BTreeSet<TargetId> {
+fn with_existing(mut chosen: BTreeSet<TargetId>, given: &Targets, found: &LoadBalancerView) -> BTreeSet<TargetId> {
     if given.incomplete {
         chosen.extend(found.targets.iter().map(|observed| observed.target.clone()));
     }
@@ -216,24 +217,26 @@ impl LoadBalancers for MockLoadBalancers {
             ));
         }
         let (chosen, without_id) = settings::targets(&wanted, targets);
-        let mut found = self.describe(id).await?.unwrap_or_else(|| nothing(id));
-        if found.phase != Phase::Deleting && !complete(&found, &wanted) {
-            found = self.make(id, &wanted, &found).await?;
+        let mut found = self.describe(id).await?.unwrap_or_else(|| absent_view(id));
+        if found.phase != Phase::Deleting && !is_complete(&found, &wanted) {
+            found = self.create_missing_parts(id, &wanted, &found).await?;
         }
         if found.phase == Phase::Deleting {
-            return Ok(again(found.remaining));
+            return Ok(in_progress(found.remaining));
         }
         if found.internal != wanted.internal {
             // The scheme cannot be changed: the load balancer is replaced and keeps its addresses.
-            return Ok(again(self.begin_deletion(id).await?.unwrap_or_default()));
+            return Ok(in_progress(self.start_deletion(id).await?.unwrap_or_default()));
         }
-        let chosen = kept(chosen, targets, &found);
+        let chosen = with_existing(chosen, targets, &found);
         self.configure(id, &wanted, &chosen, &found).await?;
         let warnings = warnings(&found, &wanted, &without_id);
+        let report = || (format!("{}balancer", settings::WRITTEN_PREFIX), id.default_name());
+        let annotations: BTreeMap<String, String> = wanted.report.then(report).into_iter().collect();
         // A part that was deleted since the first read is recreated by the next reconcile.
         Ok(match found.remaining {
-            Duration::ZERO => Ensured { warnings, ..Ensured::settled(status(&found, &wanted)) },
-            remaining => Ensured { warnings, ..again(remaining) },
+            Duration::ZERO => Ensured { warnings, annotations, ..Ensured::settled(status(&found, &wanted)) },
+            remaining => Ensured { warnings, annotations, ..in_progress(remaining) },
         })
     }
 
@@ -241,7 +244,7 @@ impl LoadBalancers for MockLoadBalancers {
         let (chosen, _) = settings::targets(&self.settings(spec)?, targets);
         match self.describe(&spec.id).await? {
             Some(found) if found.exists && found.phase != Phase::Deleting => {
-                self.point(&spec.id, &kept(chosen, targets, &found), &found).await
+                self.update_targets(&spec.id, &with_existing(chosen, targets, &found), &found).await
             }
             _ => {
                 let message = format!("there is no load balancer {}", spec.id);
@@ -251,7 +254,7 @@ impl LoadBalancers for MockLoadBalancers {
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
-        if let Some(remaining) = self.begin_deletion(id).await? {
+        if let Some(remaining) = self.start_deletion(id).await? {
             return Ok(Deletion::InProgress(remaining));
         }
         let subject = id.to_string();

@@ -8,7 +8,7 @@ use providers::{CloudError, CloudProvider, Health, TargetId};
 use tokio::time::Instant;
 
 use crate::config::{InstanceConfig, MockConfig, Quotas};
-use crate::fault::{Fault, FaultError, Faults, Operation, Verdict};
+use crate::fault::{CombinedEffect, Fault, FaultError, Faults, Operation};
 use crate::provider::Provider;
 use crate::snapshot::{CallCount, Snapshot};
 use crate::state::State;
@@ -16,7 +16,7 @@ use crate::state::State;
 /// A cloud in memory. Clones are handles of the same cloud, which exists as long as one of them.
 ///
 /// Its own methods simulate changes in a cloud other than the provider's calls: instances are started and stopped,
-/// targets become unhealthy, limits change. These are not counted and not affected by faults.
+/// targets become unhealthy, limits change. These methods are not counted and not affected by faults.
 #[derive(Clone)]
 pub struct MockCloud {
     inner: Arc<Mutex<Inner>>,
@@ -110,7 +110,7 @@ impl MockCloud {
     pub fn snapshot(&self) -> Snapshot {
         let now = Instant::now();
         let mut inner = self.lock();
-        inner.state.sweep(now);
+        inner.state.complete_deletions(now);
         Snapshot {
             now_millis: (now - self.created).as_millis() as u64,
             instances: inner.state.instance_views(now),
@@ -121,12 +121,12 @@ impl MockCloud {
         }
     }
 
-    /// Returns how often an operation was called.
+    /// Returns the number of calls of an operation.
     pub fn calls(&self, operation: Operation) -> CallCount {
         self.lock().calls.get(&operation).copied().unwrap_or_default()
     }
 
-    /// Returns how often any changing operation was called.
+    /// Returns the number of calls of all changing operations.
     pub fn changing_calls(&self) -> u64 {
         self.lock().calls.iter().filter(|(operation, _)| operation.changes()).map(|(_, count)| count.calls).sum()
     }
@@ -140,51 +140,51 @@ impl MockCloud {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes one call: counts it, injects faults, and executes it atomically.
+    /// Executes one call: counts it, injects faults, and executes it atomically.
     pub(crate) async fn call<T>(
         &self,
         operation: Operation,
         subject: &str,
-        act: impl FnOnce(&mut State, &Verdict, Instant) -> Result<T, CloudError>,
+        execute: impl FnOnce(&mut State, &CombinedEffect, Instant) -> Result<T, CloudError>,
     ) -> Result<T, CloudError> {
-        let (verdict, request) = {
+        let (effect, request) = {
             let mut inner = self.lock();
             inner.requests += 1;
             inner.calls.entry(operation).or_default().calls += 1;
             (inner.faults.decide(operation, subject), inner.requests)
         };
-        if !verdict.latency.is_zero() {
-            tokio::time::sleep(verdict.latency).await;
+        if !effect.latency.is_zero() {
+            tokio::time::sleep(effect.latency).await;
         }
         let result = {
             let mut inner = self.lock();
-            let result = match verdict.refusal {
+            let result = match effect.refusal {
                 Some((kind, message)) => Err(CloudError::new(kind, operation.as_str(), message)),
                 None => {
                     let now = Instant::now();
-                    inner.state.sweep(now);
-                    let result = act(&mut inner.state, &verdict, now);
-                    if verdict.lost { Err(Verdict::lost_error(operation)) } else { result }
+                    inner.state.complete_deletions(now);
+                    let result = execute(&mut inner.state, &effect, now);
+                    if effect.response_lost { Err(CombinedEffect::lost_error(operation)) } else { result }
                 }
             };
-            if result.is_err() || verdict.unanswered {
+            if result.is_err() || effect.without_response {
                 inner.calls.entry(operation).or_default().failed += 1;
             }
             result
         };
-        if verdict.unanswered {
+        if effect.without_response {
             return std::future::pending().await;
         }
         result.map_err(|error| error.with_request_id(format!("mock-{request}")))
     }
 
     /// Returns the faults for one part of a batch.
-    pub(crate) fn decide_part(&self, operation: Operation, subject: &str) -> Verdict {
+    pub(crate) fn decide_part(&self, operation: Operation, subject: &str) -> CombinedEffect {
         let mut inner = self.lock();
-        let verdict = inner.faults.decide(operation, subject);
+        let effect = inner.faults.decide(operation, subject);
         let count = inner.calls.entry(operation).or_default();
         count.calls += 1;
-        count.failed += u64::from(verdict.refusal.is_some());
-        verdict
+        count.failed += u64::from(effect.refusal.is_some());
+        effect
     }
 }

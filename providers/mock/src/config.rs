@@ -40,6 +40,9 @@ pub struct MockConfig {
     /// Address that serves state, calls, faults and instances over HTTP; `None`: not served. Any client may change
     /// anything, so keep it on a loopback address.
     pub listen: Option<SocketAddr>,
+    /// URL of a mock cloud that another process serves at its `listen`, as `http://127.0.0.1:9902`: several processes
+    /// then use the same cloud, which outlives each of them. No other field may be set.
+    pub url: Option<String>,
 }
 
 impl Default for MockConfig {
@@ -58,6 +61,7 @@ impl Default for MockConfig {
             quotas: Quotas::default(),
             faults: Vec::new(),
             listen: None,
+            url: None,
         }
     }
 }
@@ -88,9 +92,9 @@ pub struct InstanceConfig {
     pub system_uuid: Option<String>,
     /// `mock.small` by default.
     pub instance_type: Option<String>,
-    /// By default one of the cloud's, chosen by the name.
+    /// By default one of the cloud's zones, chosen by the name.
     pub zone: Option<String>,
-    /// The cloud's by default.
+    /// The cloud's region by default.
     pub region: Option<String>,
     /// By default its own name and an address in 10.0.0.0/8 derived from the name.
     pub addresses: Vec<Address>,

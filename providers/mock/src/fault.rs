@@ -148,7 +148,7 @@ pub enum Effect {
     /// Executed, but the connection fails before the response.
     #[serde(rename = "answer_lost")]
     ResponseLost,
-    /// Executed, but there is no response: for processes that are to die during a call.
+    /// Executed, but there is no response: for processes that a test kills during a call.
     Unanswered,
     /// The created resource is not returned by reads for this time. Only for `AllocateAddress` and `CreateBalancer`.
     Invisible {
@@ -211,7 +211,7 @@ impl Fault {
         if self.nth == Some(0) {
             return Err(FaultError::NthZero);
         }
-        let fits = match self.effect {
+        let is_possible = match self.effect {
             Effect::Invisible { .. } => {
                 matches!(self.operation, Pattern::One(Operation::AllocateAddress | Operation::CreateBalancer))
             }
@@ -223,7 +223,7 @@ impl Fault {
             },
             _ => true,
         };
-        if fits { Ok(()) } else { Err(FaultError::NoEffect(String::from(self.operation))) }
+        if is_possible { Ok(()) } else { Err(FaultError::NoEffect(String::from(self.operation))) }
     }
 }
 
@@ -253,22 +253,22 @@ fn names() -> String {
 
 /// The effect of all faults on one call.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Verdict {
+pub(crate) struct CombinedEffect {
     /// The delay of the response.
     pub latency: Duration,
     /// The call is refused without being executed.
     pub refusal: Option<(ErrorKind, &'static str)>,
     /// The call is executed and its response is lost.
-    pub lost: bool,
+    pub response_lost: bool,
     /// The call is executed and never gets a response.
-    pub unanswered: bool,
+    pub without_response: bool,
     /// The time for which the created resource is invisible.
     pub invisible: Duration,
     /// The duration of the deletion.
     pub pending: Option<Duration>,
 }
 
-impl Verdict {
+impl CombinedEffect {
     fn add(&mut self, effect: Effect) {
         match effect {
             Effect::Latency { millis } => self.latency += Duration::from_millis(millis),
@@ -280,8 +280,8 @@ impl Verdict {
             Effect::Denied => self.refusal = Some((ErrorKind::Denied, "the credentials do not allow it")),
             Effect::Conflict => self.refusal = Some((ErrorKind::Conflict, "another change is under way")),
             Effect::Transient => self.refusal = Some((ErrorKind::Transient, "the service is out of order")),
-            Effect::ResponseLost => self.lost = true,
-            Effect::Unanswered => self.unanswered = true,
+            Effect::ResponseLost => self.response_lost = true,
+            Effect::Unanswered => self.without_response = true,
             Effect::Invisible { millis } => self.invisible = Duration::from_millis(millis),
             Effect::Pending { millis } => self.pending = Some(Duration::from_millis(millis)),
         }
@@ -341,8 +341,8 @@ impl Faults {
 
     /// Counts the call and returns the effect of all faults on it. The calls that a probability selects depend only on
     /// the seed, the fault and the number of the call among those that the fault selects.
-    pub fn decide(&mut self, operation: Operation, subject: &str) -> Verdict {
-        let mut verdict = Verdict::default();
+    pub fn decide(&mut self, operation: Operation, subject: &str) -> CombinedEffect {
+        let mut effect = CombinedEffect::default();
         for armed in &mut self.armed {
             let fault = &armed.fault;
             if !fault.operation.matches(operation) || fault.subject.as_deref().is_some_and(|only| only != subject) {
@@ -350,19 +350,19 @@ impl Faults {
             }
             armed.seen += 1;
             let limit = fault.times.unwrap_or(if fault.nth.is_some() { 1 } else { u64::MAX });
-            let begun = armed.seen >= fault.nth.unwrap_or(1);
-            let hit = fault.probability.is_none_or(|p| chance(self.seed, armed.id, armed.seen) < p);
-            if begun && armed.fired < limit && hit {
+            let has_started = armed.seen >= fault.nth.unwrap_or(1);
+            let is_selected = fault.probability.is_none_or(|p| pseudorandom(self.seed, armed.id, armed.seen) < p);
+            if has_started && armed.fired < limit && is_selected {
                 armed.fired += 1;
-                verdict.add(fault.effect);
+                effect.add(fault.effect);
             }
         }
-        verdict
+        effect
     }
 }
 
 /// Returns a pseudorandom number in [0, 1) (splitmix64's finalizer).
-fn chance(seed: u64, fault: u64, call: u64) -> f64 {
+fn pseudorandom(seed: u64, fault: u64, call: u64) -> f64 {
     let mut z = seed
         .wrapping_add(fault.wrapping_mul(0x9e37_79b9_7f4a_7c15))
         .wrapping_add(call.wrapping_mul(0xd1b5_4a32_d192_ed03));
@@ -378,7 +378,7 @@ fn chance(seed: u64, fault: u64, call: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn hits(faults: &mut Faults, calls: u64) -> Vec<u64> {
+    fn affected_calls(faults: &mut Faults, calls: u64) -> Vec<u64> {
         (1..=calls).filter(|_| faults.decide(Operation::SetRoute, "10.0.0.0/24").refusal.is_some()).collect()
     }
 
@@ -398,7 +398,7 @@ mod tests {
         ] {
             let mut faults = Faults::new(0);
             faults.add(fault.clone()).unwrap();
-            assert_eq!(hits(&mut faults, 4), expected, "{fault:?}");
+            assert_eq!(affected_calls(&mut faults, 4), expected, "{fault:?}");
         }
     }
 
@@ -407,7 +407,7 @@ mod tests {
         let run = |seed| {
             let mut faults = Faults::new(seed);
             faults.add(Fault { probability: Some(0.5), ..Fault::always(Pattern::Any, Effect::Denied) }).unwrap();
-            hits(&mut faults, 200)
+            affected_calls(&mut faults, 200)
         };
         assert_eq!(run(1), run(1));
         assert_ne!(run(1), run(2));
@@ -418,8 +418,8 @@ mod tests {
     fn faults_that_could_never_happen_are_refused() {
         let mut faults = Faults::new(0);
         let add = |faults: &mut Faults, fault| faults.add(fault).unwrap_err().to_string();
-        let lost = Fault::always(Pattern::Reads, Effect::ResponseLost);
-        assert!(add(&mut faults, lost).starts_with("operation is \"reads\""));
+        let response_lost = Fault::always(Pattern::Reads, Effect::ResponseLost);
+        assert!(add(&mut faults, response_lost).starts_with("operation is \"reads\""));
         let pending = Fault::always(Pattern::Changes, Effect::Pending { millis: 1 });
         assert!(add(&mut faults, pending).contains("DeleteBalancer"));
         let unlikely = Fault { probability: Some(1.5), ..Fault::always(Pattern::Any, Effect::Quota) };
@@ -435,7 +435,7 @@ mod tests {
         let id = faults.add(Fault::always(Pattern::Any, Effect::Quota)).unwrap();
         assert!(faults.remove(id));
         assert!(!faults.remove(id));
-        assert!(hits(&mut faults, 1).is_empty());
+        assert!(affected_calls(&mut faults, 1).is_empty());
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | `GET /state` | returns everything ([`Snapshot`](crate::Snapshot)) |
 //! | `GET /calls` | returns calls by operation |
+//! | `GET /config` | returns the [`MockConfig`](crate::MockConfig) |
+//! | `POST /provider/{cluster}` | a call of a provider in another process |
 //! | `GET /faults` | returns the armed faults |
 //! | `POST /faults` | arms a [`Fault`]; returns `{"id": n}` |
 //! | `DELETE /faults`, `DELETE /faults/{id}` | disarms all, or one |
@@ -43,11 +45,12 @@ use crate::cloud::MockCloud;
 use crate::config::{InstanceConfig, Quotas};
 use crate::fault::Fault;
 use crate::routes::MockRoutes;
+use crate::wire;
 
 /// Maximum size of a request, in bytes.
-const MAX_REQUEST_BYTES: usize = 1 << 20;
+const MAX_REQUEST_BYTES: usize = 32 << 20;
 /// Maximum number of concurrent connections.
-const MAX_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 256;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -126,7 +129,7 @@ impl LoadBalancerRequest {
 
 type Reply = Result<Value, (StatusCode, String)>;
 
-fn shown(value: impl Serialize) -> Reply {
+fn to_reply(value: impl Serialize) -> Reply {
     serde_json::to_value(value).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
@@ -134,7 +137,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, (StatusCode, String)> {
     serde_json::from_slice(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
 }
 
-fn found(found: bool, what: &str) -> Reply {
+fn empty_reply(found: bool, what: &str) -> Reply {
     if found { Ok(json!({})) } else { Err((StatusCode::NOT_FOUND, format!("there is no {what}"))) }
 }
 
@@ -150,8 +153,9 @@ impl MockCloud {
             let cloud = self.clone();
             serving.spawn(async move {
                 let service = service_fn(|request| cloud.respond(request));
-                let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                if let Err(error) = served.await {
+                let connection =
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                if let Err(error) = connection.await {
                     tracing::debug!(%error, "connection to the mock cloud failed");
                 }
                 drop(permit);
@@ -176,14 +180,14 @@ impl MockCloud {
     }
 
     /// Acts like a provider for a Service, once.
-    async fn balance(&self, id: LoadBalancerId, request: Option<LoadBalancerRequest>) -> Reply {
+    async fn apply_balancer(&self, id: LoadBalancerId, request: Option<LoadBalancerRequest>) -> Reply {
         let provider = MockLoadBalancers { cloud: self.clone(), cluster: id.cluster.clone() };
         let refused = |error: CloudError| (StatusCode::CONFLICT, error.to_string());
         match request {
             Some(request) => {
                 provider.ensure(&request.spec(id.clone()), &request.targets()).await.map_err(refused)?;
-                let found = self.snapshot().balancers.into_iter().find(|balancer| balancer.id == id);
-                shown(found)
+                let balancer = self.snapshot().balancers.into_iter().find(|balancer| balancer.id == id);
+                to_reply(balancer)
             }
             None => match provider.delete(&id).await.map_err(refused)? {
                 Deletion::Gone => Ok(json!({})),
@@ -198,7 +202,7 @@ impl MockCloud {
         done.map(|()| json!({})).map_err(|error| (StatusCode::CONFLICT, error.to_string()))
     }
 
-    async fn unroute(&self, destination: IpNet) -> Reply {
+    async fn remove_route(&self, destination: IpNet) -> Reply {
         let routes =
             MockRoutes(self.clone()).list().await.map_err(|error| (StatusCode::CONFLICT, error.to_string()))?;
         match routes.into_iter().find(|route| route.destination == destination) {
@@ -213,11 +217,16 @@ impl MockCloud {
             ("PUT" | "DELETE", ["balancers", cluster, namespace, name, uid]) => {
                 let [cluster, namespace, name, uid] = [cluster, namespace, name, uid].map(ToString::to_string);
                 let request = if method == Method::PUT { Some(read::<LoadBalancerRequest>(body)?) } else { None };
-                self.balance(LoadBalancerId { cluster, namespace, name, uid }, request).await
+                self.apply_balancer(LoadBalancerId { cluster, namespace, name, uid }, request).await
             }
-            ("GET", ["state"]) => shown(self.snapshot()),
-            ("GET", ["calls"]) => shown(self.snapshot().calls),
-            ("GET", ["faults"]) => shown(self.snapshot().faults),
+            ("GET", ["state"]) => to_reply(self.snapshot()),
+            ("GET", ["config"]) => to_reply(self.config()),
+            ("POST", ["provider", cluster]) => {
+                let executed = wire::execute(self, cluster, read(body)?).await;
+                executed.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+            }
+            ("GET", ["calls"]) => to_reply(self.snapshot().calls),
+            ("GET", ["faults"]) => to_reply(self.snapshot().faults),
             ("POST", ["faults"]) => match self.add_fault(read::<Fault>(body)?) {
                 Ok(id) => Ok(json!({ "id": id })),
                 Err(error) => Err((StatusCode::BAD_REQUEST, error.to_string())),
@@ -227,16 +236,18 @@ impl MockCloud {
                 Ok(json!({}))
             }
             ("DELETE", ["faults", id]) => {
-                found(id.parse().is_ok_and(|id| self.remove_fault(id)), &format!("fault {id}"))
+                empty_reply(id.parse().is_ok_and(|id| self.remove_fault(id)), &format!("fault {id}"))
             }
             ("PUT", ["instances", name]) => {
                 let given = if body.is_empty() { InstanceConfig::default() } else { read(body)? };
                 let id = self.add_instance(&InstanceConfig { name: (*name).into(), ..given });
                 Ok(json!({ "provider_id": id }))
             }
-            ("POST", ["instances", name, "stop"]) => found(self.stop_instance(name), &format!("instance {name}")),
-            ("POST", ["instances", name, "start"]) => found(self.start_instance(name), &format!("instance {name}")),
-            ("DELETE", ["instances", name]) => found(self.remove_instance(name), &format!("instance {name}")),
+            ("POST", ["instances", name, "stop"]) => empty_reply(self.stop_instance(name), &format!("instance {name}")),
+            ("POST", ["instances", name, "start"]) => {
+                empty_reply(self.start_instance(name), &format!("instance {name}"))
+            }
+            ("DELETE", ["instances", name]) => empty_reply(self.remove_instance(name), &format!("instance {name}")),
             ("PUT", ["health"]) => {
                 let change: HealthChange = read(body)?;
                 self.set_health(change.target, change.health);
@@ -247,7 +258,7 @@ impl MockCloud {
                 Ok(json!({}))
             }
             ("PUT", ["routes"]) => self.route(&read::<RouteRequest>(body)?.set()).await,
-            ("DELETE", ["routes"]) => self.unroute(read::<Destination>(body)?.destination).await,
+            ("DELETE", ["routes"]) => self.remove_route(read::<Destination>(body)?.destination).await,
             ("PUT", ["foreign-routes"]) => {
                 self.add_foreign_route(read::<Destination>(body)?.destination);
                 Ok(json!({}))

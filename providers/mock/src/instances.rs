@@ -7,21 +7,21 @@ use providers::{CloudError, ErrorKind, InstanceRef, InstanceState, Instances, as
 use crate::cloud::MockCloud;
 use crate::fault::Operation;
 
-/// Number of instances per call.
+/// Maximum number of instances per call.
 const BATCH: usize = 100;
 
 pub(crate) struct MockInstances(pub MockCloud);
 
 impl MockInstances {
     async fn describe_batch(&self, batch: &[InstanceRef]) -> Vec<InstanceState> {
-        let verdicts: Vec<_> =
+        let effects: Vec<_> =
             batch.iter().map(|wanted| self.0.decide_part(Operation::DescribeInstance, &wanted.node)).collect();
-        let slowest = verdicts.iter().map(|verdict| verdict.latency).max().unwrap_or(Duration::ZERO);
+        let slowest = effects.iter().map(|effect| effect.latency).max().unwrap_or(Duration::ZERO);
         if !slowest.is_zero() {
             tokio::time::sleep(slowest).await;
         }
         let described = self.0.call(Operation::DescribeInstances, "", |state, _, now| {
-            let states = batch.iter().zip(&verdicts).map(|(wanted, verdict)| match verdict.refusal {
+            let states = batch.iter().zip(&effects).map(|(wanted, effect)| match effect.refusal {
                 Some((kind, message)) => {
                     InstanceState::Unknown(CloudError::new(kind, Operation::DescribeInstance.as_str(), message))
                 }
@@ -40,8 +40,7 @@ impl MockInstances {
     }
 }
 
-/// Returns the state of an instance that was not found: `Gone`, unless its ID belongs to another cloud, which proves
-/// nothing.
+/// Returns the state of an instance that was not found: `Gone`, or `Unknown` if its ID belongs to another cloud.
 fn absent(wanted: &InstanceRef) -> InstanceState {
     match wanted.provider_id.as_deref() {
         Some(id) if !id.starts_with("mock://") => InstanceState::Unknown(CloudError::new(

@@ -12,7 +12,8 @@
 //! {"auto_instances": true, "listen": "127.0.0.1:9902"}
 //! ```
 //!
-//! gives every Service of type LoadBalancer an address; `GET /state` on that port returns the state.
+//! gives every Service of type LoadBalancer an address; `GET /state` on that port returns the state. The program
+//! `mock-cloud` serves a cloud without a provider, for several processes with `{"url": "http://127.0.0.1:9902"}`.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
@@ -25,16 +26,18 @@ mod fault;
 mod http;
 mod instances;
 mod provider;
+mod remote;
 mod routes;
 mod settings;
 mod snapshot;
 mod state;
+mod wire;
 
 pub use cloud::MockCloud;
 pub use config::{InstanceConfig, MockConfig, Quotas};
 pub use fault::{Effect, Fault, FaultError, Operation, Pattern};
 pub use provider::factory;
-pub use settings::{CLASS, PREFIX};
+pub use settings::{CLASS, PREFIX, WRITTEN_PREFIX};
 pub use snapshot::{
     Attributes, CallCount, FaultView, InstanceView, ListenerView, LoadBalancerView, RouteView, Snapshot,
 };

@@ -13,13 +13,14 @@ use crate::balancers::MockLoadBalancers;
 use crate::cloud::MockCloud;
 use crate::config::MockConfig;
 use crate::instances::MockInstances;
+use crate::remote::RemoteProvider;
 use crate::routes::MockRoutes;
 
 pub(crate) struct Provider {
     cloud: MockCloud,
     cluster: String,
     server: Mutex<Option<tokio::task::JoinHandle<()>>>,
-    /// Whether this provider serves `listen`: a test's cloud may have many providers, and serves by itself.
+    /// This provider serves `listen`. Providers of tests do not: their cloud may have several providers.
     serves: bool,
 }
 
@@ -80,6 +81,18 @@ pub fn factory() -> Factory {
 
 fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> {
     let config: MockConfig = parse_config(context, |bytes| serde_json::from_slice(bytes))?;
+    if let Some(url) = &config.url {
+        let invalid = |fix: String| ConfigError::Invalid {
+            file: context.config_name(),
+            field: "url".into(),
+            value: url.clone(),
+            fix,
+        };
+        if config != (MockConfig { url: config.url.clone(), ..MockConfig::default() }) {
+            return Err(invalid("remove all other fields: they belong to the process that serves the cloud".into()));
+        }
+        return Ok(Arc::new(RemoteProvider::new(url, &context.cluster_name).map_err(invalid)?));
+    }
     let unreadable = |error: crate::fault::FaultError| ConfigError::Unreadable {
         file: context.config_name(),
         message: format!("faults: {error}"),

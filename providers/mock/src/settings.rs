@@ -12,8 +12,12 @@ use crate::config::MockConfig;
 use crate::snapshot::{Attributes, ListenerView};
 
 /// Prefix of the mock's annotations: `scheme` (`internal`, `internet-facing`), `targets` (`nodes`, `endpoints`,
-/// `elsewhere`), `ip-mode` (`VIP`, `Proxy`), `hostname` (`true`, `false`).
+/// `elsewhere`), `ip-mode` (`VIP`, `Proxy`), `hostname` and `report` (`true`, `false`).
 pub const PREFIX: &str = "mock.cloud/";
+
+/// Prefix of the annotations that the mock writes: `balancer`, the load balancer's name, to Services with the annotation
+/// `mock.cloud/report: "true"`.
+pub const WRITTEN_PREFIX: &str = "status.mock.cloud/";
 
 /// The class that the mock accepts in addition to Services without one.
 pub const CLASS: &str = "mock.cloud/balancer";
@@ -21,6 +25,8 @@ pub const CLASS: &str = "mock.cloud/balancer";
 /// The desired state of a load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
+    /// The load balancer's name is written to the Service.
+    pub report: bool,
     pub targeting: Targeting,
     pub internal: bool,
     pub ip_mode: Option<IpMode>,
@@ -37,6 +43,7 @@ pub(crate) fn features() -> Features {
     Features {
         classes: ClassFilter { unset: true, named: vec![CLASS.into()] },
         endpoint_targets: true,
+        selects_targets: false,
         source_ranges: true,
         protocols: vec![Protocol::Tcp, Protocol::Udp, Protocol::Sctp],
         mixed_protocols: true,
@@ -44,16 +51,17 @@ pub(crate) fn features() -> Features {
         dual_stack: true,
         gates: None,
         annotations: Vec::new(),
+        written_annotations: Some(WRITTEN_PREFIX),
     }
 }
 
-fn word<T: Copy>(spec: &LoadBalancerSpec, key: &str, words: &[(&str, T)]) -> Result<Option<T>, CloudError> {
+fn choice<T: Copy>(spec: &LoadBalancerSpec, key: &str, words: &[(&str, T)]) -> Result<Option<T>, CloudError> {
     let key = format!("{PREFIX}{key}");
     let Some(value) = spec.annotations.get(&key) else { return Ok(None) };
-    match words.iter().find(|(word, _)| word == value) {
+    match words.iter().find(|(choice, _)| choice == value) {
         Some((_, meaning)) => Ok(Some(*meaning)),
         None => {
-            let known = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
+            let known = words.iter().map(|(choice, _)| *choice).collect::<Vec<_>>().join(" or ");
             Err(CloudError::invalid_annotation(&key, value, &format!("use {known}")))
         }
     }
@@ -61,7 +69,7 @@ fn word<T: Copy>(spec: &LoadBalancerSpec, key: &str, words: &[(&str, T)]) -> Res
 
 /// Reads a Service's settings.
 pub(crate) fn read(spec: &LoadBalancerSpec, config: &MockConfig) -> Result<Settings, CloudError> {
-    const KNOWN: [&str; 4] = ["hostname", "ip-mode", "scheme", "targets"];
+    const KNOWN: [&str; 5] = ["hostname", "ip-mode", "report", "scheme", "targets"];
     for (key, value) in &spec.annotations {
         if let Some(suffix) = key.strip_prefix(PREFIX)
             && !KNOWN.contains(&suffix)
@@ -70,16 +78,18 @@ pub(crate) fn read(spec: &LoadBalancerSpec, config: &MockConfig) -> Result<Setti
             return Err(CloudError::invalid_annotation(key, value, &fix));
         }
     }
-    let targeting = word(
+    let targeting = choice(
         spec,
         "targets",
         &[("nodes", Targeting::Nodes), ("endpoints", Targeting::Endpoints), ("elsewhere", Targeting::Elsewhere)],
     )?
     .unwrap_or(Targeting::Nodes);
-    let internal = word(spec, "scheme", &[("internal", true), ("internet-facing", false)])?.unwrap_or(false);
-    let ip_mode = word(spec, "ip-mode", &[("VIP", IpMode::Vip), ("Proxy", IpMode::Proxy)])?;
-    let hostname = word(spec, "hostname", &[("true", true), ("false", false)])?.unwrap_or(false);
+    let internal = choice(spec, "scheme", &[("internal", true), ("internet-facing", false)])?.unwrap_or(false);
+    let ip_mode = choice(spec, "ip-mode", &[("VIP", IpMode::Vip), ("Proxy", IpMode::Proxy)])?;
+    let hostname = choice(spec, "hostname", &[("true", true), ("false", false)])?.unwrap_or(false);
+    let report = choice(spec, "report", &[("true", true), ("false", false)])?.unwrap_or(false);
     Ok(Settings {
+        report,
         targeting,
         internal,
         ip_mode,
@@ -137,13 +147,13 @@ fn listeners(spec: &LoadBalancerSpec, targeting: Targeting) -> Result<Vec<Listen
     Ok(listeners)
 }
 
-/// Returns the desired targets, each once, and the nodes that cannot be targets yet.
+/// Returns the desired targets, and the nodes that cannot be targets yet because they have no provider ID.
 pub(crate) fn targets(settings: &Settings, targets: &Targets) -> (BTreeSet<TargetId>, Vec<String>) {
     match settings.targeting {
         Targeting::Nodes => {
             let ids = targets.nodes.iter().filter_map(|node| node.provider_id.clone());
-            let without = targets.nodes.iter().filter(|node| node.provider_id.is_none());
-            (ids.map(TargetId::Instance).collect(), without.map(|node| node.name.clone()).collect())
+            let without_id = targets.nodes.iter().filter(|node| node.provider_id.is_none());
+            (ids.map(TargetId::Instance).collect(), without_id.map(|node| node.name.clone()).collect())
         }
         Targeting::Endpoints => {
             // While none is ready, terminating endpoints that still serve are used, as in kube-proxy.
@@ -236,9 +246,9 @@ mod tests {
         };
         let config = MockConfig::default();
         let nodes = read(&spec(&[]), &config).unwrap();
-        let (chosen, without) = targets(&nodes, &given(vec![]));
+        let (chosen, without_id) = targets(&nodes, &given(vec![]));
         assert_eq!(chosen, BTreeSet::from([TargetId::Instance("mock://r/a".into())]));
-        assert_eq!(without, ["b"]);
+        assert_eq!(without_id, ["b"]);
         let endpoints = read(&spec(&[("targets", "endpoints")]), &config).unwrap();
         let lasts = |given: &Targets| targets(&endpoints, given).0.len();
         assert_eq!(lasts(&given(vec![endpoint(1, true, true), endpoint(2, false, true)])), 1);

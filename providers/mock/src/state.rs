@@ -1,4 +1,4 @@
-//! The resources of the cloud, and the effect of each call at a given time. No faults, no waiting.
+//! The resources of the cloud, and the effect of each call on them at a given time, without faults and delays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ struct LoadBalancer {
     internal: bool,
     ready_at: Instant,
     visible_at: Instant,
-    gone_at: Option<Instant>,
+    deleted_at: Option<Instant>,
     source_ranges: Vec<IpNet>,
     attributes: Attributes,
     listeners: Vec<ListenerView>,
@@ -59,7 +59,7 @@ fn error(kind: ErrorKind, operation: Operation, message: impl Into<String>) -> C
     CloudError::new(kind, operation.as_str(), message)
 }
 
-fn within(limit: Option<usize>, count: usize, operation: Operation, what: &str) -> Result<(), CloudError> {
+fn check_quota(limit: Option<usize>, count: usize, operation: Operation, what: &str) -> Result<(), CloudError> {
     match limit {
         Some(limit) if count > limit => {
             Err(error(ErrorKind::Quota, operation, format!("{count} {what} would be more than the limit of {limit}")))
@@ -109,32 +109,32 @@ impl State {
         self.instances.remove(name).is_some()
     }
 
-    /// Returns the instance that reads return for a Node: by its provider ID, or only without one by other attributes.
+    /// Returns the instance that reads return for a Node: by its provider ID, or by other attributes if it has none.
     pub fn find_instance(&mut self, wanted: &InstanceRef, now: Instant) -> Option<&InstanceRecord> {
-        let name = self.instance_name(wanted).or_else(|| self.automatic(wanted, now))?;
+        let name = self.instance_name(wanted).or_else(|| self.create_automatic(wanted, now))?;
         self.instances.get(&name).filter(|record| record.visible_at <= now)
     }
 
     fn instance_name(&self, wanted: &InstanceRef) -> Option<String> {
-        let by = |is: &dyn Fn(&InstanceRecord) -> bool| {
-            self.instances.iter().find(|(_, record)| is(record)).map(|(name, _)| name.clone())
+        let find_by = |matches: &dyn Fn(&InstanceRecord) -> bool| {
+            self.instances.iter().find(|(_, record)| matches(record)).map(|(name, _)| name.clone())
         };
         if let Some(id) = &wanted.provider_id {
             // IDs end with the name unless configured otherwise, so that the search is rarely needed.
-            let guess = id.rsplit('/').next().unwrap_or_default();
-            return match self.instances.get(guess) {
-                Some(record) if record.instance.provider_id == *id => Some(guess.into()),
-                _ => by(&|record| record.instance.provider_id == *id),
+            let last_part = id.rsplit('/').next().unwrap_or_default();
+            return match self.instances.get(last_part) {
+                Some(record) if record.instance.provider_id == *id => Some(last_part.into()),
+                _ => find_by(&|record| record.instance.provider_id == *id),
             };
         }
         if self.instances.contains_key(&wanted.node) {
             return Some(wanted.node.clone());
         }
         let uuid = wanted.system_uuid.as_ref().filter(|uuid| !uuid.is_empty())?;
-        by(&|record| record.system_uuid.as_ref() == Some(uuid))
+        find_by(&|record| record.system_uuid.as_ref() == Some(uuid))
     }
 
-    fn automatic(&mut self, wanted: &InstanceRef, now: Instant) -> Option<String> {
+    fn create_automatic(&mut self, wanted: &InstanceRef, now: Instant) -> Option<String> {
         let name = &wanted.node;
         if !self.config.auto_instances || name.is_empty() || self.removed.contains(name) {
             return None;
@@ -164,17 +164,17 @@ impl State {
     // Load balancers.
 
     /// Completes deletions whose time has passed.
-    pub fn sweep(&mut self, now: Instant) {
-        self.balancers.retain(|_, balancer| balancer.gone_at.is_none_or(|gone_at| now < gone_at));
+    pub fn complete_deletions(&mut self, now: Instant) {
+        self.balancers.retain(|_, balancer| balancer.deleted_at.is_none_or(|deleted_at| now < deleted_at));
     }
 
     /// Returns the load balancer with its addresses; `all` includes invisible parts.
     pub fn balancer_view(&self, id: &LoadBalancerId, now: Instant, all: bool) -> Option<LoadBalancerView> {
-        let seen = |visible_at: Instant| all || visible_at <= now;
+        let is_included = |visible_at: Instant| all || visible_at <= now;
         let addresses = self.addresses.get(id).map_or(&[][..], Vec::as_slice);
         let addresses: Vec<IpAddr> =
-            addresses.iter().filter(|address| seen(address.visible_at)).map(|address| address.ip).collect();
-        let balancer = self.balancers.get(id).filter(|balancer| seen(balancer.visible_at));
+            addresses.iter().filter(|address| is_included(address.visible_at)).map(|address| address.ip).collect();
+        let balancer = self.balancers.get(id).filter(|balancer| is_included(balancer.visible_at));
         let Some(balancer) = balancer else {
             return (!addresses.is_empty()).then(|| LoadBalancerView {
                 id: id.clone(),
@@ -189,13 +189,13 @@ impl State {
                 remaining: Duration::ZERO,
             });
         };
-        let phase = match balancer.gone_at {
+        let phase = match balancer.deleted_at {
             Some(_) => Phase::Deleting,
             None if addresses.is_empty() || balancer.listeners.is_empty() => Phase::Incomplete,
             None if now < balancer.ready_at => Phase::Provisioning,
             None => Phase::Active,
         };
-        let remaining = balancer.gone_at.unwrap_or(balancer.ready_at).saturating_duration_since(now);
+        let remaining = balancer.deleted_at.unwrap_or(balancer.ready_at).saturating_duration_since(now);
         let targets = balancer.targets.iter().map(|(target, healthy_at)| ObservedTarget {
             target: target.clone(),
             health: self.health_of(target, *healthy_at, now),
@@ -255,20 +255,20 @@ impl State {
         visible_at: Instant,
     ) -> Result<IpAddr, CloudError> {
         let operation = Operation::AllocateAddress;
-        let held = self.addresses.get(id).map_or(&[][..], Vec::as_slice);
-        if let Some(address) = held.iter().find(|address| IpFamily::of(address.ip) == family) {
+        let existing = self.addresses.get(id).map_or(&[][..], Vec::as_slice);
+        if let Some(address) = existing.iter().find(|address| IpFamily::of(address.ip) == family) {
             return Ok(address.ip);
         }
-        let taken: BTreeSet<IpAddr> = self.addresses.values().flatten().map(|address| address.ip).collect();
-        within(self.quotas.addresses, taken.len() + 1, operation, "addresses")?;
+        let used: BTreeSet<IpAddr> = self.addresses.values().flatten().map(|address| address.ip).collect();
+        check_quota(self.quotas.addresses, used.len() + 1, operation, "addresses")?;
         let ip = match wanted {
-            Some(wanted) if taken.contains(&wanted) => {
+            Some(wanted) if used.contains(&wanted) => {
                 return Err(error(ErrorKind::Conflict, operation, format!("{wanted} is taken")));
             }
             Some(wanted) => Some(wanted),
             None => match family {
-                IpFamily::IPv4 => free(self.config.balancer_network.hosts().map(IpAddr::V4), &taken),
-                IpFamily::IPv6 => free(self.config.balancer_network_v6.hosts().map(IpAddr::V6), &taken),
+                IpFamily::IPv4 => first_unused(self.config.balancer_network.hosts().map(IpAddr::V4), &used),
+                IpFamily::IPv6 => first_unused(self.config.balancer_network_v6.hosts().map(IpAddr::V6), &used),
             },
         };
         let full = || error(ErrorKind::Quota, operation, format!("no {family:?} address is left"));
@@ -287,9 +287,9 @@ impl State {
                 format!("load balancer {id} uses them"),
             ));
         }
-        if let Some(held) = self.addresses.get_mut(id) {
-            held.retain(|address| keep.contains(&IpFamily::of(address.ip)));
-            if held.is_empty() {
+        if let Some(existing) = self.addresses.get_mut(id) {
+            existing.retain(|address| keep.contains(&IpFamily::of(address.ip)));
+            if existing.is_empty() {
                 self.addresses.remove(id);
             }
         }
@@ -307,12 +307,12 @@ impl State {
         if let Some(found) = self.balancer_view(id, now, true).filter(|view| view.exists) {
             return Ok(found);
         }
-        within(self.quotas.balancers, self.balancers.len() + 1, Operation::CreateBalancer, "balancers")?;
+        check_quota(self.quotas.balancers, self.balancers.len() + 1, Operation::CreateBalancer, "balancers")?;
         let balancer = LoadBalancer {
             internal,
             ready_at: now + Duration::from_millis(self.config.provisioning_millis),
             visible_at,
-            gone_at: None,
+            deleted_at: None,
             source_ranges: Vec::new(),
             attributes: Attributes::default(),
             listeners: Vec::new(),
@@ -323,26 +323,30 @@ impl State {
         self.balancer_view(id, now, true).ok_or_else(gone)
     }
 
-    fn live_balancer(&mut self, id: &LoadBalancerId, operation: Operation) -> Result<&mut LoadBalancer, CloudError> {
+    fn changeable_balancer(
+        &mut self,
+        id: &LoadBalancerId,
+        operation: Operation,
+    ) -> Result<&mut LoadBalancer, CloudError> {
         match self.balancers.get_mut(id) {
-            Some(balancer) if balancer.gone_at.is_none() => Ok(balancer),
+            Some(balancer) if balancer.deleted_at.is_none() => Ok(balancer),
             Some(_) => Err(error(ErrorKind::Conflict, operation, format!("load balancer {id} is being deleted"))),
             None => Err(error(ErrorKind::NotFound, operation, format!("there is no load balancer {id}"))),
         }
     }
 
     pub fn set_firewall(&mut self, id: &LoadBalancerId, ranges: &[IpNet]) -> Result<(), CloudError> {
-        self.live_balancer(id, Operation::SetFirewall)?.source_ranges = ranges.to_vec();
+        self.changeable_balancer(id, Operation::SetFirewall)?.source_ranges = ranges.to_vec();
         Ok(())
     }
 
     pub fn set_attributes(&mut self, id: &LoadBalancerId, attributes: Attributes) -> Result<(), CloudError> {
-        self.live_balancer(id, Operation::SetAttributes)?.attributes = attributes;
+        self.changeable_balancer(id, Operation::SetAttributes)?.attributes = attributes;
         Ok(())
     }
 
     pub fn set_listeners(&mut self, id: &LoadBalancerId, listeners: &[ListenerView]) -> Result<(), CloudError> {
-        self.live_balancer(id, Operation::SetListeners)?.listeners = listeners.to_vec();
+        self.changeable_balancer(id, Operation::SetListeners)?.listeners = listeners.to_vec();
         Ok(())
     }
 
@@ -353,9 +357,9 @@ impl State {
         targets: &BTreeSet<TargetId>,
         now: Instant,
     ) -> Result<(), CloudError> {
-        within(self.quotas.targets, targets.len(), Operation::SetTargets, "targets")?;
+        check_quota(self.quotas.targets, targets.len(), Operation::SetTargets, "targets")?;
         let healthy_at = now + Duration::from_millis(self.config.health_millis);
-        let balancer = self.live_balancer(id, Operation::SetTargets)?;
+        let balancer = self.changeable_balancer(id, Operation::SetTargets)?;
         balancer.targets.retain(|target, _| targets.contains(target));
         for target in targets {
             balancer.targets.entry(target.clone()).or_insert(healthy_at);
@@ -364,11 +368,11 @@ impl State {
     }
 
     /// Starts the deletion of a load balancer; returns the remaining time, or `None` if there is none.
-    pub fn delete_balancer(&mut self, id: &LoadBalancerId, takes: Duration, now: Instant) -> Option<Duration> {
+    pub fn delete_balancer(&mut self, id: &LoadBalancerId, duration: Duration, now: Instant) -> Option<Duration> {
         let balancer = self.balancers.get_mut(id)?;
-        let gone_at = *balancer.gone_at.get_or_insert(now + takes);
-        self.sweep(now);
-        (gone_at > now).then(|| gone_at - now)
+        let deleted_at = *balancer.deleted_at.get_or_insert(now + duration);
+        self.complete_deletions(now);
+        (deleted_at > now).then(|| deleted_at - now)
     }
 
     // Routes.
@@ -406,7 +410,7 @@ impl State {
                 return Err(error(ErrorKind::Conflict, operation, message));
             }
             Some(Some(_)) => {}
-            None => within(self.quotas.routes, self.routes.len() + 1, operation, "routes")?,
+            None => check_quota(self.quotas.routes, self.routes.len() + 1, operation, "routes")?,
         }
         self.routes.insert(destination, Some(id));
         Ok(())
@@ -430,6 +434,6 @@ impl State {
 }
 
 /// Returns the first address that is not taken.
-fn free(mut addresses: impl Iterator<Item = IpAddr>, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
-    addresses.find(|address| !taken.contains(address))
+fn first_unused(mut addresses: impl Iterator<Item = IpAddr>, used: &BTreeSet<IpAddr>) -> Option<IpAddr> {
+    addresses.find(|address| !used.contains(address))
 }

@@ -268,15 +268,19 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
 
     let headers = loaded.config.extra_headers_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
     let default_namespace = loaded.config.default_namespace.clone();
+    let metrics = RestClient::default();
+    for _ in [Pool::Own, Pool::Bearer] {
+        metrics.transport_created();
+    }
     if loaded.token.is_some() || loaded.own.reloads() || loaded.bearer.reloads() {
         let watched = ReloadedFiles {
             connections: [&loaded.own, &loaded.bearer].map(Arc::downgrade).into(),
             token: loaded.token.as_ref().map_or_else(Weak::new, Arc::downgrade),
+            metrics: metrics.clone(),
         };
         tokio::spawn(watched.run(options.reload_interval));
     }
 
-    let metrics = RestClient::default();
     let host = pool::host(&loaded.config.cluster_url).into();
     let (agent, token) = (user_agent.clone(), loaded.token);
     let credentials = loaded.auth.map(|layer| Credentials::new(loaded.config.clone(), layer));

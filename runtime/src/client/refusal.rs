@@ -31,6 +31,7 @@ struct Head {
     code: u16,
     reason: String,
     message: String,
+    metadata: Option<Value>,
     details: Option<Value>,
 }
 
@@ -60,6 +61,7 @@ fn json_status(body: &[u8]) -> Option<ApiStatus> {
         code: head.code,
         reason: head.reason,
         message: head.message,
+        next: text(&head.metadata.unwrap_or_default()["continue"]),
         causes: causes.iter().map(|cause| (text(&cause["reason"]), text(&cause["message"]))).collect(),
         retry_after: details["retryAfterSeconds"]
             .as_u64()

@@ -8,6 +8,7 @@ use http::HeaderValue;
 
 use super::ConnectError;
 use super::pool::Connections;
+use crate::metrics::{CaReload, RestClient};
 
 /// A bearer token kept in a file, as the header that carries it.
 pub(super) struct TokenFile {
@@ -54,6 +55,7 @@ pub(super) fn bearer(token: &str) -> Option<HeaderValue> {
 pub(super) struct ReloadedFiles {
     pub(super) connections: Vec<Weak<Connections>>,
     pub(super) token: Weak<TokenFile>,
+    pub(super) metrics: RestClient,
 }
 
 impl ReloadedFiles {
@@ -64,9 +66,11 @@ impl ReloadedFiles {
             let connections: Vec<_> = self.connections.iter().filter_map(Weak::upgrade).collect();
             let token = self.token.upgrade();
             if connections.is_empty() && token.is_none() {
+                self.metrics.rotation_ended();
                 return;
             }
-            let reloaded = tokio::task::spawn_blocking(move || reload(&connections, token));
+            let metrics = self.metrics.clone();
+            let reloaded = tokio::task::spawn_blocking(move || reload(&connections, token, &metrics));
             if reloaded.await.is_err() {
                 tracing::error!("reloading the credentials panicked; they are no longer reloaded");
                 return;
@@ -75,13 +79,24 @@ impl ReloadedFiles {
     }
 }
 
-fn reload(connections: &[Arc<Connections>], token: Option<Arc<TokenFile>>) {
-    for connections in connections {
-        match connections.reload() {
+fn reload(connections: &[Arc<Connections>], token: Option<Arc<TokenFile>>, metrics: &RestClient) {
+    for connections in connections.iter().filter(|connections| connections.reloads()) {
+        let result = connections.reload();
+        match &result {
             Ok(false) => {}
-            Ok(true) => tracing::info!("certificates changed: new connections use them"),
+            Ok(true) => {
+                tracing::info!("certificates changed: new connections use them");
+                metrics.transport_created();
+                metrics.transport_replaced();
+            }
             Err(error) => tracing::warn!(%error, "certificates not reloaded; keeping the old ones"),
         }
+        metrics.certificates_checked(match result {
+            Ok(false) => CaReload::Unchanged,
+            Ok(true) => CaReload::Updated,
+            Err(ConnectError::ReadFile { .. }) => CaReload::ReadError,
+            Err(_) => CaReload::ParseError,
+        });
     }
     if let Some(Err(error)) = token.map(|token| token.reload()) {
         tracing::warn!(%error, "token not reloaded; keeping the old one");

@@ -14,6 +14,7 @@ use kube::core::params::{GetParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::ElectionConfig;
 use super::store::{LeaseError, classify, failed};
 use crate::events::WallClock;
 
@@ -24,8 +25,6 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum time for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The namespace of LeaseCandidates (upstream: cmd/kube-controller-manager/app, Run).
-const NAMESPACE: &str = "kube-system";
 const API_VERSION: &str = "coordination.k8s.io/v1beta1";
 /// The strategy by which the API server selects the leader: the candidate with the oldest emulation version.
 pub(super) const STRATEGY: &str = "OldestEmulationVersion";
@@ -107,6 +106,7 @@ fn next_step(candidate: Option<&Value>, age: Option<Duration>) -> Step {
 pub struct Candidacy {
     store: Arc<dyn CandidateStore>,
     identity: String,
+    namespace: String,
     lease: String,
     versions: Versions,
     wall_clock: WallClock,
@@ -115,18 +115,24 @@ pub struct Candidacy {
 }
 
 impl Candidacy {
-    /// Creates a candidacy of `identity` for the Lease of this name.
-    pub(crate) fn new(client: kube::Client, lease: &str, identity: &str, versions: Versions) -> Self {
-        let path = format!("/apis/{API_VERSION}/namespaces/{NAMESPACE}/leasecandidates");
-        let store = ApiCandidate { client, name: identity.to_owned(), requests: Request::new(path) };
-        Self::with_store(Arc::new(store), lease, identity, versions)
+    /// Creates a candidacy for an election among candidates of these versions.
+    ///
+    /// The LeaseCandidate is in the namespace of the Lease, because the API server elects among those of one namespace.
+    ///
+    /// Differs from upstream: cmd/kube-controller-manager/app, Run, whose candidates are always in kube-system. See
+    /// docs/differences.md.
+    pub(crate) fn new(client: kube::Client, config: &ElectionConfig, versions: Versions) -> Self {
+        let path = format!("/apis/{API_VERSION}/namespaces/{}/leasecandidates", config.namespace);
+        let store = ApiCandidate { client, name: config.identity.clone(), requests: Request::new(path) };
+        Self::with_store(Arc::new(store), config, versions)
     }
 
-    fn with_store(store: Arc<dyn CandidateStore>, lease: &str, identity: &str, versions: Versions) -> Self {
+    fn with_store(store: Arc<dyn CandidateStore>, config: &ElectionConfig, versions: Versions) -> Self {
         Self {
             store,
-            identity: identity.to_owned(),
-            lease: lease.to_owned(),
+            identity: config.identity.clone(),
+            namespace: config.namespace.clone(),
+            lease: config.name.clone(),
             versions,
             wall_clock: Arc::new(Timestamp::now),
             renewed: None,
@@ -167,7 +173,7 @@ impl Candidacy {
     fn candidate(&self, now: &str) -> Value {
         json!({
             "apiVersion": API_VERSION, "kind": "LeaseCandidate",
-            "metadata": {"name": self.identity, "namespace": NAMESPACE},
+            "metadata": {"name": self.identity, "namespace": self.namespace},
             "spec": {
                 "leaseName": self.lease, "strategy": STRATEGY, "renewTime": now,
                 "binaryVersion": self.versions.binary, "emulationVersion": self.versions.emulation,
@@ -236,12 +242,14 @@ mod tests {
         let server = Arc::new(Server::default());
         let versions = Versions { binary: "1.37.0".to_owned(), emulation: "1.36.0".to_owned() };
         let wall_clock = Timestamp::from_second(1_000_000).expect("in range");
-        let mut candidacy = Candidacy::with_store(server.clone(), "kube-controller-manager", "us", versions);
+        let config = ElectionConfig::new("elections", "kube-controller-manager", "us");
+        let mut candidacy = Candidacy::with_store(server.clone(), &config, versions);
         let start = Instant::now();
         candidacy.wall_clock = Arc::new(move || wall_clock + start.elapsed());
         let running = tokio::spawn(candidacy.run());
         sleep(Duration::from_secs(10)).await;
         let created = server.candidate.lock().unwrap().clone().expect("it was created");
+        assert_eq!(created["metadata"], json!({"name": "us", "namespace": "elections"}));
         let spec = &created["spec"];
         assert_eq!((&spec["leaseName"], &spec["strategy"]), (&json!("kube-controller-manager"), &json!(STRATEGY)));
         assert_eq!((&spec["binaryVersion"], &spec["emulationVersion"]), (&json!("1.37.0"), &json!("1.36.0")));

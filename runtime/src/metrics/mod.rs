@@ -6,6 +6,7 @@
 
 mod encode;
 mod families;
+mod meta;
 mod process;
 mod registry;
 mod rest_client;
@@ -14,5 +15,6 @@ mod text;
 pub use encode::{Histograms, Labels, counters, gauges, plain_counters, powers, powers_of_two};
 pub use families::{Count, Counts, Gauges, Seconds};
 pub use registry::Metrics;
+pub(crate) use rest_client::CaReload;
 pub use rest_client::RestClient;
 pub use text::exposition;

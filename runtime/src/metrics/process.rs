@@ -20,8 +20,16 @@ impl Collector for Process {
             let help = "Total user and system CPU time spent in seconds.";
             counters(&mut encoder, "process_cpu_seconds", help, [([], seconds)])?;
         }
+        let traffic = read("/proc/self/net/netstat");
+        for (name, help, field) in [
+            ("process_network_receive_bytes", "Number of bytes received by the process over the network.", "InOctets"),
+            ("process_network_transmit_bytes", "Number of bytes sent by the process over the network.", "OutOctets"),
+        ] {
+            counters(&mut encoder, name, help, [([], octets(&traffic, field).unwrap_or_default())])?;
+        }
+        let limits = read("/proc/self/limits");
         for (name, help, value) in [
-            ("process_max_fds", "Maximum number of open file descriptors.", max_fds(&read("/proc/self/limits"))),
+            ("process_max_fds", "Maximum number of open file descriptors.", limit(&limits, "Max open files")),
             ("process_open_fds", "Number of open file descriptors.", open),
             (
                 "process_resident_memory_bytes",
@@ -37,6 +45,11 @@ impl Collector for Process {
                 "process_virtual_memory_bytes",
                 "Virtual memory size in bytes.",
                 kilobytes(&read("/proc/self/status"), "VmSize:"),
+            ),
+            (
+                "process_virtual_memory_max_bytes",
+                "Maximum amount of virtual memory available in bytes.",
+                limit(&limits, "Max address space"),
             ),
         ] {
             if let Some(value) = value {
@@ -70,10 +83,21 @@ fn kilobytes(status: &str, name: &str) -> Option<f64> {
     Some(value.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
 }
 
-/// Returns the soft limit; `None` if it is "unlimited".
-fn max_fds(limits: &str) -> Option<f64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
+/// Returns a soft limit. "unlimited" is the largest value, as for Prometheus' Go library.
+fn limit(limits: &str, name: &str) -> Option<f64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX as f64),
+        number => number.parse().ok(),
+    }
+}
+
+/// Returns a count of the process's network namespace: the table has pairs of lines, of names and of values.
+fn octets(netstat: &str, name: &str) -> Option<f64> {
+    let mut rows = netstat.lines().filter_map(|line| line.strip_prefix("IpExt:"));
+    let (names, values) = (rows.next()?, rows.next()?);
+    let at = names.split_whitespace().position(|other| other == name)?;
+    values.split_whitespace().nth(at)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -91,11 +115,27 @@ mod tests {
             "process_resident_memory_bytes",
             "process_start_time_seconds",
             "process_virtual_memory_bytes",
+            "process_virtual_memory_max_bytes",
+            "process_network_receive_bytes_total",
+            "process_network_transmit_bytes_total",
         ] {
             let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
             let value: f64 = line.and_then(|line| line.rsplit_once(' ')).expect(name).1.parse().expect(name);
-            assert!(value >= 0.0 && (name.contains("cpu") || value > 0.0), "{name} {value}");
+            let may_be_zero = name.contains("cpu") || name.contains("network");
+            assert!(value >= 0.0 && (may_be_zero || value > 0.0), "{name} {value}");
         }
+    }
+
+    #[test]
+    fn limits_and_traffic_are_read_by_name() {
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files  1024  4096  files\n\
+                      Max address space  unlimited  unlimited  bytes\n";
+        assert_eq!(limit(limits, "Max open files"), Some(1024.0));
+        assert_eq!(limit(limits, "Max address space"), Some(18_446_744_073_709_551_615.0));
+        assert_eq!(limit(limits, "Max nothing"), None);
+        let netstat = "TcpExt: A InOctets\nTcpExt: 1 2\nIpExt: InNoRoutes InOctets OutOctets\nIpExt: 0 70 80\n";
+        assert_eq!((octets(netstat, "InOctets"), octets(netstat, "OutOctets")), (Some(70.0), Some(80.0)));
+        assert_eq!((octets(netstat, "Other"), octets("", "InOctets")), (None, None));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry;
 use super::RestClient;
 use super::encode::Histograms;
 use super::families::{Count, Counts, Gauges, Seconds};
+use super::meta;
 use super::process::Process;
 use super::text::exposition;
 use crate::lock::lock;
@@ -45,7 +46,9 @@ impl Metrics {
     /// Returns all metrics as text, for `Content-Type: text/plain; version=0.0.4`.
     #[must_use]
     pub fn text(&self) -> String {
-        exposition(&self.registry()) + &self.texts.read()
+        let mut text = exposition(&self.registry()) + &self.texts.read();
+        text += &meta::about(&text);
+        text
     }
 
     /// Adds a histogram of seconds with these upper bounds; each name only once.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -40,6 +41,43 @@ pub struct RestClient {
     limited: Family<Labels<2>, Histogram, Latency>,
     request_sizes: Family<Labels<2>, Histogram, Size>,
     response_sizes: Family<Labels<2>, Histogram, Size>,
+    transports: Transports,
+}
+
+/// Counts sets of connections with the same credentials. Upstream: client-go, transport.
+#[derive(Clone, Debug, Default)]
+struct Transports {
+    existing: Gauge,
+    created: Family<Labels<1>, Counter>,
+    deleted: Family<Labels<1>, Counter>,
+    reloads: Family<Labels<2>, Counter>,
+    rotations_ended: Counter,
+}
+
+/// The result of reading the certificate authorities and client certificates again, as upstream names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CaReload {
+    /// The files are as before.
+    Unchanged,
+    /// New connections use the new files.
+    Updated,
+    /// A file cannot be read.
+    ReadError,
+    /// The files cannot be used.
+    ParseError,
+}
+
+impl CaReload {
+    /// Returns the labels `result` and `reason`.
+    fn labels(self) -> Labels<2> {
+        let (result, reason) = match self {
+            Self::Unchanged => ("success", "unchanged"),
+            Self::Updated => ("success", "updated"),
+            Self::ReadError => ("failure", "read_error"),
+            Self::ParseError => ("failure", "ca_parse_error"),
+        };
+        [("result", result.to_owned()), ("reason", reason.to_owned())]
+    }
 }
 
 impl Default for RestClient {
@@ -50,7 +88,38 @@ impl Default for RestClient {
             limited: Family::new_with_constructor(Latency),
             request_sizes: Family::new_with_constructor(Size),
             response_sizes: Family::new_with_constructor(Size),
+            transports: Transports::default(),
         }
+    }
+}
+
+impl Transports {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "rest_client_transport_cache_entries",
+            "Number of sets of connections with the same credentials",
+            self.existing.clone(),
+        );
+        registry.register(
+            "rest_client_transport_create_calls",
+            "Number of sets of connections created, partitioned by result (miss: created)",
+            self.created.clone(),
+        );
+        registry.register(
+            "rest_client_transport_cache_gc_calls",
+            "Number of sets of connections that were replaced, partitioned by result",
+            self.deleted.clone(),
+        );
+        registry.register(
+            "rest_client_transport_ca_reload",
+            "Number of checks of the certificates' files for changes, partitioned by result and reason",
+            self.reloads.clone(),
+        );
+        registry.register(
+            "rest_client_transport_cert_rotation_gc_calls",
+            "Number of times that a rotation of certificates ended because its connections are no longer used",
+            self.rotations_ended.clone(),
+        );
     }
 }
 
@@ -81,6 +150,29 @@ impl RestClient {
             "Response size in bytes. Broken down by verb and host",
             self.response_sizes.clone(),
         );
+        self.transports.register(registry);
+    }
+
+    /// Records a new set of connections.
+    pub(crate) fn transport_created(&self) {
+        self.transports.created.get_or_create_owned(&[("result", "miss".to_owned())]).inc();
+        self.transports.existing.inc();
+    }
+
+    /// Records that a set of connections was replaced by a new one.
+    pub(crate) fn transport_replaced(&self) {
+        self.transports.deleted.get_or_create_owned(&[("result", "deleted".to_owned())]).inc();
+        self.transports.existing.dec();
+    }
+
+    /// Records a check of the certificates' files.
+    pub(crate) fn certificates_checked(&self, result: CaReload) {
+        self.transports.reloads.get_or_create_owned(&result.labels()).inc();
+    }
+
+    /// Records the end of the checks, because the clients were dropped.
+    pub(crate) fn rotation_ended(&self) {
+        self.transports.rotations_ended.inc();
     }
 
     /// Records the response of `host` (with its port) by its status `code`; `None` if there was none.
@@ -122,6 +214,30 @@ mod tests {
 
     fn has(text: &str, line: &str) {
         assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
+    }
+
+    #[test]
+    fn transports_are_counted_under_upstreams_names() {
+        let (metrics, requests) = (Metrics::new(), RestClient::default());
+        metrics.rest_client(&requests);
+        requests.transport_created();
+        requests.transport_created();
+        requests.transport_replaced();
+        for result in [CaReload::Unchanged, CaReload::Updated, CaReload::ReadError, CaReload::ParseError] {
+            requests.certificates_checked(result);
+        }
+        let text = metrics.text();
+        for line in [
+            "# TYPE rest_client_transport_cache_entries gauge",
+            "rest_client_transport_cache_entries 1",
+            "rest_client_transport_create_calls_total{result=\"miss\"} 2",
+            "rest_client_transport_cache_gc_calls_total{result=\"deleted\"} 1",
+            "rest_client_transport_ca_reload_total{result=\"success\",reason=\"updated\"} 1",
+            "rest_client_transport_ca_reload_total{result=\"failure\",reason=\"ca_parse_error\"} 1",
+            "rest_client_transport_cert_rotation_gc_calls_total 0",
+        ] {
+            has(&text, line);
+        }
     }
 
     #[test]

@@ -7,13 +7,14 @@
 //! ([`Queue::cool_down`]).
 //!
 //! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
-//! the others little. Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced:
+//! the others little; and a namespace whose runs take long does not occupy all workers (`places`). Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced:
 //! such a key is ready no sooner than a window after its last reconcile. (client-go, util/workqueue)
 
+mod places;
+mod state;
 mod stats;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,9 +25,9 @@ use kinds::meta::{ObjectKey, Uid};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::fair::FairList;
 use crate::lock::lock;
 use crate::wake::Wake;
+use state::{Delayed, Priority, State, pop_due};
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
 
@@ -120,88 +121,6 @@ impl<K: QueueKey + Sync + fmt::Display> QueueView for Queue<K> {
     }
 }
 
-/// The order of ready keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Priority {
-    /// Added at startup or resync.
-    Background,
-    /// Added because of a change.
-    Fresh,
-}
-
-/// The state of a key in the queue.
-#[derive(Default)]
-struct Item {
-    /// Its priority among the ready keys, and the time since which it has been ready.
-    ready: Option<(Priority, Instant)>,
-    /// The time since which it has been reconciled.
-    working: Option<Instant>,
-    /// Its priority for the next run, if it was added while it was reconciled.
-    again: Option<Priority>,
-    /// The time of its earliest delayed run.
-    due: Option<Instant>,
-    /// Consecutive failures.
-    failures: u32,
-    /// Coalesced changes wait until this time.
-    quiet_until: Option<Instant>,
-    /// The length of that quiet period when it began.
-    window: Duration,
-    /// Coalesced changes arrived in that quiet period.
-    busy: bool,
-    /// Coalesced changes arrived while the key was reconciled.
-    busy_while_working: bool,
-    /// The cooldown after the current run.
-    cooldown: Duration,
-    /// The end of the cooldown. The key is not ready before it.
-    cool_at: Option<Instant>,
-}
-
-impl Item {
-    fn is_idle(&self, now: Instant) -> bool {
-        self.ready.is_none()
-            && self.working.is_none()
-            && self.due.is_none()
-            && self.failures == 0
-            && self.quiet_until.is_none_or(|until| until <= now)
-    }
-}
-
-struct State<K> {
-    items: HashMap<K, Item>,
-    /// Ready keys with priority [`Priority::Fresh`].
-    fresh: FairList<K>,
-    /// Ready keys with priority [`Priority::Background`].
-    background: FairList<K>,
-    /// Delayed runs; an entry is valid only while it equals the item's `due`.
-    delayed: BinaryHeap<Reverse<Delayed<K>>>,
-    /// Ends of quiet periods, after which items without other state can be removed.
-    quiet: BinaryHeap<Reverse<Delayed<K>>>,
-    closed: bool,
-}
-
-/// A key and a time, ordered by time.
-struct Delayed<K> {
-    at: Instant,
-    key: K,
-}
-
-impl<K> PartialEq for Delayed<K> {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-impl<K> Eq for Delayed<K> {}
-impl<K> PartialOrd for Delayed<K> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl<K> Ord for Delayed<K> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.cmp(&other.at)
-    }
-}
-
 /// A deduplicating queue of keys with delays.
 pub struct Queue<K> {
     options: QueueOptions,
@@ -226,16 +145,15 @@ impl<K: QueueKey> Queue<K> {
         Arc::new(Self {
             metrics: QueueMetrics::new(options.name),
             options,
-            state: Mutex::new(State {
-                items: HashMap::new(),
-                fresh: FairList::default(),
-                background: FairList::default(),
-                delayed: BinaryHeap::new(),
-                quiet: BinaryHeap::new(),
-                closed: false,
-            }),
+            state: Mutex::new(State::new()),
             wake: Notify::new(),
         })
+    }
+
+    /// Sets the number of keys that run at the same time; unlimited by default. Up to twice as many tasks may call
+    /// [`Queue::next`]: the others run keys of further namespaces while runs take long.
+    pub fn set_workers(&self, workers: usize) {
+        self.lock().places.set_workers(workers);
     }
 
     /// Adds a key because of a change.
@@ -306,7 +224,7 @@ impl<K: QueueKey> Queue<K> {
         if let Some(item) = state.items.get_mut(key) {
             item.failures = 0;
             if item.is_idle(Instant::now()) {
-                state.items.remove(key);
+                state.remove(key);
             }
         }
     }
@@ -317,8 +235,9 @@ impl<K: QueueKey> Queue<K> {
     }
 
     /// Waits for the next key to reconcile; `None` once the queue is closed. The caller must call [`Queue::done`] with
-    /// the key.
+    /// the key, and then `next` again.
     pub async fn next(&self) -> Option<K> {
+        let mut has_timer = false;
         loop {
             let notified = self.wake.notified();
             let until = {
@@ -329,10 +248,15 @@ impl<K: QueueKey> Queue<K> {
                 let now = Instant::now();
                 self.promote(&mut state, now);
                 if let Some(key) = self.take(&mut state, now) {
+                    // The task that is woken takes a further key, or waits for the next time in place of this one.
+                    if has_timer || state.has_candidate(now) {
+                        self.wake.notify_one();
+                    }
                     return Some(key);
                 }
-                state.delayed.peek().map(|Reverse(delayed)| delayed.at)
+                state.next_check(now)
             };
+            has_timer = until.is_some();
             match until {
                 Some(at) => tokio::select! {
                     () = notified => {}
@@ -347,20 +271,22 @@ impl<K: QueueKey> Queue<K> {
     pub fn waiting_for_cache(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();
+        self.end_work(&mut state, key, now);
         let Some(item) = state.items.get_mut(key) else { return };
-        self.end_work(item, now);
         item.busy |= std::mem::take(&mut item.busy_while_working);
         if let Some(priority) = item.again.take() {
             self.push(&mut state, key.clone(), priority, now);
         } else if item.is_idle(now) && self.options.window.is_zero() {
-            state.items.remove(key);
+            state.remove(key);
         }
     }
 
     /// Ends the current run of a key and records its duration.
-    fn end_work(&self, item: &mut Item, now: Instant) {
-        if let Some(since) = item.working.take() {
+    fn end_work(&self, state: &mut State<K>, key: &K, now: Instant) {
+        if let Some(since) = state.items.get_mut(key).and_then(|item| item.working.take()) {
             self.metrics.work_duration.observe((now - since).as_secs_f64());
+            let namespace = state.namespace(key);
+            state.places.end(namespace, since);
         }
     }
 
@@ -378,8 +304,8 @@ impl<K: QueueKey> Queue<K> {
     pub fn done(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();
+        self.end_work(&mut state, key, now);
         let Some(item) = state.items.get_mut(key) else { return };
-        self.end_work(item, now);
         let again = item.again.take();
         let cooldown = std::mem::take(&mut item.cooldown);
         item.cool_at = again.map(|_| now + cooldown);
@@ -395,7 +321,7 @@ impl<K: QueueKey> Queue<K> {
             item.busy = coalesced.is_some();
             state.quiet.push(Reverse(Delayed { at: until, key: key.clone() }));
         } else if item.is_idle(now) && again.is_none() {
-            state.items.remove(key);
+            state.remove(key);
         }
         if let Some(priority) = again {
             self.push(&mut state, key.clone(), priority, now);
@@ -499,8 +425,7 @@ impl<K: QueueKey> Queue<K> {
 
     /// Moves due keys to the ready lists and removes items without remaining state.
     fn promote(&self, state: &mut State<K>, now: Instant) {
-        while state.delayed.peek().is_some_and(|Reverse(delayed)| delayed.at <= now) {
-            let Some(Reverse(Delayed { at, key })) = state.delayed.pop() else { break };
+        while let Some(Delayed { at, key }) = pop_due(&mut state.delayed, now) {
             if let Some(item) = state.items.get_mut(&key)
                 && item.due == Some(at)
             {
@@ -508,10 +433,9 @@ impl<K: QueueKey> Queue<K> {
                 self.push(state, key, Priority::Fresh, now);
             }
         }
-        while state.quiet.peek().is_some_and(|Reverse(quiet)| quiet.at <= now) {
-            let Some(Reverse(Delayed { key, .. })) = state.quiet.pop() else { break };
+        while let Some(Delayed { key, .. }) = pop_due(&mut state.quiet, now) {
             if state.items.get(&key).is_some_and(|item| item.is_idle(now)) {
-                state.items.remove(&key);
+                state.remove(&key);
             }
         }
     }
@@ -519,10 +443,7 @@ impl<K: QueueKey> Queue<K> {
     /// Removes and returns the next ready key, and marks it as being reconciled.
     fn take(&self, state: &mut State<K>, now: Instant) -> Option<K> {
         loop {
-            let (priority, (_, key)) = match state.fresh.pop() {
-                Some(entry) => (Priority::Fresh, entry),
-                None => (Priority::Background, state.background.pop()?),
-            };
+            let (priority, key) = state.pop(now)?;
             if let Some(item) = state.items.get_mut(&key)
                 && let Some((waiting, since)) = item.ready
                 && waiting == priority
@@ -532,9 +453,8 @@ impl<K: QueueKey> Queue<K> {
                 item.working = Some(now);
                 self.metrics.depth.dec();
                 self.metrics.queue_duration.observe((now - since).as_secs_f64());
-                if !(state.fresh.is_empty() && state.background.is_empty()) {
-                    self.wake.notify_one();
-                }
+                let namespace = state.namespace(&key);
+                state.places.begin(namespace, now);
                 return Some(key);
             }
         }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use futures::FutureExt;
 use proptest::prelude::*;
 
+use super::state::KEPT_CAPACITY;
 use super::*;
 
 fn queue(window: Duration) -> Arc<Queue<&'static str>> {
@@ -297,6 +298,28 @@ async fn closed_queue_ends_every_waiting_worker() {
     }
 }
 
+/// The only task with a timer takes a key and is busy with it; another task was waiting before the delayed key was added.
+#[tokio::test(start_paused = true)]
+async fn delayed_key_is_taken_while_the_task_with_the_timer_is_busy() {
+    let queue = queue(Duration::ZERO);
+    let taken: Arc<Mutex<Vec<&str>>> = Arc::default();
+    for _ in 0..2 {
+        let (queue, taken) = (queue.clone(), taken.clone());
+        tokio::spawn(async move {
+            while let Some(key) = queue.next().await {
+                lock(&taken).push(key);
+                tokio::time::sleep(Duration::from_secs(1000)).await;
+            }
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    queue.add_after("delayed", Duration::from_secs(10));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    queue.add("fresh");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(*lock(&taken), ["fresh", "delayed"]);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Add(u8),
@@ -370,4 +393,23 @@ proptest! {
             assert!(kept.is_empty(), "kept without reason: {kept:?}");
         });
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn queue_releases_memory_when_most_keys_have_left() {
+    const KEYS: usize = 10_000;
+    let queue = Queue::new(QueueOptions::named("test"));
+    for number in 0..KEYS {
+        queue.add(number.to_string());
+        queue.add_after(format!("late-{number}"), Duration::from_secs(1));
+    }
+    assert!(queue.lock().items.capacity() >= 2 * KEYS);
+    for _ in 0..2 * KEYS - 1 {
+        let key = queue.next().await.expect("open");
+        queue.done(&key);
+    }
+    let state = queue.lock();
+    assert_eq!(state.items.len(), 1);
+    assert!(state.items.capacity() <= 2 * KEPT_CAPACITY, "{}", state.items.capacity());
+    assert!(state.delayed.capacity() <= 2 * KEPT_CAPACITY, "{}", state.delayed.capacity());
 }

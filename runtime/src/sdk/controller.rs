@@ -130,7 +130,8 @@ impl<K: Object> For<K> {
         self
     }
 
-    /// Sets how many objects are reconciled at the same time; 2 by default.
+    /// Sets how many objects are reconciled at the same time; 2 by default. While reconciles take longer than a second,
+    /// up to as many objects of further namespaces are reconciled in addition.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self

@@ -42,7 +42,7 @@ pub use routes::{ServedContent, SetVerbosity, configz};
 pub use user::User;
 pub use zpages::{ProcessStatus, Zpages};
 
-use access_metrics::{ReviewMetrics, TokenCacheMetrics};
+use access_metrics::{RequestMetrics, ReviewMetrics, TokenCacheMetrics};
 use authenticate::Authenticator;
 use authorize::Authorizer;
 use connection::Protocol;
@@ -100,11 +100,13 @@ impl Server {
         let trust = Arc::new(Trust::new(authentication, tokens.clone(), settings.provider.clone()).await?);
         let tls = Arc::new(Tls::new(&options.tls, settings, options.bind_address, subjects(&trust))?);
         let token_metrics = TokenCacheMetrics::new(&served_content.metrics);
+        let metrics = RequestMetrics::new(&served_content.metrics);
         let routes = Arc::new(Routes {
             served_content,
             authenticator: Authenticator::new(trust.clone(), tokens, authentication.token_ttl, token_metrics)
                 .reading_certificate_uid(authentication.reads_certificate_uid),
             authorizer: Authorizer::new(authorization, access)?,
+            metrics,
         });
         let protocol = Protocol::new(options.http1_only, options.http2_max_streams, options.closes_unknown_http2);
         let (stop_sender, stopping) = watch::channel(false);

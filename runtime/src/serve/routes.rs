@@ -1,6 +1,7 @@
 //! Request handling: authentication, authorization, routing.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, header};
@@ -9,6 +10,7 @@ use rustls::pki_types::CertificateDer;
 use serde_json::json;
 use tracing::{debug, warn};
 
+use super::access_metrics::RequestMetrics;
 use super::authenticate::Authenticator;
 use super::authorize::{Authorizer, Denied};
 use super::health::{self, Health, Probe};
@@ -57,6 +59,7 @@ pub(super) struct Routes {
     pub(super) served_content: ServedContent,
     pub(super) authenticator: Authenticator,
     pub(super) authorizer: Authorizer,
+    pub(super) metrics: RequestMetrics,
 }
 
 impl Routes {
@@ -78,7 +81,10 @@ impl Routes {
             Err(response) => return Reply { response, closes: true },
         };
         let closes = user.is_anonymous();
-        let response = match self.authorizer.check(&user, &verb, &path).await {
+        let started = Instant::now();
+        let decision = self.authorizer.check(&user, &verb, &path).await;
+        self.metrics.authorized(&decision, started);
+        let response = match decision {
             Ok(()) => self.page(&head, &path, body).await,
             Err(Denied::Forbidden(reason)) => {
                 debug!(user = user.name, verb, path, reason, "forbidden");
@@ -93,7 +99,10 @@ impl Routes {
     }
 
     async fn user(&self, peer: &[CertificateDer<'static>], headers: &HeaderMap) -> Result<User, FullResponse> {
-        self.authenticator.user(peer, headers).await.map_err(|problem| {
+        let started = Instant::now();
+        let user = self.authenticator.user(peer, headers).await;
+        self.metrics.authenticated(&user, started);
+        user.map_err(|problem| {
             warn!(problem, "cannot authenticate a request");
             response::unauthorized()
         })

@@ -1,10 +1,11 @@
-//! Records in a hash table without copies of their keys, and in another table for each value of an index.
+//! Records in a hash table without copies of their keys, and in a group for each value of an index.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use hashbrown::hash_map::Entry;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
-use kinds::Kind;
+use kinds::{Kind, Meta};
 
 use super::Index;
 
@@ -14,15 +15,72 @@ struct Table<K> {
     records: HashTable<Arc<K>>,
 }
 
+impl<K> Table<K> {
+    fn new() -> Self {
+        Self { records: HashTable::new() }
+    }
+}
+
+/// The records under one value of an index. Most values have one record, which takes no table.
+enum Group<K> {
+    One(Arc<K>),
+    Many(Box<Table<K>>),
+}
+
+impl<K: Kind> Group<K> {
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(table) => table.records.len(),
+        }
+    }
+
+    fn records(&self) -> Vec<Arc<K>> {
+        match self {
+            Self::One(record) => vec![record.clone()],
+            Self::Many(table) => table.records.iter().cloned().collect(),
+        }
+    }
+
+    fn put(&mut self, hasher: &DefaultHashBuilder, new: Arc<K>) {
+        match self {
+            Self::One(record) if is_same(record.meta(), new.meta()) => *record = new,
+            Self::One(record) => {
+                let mut table = Table::new();
+                table.put(hasher, record.clone());
+                table.put(hasher, new);
+                *self = Self::Many(Box::new(table));
+            }
+            Self::Many(table) => drop(table.put(hasher, new)),
+        }
+    }
+
+    /// Removes a record. Returns true if the group is empty then.
+    fn remove(&mut self, hasher: &DefaultHashBuilder, old: &K) -> bool {
+        let meta = old.meta();
+        match self {
+            Self::One(record) => is_same(record.meta(), meta),
+            Self::Many(table) => {
+                table.remove(hash(hasher, old), hasher, &meta.namespace, &meta.name);
+                table.records.is_empty()
+            }
+        }
+    }
+}
+
+fn is_same(one: &Meta, other: &Meta) -> bool {
+    one.name == other.name && one.namespace == other.namespace
+}
+
 /// All records of a kind, with its indexes.
 pub struct Indexed<K: Kind> {
     hasher: DefaultHashBuilder,
     all: Table<K>,
-    indexes: Vec<(Index<K>, Tables<K>)>,
+    indexes: Vec<(Index<K>, Groups<K>)>,
 }
 
 /// The records under each value of an index.
-type Tables<K> = HashMap<u64, Table<K>>;
+type Groups<K> = HashMap<u64, Group<K>>;
 
 fn hash<K: Kind>(hasher: &DefaultHashBuilder, record: &K) -> u64 {
     let meta = record.meta();
@@ -36,9 +94,7 @@ impl<K: Kind> Table<K> {
 
     fn put(&mut self, hasher: &DefaultHashBuilder, new: Arc<K>) -> Option<Arc<K>> {
         let hashed = hash(hasher, &*new);
-        let meta = new.meta();
-        let same = |record: &Arc<K>| record.meta().name == meta.name && record.meta().namespace == meta.namespace;
-        match self.records.find_mut(hashed, same) {
+        match self.records.find_mut(hashed, |record| is_same(record.meta(), new.meta())) {
             Some(old) => Some(std::mem::replace(old, new)),
             None => {
                 self.records.insert_unique(hashed, new, |record| hash(hasher, &**record));
@@ -61,7 +117,7 @@ impl<K: Kind> Indexed<K> {
     pub(super) fn new(indexes: Vec<Index<K>>) -> Self {
         Self {
             hasher: DefaultHashBuilder::default(),
-            all: Table { records: HashTable::new() },
+            all: Table::new(),
             indexes: indexes.into_iter().map(|index| (index, HashMap::new())).collect(),
         }
     }
@@ -78,30 +134,32 @@ impl<K: Kind> Indexed<K> {
         self.all.find(self.hasher.hash_one((namespace, name)), namespace, name).cloned()
     }
 
-    fn tables(&self, name: &str) -> &Tables<K> {
+    fn groups(&self, name: &str) -> &Groups<K> {
         let found = self.indexes.iter().find(|(index, _)| index.name == name);
         &found.unwrap_or_else(|| panic!("{} has no index {name}", K::RESOURCE.plural)).1
     }
 
     pub(super) fn by_index(&self, name: &str, key: u64) -> Vec<Arc<K>> {
-        let table = self.tables(name).get(&key);
-        table.map(|table| table.records.iter().cloned().collect()).unwrap_or_default()
+        self.groups(name).get(&key).map(Group::records).unwrap_or_default()
     }
 
     pub(super) fn count(&self, name: &str, key: u64) -> usize {
-        self.tables(name).get(&key).map_or(0, |table| table.records.len())
+        self.groups(name).get(&key).map_or(0, Group::len)
     }
 
     /// Adds a record; returns the one that it replaces.
     pub(super) fn put(&mut self, new: Arc<K>) -> Option<Arc<K>> {
         let old = self.all.put(&self.hasher, new.clone());
-        for (index, tables) in &mut self.indexes {
+        for (index, groups) in &mut self.indexes {
             let kept = values(index, &new);
             if let Some(old) = &old {
-                drop_values(&self.hasher, index, tables, old, &kept);
+                drop_values(&self.hasher, index, groups, old, &kept);
             }
             for key in kept {
-                tables.entry(key).or_insert_with(|| Table { records: HashTable::new() }).put(&self.hasher, new.clone());
+                match groups.entry(key) {
+                    Entry::Occupied(mut group) => group.get_mut().put(&self.hasher, new.clone()),
+                    Entry::Vacant(place) => drop(place.insert(Group::One(new.clone()))),
+                }
             }
         }
         old
@@ -110,8 +168,8 @@ impl<K: Kind> Indexed<K> {
     /// Removes a record; returns it.
     pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let old = self.all.remove(self.hasher.hash_one((namespace, name)), &self.hasher, namespace, name)?;
-        for (index, tables) in &mut self.indexes {
-            drop_values(&self.hasher, index, tables, &old, &[]);
+        for (index, groups) in &mut self.indexes {
+            drop_values(&self.hasher, index, groups, &old, &[]);
         }
         Some(old)
     }
@@ -123,21 +181,17 @@ fn values<K>(index: &Index<K>, record: &K) -> Vec<u64> {
     values
 }
 
-/// Removes a record from the tables of its values that are not in `kept`.
+/// Removes a record from the groups of its values that are not in `kept`.
 fn drop_values<K: Kind>(
     hasher: &DefaultHashBuilder,
     index: &Index<K>,
-    tables: &mut Tables<K>,
+    groups: &mut Groups<K>,
     old: &Arc<K>,
     kept: &[u64],
 ) {
-    let meta = old.meta();
     for key in values(index, old).into_iter().filter(|key| !kept.contains(key)) {
-        if let Some(table) = tables.get_mut(&key) {
-            table.remove(hash(hasher, &**old), hasher, &meta.namespace, &meta.name);
-            if table.records.is_empty() {
-                tables.remove(&key);
-            }
+        if groups.get_mut(&key).is_some_and(|group| group.remove(hasher, old)) {
+            groups.remove(&key);
         }
     }
 }
@@ -146,7 +200,7 @@ fn drop_values<K: Kind>(
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use kinds::{Decode, DecodeError, Meta, Resource};
+    use kinds::{Decode, DecodeError, Resource};
     use proptest::prelude::*;
 
     use super::*;
@@ -206,7 +260,7 @@ mod tests {
                 prop_assert_eq!(indexed.len(), model.len());
             }
             let used: BTreeSet<u8> = model.values().flatten().copied().collect();
-            prop_assert_eq!(indexed.indexes[0].1.len(), used.len(), "empty tables are removed");
+            prop_assert_eq!(indexed.indexes[0].1.len(), used.len(), "empty groups are removed");
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::watch;
 
 use crate::lock::lock;
@@ -17,7 +19,12 @@ pub struct Progress {
     panics: AtomicU64,
     /// Panics without a successful step in between.
     panics_in_a_row: AtomicU64,
+    /// Time to decode and apply an event, subscribers included.
+    latency: Histogram,
 }
+
+/// Upper bounds of the time to apply an event in seconds (component-base, metrics/prometheus/clientgo/fifo).
+const LATENCY_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 #[derive(Default)]
 struct State {
@@ -34,6 +41,7 @@ impl Default for Progress {
             restarts: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             panics_in_a_row: AtomicU64::new(0),
+            latency: Histogram::new(LATENCY_SECONDS),
         }
     }
 }
@@ -109,6 +117,16 @@ impl Progress {
     /// Resets the consecutive panics.
     pub(crate) fn forget_panics(&self) {
         self.panics_in_a_row.store(0, Ordering::Relaxed);
+    }
+
+    /// Records the time to apply an event.
+    pub(crate) fn applied(&self, time: Duration) {
+        self.latency.observe(time.as_secs_f64());
+    }
+
+    /// Returns the times to apply events. Clones share their counts.
+    pub fn latency(&self) -> Histogram {
+        self.latency.clone()
     }
 
     pub(crate) fn set_synced(&self) {

@@ -352,14 +352,17 @@ impl<K: Kind> Reflector<K> {
                 }
             };
             let Some(frame) = frame else { return Ok(()) };
+            let started = std::time::Instant::now();
             match watch_event(&frame)? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     self.apply(object);
                     self.advance_to(object);
+                    self.store.progress().applied(started.elapsed());
                 }
                 WatchEvent::Deleted(object) => {
                     self.remove(object);
                     self.advance_to(object);
+                    self.store.progress().applied(started.elapsed());
                 }
                 WatchEvent::Bookmark { version, .. } => {
                     let before = self.store.progress().version();

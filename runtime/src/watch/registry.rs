@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kinds::{Decode, Interner, Kind, Sections};
+use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -68,6 +69,8 @@ pub trait WatchStats: Send + Sync {
     fn panics(&self) -> u64;
     /// Returns the panics of the watch since its last success.
     fn panics_in_a_row(&self) -> u64;
+    /// Returns the times to apply events.
+    fn latency(&self) -> Histogram;
 }
 
 impl<K: Kind> WatchStats for Store<K> {
@@ -84,6 +87,10 @@ impl<K: Kind> WatchStats for Store<K> {
 
     fn version(&self) -> u64 {
         self.progress().version()
+    }
+
+    fn latency(&self) -> Histogram {
+        self.progress().latency()
     }
 
     fn is_synced(&self) -> bool {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Method;
 use kinds::meta::{Meta, ObjectKey};
 use kinds::wire::find;
-use kinds::{Interner, Resource, envelope};
+use kinds::{DecodeError, Interner, Resource, envelope};
 
 use super::{PAGE_SIZE, WriteError, Writer};
 use crate::client::media::METADATA_LIST;
@@ -21,6 +21,15 @@ pub struct MetaList {
     pub version: u64,
     /// The objects.
     pub items: Vec<Meta>,
+}
+
+/// A page of a list of keys and versions.
+#[derive(Debug)]
+pub struct VersionPage {
+    /// The objects.
+    pub objects: Vec<(ObjectKey, u64)>,
+    /// Token for the next page; empty on the last one.
+    pub next: String,
 }
 
 impl Writer {
@@ -55,24 +64,23 @@ impl Writer {
         Ok(envelope::page(&response.0)?.version)
     }
 
-    /// Reads the keys and versions of all objects of a resource from the API server, page by page.
+    /// Reads the keys and versions of a page of a resource's objects from the API server: the first one if `token` is
+    /// empty, otherwise the one of this token.
     ///
     /// # Errors
     /// When a request fails or a response cannot be decoded.
-    pub async fn list_versions(&self, resource: &Resource) -> Result<Vec<(ObjectKey, u64)>, WriteError> {
-        let (interner, mut objects, mut next) = (Interner::default(), Vec::new(), String::new());
-        loop {
-            let path = format!("{}?limit={PAGE_SIZE}{next}", super::path::collection(resource, None)?);
-            let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
-            let page = envelope::page(&response.0)?;
-            for item in page.items {
-                let meta = Meta::decode(&interner, find(item, 1), |_, _| {})?;
-                objects.push((meta.key(), meta.version));
-            }
-            if page.next.is_empty() {
-                return Ok(objects);
-            }
-            next = format!("&continue={}", percent_encode(page.next));
+    pub async fn list_versions(&self, resource: &Resource, token: &str) -> Result<VersionPage, WriteError> {
+        let mut path = format!("{}?limit={PAGE_SIZE}", super::path::collection(resource, None)?);
+        if !token.is_empty() {
+            path += &format!("&continue={}", percent_encode(token));
         }
+        let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+        let (page, interner) = (envelope::page(&response.0)?, Interner::default());
+        let keyed = |item: &&[u8]| {
+            let meta = Meta::decode(&interner, find(item, 1), |_, _| {})?;
+            Ok((meta.key(), meta.version))
+        };
+        let objects = page.items.iter().map(keyed).collect::<Result<_, DecodeError>>()?;
+        Ok(VersionPage { objects, next: page.next.to_owned() })
     }
 }

@@ -42,7 +42,7 @@ const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plu
 const PAGE_SIZE: u32 = 500;
 
 pub use dynamic::{Deletion, Propagation, Scale};
-pub use list::MetaList;
+pub use list::{MetaList, VersionPage};
 pub use path::InvalidName;
 
 /// The reason why a request failed.

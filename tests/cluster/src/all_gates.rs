@@ -1,5 +1,8 @@
 //! Runs of all tests with every alpha and beta feature gate on.
 
+use anyhow::Result;
+use control_plane::ControlPlane;
+
 /// The environment variable that switches all gates on: any value but an empty one.
 pub const VARIABLE: &str = "CLUSTER_TESTS_ALL_GATES";
 
@@ -8,8 +11,33 @@ const GATES: &str = "--feature-gates=AllAlpha=true,AllBeta=true";
 /// The APIs of alpha and beta features.
 const APIS: &str = "--runtime-config=api/all=true";
 
-/// Leaders would be elected among the managers of all tests, which share a namespace for that.
-const ELECTION: &str = "--feature-gates=CoordinatedLeaderElection=false";
+/// Managers of tests elect their leader in the namespace of the test. The API server's own role allows LeaseCandidates in
+/// kube-system only.
+const CANDIDATES: &str = r#"{
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "lease-candidates"},
+            "rules": [{
+                "apiGroups": ["coordination.k8s.io"],
+                "resources": ["leasecandidates"],
+                "verbs": ["get", "list", "watch", "create", "update"]
+            }]
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "lease-candidates"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lease-candidates"},
+            "subjects": [{
+                "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:kube-controller-manager"
+            }]
+        }
+    ]
+}"#;
 
 fn is_set() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty())
@@ -20,9 +48,22 @@ pub fn of_api_server() -> Vec<String> {
     flags(is_set(), &[GATES, APIS])
 }
 
+/// Returns the additional flags of a scheduler.
+pub fn of_scheduler() -> Vec<String> {
+    flags(is_set(), &[GATES])
+}
+
 /// Returns the additional flags of a manager, which those of a test follow.
 pub fn of_manager() -> Vec<String> {
-    flags(is_set(), &[GATES, ELECTION])
+    flags(is_set(), &[GATES])
+}
+
+/// Allows coordinated elections in every namespace, if all gates are on.
+pub fn prepare(cluster: &ControlPlane) -> Result<()> {
+    if is_set() {
+        cluster.kubectl_with_input(&["create", "-f", "-"], CANDIDATES)?;
+    }
+    Ok(())
 }
 
 fn flags(is_set: bool, flags: &[&str]) -> Vec<String> {
@@ -44,8 +85,8 @@ mod tests {
 
     #[test]
     fn gate_of_a_test_counts_more_than_all_gates() {
-        let mut all = flags(true, &[GATES, ELECTION]);
-        assert!(is_on(all.clone(), "WorkloadWithJob") && !is_on(all.clone(), "CoordinatedLeaderElection"));
+        let mut all = flags(true, &[GATES]);
+        assert!(is_on(all.clone(), "WorkloadWithJob") && is_on(all.clone(), "CoordinatedLeaderElection"));
         all.push("--feature-gates=WorkloadWithJob=false".to_owned());
         assert!(is_on(all.clone(), "GenericWorkload") && !is_on(all, "WorkloadWithJob"));
         assert_eq!(flags(false, &[GATES]), [""; 0]);

@@ -102,11 +102,15 @@ impl Call {
         })
     }
 
-    /// Reports whether it changes an object that other clients read. Tokens are not objects, and the Lease is the one
-    /// object that an idle manager writes.
+    /// Reports whether it changes an object that other clients read. Tokens are not objects, and the Lease and its
+    /// candidate are the only objects that an idle manager writes.
     pub fn is_write(&self) -> bool {
         let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
-        changes && !matches!(self.resource.as_str(), "serviceaccounts" | "serviceaccounts/token" | "leases")
+        changes
+            && !matches!(
+                self.resource.as_str(),
+                "serviceaccounts" | "serviceaccounts/token" | "leases" | "leasecandidates"
+            )
     }
 
     /// Reports whether it is a write to an object other than an event.

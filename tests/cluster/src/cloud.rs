@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use ccm::flags::{Invocation, parse};
+use ccm::flags::{Invocation, Options as Flags, parse};
 use control_plane::{Identity, Options};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Node};
@@ -61,10 +61,7 @@ impl CloudBed {
         flags: &[&str],
         later: SignedDuration,
     ) -> Result<Manager> {
-        let user = Identity::User { name: USER.into(), groups: Vec::new() };
-        let kubeconfig = self.bed.cluster.kubeconfig(user)?;
         let mut arguments = vec![
-            format!("--kubeconfig={}", kubeconfig.display()),
             "--cloud-provider=mock".to_owned(),
             "--use-service-account-credentials".to_owned(),
             "--leader-elect=false".to_owned(),
@@ -77,11 +74,26 @@ impl CloudBed {
             arguments.push("--controllers=cloud-node,cloud-node-lifecycle".to_owned());
         }
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        let options = match parse(arguments)? {
+        let provider = |options: &Flags| provider(options.values.get_str("cluster-name"));
+        self.ccm_as(USER, provider, faults, arguments, later).await
+    }
+
+    /// Like [`CloudBed::ccm_over`], as any user, with these flags only, and with a provider that they select.
+    pub async fn ccm_as(
+        &self,
+        user: &str,
+        provider: impl FnOnce(&Flags) -> Result<Arc<dyn CloudProvider>>,
+        faults: &Faults,
+        mut flags: Vec<String>,
+        later: SignedDuration,
+    ) -> Result<Manager> {
+        let kubeconfig = self.bed.cluster.kubeconfig(Identity::User { name: user.into(), groups: Vec::new() })?;
+        flags.push(format!("--kubeconfig={}", kubeconfig.display()));
+        let options = match parse(flags)? {
             Invocation::Run(options) => *options,
-            other => bail!("the flags {flags:?} do not run a manager: {other:?}"),
+            other => bail!("the flags do not run a manager: {other:?}"),
         };
-        let provider = provider(options.values.get_str("cluster-name"))?;
+        let provider = provider(&options)?;
         Manager::run(kubeconfig, "cloud-controller-manager/test", faults, async |connection| {
             let clock = Arc::new(move || Timestamp::now() + later);
             ccm::app::manager_at(provider, options, &connection, clock).await

@@ -3,7 +3,7 @@
 //! A script is a list of [`Rule`]s; the first that matches a request decides. Without rules it only records.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::call::{Call, Verb};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type Answered = Result<Response<ResponseBody>, BoxError>;
+type Exchange = Result<Response<ResponseBody>, BoxError>;
 
 /// The effect on a request that a rule matches.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub enum Effect {
     /// about to die.
     CrashAfter,
     /// Like [`Effect::CrashAfter`], without the response.
-    CrashBeforeAnswer,
+    CrashBeforeResponse,
 }
 
 /// A selection of requests, with their effect.
@@ -61,7 +61,7 @@ impl Rule {
         Self::new(move |call| call.verb == verb && call.resource == resource, effect)
     }
 
-    /// Starts only at the `n`-th match, counted from one.
+    /// Applies from the `n`-th match on, counted from one.
     pub fn nth(mut self, n: usize) -> Self {
         self.skip = n - 1;
         self
@@ -76,7 +76,7 @@ impl Rule {
 
 /// A request and its result.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct RecordedRequest {
     /// The request.
     pub call: Call,
     /// The HTTP status of the response, even if the client did not get it; `None` without one.
@@ -86,9 +86,9 @@ pub struct Seen {
 #[derive(Default)]
 struct State {
     rules: Vec<Rule>,
-    seen: Vec<Seen>,
+    seen: Vec<RecordedRequest>,
     open: BTreeMap<String, usize>,
-    most_open: BTreeMap<String, usize>,
+    max_open: BTreeMap<String, usize>,
 }
 
 struct Shared {
@@ -101,6 +101,8 @@ struct Shared {
     crashing: watch::Sender<bool>,
     /// Requests that were sent and have no response.
     under_way: watch::Sender<usize>,
+    /// Maximum number of objects in a page; 0: as requested.
+    page_limit: AtomicUsize,
 }
 
 /// The faults of a manager and its successors. Clones share their state.
@@ -115,6 +117,7 @@ impl Default for Faults {
             paused: watch::Sender::default(),
             crashing: watch::Sender::default(),
             under_way: watch::Sender::default(),
+            page_limit: AtomicUsize::new(0),
         }))
     }
 }
@@ -132,7 +135,18 @@ impl Faults {
         self.state().rules.push(rule);
     }
 
-    /// Holds back the data of a resource's watches until [`Faults::thaw`].
+    /// Removes all rules, and the limit of pages.
+    pub fn clear(&self) {
+        self.state().rules.clear();
+        self.limit_pages(0);
+    }
+
+    /// Limits the pages of lists to this number of objects; 0: as requested.
+    pub fn limit_pages(&self, size: usize) {
+        self.0.page_limit.store(size, Ordering::SeqCst);
+    }
+
+    /// Holds back the events of a resource's watches until [`Faults::thaw`].
     pub fn freeze(&self, resource: &str) {
         self.0.frozen.send_modify(|frozen| {
             frozen.insert(resource.to_owned());
@@ -158,7 +172,7 @@ impl Faults {
     }
 
     /// Returns all requests so far, in order.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         self.state().seen.clone()
     }
 
@@ -172,21 +186,21 @@ impl Faults {
         self.count(Call::is_write)
     }
 
-    /// Returns the number of rules that have matched less often than requested.
+    /// Returns the number of rules that were applied less often than requested.
     pub fn unmet(&self) -> usize {
         self.state().rules.iter().filter(|rule| rule.times > 0).count()
     }
 
     /// Returns the maximum number of concurrent watches, by resource.
     pub fn most_watches(&self) -> BTreeMap<String, usize> {
-        self.state().most_open.clone()
+        self.state().max_open.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the layer for one manager's life. Once `dead` is set, nothing is delivered.
+    /// Returns the layer for one manager. Once `dead` is set, no request is sent and no response delivered.
     pub(crate) fn layer(&self, dead: Arc<AtomicBool>) -> RequestLayer {
         self.0.crashing.send_replace(false);
         let faults = self.clone();
@@ -196,17 +210,20 @@ impl Faults {
         })
     }
 
-    async fn exchange(&self, dead: &Arc<AtomicBool>, request: Request<Body>, next: Next) -> Answered {
+    async fn exchange(&self, dead: &Arc<AtomicBool>, mut request: Request<Body>, next: Next) -> Answered {
+        if let Some(limited) = with_page_limit(request.uri(), self.0.page_limit.load(Ordering::SeqCst)) {
+            *request.uri_mut() = limited;
+        }
         let uri = request.uri();
         let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
         let Some(call) = Call::read(request.method(), uri.path(), uri.query().unwrap_or_default(), agent) else {
             return next.send(request).await;
         };
-        self.unpaused().await;
+        self.wait_while_paused().await;
         if dead.load(Ordering::SeqCst) {
             return std::future::pending().await;
         }
-        let (at, effect) = self.take(&call);
+        let (at, effect) = self.record_request(&call);
         let crash = || {
             dead.store(true, Ordering::SeqCst);
             self.0.crashing.send_replace(true);
@@ -214,12 +231,12 @@ impl Faults {
         match effect {
             None => {}
             Some(Effect::Refuse(status, retry_after)) => {
-                self.note(at, status);
+                self.record_status(at, status);
                 return Ok(refusal(status, retry_after));
             }
             Some(Effect::NotSent) => return Err("as scripted: no connection".into()),
             Some(Effect::LostBefore) => {
-                let _ = next.send(harmless(request)).await;
+                let _ = next.send(without_effect(request)).await;
                 return Err("as scripted: the connection broke before the server had the request".into());
             }
             Some(Effect::LostAfter) => {
@@ -227,30 +244,31 @@ impl Faults {
                 return Err("as scripted: the connection broke before the answer came".into());
             }
             Some(Effect::Delay(time)) => tokio::time::sleep(time).await,
-            Some(Effect::CrashBeforeAnswer) => {
+            Some(Effect::CrashBeforeResponse) => {
                 let _ = self.send(at, request, next).await;
                 crash();
                 return std::future::pending().await;
             }
             Some(Effect::CrashAfter) => {
-                let answer = self.send(at, request, next).await;
+                let response = self.send(at, request, next).await;
                 crash();
-                return answer;
+                return response;
             }
         }
-        let answer = self.send(at, request, next).await?;
-        self.unpaused().await;
-        Ok(if call.verb == Verb::Watch { answer.map(|body| self.gate(&call.resource, body)) } else { answer })
+        let response = self.send(at, request, next).await?;
+        self.wait_while_paused().await;
+        Ok(if call.verb == Verb::Watch { response.map(|body| self.held_back(&call.resource, body)) } else { response })
     }
 
     /// Sends a request. A request that has left the process reaches the server even if the process dies meanwhile.
-    async fn send(&self, at: usize, request: Request<Body>, next: Next) -> Answered {
+    async fn send(&self, at: usize, request: Request<Body>, next: Next) -> Exchange {
         let faults = self.clone();
         self.0.under_way.send_modify(|count| *count += 1);
         let sent = tokio::spawn(async move {
-            let answer = next.send(request).await.inspect(|answer| faults.note(at, answer.status().as_u16()));
+            let response =
+                next.send(request).await.inspect(|response| faults.record_status(at, response.status().as_u16()));
             faults.0.under_way.send_modify(|count| *count -= 1);
-            answer
+            response
         });
         sent.await?
     }
@@ -261,9 +279,9 @@ impl Faults {
     }
 
     /// Records a request and decides its effect.
-    fn take(&self, call: &Call) -> (usize, Option<Effect>) {
+    fn record_request(&self, call: &Call) -> (usize, Option<Effect>) {
         let mut state = self.state();
-        state.seen.push(Seen { call: call.clone(), status: None });
+        state.seen.push(RecordedRequest { call: call.clone(), status: None });
         let at = state.seen.len() - 1;
         let mut effect = None;
         for rule in &mut state.rules {
@@ -280,22 +298,22 @@ impl Faults {
         (at, effect)
     }
 
-    fn note(&self, at: usize, status: u16) {
+    fn record_status(&self, at: usize, status: u16) {
         self.state().seen[at].status = Some(status);
     }
 
-    async fn unpaused(&self) {
+    async fn wait_while_paused(&self) {
         let _ = self.0.paused.subscribe().wait_for(|paused| !paused).await;
     }
 
-    /// Returns a watch's body that delivers nothing while its resource is frozen.
-    fn gate(&self, resource: &str, body: ResponseBody) -> ResponseBody {
-        let open = Open::new(self.clone(), resource.to_owned());
+    /// Returns a watch's body that delivers nothing while its resource is frozen or everything is paused.
+    fn held_back(&self, resource: &str, body: ResponseBody) -> ResponseBody {
+        let open = OpenWatch::new(self.clone(), resource.to_owned());
         let frames = BodyStream::new(body).then(move |frame: Result<Frame<Bytes>, BoxError>| {
             let (faults, resource) = (open.faults.clone(), open.resource.clone());
             async move {
                 let _ = faults.0.frozen.subscribe().wait_for(|frozen| !frozen.contains(&resource)).await;
-                faults.unpaused().await;
+                faults.wait_while_paused().await;
                 frame
             }
         });
@@ -303,33 +321,45 @@ impl Faults {
     }
 }
 
-/// An open watch, for as long as it lives.
-struct Open {
+/// Counts a watch as open until it is dropped.
+struct OpenWatch {
     faults: Faults,
     resource: String,
 }
 
-impl Open {
+impl OpenWatch {
     fn new(faults: Faults, resource: String) -> Self {
         let mut state = faults.state();
         let open = state.open.entry(resource.clone()).or_default();
         *open += 1;
         let open = *open;
-        let most = state.most_open.entry(resource.clone()).or_default();
-        *most = open.max(*most);
+        let maximum = state.max_open.entry(resource.clone()).or_default();
+        *maximum = open.max(*maximum);
         drop(state);
         Self { faults, resource }
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenWatch {
     fn drop(&mut self) {
         *self.faults.state().open.entry(self.resource.clone()).or_default() -= 1;
     }
 }
 
-/// Returns a replacement for a request that uses the same connection and changes nothing.
-fn harmless(request: Request<Body>) -> Request<Body> {
+/// Returns the URI of a list with this limit of its pages; `None` if it stays as it is.
+fn with_page_limit(uri: &Uri, limit: usize) -> Option<Uri> {
+    let query = uri.query().filter(|_| limit > 0)?;
+    let limited: Vec<String> = query
+        .split('&')
+        .map(|pair| if pair.starts_with("limit=") { format!("limit={limit}") } else { pair.to_owned() })
+        .collect();
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = format!("{}?{}", uri.path(), limited.join("&")).parse().ok();
+    Uri::from_parts(parts).ok()
+}
+
+/// Returns a read without effect that replaces a request, so that the same connection is used.
+fn without_effect(request: Request<Body>) -> Request<Body> {
     let (mut head, _) = request.into_parts();
     head.method = http::Method::GET;
     head.uri = Uri::from_static("/version");
@@ -340,16 +370,16 @@ fn harmless(request: Request<Body>) -> Request<Body> {
 }
 
 fn refusal(status: u16, retry_after: Option<u32>) -> Response<ResponseBody> {
-    let mut answer = Response::builder().status(status).header(header::CONTENT_TYPE, "text/plain");
+    let mut response = Response::builder().status(status).header(header::CONTENT_TYPE, "text/plain");
     if let Some(seconds) = retry_after {
-        answer = answer.header(header::RETRY_AFTER, seconds);
+        response = response.header(header::RETRY_AFTER, seconds);
     }
     let body = Full::new(Bytes::from(format!("as scripted: {status}"))).map_err(|never| match never {});
-    answer.body(body.boxed_unsync()).expect("a number is a status and a header")
+    response.body(body.boxed_unsync()).expect("a number is a status and a header")
 }
 
-/// Returns the faults of a write, by name: each is refused once or its response is lost once.
-pub fn fails() -> [(&'static str, Effect); 6] {
+/// Returns all effects by which a write can fail once, with names.
+pub fn write_failures() -> [(&'static str, Effect); 6] {
     [
         ("conflict", Effect::Refuse(409, None)),
         ("too many requests", Effect::Refuse(429, Some(1))),

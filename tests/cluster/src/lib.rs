@@ -15,6 +15,7 @@ mod call;
 mod cloud;
 mod faults;
 mod harness;
+pub mod kubevirt;
 mod manager;
 pub mod metrics;
 pub mod objects;
@@ -27,7 +28,7 @@ mod wait;
 
 pub use call::{Call, Verb};
 pub use cloud::CloudBed;
-pub use faults::{Effect, Faults, Rule, Seen, fails};
+pub use faults::{Effect, Faults, RecordedRequest, Rule, write_failures};
 pub use harness::{Case, Run, Tier, run, variants};
 pub use manager::Manager;
 pub use observer::{Observer, View};

@@ -15,9 +15,10 @@ use tokio::task::JoinSet;
 use crate::space::{Namespaced, Space};
 
 /// The pause after a refused watch.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The observed state. Pods and ReplicaSets are each consistent, but not with each other.
+/// The objects of the namespace as of the last events. Pods and ReplicaSets are each consistent, but not with each
+/// other.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// Pods by uid.
@@ -29,36 +30,36 @@ pub struct View {
     /// Uids of all ReplicaSets that ever existed.
     pub sets_ever: BTreeSet<String>,
     states: usize,
-    broken: Option<String>,
+    failure: Option<String>,
 }
 
 impl View {
     fn put_pod(&mut self, uid: String, pod: Option<Pod>) {
         self.pods_ever.insert(uid.clone());
-        put(&mut self.pods, uid, pod);
+        insert_or_remove(&mut self.pods, uid, pod);
     }
 
     fn put_set(&mut self, uid: String, set: Option<ReplicaSet>) {
         self.sets_ever.insert(uid.clone());
-        put(&mut self.sets, uid, set);
+        insert_or_remove(&mut self.sets, uid, set);
     }
 
-    fn judge(&mut self, judge: &dyn Fn(&View) -> Result<()>) {
+    fn check(&mut self, check: &dyn Fn(&View) -> Result<()>) {
         self.states += 1;
-        let verdict = judge(self);
-        self.broken = self.broken.take().or_else(|| Some(format!("state {}: {:#}", self.states, verdict.err()?)));
+        let verdict = check(self);
+        self.failure = self.failure.take().or_else(|| Some(format!("state {}: {:#}", self.states, verdict.err()?)));
     }
 }
 
-/// A watcher of a namespace, for as long as it lives.
+/// Watches a namespace until it is dropped.
 pub struct Observer {
     view: Arc<Mutex<View>>,
     _watches: JoinSet<()>,
 }
 
 impl Observer {
-    /// Starts watching; `judge` checks every state after a change.
-    pub async fn start(space: &Space, judge: impl Fn(&View) -> Result<()> + Send + Sync + 'static) -> Result<Self> {
+    /// Starts watching; `check` checks every state after a change.
+    pub async fn start(space: &Space, check: impl Fn(&View) -> Result<()> + Send + Sync + 'static) -> Result<Self> {
         let pods = space.api::<Pod>().list(&ListParams::default()).await?;
         let sets = space.api::<ReplicaSet>().list(&ListParams::default()).await?;
         let versions = [&pods.metadata, &sets.metadata].map(|list| list.resource_version.clone().unwrap_or_default());
@@ -66,20 +67,20 @@ impl Observer {
         pods.items.into_iter().for_each(|pod| first.put_pod(pod.uid().unwrap_or_default(), Some(pod)));
         sets.items.into_iter().for_each(|set| first.put_set(set.uid().unwrap_or_default(), Some(set)));
 
-        let (view, judge) = (Arc::new(Mutex::new(first)), Arc::new(judge));
+        let (view, check) = (Arc::new(Mutex::new(first)), Arc::new(check));
         let mut watches = JoinSet::new();
         let [pods_version, sets_version] = versions;
-        let (seen, judged) = (view.clone(), judge.clone());
+        let (pod_view, pod_check) = (view.clone(), check.clone());
         watches.spawn(follow(space.api::<Pod>(), pods_version, move |uid, pod| {
-            let mut view = lock(&seen);
+            let mut view = lock(&pod_view);
             view.put_pod(uid, pod);
-            view.judge(&*judged);
+            view.check(&*pod_check);
         }));
-        let seen = view.clone();
+        let set_view = view.clone();
         watches.spawn(follow(space.api::<ReplicaSet>(), sets_version, move |uid, set| {
-            let mut view = lock(&seen);
+            let mut view = lock(&set_view);
             view.put_set(uid, set);
-            view.judge(&*judge);
+            view.check(&*check);
         }));
         Ok(Self { view, _watches: watches })
     }
@@ -92,8 +93,8 @@ impl Observer {
     /// Fails if a check failed, or if there was no state to check.
     pub fn verdict(&self) -> Result<()> {
         let view = lock(&self.view);
-        match &view.broken {
-            Some(why) => Err(anyhow!("on the way, {why}")),
+        match &view.failure {
+            Some(failure) => Err(anyhow!("on the way, {failure}")),
             None if view.states == 0 => Err(anyhow!("nothing was seen: this proves nothing")),
             None => Ok(()),
         }
@@ -104,7 +105,7 @@ fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
     view.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn put<K>(objects: &mut BTreeMap<String, K>, uid: String, object: Option<K>) {
+fn insert_or_remove<K>(objects: &mut BTreeMap<String, K>, uid: String, object: Option<K>) {
     match object {
         Some(object) => drop(objects.insert(uid, object)),
         None => drop(objects.remove(&uid)),
@@ -115,18 +116,18 @@ fn put<K>(objects: &mut BTreeMap<String, K>, uid: String, object: Option<K>) {
 async fn follow<K: Namespaced>(api: Api<K>, mut version: String, each: impl Fn(String, Option<K>)) {
     loop {
         let Ok(changes) = api.watch(&WatchParams::default(), &version).await else {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
             continue;
         };
         let mut changes = std::pin::pin!(changes);
         while let Some(Ok(change)) = changes.next().await {
-            let (object, gone) = match change {
+            let (object, is_deleted) = match change {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
                 WatchEvent::Deleted(object) => (object, true),
                 WatchEvent::Bookmark(_) | WatchEvent::Error(_) => continue,
             };
             version = object.resource_version().unwrap_or_default();
-            each(object.uid().unwrap_or_default(), (!gone).then_some(object));
+            each(object.uid().unwrap_or_default(), (!is_deleted).then_some(object));
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! This tests the parts that only a process has: command line, log, signals, port and exit code.
 
+use std::collections::HashSet;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::symlink;
@@ -17,7 +18,7 @@ use crate::wait::eventually;
 /// The command of kcm.
 pub const KCM: &str = "kube-controller-manager";
 
-/// The command of ccm, with the mock cloud.
+/// The command of ccm, with KubeVirt and the mock cloud.
 pub const CCM: &str = "cloud-controller-manager";
 
 /// kubeadm's folder of a control plane; a test's control plane has the same files in its own folder.
@@ -29,7 +30,7 @@ pub fn as_called() -> Option<ExitCode> {
     let program = PathBuf::from(arguments.next()?);
     match program.file_name()?.to_str()? {
         KCM => Some(kcm::app::main(arguments)),
-        CCM => Some(ccm::app::main(arguments, &[provider_mock::factory()])),
+        CCM => Some(ccm::app::main(arguments, &[provider_kubevirt::factory(), provider_mock::factory()])),
         _ => None,
     }
 }
@@ -129,6 +130,25 @@ impl Process {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
         Ok(line.trim().trim_end_matches("kB").trim().parse()?)
+    }
+
+    /// Returns the number of its open TCP connections to a port of this machine.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn connections_to(&self, port: u16) -> Result<usize> {
+        let sockets = fs::read_dir(format!("/proc/{}/fd", self.id))?;
+        let links = sockets.filter_map(|socket| fs::read_link(socket.ok()?.path()).ok());
+        let links: HashSet<String> = links.map(|link| link.display().to_string()).collect();
+        let table = fs::read_to_string(format!("/proc/{}/net/tcp", self.id))?;
+        // Fields: number, local address, remote address, state (1: established), ..., inode as the tenth.
+        let is_own = |line: &&str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let is_to = |remote: &&str| remote.ends_with(&format!(":{port:04X}"));
+            let has_inode = |inode: &&str| links.contains(&format!("socket:[{inode}]"));
+            fields.get(2).is_some_and(is_to) && fields.get(3) == Some(&"01") && fields.get(9).is_some_and(has_inode)
+        };
+        Ok(table.lines().filter(is_own).count())
     }
 
     /// Returns its log.

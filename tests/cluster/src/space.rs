@@ -28,7 +28,7 @@ pub struct Bed {
     pub cluster: ControlPlane,
     /// The admin's client.
     pub client: Client,
-    /// Creates default service accounts, without which there are no pods.
+    /// A manager that creates default service accounts, which pods need.
     accounts: Option<Manager>,
     /// The metrics APIs, once a test needs them.
     pub(crate) metrics: OnceCell<Metrics>,
@@ -45,13 +45,15 @@ impl Bed {
     /// Starts a control plane without a controller of service accounts.
     pub async fn without_accounts(mut options: Options) -> Result<Self> {
         options.extra_apiserver_flags.splice(0..0, all_gates::of_api_server());
+        options.extra_scheduler_flags.splice(0..0, all_gates::of_scheduler());
         let cluster = ControlPlane::start(options).await?;
+        all_gates::prepare(&cluster)?;
         let client = cluster.client(Identity::Admin).await?;
         Ok(Self { cluster, client, accounts: None, metrics: OnceCell::new() })
     }
 
-    /// Creates a namespace for a test; its name begins with `name`. If the bed creates service accounts, it has its
-    /// default one.
+    /// Creates a namespace for a test; its name begins with `name`. If the bed creates service accounts, the
+    /// method waits for the default one.
     pub async fn space(self: &Arc<Self>, name: &str) -> Result<Space> {
         let prefix: String = name.rsplit("::").next().unwrap_or(name).replace('_', "-").chars().take(40).collect();
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"generateName": format!("{prefix}-")}}))?;
@@ -105,13 +107,13 @@ impl Space {
         self.api().get(name).await.with_context(|| format!("get {} {name}", K::kind(&())))
     }
 
-    /// Reads all objects with the label `app=<app>`; of all if `app` is empty.
+    /// Reads all objects with the label `app=<app>`, or all objects if `app` is empty.
     pub async fn list<K: Namespaced>(&self, app: &str) -> Result<Vec<K>> {
-        let mut which = ListParams::default();
+        let mut parameters = ListParams::default();
         if !app.is_empty() {
-            which = which.labels(&format!("app={app}"));
+            parameters = parameters.labels(&format!("app={app}"));
         }
-        Ok(self.api().list(&which).await?.items)
+        Ok(self.api().list(&parameters).await?.items)
     }
 
     /// Changes an object by a merge patch.
@@ -128,26 +130,26 @@ impl Space {
         patched.with_context(|| format!("patch the status of {name}: {patch}"))
     }
 
-    /// Deletes an object by its kind's own propagation policy.
+    /// Deletes an object with the default propagation policy of its kind.
     pub async fn delete<K: Namespaced>(&self, name: &str) -> Result<()> {
         self.api::<K>().delete(name, &DeleteParams::default()).await.with_context(|| format!("delete {name}"))?;
         Ok(())
     }
 
-    /// Sets the scale of a workload.
+    /// Sets the number of replicas of a workload.
     pub async fn scale<K: Namespaced>(&self, name: &str, replicas: i32) -> Result<()> {
         self.patch::<K>(name, json!({"spec": {"replicas": replicas}})).await?;
         Ok(())
     }
 
-    /// Pods with the label `app=<app>` that are not being deleted and have not ended.
+    /// Returns the pods with the label `app=<app>` that are not being deleted and have not ended.
     pub async fn pods(&self, app: &str) -> Result<Vec<Pod>> {
         let mut pods = self.list::<Pod>(app).await?;
         pods.retain(crate::objects::is_active);
         Ok(pods)
     }
 
-    /// Counts of the events about an object: `<type> <reason> <message>` to how often.
+    /// Returns the number of events about an object by `<type> <reason> <message>`.
     pub async fn events(&self, about: &str) -> Result<BTreeMap<String, i32>> {
         let mut counts = BTreeMap::new();
         for event in self.list::<Event>("").await? {

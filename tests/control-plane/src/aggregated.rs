@@ -1,4 +1,4 @@
-//! Aggregated APIs that misbehave: an HTTPS server behind APIServices, one group for each way.
+//! Aggregated APIs that misbehave: an HTTPS server behind APIServices, one group for each kind of misbehaviour.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use crate::{ControlPlane, Identity};
 pub enum Misbehaviour {
     /// A list that never ends: objects arrive for as long as a client reads.
     Endless,
-    /// A response of which nothing but the head arrives.
+    /// A response of which only the head arrives.
     Silent,
     /// A response after a minute.
     Slow,
     /// An internal error.
     Error,
-    /// A success with a text that is no list.
+    /// Status 200 with a body that is not a list.
     Nonsense,
     /// A list whose object is nested 20,000 levels deep.
     Deep,
@@ -39,25 +39,25 @@ impl Misbehaviour {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Endless, Self::Silent, Self::Slow, Self::Error, Self::Nonsense, Self::Deep];
 
-    /// The API group that behaves so.
+    /// Returns the API group with this misbehaviour.
     pub fn group(self) -> String {
         format!("{self:?}.hostile.example.com").to_lowercase()
     }
 }
 
-/// How long the API server may take to find the groups.
+/// Maximum time until the API server discovers the groups.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Delay of a slow response: as long as the API server waits for most requests.
-const SLOW: Duration = Duration::from_secs(60);
+const SLOW_DELAY: Duration = Duration::from_secs(60);
 /// Pause between objects of an endless list.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Levels of a nested object.
-const LEVELS: usize = 20_000;
+const NESTING: usize = 20_000;
 
 /// Serves all groups to a control plane, until the async runtime of the caller ends.
 ///
 /// # Errors
-/// When the API server does not find the groups.
+/// If the API server does not discover the groups.
 pub async fn serve(cluster: &ControlPlane) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
@@ -65,15 +65,15 @@ pub async fn serve(cluster: &ControlPlane) -> Result<()> {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
-            // A client that disconnects repeats its request.
-            tokio::spawn(async move { converse(&acceptor, stream).await.ok() });
+            // An error is a client that has disconnected; it repeats its request.
+            tokio::spawn(async move { serve_connection(&acceptor, stream).await.ok() });
         }
     });
     register(&cluster.client(Identity::Admin).await?, port).await
 }
 
-/// Answers requests of one connection until it ends.
-async fn converse(acceptor: &TlsAcceptor, stream: TcpStream) -> Result<()> {
+/// Responds to the requests of one connection until it is closed.
+async fn serve_connection(acceptor: &TlsAcceptor, stream: TcpStream) -> Result<()> {
     let mut stream = acceptor.accept(stream).await?;
     let mut read = Vec::new();
     loop {
@@ -92,8 +92,8 @@ async fn converse(acceptor: &TlsAcceptor, stream: TcpStream) -> Result<()> {
 async fn respond(stream: &mut TlsStream<TcpStream>, path: &str) -> Result<()> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let group = parts.get(1).copied().unwrap_or_default();
-    let Some(misbehaviour) = Misbehaviour::ALL.into_iter().find(|way| way.group() == group) else {
-        return whole(stream, "404 Not Found", "404 page not found").await;
+    let Some(misbehaviour) = Misbehaviour::ALL.into_iter().find(|kind| kind.group() == group) else {
+        return write_response(stream, "404 Not Found", "404 page not found").await;
     };
     if parts.len() <= 3 {
         let list = json!({
@@ -101,23 +101,23 @@ async fn respond(stream: &mut TlsStream<TcpStream>, path: &str) -> Result<()> {
             "resources": [{"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing",
                 "verbs": ["get", "list", "watch", "create", "delete", "deletecollection", "patch", "update"]}],
         });
-        return whole(stream, "200 OK", &list.to_string()).await;
+        return write_response(stream, "200 OK", &list.to_string()).await;
     }
     let start = format!(
         "{{\"kind\":\"ThingList\",\"apiVersion\":\"{group}/v1\",\"metadata\":{{\"resourceVersion\":\"1\"}},\"items\":["
     );
     match misbehaviour {
-        Misbehaviour::Error => whole(stream, "500 Internal Server Error", "out of order").await,
-        Misbehaviour::Nonsense => whole(stream, "200 OK", "<html>Hello</html>").await,
+        Misbehaviour::Error => write_response(stream, "500 Internal Server Error", "out of order").await,
+        Misbehaviour::Nonsense => write_response(stream, "200 OK", "<html>Hello</html>").await,
         Misbehaviour::Slow => {
-            sleep(SLOW).await;
-            whole(stream, "200 OK", &format!("{start}]}}")).await
+            sleep(SLOW_DELAY).await;
+            write_response(stream, "200 OK", &format!("{start}]}}")).await
         }
         Misbehaviour::Deep => {
-            let (open, close) = ("{\"a\":".repeat(LEVELS), "}".repeat(LEVELS));
+            let (open, close) = ("{\"a\":".repeat(NESTING), "}".repeat(NESTING));
             let item =
                 format!("{{\"metadata\":{{\"name\":\"deep\",\"namespace\":\"default\"}},\"spec\":{open}1{close}}}");
-            whole(stream, "200 OK", &format!("{start}{item}]}}")).await
+            write_response(stream, "200 OK", &format!("{start}{item}]}}")).await
         }
         Misbehaviour::Silent => {
             chunk_head(stream).await?;
@@ -136,7 +136,7 @@ async fn respond(stream: &mut TlsStream<TcpStream>, path: &str) -> Result<()> {
     }
 }
 
-async fn whole(stream: &mut TlsStream<TcpStream>, code: &str, body: &str) -> Result<()> {
+async fn write_response(stream: &mut TlsStream<TcpStream>, code: &str, body: &str) -> Result<()> {
     let length = body.len();
     let head = format!("HTTP/1.1 {code}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(format!("{head}{body}").as_bytes()).await?;
@@ -164,7 +164,7 @@ async fn register(client: &Client, port: u16) -> Result<()> {
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     services.create(&PostParams::default(), &serde_json::from_value(service)?).await.context("create the Service")?;
     let apis: Api<APIService> = Api::all(client.clone());
-    let names: Arc<[String]> = Misbehaviour::ALL.iter().map(|way| way.group()).collect();
+    let names: Arc<[String]> = Misbehaviour::ALL.iter().map(|kind| kind.group()).collect();
     for group in &*names {
         let api = json!({
             "metadata": {"name": format!("v1.{group}")},

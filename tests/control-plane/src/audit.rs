@@ -1,15 +1,15 @@
 //! Requests of managers to the API server, counted from its audit log.
 //!
 //! The log holds the requests of the controller manager and of its
-//! controllers' service accounts, whichever implementation sends them.
+//! controllers' service accounts, from any implementation.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Logs the managers' identities only. A watch is logged when it starts, as it
-/// may not end before the test does.
+/// Logs only the requests of the managers' identities. A watch is logged when it starts, because it may outlast the
+/// test.
 pub(crate) const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -21,7 +21,7 @@ rules:
 - level: None
 ";
 
-/// One kind of request. It orders by its fields, first to last.
+/// A kind of request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
     /// The user name, for instance
@@ -55,7 +55,7 @@ pub fn count(log: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Returns the request of an event that counts: a watch's start and any other request's end.
+/// Returns the request of an event, if the event counts: the start of a watch, or the end of any other request.
 fn request(event: &Value) -> Option<Request> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let verb = text("/verb");

@@ -1,8 +1,8 @@
 //! Scripts for fake kubelets: one annotation decides the behaviour of a pod or a node.
 //!
 //! Without it, a pod bound to a node is soon Running and Ready, a Job's pod then succeeds, and a deleted pod is removed
-//! immediately. A pod template carries the annotation to its pods, and changing it on an existing object changes its
-//! behaviour from then on.
+//! immediately. Pods get the annotation from their template. A change of the annotation on an existing object changes
+//! its behaviour from then on.
 
 /// The annotation whose value is one of this module's other constants.
 pub const BEHAVIOUR: &str = "test.kcm/behaviour";
@@ -10,10 +10,10 @@ pub const BEHAVIOUR: &str = "test.kcm/behaviour";
 /// The exit code (a decimal number, default 1) of a pod that is to [`FAIL`].
 pub const EXIT_CODE: &str = "test.kcm/exit-code";
 
-/// Pod: every container ends with [`EXIT_CODE`], the phase becomes Failed.
+/// Pod: every container exits with [`EXIT_CODE`], the phase becomes Failed.
 pub const FAIL: &str = "fail";
 
-/// Pod: every container ends with exit code 0, the phase becomes Succeeded, for any owner of the pod.
+/// Pod: every container exits with code 0, the phase becomes Succeeded, for any owner of the pod.
 pub const SUCCEED: &str = "succeed";
 
 /// Pod: stays Pending on its node.

@@ -23,10 +23,10 @@ use crate::{Identity, audit, flags, nodes, proxy, removal};
 /// Maximum time for a start on a busy host.
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
-/// How long a process may take to end in an orderly way.
+/// Maximum time of a process between SIGTERM and its exit.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Period of checks of a process whose end is awaited.
+/// Interval between checks for the exit of a process.
 const WAIT_PERIOD: Duration = Duration::from_millis(100);
 
 /// Number of attempts with another port if another process took the first.
@@ -35,13 +35,13 @@ const PORT_ATTEMPTS: u32 = 5;
 /// The script of the fake kubelets.
 const STAGES: &str = include_str!("../data/stages.yaml");
 
-/// A role that the API server creates late among those that managers need.
+/// One of the last roles that the API server creates at its start: once it exists, managers have theirs.
 const BOOTSTRAP_ROLE: &str = "system:controller:deployment-controller";
 
 /// Options of a control plane.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Fake nodes to begin with, called `node-0` and so on. Default 0.
+    /// Initial number of fake nodes, which are called `node-0` and so on. Default 0.
     pub nodes: u32,
     /// Log the managers' requests, for [`ControlPlane::audit_counts`]. Default
     /// false.
@@ -56,6 +56,8 @@ pub struct Options {
     pub network: Option<Network>,
     /// Additional flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
+    /// Additional flags for the scheduler, in the same form.
+    pub extra_scheduler_flags: Vec<String>,
 }
 
 /// A network namespace for a control plane that real kubelets connect to.
@@ -82,12 +84,13 @@ impl Default for Options {
             node_lease_seconds: 40,
             network: None,
             extra_apiserver_flags: Vec::new(),
+            extra_scheduler_flags: Vec::new(),
         }
     }
 }
 
-/// A running control plane. Dropping it ends its processes and removes its
-/// folder; so does any other end of the process that owns it.
+/// A running control plane. Dropping it kills its processes and removes its
+/// folder; so does any exit of the process that owns it.
 ///
 /// With `KEEP_CONTROL_PLANE=1` in the environment the folder stays, with the
 /// log of each process as `<name>.log`.
@@ -121,7 +124,7 @@ impl ControlPlane {
         let mut attempt = 1;
         let cluster = loop {
             match Self::launch(assets.clone(), &options).await {
-                Err(error) if attempt < PORT_ATTEMPTS && port_was_taken(&error) => attempt += 1,
+                Err(error) if attempt < PORT_ATTEMPTS && is_port_in_use(&error) => attempt += 1,
                 other => break other?,
             }
         };
@@ -159,10 +162,11 @@ impl ControlPlane {
         cluster.until_ready().await?;
         if options.scheduler {
             let kubeconfig = cluster.kubeconfig(Identity::Scheduler)?;
-            cluster.start_program(Program::KubeScheduler, &flags::scheduler(&kubeconfig))?;
+            let flags = flags::scheduler(&kubeconfig, options);
+            cluster.start_program(Program::KubeScheduler, &flags)?;
         }
         if options.kwok {
-            removal::bind_to_wishes(&cluster.client(Identity::Admin).await?).await?;
+            removal::restrict_deletions(&cluster.client(Identity::Admin).await?).await?;
             let kubelets = Identity::User { name: removal::KUBELETS.into(), groups: vec!["system:masters".into()] };
             let kubeconfig = cluster.kubeconfig(kubelets)?;
             let stages = pki::write(&folder, "stages.yaml", STAGES)?;
@@ -246,22 +250,22 @@ impl ControlPlane {
         self.pki.path("sa.key")
     }
 
-    /// Returns the kubeconfig of an identity, with its client certificate inline; made the first time. Fails if a user
-    /// has more than two groups.
+    /// Returns the kubeconfig of an identity, with its client certificate inline; created the first time. Fails if a
+    /// user has more than two groups.
     pub fn kubeconfig(&self, identity: Identity) -> Result<PathBuf> {
         let path = self.folder().join(identity.file_name());
         if path.exists() {
             return Ok(path);
         }
         let text = self.pki.kubeconfig(&self.server(), &identity)?;
-        // A concurrent reader must find the whole file.
+        // A rename, so that a concurrent reader never reads an incomplete file.
         let mut file = tempfile::NamedTempFile::new_in(self.folder()).context("make a kubeconfig")?;
         file.write_all(text.as_bytes()).context("write a kubeconfig")?;
         file.persist(&path).with_context(|| format!("write {}", path.display()))?;
         Ok(path)
     }
 
-    /// Returns a client of an identity that never repeats a request by itself.
+    /// Returns a client of an identity. It never retries a request.
     ///
     /// It works only in the async runtime that it was created in: tests that share a control plane need one client
     /// each.
@@ -290,7 +294,7 @@ impl ControlPlane {
         nodes::stop(&self.client(Identity::Admin).await?, name).await
     }
 
-    /// Resumes a stopped fake kubelet; it takes a renewal's time.
+    /// Resumes a stopped fake kubelet; this takes as long as the interval of renewals.
     pub async fn resume_node(&self, name: &str) -> Result<()> {
         nodes::resume(&self.client(Identity::Admin).await?, name).await
     }
@@ -326,22 +330,22 @@ impl ControlPlane {
         String::from_utf8(output.stdout).with_context(command)
     }
 
-    /// Runs another program (such as a manager) together with the control plane's own, so that it ends with them:
+    /// Runs another program (such as a manager), which is killed together with the control plane's own:
     /// `name` is unique, its output goes to `<name>.log`, and kubeconfigs are in its working folder. Returns its
     /// process ID.
     pub fn run(&self, name: &str, program: &Path, arguments: &[String]) -> Result<u32> {
         self.processes.start(name, program, arguments)
     }
 
-    /// Kills (SIGKILL) a process by its name and waits for its end: one that
+    /// Kills (SIGKILL) a process by its name and waits for its exit: one that
     /// was [`run`](Self::run), or `kube-scheduler`, `kwok`, `kube-apiserver`,
     /// `etcd`. The name is free again.
     pub fn kill(&self, name: &str) -> Result<()> {
         self.processes.kill(name)
     }
 
-    /// Terminates (SIGTERM) a process by its name, as an orderly end, and waits for its end. It is killed if it takes
-    /// longer than half a minute.
+    /// Terminates (SIGTERM) a process by its name, and waits for its exit. It is killed if it takes longer than half a
+    /// minute.
     pub async fn stop(&self, name: &str) -> Result<()> {
         let mut child = self.processes.terminate(name)?;
         let deadline = Instant::now() + STOP_DEADLINE;
@@ -354,10 +358,10 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Waits until a process that was [`run`](Self::run) ends by itself. The name is free again.
+    /// Waits until a process that was [`run`](Self::run) exits. The name is free again.
     ///
-    /// Fails if another process ends before it, or the time is up: then it is killed, and processes that it has started
-    /// end with the control plane.
+    /// Fails if another process exits before it, or after `time`: it is killed in these cases, and its children are
+    /// killed with the control plane.
     pub async fn wait(&self, name: &str, time: Duration) -> Result<ExitStatus> {
         let mut child = self.processes.release(name)?;
         let deadline = Instant::now() + time;
@@ -378,7 +382,7 @@ impl ControlPlane {
         }
     }
 
-    /// Fails with its last output if a process has ended by itself.
+    /// Fails if a process has exited, with the last lines of its log.
     pub fn check(&self) -> Result<()> {
         self.processes.check()
     }
@@ -392,8 +396,8 @@ impl ControlPlane {
         self.folder().join("audit.log")
     }
 
-    /// Returns the size of the audit log in bytes: a mark to count from. Fails unless the control plane was started
-    /// with `audit`.
+    /// Returns the size of the audit log in bytes: a position for [`ControlPlane::audit_counts`]. Fails unless the
+    /// control plane was started with `audit`.
     pub fn audit_position(&self) -> Result<u64> {
         if !self.audit {
             bail!("the control plane keeps no audit log: start it with Options {{ audit: true, .. }}");
@@ -406,7 +410,7 @@ impl ControlPlane {
 
     /// Returns the managers' requests since a position (0: since the start).
     ///
-    /// A request is in the log by the time of its response. Fails unless the control plane was started with `audit`.
+    /// A request is in the log before its response is sent. Fails unless the control plane was started with `audit`.
     pub fn audit_counts(&self, since: u64) -> Result<audit::Counts> {
         if self.audit_position()? == 0 {
             return Ok(audit::Counts::new());
@@ -420,7 +424,7 @@ impl ControlPlane {
     }
 }
 
-fn port_was_taken(error: &anyhow::Error) -> bool {
+fn is_port_in_use(error: &anyhow::Error) -> bool {
     format!("{error:#}").contains("address already in use")
 }
 

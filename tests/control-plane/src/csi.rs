@@ -1,4 +1,4 @@
-//! CSI drivers for tests, each with the sidecars that run beside every CSI driver of a cluster: csi-provisioner,
+//! CSI drivers for tests, each with the sidecars that run next to every CSI driver of a cluster: csi-provisioner,
 //! csi-attacher and csi-resizer.
 //!
 //! The driver keeps its volumes in memory. It logs each creation, attachment, detachment, expansion and deletion, and
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::assets::{self, Program};
 use crate::{ControlPlane, Identity};
 
-/// How long the driver may take to listen on its socket.
+/// Maximum time until the driver listens on its socket.
 const SOCKET_DEADLINE: Duration = Duration::from_secs(30);
 
 const SIDECARS: [Program; 3] = [Program::CsiProvisioner, Program::CsiAttacher, Program::CsiResizer];
@@ -41,10 +41,10 @@ impl Driver {
     pub async fn start(cluster: &ControlPlane, name: &str, flags: &[&str]) -> Result<Self> {
         let programs = spawn_blocking(assets::csi).await??;
         let socket = cluster.folder().join(format!("{name}.sock"));
-        let process = process(Program::CsiDriver, name);
+        let driver = process_name(Program::CsiDriver, name);
         let mut arguments = vec![format!("--socket={}", socket.display()), format!("--name={name}")];
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        cluster.run(&process, programs.path(Program::CsiDriver)?, &arguments)?;
+        cluster.run(&driver, programs.path(Program::CsiDriver)?, &arguments)?;
         let deadline = Instant::now() + SOCKET_DEADLINE;
         while !socket.exists() {
             cluster.check()?;
@@ -61,9 +61,9 @@ impl Driver {
                 "--kube-api-qps=200".to_owned(),
                 "--kube-api-burst=400".to_owned(),
             ];
-            cluster.run(&self::process(sidecar, name), programs.path(sidecar)?, &arguments)?;
+            cluster.run(&process_name(sidecar, name), programs.path(sidecar)?, &arguments)?;
         }
-        Ok(Self { name: name.to_owned(), log: cluster.log(&process) })
+        Ok(Self { name: name.to_owned(), log: cluster.log(&driver) })
     }
 
     /// Returns its name, the provisioner of its StorageClasses.
@@ -96,26 +96,26 @@ impl Driver {
     /// When one of them cannot be killed.
     pub fn stop(self, cluster: &ControlPlane) -> Result<()> {
         for program in SIDECARS.into_iter().chain([Program::CsiDriver]) {
-            cluster.kill(&process(program, &self.name))?;
+            cluster.kill(&process_name(program, &self.name))?;
         }
         Ok(())
     }
 }
 
 /// Returns the name of a process that belongs to a driver.
-fn process(program: Program, driver: &str) -> String {
+fn process_name(program: Program, driver: &str) -> String {
     format!("{}-{driver}", program.file_name())
 }
 
 /// Returns the events in a driver's log, whose lines begin with a date and a time. The last line may be incomplete.
 fn events(log: &str) -> Vec<String> {
     const VERBS: [&str; 6] = ["create", "attach", "detach", "expand", "delete", VIOLATION];
-    let whole = log.rfind('\n').map_or("", |end| &log[..end]);
+    let complete = log.rfind('\n').map_or("", |end| &log[..end]);
     let event = |line: &str| {
         let text = line.splitn(3, ' ').nth(2)?;
         VERBS.contains(&text.split(' ').next()?).then(|| text.to_owned())
     };
-    whole.lines().filter_map(event).collect()
+    complete.lines().filter_map(event).collect()
 }
 
 #[cfg(test)]

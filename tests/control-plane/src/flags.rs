@@ -1,7 +1,7 @@
 //! The command line of each process: pure functions from paths and options.
 //!
-//! A flag that is not needed on one host without a network has kubeadm's value or the program's own default, so that
-//! managers use the same API server as in production.
+//! Except for what a single host requires, flags have kubeadm's values or the programs' defaults, so that managers use
+//! the same API server as in production.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
 /// The cluster address of the API server itself: the range's first.
 pub(crate) const SERVICE_ADDRESS: &str = "10.96.0.1";
 
-/// The socket of etcd in a control plane's folder; not a port, which another process could take.
-const ETCD_SOCKET: &str = "etcd.sock";
+/// The socket of etcd in a control plane's folder. A port could be in use by another process.
+pub(crate) const ETCD_SOCKET: &str = "etcd.sock";
 
 fn etcd_url(folder: &Path, socket: &str) -> String {
     format!("unix://{}", folder.join(socket).display())
@@ -29,7 +29,7 @@ fn path(path: impl AsRef<Path>) -> String {
     path.as_ref().display().to_string()
 }
 
-/// Returns the arguments of etcd, without fsync: its data is worthless after the test.
+/// Returns the arguments of etcd, without fsync: its data is not needed after the test.
 pub(crate) fn etcd(folder: &Path) -> Vec<String> {
     let (clients, peers) = (etcd_url(folder, ETCD_SOCKET), etcd_url(folder, "etcd-peer.sock"));
     flags([
@@ -54,31 +54,31 @@ pub(crate) fn apiserver(
     audit: Option<(&Path, &Path)>,
     options: &Options,
 ) -> Vec<String> {
-    let file = |name: &str| path(pki.path(name));
+    let pki_file = |name: &str| path(pki.path(name));
     let issuer = "https://kubernetes.default.svc.cluster.local";
     let mut all = flags([
         ("etcd-servers", etcd_url(folder, ETCD_SOCKET)),
         ("secure-port", port.to_string()),
         ("service-cluster-ip-range", SERVICE_RANGE.into()),
-        ("tls-cert-file", file("apiserver.crt")),
-        ("tls-private-key-file", file("apiserver.key")),
-        ("client-ca-file", file("ca.crt")),
+        ("tls-cert-file", pki_file("apiserver.crt")),
+        ("tls-private-key-file", pki_file("apiserver.key")),
+        ("client-ca-file", pki_file("ca.crt")),
         ("service-account-issuer", issuer.into()),
-        ("service-account-key-file", file("sa.pub")),
-        ("service-account-signing-key-file", file("sa.key")),
-        ("requestheader-client-ca-file", file("front-proxy-ca.crt")),
+        ("service-account-key-file", pki_file("sa.pub")),
+        ("service-account-signing-key-file", pki_file("sa.key")),
+        ("requestheader-client-ca-file", pki_file("front-proxy-ca.crt")),
         ("requestheader-allowed-names", FRONT_PROXY_CLIENT.into()),
         ("requestheader-username-headers", "X-Remote-User".into()),
         ("requestheader-group-headers", "X-Remote-Group".into()),
         ("requestheader-extra-headers-prefix", "X-Remote-Extra-".into()),
-        ("proxy-client-cert-file", file("front-proxy-client.crt")),
-        ("proxy-client-key-file", file("front-proxy-client.key")),
+        ("proxy-client-cert-file", pki_file("front-proxy-client.crt")),
+        ("proxy-client-key-file", pki_file("front-proxy-client.key")),
         ("authorization-mode", "Node,RBAC".into()),
         ("enable-bootstrap-token-auth", "true".into()),
         ("allow-privileged", "true".into()),
         ("profiling", "false".into()),
     ]);
-    all.extend(listening(pki, options.network.as_ref()));
+    all.extend(network_flags(pki, options.network.as_ref()));
     if let Some((policy, log)) = audit {
         all.extend(flags([
             ("audit-policy-file", path(policy)),
@@ -91,13 +91,13 @@ pub(crate) fn apiserver(
     all
 }
 
-/// Where the API server listens, and how it calls kubelets if there are real ones.
-fn listening(pki: &Pki, network: Option<&Network>) -> Vec<String> {
+/// Returns the flags for the API server's addresses, and for calls of real kubelets.
+fn network_flags(pki: &Pki, network: Option<&Network>) -> Vec<String> {
     let Some(network) = network else {
         return flags([
             ("bind-address", "127.0.0.1".into()),
             ("advertise-address", "127.0.0.1".into()),
-            // Endpoints may not contain a loopback address, so that there are none to maintain.
+            // Endpoints must not contain a loopback address, so the Service `kubernetes` gets none.
             ("endpoint-reconciler-type", "none".into()),
         ]);
     };
@@ -114,13 +114,15 @@ fn listening(pki: &Pki, network: Option<&Network>) -> Vec<String> {
 }
 
 /// Returns the arguments of a single scheduler that serves no port.
-pub(crate) fn scheduler(kubeconfig: &Path) -> Vec<String> {
-    flags([
+pub(crate) fn scheduler(kubeconfig: &Path, options: &Options) -> Vec<String> {
+    let mut all = flags([
         ("kubeconfig", path(kubeconfig)),
         ("leader-elect", "false".into()),
         ("secure-port", "0".into()),
         ("profiling", "false".into()),
-    ])
+    ]);
+    all.extend(options.extra_scheduler_flags.iter().cloned());
+    all
 }
 
 /// Returns the arguments of the fake kubelets of all nodes, with the script in `stages`.

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// A user and its groups, proven by a client certificate as kubeadm makes it.
+/// A user and its groups, authenticated by a client certificate like those of kubeadm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// `kubernetes-admin` of `system:masters`: may do everything.
@@ -21,7 +21,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// Returns the user name that the API server sees.
+    /// Returns the user name that the API server authenticates.
     pub fn user(&self) -> &str {
         match self {
             Identity::Admin => "kubernetes-admin",
@@ -31,7 +31,7 @@ impl Identity {
         }
     }
 
-    /// Returns the groups that the API server sees, `system:authenticated` excepted.
+    /// Returns the groups that the API server authenticates, except `system:authenticated`.
     pub fn groups(&self) -> Vec<&str> {
         match self {
             Identity::Admin => vec!["system:masters"],
@@ -55,9 +55,9 @@ impl Identity {
     }
 }
 
-/// Returns a kubeconfig with everything inline, so that the file alone is enough.
+/// Returns a kubeconfig with certificates and key inline.
 ///
-/// `server` is a URL; the others are PEM, base64-encoded again.
+/// `server` is a URL; certificates and key are base64 of PEM.
 pub(crate) fn kubeconfig(server: &str, user: &str, ca: &str, certificate: &str, key: &str) -> String {
     let user = serde_json::Value::from(user);
     format!(

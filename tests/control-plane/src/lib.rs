@@ -33,6 +33,7 @@ mod pki;
 mod processes;
 pub mod proxy;
 mod removal;
+mod stored;
 
 pub use cluster::{ControlPlane, Network, Options};
 pub use identity::Identity;

@@ -1,4 +1,4 @@
-//! The metrics APIs, served as by an adapter: an HTTPS server behind APIServices, whose metrics tests set.
+//! The metrics APIs, served like by a metrics adapter: an HTTPS server behind APIServices, with metrics that tests set.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{ControlPlane, Identity};
 
-/// Groups, their versions, and their resources.
+/// Groups with their version, resource and kind.
 const GROUPS: [(&str, &str, &str, &str); 3] = [
     ("metrics.k8s.io", "v1beta1", "pods", "PodMetrics"),
     ("custom.metrics.k8s.io", "v1beta2", "fleets.example.com/length", "MetricValueList"),
@@ -28,7 +28,7 @@ const GROUPS: [(&str, &str, &str, &str); 3] = [
 /// Maximum time until the API server accepts them.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The metrics, by namespace and name, as quantities. Resources apply to each pod.
+/// The metrics, by namespace and name, as quantities. `cpu` and `memory` are the usage of each pod.
 #[derive(Default)]
 pub struct Metrics(Mutex<HashMap<(String, String), String>>);
 
@@ -42,12 +42,12 @@ impl Metrics {
         let port = listener.local_addr()?.port();
         let (acceptor, client) = (acceptor()?, cluster.client(Identity::Admin).await?);
         let metrics = Arc::new(Self::default());
-        let (served, asking) = (metrics.clone(), client.clone());
+        let (source, pod_client) = (metrics.clone(), client.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, served, asking) = (acceptor.clone(), served.clone(), asking.clone());
+                let (acceptor, source, pod_client) = (acceptor.clone(), source.clone(), pod_client.clone());
                 // A client that disconnects will retry.
-                tokio::spawn(async move { converse(&acceptor, stream, &served, &asking).await.ok() });
+                tokio::spawn(async move { serve_connection(&acceptor, stream, &source, &pod_client).await.ok() });
             }
         });
         register(&client, port).await?;
@@ -66,12 +66,13 @@ impl Metrics {
     }
 
     /// Returns the response for a path; `None` if there is none.
-    async fn answer(&self, client: &Client, path: &str, query: &str) -> Result<Option<Value>> {
+    async fn response_for(&self, client: &Client, path: &str, query: &str) -> Result<Option<Value>> {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let now = jiff::Timestamp::now().to_string();
         Ok(match parts[..] {
             ["apis", group, version] => {
-                let group = GROUPS.iter().find(|(name, known, ..)| (*name, *known) == (group, version));
+                let group =
+                    GROUPS.iter().find(|(name, served_version, ..)| (*name, *served_version) == (group, version));
                 group.map(|(group, version, resource, kind)| {
                     json!({
                         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{group}/{version}"),
@@ -84,7 +85,7 @@ impl Metrics {
                 let selector =
                     query.split('&').find_map(|pair| pair.strip_prefix("labelSelector=")).unwrap_or_default();
                 let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-                let pods = pods.list(&ListParams::default().labels(&decoded(selector)).match_any()).await?;
+                let pods = pods.list(&ListParams::default().labels(&decode_form(selector)).match_any()).await?;
                 let [cpu, memory] = ["cpu", "memory"].map(|resource| self.get(namespace, resource));
                 if cpu.is_none() && memory.is_none() {
                     return Ok(None);
@@ -120,11 +121,11 @@ impl Metrics {
 /// `ConvertSelectorToLabelsMap`, which accepts nothing else.
 fn has_only_equalities(query: &str) -> bool {
     let selector = query.split('&').find_map(|pair| pair.strip_prefix("labelSelector=")).unwrap_or_default();
-    let selector = decoded(selector);
+    let selector = decode_form(selector);
     selector.is_empty() || selector.split(',').all(|one| one.split('=').count() == 2 && !one.contains(' '))
 }
 
-fn decoded(text: &str) -> String {
+fn decode_form(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -149,18 +150,18 @@ fn decoded(text: &str) -> String {
 }
 
 pub(crate) fn acceptor() -> Result<TlsAcceptor> {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)?;
+        .with_single_cert(vec![certified.cert.der().clone()], key)?;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Responds to the requests of one connection until it ends.
-async fn converse(acceptor: &TlsAcceptor, stream: TcpStream, served: &Metrics, client: &Client) -> Result<()> {
+async fn serve_connection(acceptor: &TlsAcceptor, stream: TcpStream, source: &Metrics, client: &Client) -> Result<()> {
     let mut stream = acceptor.accept(stream).await?;
     let mut read = Vec::new();
     loop {
@@ -173,8 +174,8 @@ async fn converse(acceptor: &TlsAcceptor, stream: TcpStream, served: &Metrics, c
         read.clear();
         let target = head.split(' ').nth(1).context("no target")?;
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let (code, body) = match served.answer(client, path, query).await? {
-            Some(answer) => ("200 OK", answer.to_string()),
+        let (code, body) = match source.response_for(client, path, query).await? {
+            Some(response) => ("200 OK", response.to_string()),
             None => ("404 Not Found", "404 page not found".to_owned()),
         };
         let length = body.len();

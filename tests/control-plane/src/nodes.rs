@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 /// Number of concurrent creations of nodes.
-const AT_ONCE: usize = 16;
+const CONCURRENT_CREATIONS: usize = 16;
 
 /// The taint that admission adds to every new node, until a node-lifecycle controller finds it Ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -28,7 +28,7 @@ pub(crate) async fn add(client: &kube::Client, n: u32, prefix: &str) -> Result<V
     let names: Vec<String> = (0..n).map(|index| format!("{prefix}-{index}")).collect();
     stream::iter(&names)
         .map(Ok::<_, anyhow::Error>)
-        .try_for_each_concurrent(AT_ONCE, |name| {
+        .try_for_each_concurrent(CONCURRENT_CREATIONS, |name| {
             let api = &api;
             async move {
                 let node = node(name)?;
@@ -39,17 +39,17 @@ pub(crate) async fn add(client: &kube::Client, n: u32, prefix: &str) -> Result<V
         .await?;
 
     let deadline = Instant::now() + Duration::from_secs(30) + Duration::from_millis(50) * n;
-    let mut waiting: BTreeSet<&String> = names.iter().collect();
-    while !waiting.is_empty() {
+    let mut not_usable: BTreeSet<&String> = names.iter().collect();
+    while !not_usable.is_empty() {
         if Instant::now() > deadline {
-            bail!("{} of {n} nodes are not Ready, for instance {:?}", waiting.len(), waiting.first());
+            bail!("{} of {n} nodes are not Ready, for instance {:?}", not_usable.len(), not_usable.first());
         }
         let nodes = api.list(&ListParams::default()).await.context("list nodes")?;
         for node in nodes.iter().filter(|node| is_ready(node)) {
-            if let Some(name) = node.metadata.name.as_ref().filter(|name| waiting.contains(name))
-                && open(&api, node).await?
+            if let Some(name) = node.metadata.name.as_ref().filter(|name| not_usable.contains(name))
+                && remove_taint(&api, node).await?
             {
-                waiting.remove(name);
+                not_usable.remove(name);
             }
         }
         sleep(Duration::from_millis(100)).await;
@@ -57,16 +57,16 @@ pub(crate) async fn add(client: &kube::Client, n: u32, prefix: &str) -> Result<V
     Ok(names)
 }
 
-/// Removes admission's taint from a Ready node; returns false if the node has changed since, as it does in its first
-/// moments.
-async fn open(api: &Api<Node>, node: &Node) -> Result<bool> {
+/// Removes admission's taint from a Ready node. Returns false if the node has changed since it was read, which is
+/// common for a new node.
+async fn remove_taint(api: &Api<Node>, node: &Node) -> Result<bool> {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    let (closing, others): (Vec<_>, Vec<_>) = taints.partition(|taint| taint.key == NOT_READY);
-    if closing.is_empty() {
+    let (not_ready, other_taints): (Vec<_>, Vec<_>) = taints.partition(|taint| taint.key == NOT_READY);
+    if not_ready.is_empty() {
         return Ok(true);
     }
     let (name, version) = (node.metadata.name.as_deref().unwrap_or_default(), &node.metadata.resource_version);
-    let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": others } });
+    let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": other_taints } });
     match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(refusal)) if refusal.code == 409 => Ok(false),
@@ -79,15 +79,15 @@ async fn open(api: &Api<Node>, node: &Node) -> Result<bool> {
 pub(crate) async fn stop(client: &kube::Client, name: &str) -> Result<()> {
     let now = MicroTime(jiff::Timestamp::now());
     let spec = json!({ "holderIdentity": "nobody", "leaseDurationSeconds": 24 * 60 * 60, "renewTime": now });
-    hold(client, name, spec).await
+    patch_lease(client, name, spec).await
 }
 
 /// Releases a node's lease.
 pub(crate) async fn resume(client: &kube::Client, name: &str) -> Result<()> {
-    hold(client, name, json!({ "holderIdentity": null })).await
+    patch_lease(client, name, json!({ "holderIdentity": null })).await
 }
 
-async fn hold(client: &kube::Client, name: &str, spec: serde_json::Value) -> Result<()> {
+async fn patch_lease(client: &kube::Client, name: &str, spec: serde_json::Value) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES);
     let patch = Patch::Merge(json!({ "spec": spec }));
     leases.patch(name, &PatchParams::default(), &patch).await.with_context(|| format!("patch the lease of {name}"))?;
@@ -96,7 +96,7 @@ async fn hold(client: &kube::Client, name: &str, spec: serde_json::Value) -> Res
 
 /// Returns a node that registers with capacity for thousands of pods.
 fn node(name: &str) -> Result<Node> {
-    let room = json!({ "cpu": "128", "memory": "1Ti", "ephemeral-storage": "1Ti", "pods": "10000" });
+    let resources = json!({ "cpu": "128", "memory": "1Ti", "ephemeral-storage": "1Ti", "pods": "10000" });
     Ok(serde_json::from_value(json!({
         "metadata": {
             "name": name,
@@ -107,7 +107,7 @@ fn node(name: &str) -> Result<Node> {
                 "kubernetes.io/arch": "amd64",
             },
         },
-        "status": { "capacity": room, "allocatable": room },
+        "status": { "capacity": resources, "allocatable": resources },
     }))?)
 }
 

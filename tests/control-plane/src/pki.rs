@@ -23,7 +23,7 @@ const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
 /// The common name of the API server's proxy client.
 pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
 
-/// The common name that the API server calls kubelets with.
+/// The common name of the client certificate with which the API server calls kubelets.
 const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 /// A certificate authority and the folder with its certificates.
@@ -38,10 +38,10 @@ struct Authority {
 }
 
 impl Pki {
-    /// Makes the authorities, the API server's serving certificate, its client
+    /// Creates the authorities, the API server's serving certificate, its client
     /// certificate for kubelets, the service account keys and the front proxy's
-    /// client certificate in `folder`, which must exist. `address` is the API
-    /// server's, besides the loopback address.
+    /// client certificate in `folder`, which must exist. The serving certificate
+    /// is valid for `address`, besides the loopback address.
     pub(crate) fn create(folder: PathBuf, address: Option<Ipv4Addr>) -> Result<Self> {
         let authority = Authority::create(&folder, "ca", "kubernetes")?;
         let front_proxy = Authority::create(&folder, "front-proxy-ca", "front-proxy-ca")?;
@@ -113,16 +113,16 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
-        // rcgen keeps one value per kind of name; the kind given by number is a second one.
-        let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
-        if organizations.len() > kinds.len() {
+        // rcgen has only one value for each kind of name. The organization by its number counts as a second kind.
+        let name_kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
+        if organizations.len() > name_kinds.len() {
             bail!(
                 "{} groups given for {common_name:?}, but a certificate made here carries at most {}: drop some",
                 organizations.len(),
-                kinds.len()
+                name_kinds.len()
             );
         }
-        for (kind, organization) in kinds.into_iter().zip(organizations) {
+        for (kind, organization) in name_kinds.into_iter().zip(organizations) {
             params.distinguished_name.push(kind, *organization);
         }
         let key = KeyPair::generate().context("generate a key")?;

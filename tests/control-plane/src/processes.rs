@@ -1,10 +1,10 @@
-//! Processes and a folder that cannot outlive their owner, however it ends.
+//! Processes and a folder that are removed with their owner, also if it is killed.
 //!
 //! All processes join one process group. A shell outside that group, the
 //! reaper, reads from a pipe that only the owner can write to. When the owner
 //! drops the pipe, panics, exits or is killed, the kernel closes it: the reaper
-//! sees the end of its input, kills the group and removes the folder. There is
-//! no other way of shutting down, so the one that matters is always exercised.
+//! reads the end of its input, kills the group and removes the folder. An orderly
+//! shutdown uses the same path, so that every test exercises it.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::proxy;
 
-/// Arguments: the process group, the folder, `keep` or `remove`.
+/// The shell program of the reaper. Arguments: the process group, the folder, `keep` or `remove`.
 const REAPER: &str = r#"
 trap '' HUP INT TERM
 while read -r _; do :; done
@@ -31,8 +31,8 @@ until rm -rf -- "$2" || [ "$attempt" -eq 50 ]; do
 done
 "#;
 
-/// Reserves the process group's number. It outlives its owner for a moment, so that the reaper never kills a reused
-/// number.
+/// The shell program of the first process of the group. It exits some time after the owner, so that the group's number
+/// is not reused before the reaper kills the group.
 const ANCHOR: &str = "trap '' HUP INT TERM; while read -r _; do :; done; sleep 30";
 
 /// Number of log lines in an error.
@@ -41,7 +41,7 @@ const LAST_LINES: usize = 15;
 /// The running processes of one control plane and the folder they work in.
 pub(crate) struct Processes {
     folder: PathBuf,
-    /// The file of the network namespace that programs run in; the owner's without.
+    /// The file of the network namespace that programs run in; `None`: that of the owner.
     network: Option<PathBuf>,
     keep: bool,
     anchor: Child,
@@ -50,8 +50,8 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Makes a temporary folder, which is kept at the end if `keep`. Programs run in the network namespace of the file
-    /// `network`, or in the owner's.
+    /// Creates a temporary folder, which is kept at the end if `keep`. Programs run in the network namespace of the
+    /// file `network`, or in the owner's.
     pub(crate) fn new(keep: bool, network: Option<PathBuf>) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("control-plane-")
@@ -84,13 +84,13 @@ impl Processes {
         &self.folder
     }
 
-    /// Where the output of the process called `name` goes.
+    /// Returns the log file of a process.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.log"))
     }
 
     /// Starts a program under a `name` that no running process has, with both
-    /// outputs appended to its log. Answers the process id.
+    /// outputs appended to its log. Returns the process id.
     pub(crate) fn start(&self, name: &str, program: &Path, arguments: &[String]) -> Result<u32> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.iter().any(|(other, _)| other == name) {
@@ -112,7 +112,7 @@ impl Processes {
         Ok(id)
     }
 
-    /// Kills the process called `name` and waits for its end.
+    /// Kills the process called `name` and waits for its exit.
     pub(crate) fn kill(&self, name: &str) -> Result<()> {
         let mut child = self.release(name)?;
         child.kill().and_then(|()| child.wait()).with_context(|| format!("kill {name}"))?;
@@ -129,7 +129,7 @@ impl Processes {
         Ok(running.swap_remove(index).1)
     }
 
-    /// Asks the process called `name` to end, and releases it.
+    /// Sends SIGTERM to the process called `name`, and releases it.
     pub(crate) fn terminate(&self, name: &str) -> Result<Child> {
         let child = self.release(name)?;
         let process = Pid::from_raw(child.id().try_into()?).context("a process without a number")?;
@@ -137,7 +137,7 @@ impl Processes {
         Ok(child)
     }
 
-    /// Fails with the last lines of its log if a process has ended by itself.
+    /// Fails if a process has exited, with the last lines of its log.
     pub(crate) fn check(&self) -> Result<()> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, child) in running.iter_mut() {
@@ -179,7 +179,8 @@ impl Drop for Processes {
     }
 }
 
-/// A command that runs a program in a network namespace. It stays one process, so that its id is the program's.
+/// Returns a command that runs a program in a network namespace. `nsenter` replaces itself by the program, so that the
+/// process id is the program's.
 fn in_network(namespace: Option<&Path>, program: &Path) -> Command {
     let Some(namespace) = namespace else { return Command::new(program) };
     let mut command = Command::new("nsenter");
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_the_owner_ends_processes_and_folder() {
+    fn processes_and_folder_are_removed_with_the_owner() {
         let processes = Processes::new(false, None).unwrap();
         let folder = processes.folder().to_owned();
         let id = processes.start("sleeper", Path::new("sh"), &sh("sleep 600")).unwrap();
@@ -231,7 +232,7 @@ mod tests {
         let error = loop {
             match processes.check() {
                 Err(error) => break error.to_string(),
-                Ok(()) => assert!(std::time::Instant::now() < deadline, "its end was not noticed"),
+                Ok(()) => assert!(std::time::Instant::now() < deadline, "the exit was not reported"),
             }
             std::thread::yield_now();
         };
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn released_process_may_end_and_frees_its_name() {
+    fn released_process_may_exit_and_its_name_is_free() {
         let processes = Processes::new(false, None).unwrap();
         processes.start("worker", Path::new("sh"), &sh("exit 3")).unwrap();
         let mut child = processes.release("worker").unwrap();
@@ -259,6 +260,6 @@ mod tests {
         processes.kill("sleeper").unwrap();
         assert!(processes.check().is_ok(), "a killed process has not ended by itself");
         sleeper().unwrap();
-        assert!(processes.kill("nobody").is_err());
+        assert!(processes.kill("unknown").is_err());
     }
 }

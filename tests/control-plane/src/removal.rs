@@ -1,7 +1,7 @@
 //! Restricts the deletions of fake kubelets to pods that are being deleted.
 //!
-//! kwok removes a pod by its name alone. If that is late, or repeated, a StatefulSet's next pod may have the name, and
-//! would be removed by mistake; a real kubelet sends the uid. The API server refuses such requests instead.
+//! kwok removes a pod by its name, without the uid that a real kubelet sends. A late or repeated request would remove a
+//! StatefulSet's next pod with the same name. The API server refuses such requests.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
@@ -15,7 +15,7 @@ const NAME: &str = "fake-kubelets-remove-what-is-deleted";
 
 /// Makes the API server refuse deletions by fake kubelets of pods that are not being deleted. It takes effect a moment
 /// later.
-pub(crate) async fn bind_to_wishes(client: &kube::Client) -> Result<()> {
+pub(crate) async fn restrict_deletions(client: &kube::Client) -> Result<()> {
     let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
         "metadata": { "name": NAME },
         "spec": {
@@ -36,8 +36,11 @@ pub(crate) async fn bind_to_wishes(client: &kube::Client) -> Result<()> {
         "metadata": { "name": NAME },
         "spec": { "policyName": NAME, "validationActions": ["Deny"] },
     }))?;
-    let made = PostParams::default();
-    Api::all(client.clone()).create(&made, &policy).await.with_context(|| format!("create the policy {NAME}"))?;
-    Api::all(client.clone()).create(&made, &binding).await.with_context(|| format!("create the binding {NAME}"))?;
+    let parameters = PostParams::default();
+    Api::all(client.clone()).create(&parameters, &policy).await.with_context(|| format!("create the policy {NAME}"))?;
+    Api::all(client.clone())
+        .create(&parameters, &binding)
+        .await
+        .with_context(|| format!("create the binding {NAME}"))?;
     Ok(())
 }

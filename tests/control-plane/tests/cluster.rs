@@ -36,10 +36,10 @@ async fn two_control_planes_work_concurrently() -> Result<()> {
 
     let folders = [left.folder().to_owned(), right.folder().to_owned()];
     for folder in &folders {
-        ensure!(!processes_of(folder)?.is_empty(), "the search for processes finds none: it proves nothing");
+        ensure!(!processes_of(folder)?.is_empty(), "no process found while the control plane runs");
     }
     drop((left, right));
-    folders.iter().try_for_each(|folder| nothing_is_left(folder))
+    folders.iter().try_for_each(|folder| check_removed(folder))
 }
 
 async fn manager_has_the_rights_of_its_role_only(cluster: &ControlPlane) -> Result<()> {
@@ -68,10 +68,10 @@ async fn manager_has_the_rights_of_its_role_only(cluster: &ControlPlane) -> Resu
 }
 
 async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
-    // No manager is here to create it, and no pod is admitted without it.
+    // Pods need the default service account, and no manager creates it here.
     cluster.kubectl(&["create", "serviceaccount", "default"])?;
     let pods: Api<Pod> = Api::namespaced(cluster.client(Identity::Admin).await?, "default");
-    // name, annotation, whether a finalizer holds it, the expected state
+    // name, behaviour, expected phase and readiness
     let cases = [
         ("plain", None, "Running true"),
         ("ready", Some(behaviour::READY), "Running true"),
@@ -83,11 +83,11 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
         ("evicted", Some(behaviour::EVICTED), "Failed false"),
         ("flap", Some(behaviour::FLAP), "Running false"),
     ];
-    for (name, told, _) in cases {
-        pods.create(&PostParams::default(), &pod(name, told)?).await?;
+    for (name, behaviour_of, _) in cases {
+        pods.create(&PostParams::default(), &pod(name, behaviour_of)?).await?;
     }
     for (name, _, expected) in cases {
-        until(&pods, name, expected, |pod| pod.is_some_and(|pod| bound(pod) && state(pod) == expected)).await?;
+        until(&pods, name, expected, |pod| pod.is_some_and(|pod| is_bound(pod) && state(pod) == expected)).await?;
     }
     let plain = pods.get_status("plain").await?.status.context("no status")?;
     ensure!(plain.pod_ip.is_some_and(|ip| ip.starts_with("10.128.")), "no address of the pods' range");
@@ -111,17 +111,20 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
     let tried = DeleteParams { dry_run: true, ..DeleteParams::default() };
     let deadline = Instant::now() + DEADLINE;
     while by_kubelets.delete("plain", &tried).await.is_ok() {
-        ensure!(Instant::now() < deadline, "fake kubelets may remove a pod that nobody deletes");
+        ensure!(Instant::now() < deadline, "fake kubelets may remove a pod that is not being deleted");
         sleep(Duration::from_millis(100)).await;
     }
     for (name, _, _) in cases {
         pods.delete(name, &DeleteParams::default()).await?;
     }
-    by_kubelets.delete("terminating", &tried).await.context("fake kubelets remove what somebody deletes")?;
+    by_kubelets.delete("terminating", &tried).await.context("fake kubelets may remove a pod that is being deleted")?;
     for name in ["plain", "unready", "fail", "succeed", "pending", "evicted", "flap"] {
-        until(&pods, name, "gone", |pod| pod.is_none()).await?;
+        until(&pods, name, "deleted", |pod| pod.is_none()).await?;
     }
-    until(&pods, "ready", "held back as Failed", |pod| pod.is_some_and(|pod| state(pod) == "Failed false")).await?;
+    until(&pods, "ready", "Failed and kept by its finalizer", |pod| {
+        pod.is_some_and(|pod| state(pod) == "Failed false")
+    })
+    .await?;
     let terminating = pods.get("terminating").await?;
     ensure!(state(&terminating) == "Running true" && terminating.metadata.deletion_timestamp.is_some());
     Ok(())
@@ -129,18 +132,18 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
 
 #[tokio::test]
 async fn panic_of_the_owner_ends_the_control_plane() -> Result<()> {
-    let cluster = ControlPlane::start(bare()).await?;
+    let cluster = ControlPlane::start(without_nodes()).await?;
     let folder = cluster.folder().to_owned();
     let owner = tokio::spawn(async move {
         assert_eq!(cluster.server(), "", "a panic on purpose");
     });
     ensure!(owner.await.is_err_and(|error| error.is_panic()));
-    nothing_is_left(&folder)
+    check_removed(&folder)
 }
 
 #[tokio::test]
 async fn failed_start_shows_the_last_output() -> Result<()> {
-    let options = Options { extra_apiserver_flags: vec!["--no-such-flag=1".into()], ..bare() };
+    let options = Options { extra_apiserver_flags: vec!["--no-such-flag=1".into()], ..without_nodes() };
     let error = ControlPlane::start(options).await.err().context("it started with a flag that does not exist")?;
     let text = format!("{error:#}");
     ensure!(text.contains("kube-apiserver ended by itself"), "{text}");
@@ -149,7 +152,7 @@ async fn failed_start_shows_the_last_output() -> Result<()> {
 }
 
 #[tokio::test]
-async fn killed_owner_leaves_nothing_behind() -> Result<()> {
+async fn processes_and_folder_are_removed_when_the_owner_is_killed() -> Result<()> {
     let mut owner = Command::new(std::env::current_exe()?)
         .args(["--exact", "owner_that_waits_to_be_killed", "--ignored", "--nocapture"])
         .stdin(Stdio::piped())
@@ -165,7 +168,7 @@ async fn killed_owner_leaves_nothing_behind() -> Result<()> {
     owner.kill()?;
     owner.wait()?;
     let deadline = Instant::now() + DEADLINE;
-    while let Err(error) = nothing_is_left(&folder) {
+    while let Err(error) = check_removed(&folder) {
         ensure!(Instant::now() < deadline, "{error:#}");
         sleep(Duration::from_millis(50)).await;
     }
@@ -173,20 +176,20 @@ async fn killed_owner_leaves_nothing_behind() -> Result<()> {
 }
 
 #[tokio::test]
-#[ignore = "run by killed_owner_leaves_nothing_behind; by hand it ends with its input"]
+#[ignore = "run by processes_and_folder_are_removed_when_the_owner_is_killed"]
 async fn owner_that_waits_to_be_killed() -> Result<()> {
-    let cluster = ControlPlane::start(bare()).await?;
+    let cluster = ControlPlane::start(without_nodes()).await?;
     println!("\nfolder: {}", cluster.folder().display());
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
 /// etcd and an API server only.
-fn bare() -> Options {
+fn without_nodes() -> Options {
     Options { kwok: false, scheduler: false, ..Options::default() }
 }
 
-fn pod(name: &str, told: Option<&str>) -> Result<Pod> {
+fn pod(name: &str, behaviour_of: Option<&str>) -> Result<Pod> {
     let mut pod: Pod = serde_json::from_value(json!({
         "metadata": { "name": name, "annotations": { behaviour::EXIT_CODE: "7" } },
         "spec": {
@@ -195,13 +198,13 @@ fn pod(name: &str, told: Option<&str>) -> Result<Pod> {
             "containers": [{ "name": "main", "image": "example.com/image" }],
         },
     }))?;
-    if let (Some(told), Some(annotations)) = (told, &mut pod.metadata.annotations) {
-        annotations.insert(behaviour::BEHAVIOUR.into(), told.into());
+    if let (Some(behaviour_of), Some(annotations)) = (behaviour_of, &mut pod.metadata.annotations) {
+        annotations.insert(behaviour::BEHAVIOUR.into(), behaviour_of.into());
     }
     Ok(pod)
 }
 
-fn bound(pod: &Pod) -> bool {
+fn is_bound(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
@@ -230,10 +233,10 @@ async fn until(pods: &Api<Pod>, name: &str, what: &str, reached: impl Fn(Option<
     }
 }
 
-fn nothing_is_left(folder: &Path) -> Result<()> {
-    ensure!(!folder.exists(), "{} is left", folder.display());
+fn check_removed(folder: &Path) -> Result<()> {
+    ensure!(!folder.exists(), "{} still exists", folder.display());
     let processes = processes_of(folder)?;
-    ensure!(processes.is_empty(), "processes of {} are left: {processes:?}", folder.display());
+    ensure!(processes.is_empty(), "processes of {} still run: {processes:?}", folder.display());
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Direct calls to AWS, with which tests change a cloud: no SDK, which takes long to build.
+//! Direct calls to AWS, with which tests change a cloud. They do not use the SDK, because it takes long to build.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub enum Service {
 }
 
 impl Service {
-    fn signed(self) -> &'static str {
+    fn signing_name(self) -> &'static str {
         match self {
             Self::Ec2 => "ec2",
             Self::Elb | Self::Classic => "elasticloadbalancing",
@@ -51,22 +51,22 @@ impl Service {
 
 /// A call that AWS refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct AwsError {
     /// AWS's code of the error.
     pub code: String,
     /// The whole response.
-    pub answer: String,
+    pub response: String,
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for AwsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.code, self.answer)
+        write!(f, "{}: {}", self.code, self.response)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for AwsError {}
 
-/// An account, called without the proxy: calls are not counted, and do not fail.
+/// An account, called directly instead of through the proxy: calls are not counted and get no faults.
 #[derive(Debug, Clone)]
 pub struct Aws {
     moto: SocketAddr,
@@ -82,43 +82,43 @@ impl Aws {
         Self { moto, account, client, changes: Arc::default() }
     }
 
-    /// The number of changes so far. What was read at the same number is up to date.
+    /// Returns the number of changes so far. A read is up to date while this number stays the same.
     pub(crate) fn version(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Counts a change.
-    pub(crate) fn changed(&self) {
+    /// Counts a change of the account.
+    pub(crate) fn count_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Makes a call; returns its XML.
     ///
     /// # Errors
-    /// A [`Refused`] if the service returns an error.
+    /// An [`AwsError`] if the service returns an error.
     pub async fn call(&self, service: Service, action: &str, parameters: &[(&str, &str)]) -> Result<String> {
         let head = [("Action", action), ("Version", service.version())];
         let body = form::write(&[&head[..], parameters].concat());
-        let signed = format!(
+        let authorization = format!(
             "AWS4-HMAC-SHA256 Credential=test/20260101/{REGION}/{}/aws4_request, SignedHeaders=host, Signature=none",
-            service.signed()
+            service.signing_name()
         );
         let request = Request::post(format!("http://{}/", self.moto))
-            .header(AUTHORIZATION, signed)
+            .header(AUTHORIZATION, authorization)
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded; charset=utf-8")
             .header("x-moto-account-id", &self.account)
             .body(Full::from(body))?;
-        let answer = self.client.request(request).await.with_context(|| format!("ask moto for {action}"))?;
+        let response = self.client.request(request).await.with_context(|| format!("ask moto for {action}"))?;
         if is_change(action) {
-            self.changed();
+            self.count_change();
         }
-        let status = answer.status();
-        let text = String::from_utf8_lossy(&answer.into_body().collect().await?.to_bytes()).into_owned();
+        let status = response.status();
+        let text = String::from_utf8_lossy(&response.into_body().collect().await?.to_bytes()).into_owned();
         if status.is_success() {
             return Ok(text);
         }
         let code = xml::texts(&text, "Code").into_iter().next().unwrap_or_else(|| status.to_string());
-        Err(Refused { code, answer: text }).with_context(|| format!("{action} with {parameters:?}"))
+        Err(AwsError { code, response: text }).with_context(|| format!("{action} with {parameters:?}"))
     }
 
     /// Makes a call of EC2; returns the texts of one of its elements.
@@ -140,19 +140,19 @@ impl Aws {
         parameters: &[(&str, &str)],
         list: &str,
     ) -> Result<Vec<Element>> {
-        let (above, member) = match service {
+        let (parent, member) = match service {
             Service::Ec2 => (String::new(), "item"),
             Service::Elb | Service::Classic | Service::Iam => (format!("{action}Result/"), "member"),
         };
-        let (path, next) = (format!("{above}{list}/{member}"), format!("{above}NextMarker"));
+        let (path, next) = (format!("{parent}{list}/{member}"), format!("{parent}NextMarker"));
         let (mut members, mut marker) = (Vec::new(), String::new());
         loop {
             let page = [("Marker", marker.as_str())];
             let page = if marker.is_empty() { &[][..] } else { &page };
-            let answer = Element::parse(&self.call(service, action, &[parameters, page].concat()).await?)
+            let response = Element::parse(&self.call(service, action, &[parameters, page].concat()).await?)
                 .with_context(|| format!("read the answer to {action}"))?;
-            members.extend(answer.all(&path).into_iter().cloned());
-            marker = answer.text(&next).to_owned();
+            members.extend(response.all(&path).into_iter().cloned());
+            marker = response.text(&next).to_owned();
             if marker.is_empty() {
                 return Ok(members);
             }

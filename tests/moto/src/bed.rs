@@ -21,7 +21,7 @@ pub struct Network {
     pub subnets: Vec<String>,
     /// The route table of them all, tagged for the cluster.
     pub table: String,
-    /// The internet gateway that the table leads to.
+    /// The internet gateway, the destination of the default route.
     pub gateway: String,
     /// The nodes' security group, tagged for the cluster.
     pub group: String,
@@ -29,7 +29,7 @@ pub struct Network {
 
 /// An EC2 instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub struct Instance {
     /// Its id.
     pub id: String,
     /// Its zone.
@@ -40,7 +40,7 @@ pub struct Machine {
     pub address: String,
 }
 
-impl Machine {
+impl Instance {
     /// Returns the `spec.providerID` of its Node.
     pub fn provider_id(&self) -> String {
         format!("aws:///{}/{}", self.zone, self.id)
@@ -51,7 +51,7 @@ impl Machine {
 pub struct Moto {
     /// The cluster's id in tags.
     pub cluster: String,
-    /// The endpoint, which counts calls and makes them fail.
+    /// The endpoint for the code under test; it counts calls and injects faults.
     pub proxy: Proxy,
     /// The same account without the proxy.
     pub aws: Aws,
@@ -78,7 +78,7 @@ impl Moto {
         let aws = Aws::new(server.address(), account.clone());
         let network = network(&aws, cluster).await.context("make a network in moto")?;
         let proxy = Proxy::start(server.address(), account, aws.clone()).await?;
-        reach::add_account(proxy.watch(), server.clone());
+        reach::add_account(proxy.reachability(), server.clone());
         Ok(Self { cluster: cluster.to_owned(), proxy, aws, network, _server: server })
     }
 
@@ -89,9 +89,10 @@ impl Moto {
         self.config(&global, &["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2"])
     }
 
-    /// Returns the `--cloud-config` for a process on an instance of the cluster: it reads all else from the metadata.
-    pub fn cloud_config_in_aws(&self, machine: &Machine) -> String {
-        self.proxy.run_on(&machine.id);
+    /// Returns the `--cloud-config` for a process on an instance of the cluster, which reads the network and the
+    /// cluster's id from the metadata service.
+    pub fn cloud_config_in_aws(&self, instance: &Instance) -> String {
+        self.proxy.run_on(&instance.id);
         self.config("", &["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "ec2imds"])
     }
 
@@ -110,15 +111,15 @@ impl Moto {
     ///
     /// # Errors
     /// If moto refuses.
-    pub async fn run(&self, count: usize) -> Result<Vec<Machine>> {
-        let mut machines = Vec::with_capacity(count);
+    pub async fn run(&self, count: usize) -> Result<Vec<Instance>> {
+        let mut instances = Vec::with_capacity(count);
         let (zones, tag) = (ZONES.len(), format!("kubernetes.io/cluster/{}", self.cluster));
-        for (at, subnet) in self.network.subnets.iter().enumerate() {
-            let here = (count + zones - 1 - at) / zones;
-            if here == 0 {
+        for (zone_index, subnet) in self.network.subnets.iter().enumerate() {
+            let in_zone = (count + zones - 1 - zone_index) / zones;
+            if in_zone == 0 {
                 continue;
             }
-            let number = here.to_string();
+            let number = in_zone.to_string();
             let parameters = [
                 ("ImageId", "ami-12345678"),
                 ("InstanceType", "m5.large"),
@@ -131,26 +132,26 @@ impl Moto {
                 ("TagSpecification.1.Tag.1.Value", "owned"),
             ];
             let ids = self.aws.ec2("RunInstances", &parameters, "instanceId").await?;
-            machines.extend(self.machines(&ids, ZONES[at]).await?);
+            instances.extend(self.instances(&ids, ZONES[zone_index]).await?);
         }
-        ensure!(machines.len() == count, "{count} machines were asked for, and moto has {machines:?}");
-        Ok(machines)
+        ensure!(instances.len() == count, "{count} machines were asked for, and moto has {instances:?}");
+        Ok(instances)
     }
 
-    async fn machines(&self, ids: &[String], zone: &str) -> Result<Vec<Machine>> {
+    async fn instances(&self, ids: &[String], zone: &str) -> Result<Vec<Instance>> {
         let mut unique: Vec<&String> = ids.iter().collect();
         unique.sort_unstable();
         unique.dedup();
-        let mut machines = Vec::with_capacity(unique.len());
+        let mut instances = Vec::with_capacity(unique.len());
         for ids in unique.chunks(100) {
             let names: Vec<String> = (1..=ids.len()).map(|number| format!("InstanceId.{number}")).collect();
             let parameters: Vec<(&str, &str)> = names.iter().zip(ids).map(|(name, id)| (&**name, &***id)).collect();
             let xml = self.aws.call(Service::Ec2, "DescribeInstances", &parameters).await?;
             for id in ids {
-                let mark = format!("<instanceId>{id}</instanceId>");
-                let (_, rest) = xml.split_once(&mark).with_context(|| format!("moto does not show {id}"))?;
+                let marker = format!("<instanceId>{id}</instanceId>");
+                let (_, rest) = xml.split_once(&marker).with_context(|| format!("moto does not show {id}"))?;
                 let first = |tag: &str| xml::texts(rest, tag).into_iter().next().unwrap_or_default();
-                machines.push(Machine {
+                instances.push(Instance {
                     id: (*id).clone(),
                     zone: zone.to_owned(),
                     name: first("privateDnsName"),
@@ -158,7 +159,7 @@ impl Moto {
                 });
             }
         }
-        Ok(machines)
+        Ok(instances)
     }
 
     /// Stops an instance; it may be started again.
@@ -211,19 +212,19 @@ impl Moto {
     }
 }
 
-/// Returns the only text of an element in a response.
-async fn one(aws: &Aws, action: &str, parameters: &[(&str, &str)], element: &str) -> Result<String> {
+/// Makes a call; returns the text of the first element of this name in the response.
+async fn only_text(aws: &Aws, action: &str, parameters: &[(&str, &str)], element: &str) -> Result<String> {
     let texts = aws.ec2(action, parameters, element).await?;
     texts.into_iter().next().with_context(|| format!("{action} answers without {element}"))
 }
 
 async fn table(aws: &Aws, vpc: &str, cluster: &str) -> Result<String> {
-    let table = one(aws, "CreateRouteTable", &[("VpcId", vpc)], "routeTableId").await?;
-    mark(aws, &table, &[(&format!("kubernetes.io/cluster/{cluster}"), "owned")]).await?;
+    let table = only_text(aws, "CreateRouteTable", &[("VpcId", vpc)], "routeTableId").await?;
+    tag_resource(aws, &table, &[(&format!("kubernetes.io/cluster/{cluster}"), "owned")]).await?;
     Ok(table)
 }
 
-async fn mark(aws: &Aws, resource: &str, tags: &[(&str, &str)]) -> Result<()> {
+async fn tag_resource(aws: &Aws, resource: &str, tags: &[(&str, &str)]) -> Result<()> {
     let mut parameters = vec![("ResourceId.1".to_owned(), resource.to_owned())];
     for (number, (key, value)) in (1..).zip(tags) {
         parameters.push((format!("Tag.{number}.Key"), (*key).to_owned()));
@@ -236,30 +237,30 @@ async fn mark(aws: &Aws, resource: &str, tags: &[(&str, &str)]) -> Result<()> {
 async fn network(aws: &Aws, cluster: &str) -> Result<Network> {
     let tag = format!("kubernetes.io/cluster/{cluster}");
     let ranges = [("CidrBlock", "10.0.0.0/16"), ("AmazonProvidedIpv6CidrBlock", "true")];
-    let made = aws.call(Service::Ec2, "CreateVpc", &ranges).await?;
-    let first = |tag: &str| xml::texts(&made, tag).into_iter().next().context("CreateVpc answers without it");
-    let (vpc, six) = (first("vpcId")?, first("ipv6CidrBlock")?);
-    // AWS gives a /56, which ends in two zeros.
-    let six = six.strip_suffix("00::/56").with_context(|| format!("{six} is no /56"))?;
-    let gateway = one(aws, "CreateInternetGateway", &[], "internetGatewayId").await?;
+    let created = aws.call(Service::Ec2, "CreateVpc", &ranges).await?;
+    let first = |tag: &str| xml::texts(&created, tag).into_iter().next().context("CreateVpc answers without it");
+    let (vpc, ipv6_prefix) = (first("vpcId")?, first("ipv6CidrBlock")?);
+    // AWS assigns a /56; its address ends in two zeros, which the subnets replace by their numbers.
+    let ipv6_prefix = ipv6_prefix.strip_suffix("00::/56").with_context(|| format!("{ipv6_prefix} is no /56"))?;
+    let gateway = only_text(aws, "CreateInternetGateway", &[], "internetGatewayId").await?;
     aws.call(Service::Ec2, "AttachInternetGateway", &[("InternetGatewayId", &gateway), ("VpcId", &vpc)]).await?;
     let table = table(aws, &vpc, cluster).await?;
-    let everywhere = [("RouteTableId", &*table), ("DestinationCidrBlock", "0.0.0.0/0"), ("GatewayId", &gateway)];
-    aws.call(Service::Ec2, "CreateRoute", &everywhere).await?;
+    let default_route = [("RouteTableId", &*table), ("DestinationCidrBlock", "0.0.0.0/0"), ("GatewayId", &gateway)];
+    aws.call(Service::Ec2, "CreateRoute", &default_route).await?;
     let mut subnets = Vec::new();
     for (third, zone) in (1..).zip(ZONES) {
-        let (range, range_six) = (format!("10.0.{}.0/20", third * 16), format!("{six}{third:02x}::/64"));
+        let (range, ipv6_range) = (format!("10.0.{}.0/20", third * 16), format!("{ipv6_prefix}{third:02x}::/64"));
         let parameters =
-            [("VpcId", &*vpc), ("CidrBlock", &range), ("Ipv6CidrBlock", &range_six), ("AvailabilityZone", zone)];
-        let subnet = one(aws, "CreateSubnet", &parameters, "subnetId").await?;
+            [("VpcId", &*vpc), ("CidrBlock", &range), ("Ipv6CidrBlock", &ipv6_range), ("AvailabilityZone", zone)];
+        let subnet = only_text(aws, "CreateSubnet", &parameters, "subnetId").await?;
         let roles = [(&*tag, "shared"), ("kubernetes.io/role/elb", "1"), ("kubernetes.io/role/internal-elb", "1")];
-        mark(aws, &subnet, &roles).await?;
+        tag_resource(aws, &subnet, &roles).await?;
         aws.call(Service::Ec2, "AssociateRouteTable", &[("RouteTableId", &table), ("SubnetId", &subnet)]).await?;
         subnets.push(subnet);
     }
     let name = format!("nodes.{cluster}");
     let parameters = [("GroupName", &*name), ("GroupDescription", "nodes"), ("VpcId", &vpc)];
-    let group = one(aws, "CreateSecurityGroup", &parameters, "groupId").await?;
-    mark(aws, &group, &[(&tag, "owned")]).await?;
+    let group = only_text(aws, "CreateSecurityGroup", &parameters, "groupId").await?;
+    tag_resource(aws, &group, &[(&tag, "owned")]).await?;
     Ok(Network { vpc, subnets, table, gateway, group })
 }

@@ -1,4 +1,4 @@
-//! Faults as data: which calls fail, and how. Pure decisions for the proxy.
+//! Faults: selections of calls with the effect on each. Only decisions, without IO; the proxy executes them.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub enum Effect {
         /// Seconds in the header `Retry-After`, if there is one.
         retry_after: Option<u64>,
     },
-    /// The call is not executed, and the error gives no reason.
+    /// The call is not executed, and the error is an internal one, without a reason.
     Outage,
     /// The call is executed, and the connection breaks before the response.
     ResponseLost,
@@ -70,22 +70,22 @@ impl Fault {
         Self { action: action.into(), nth: 1, times: None, effect }
     }
 
-    fn is_about(&self, action: &str) -> bool {
+    fn matches(&self, action: &str) -> bool {
         match self.action.as_str() {
             "*" => true,
             "changes" => is_change(action),
             "reads" => !is_change(action),
-            one => one == action,
+            exact => exact == action,
         }
     }
 }
 
-/// Returns whether an action changes anything.
+/// Returns whether an action is a write.
 pub(crate) fn is_change(action: &str) -> bool {
-    !["Describe", "Get", "List"].iter().any(|reading| action.starts_with(reading))
+    !["Describe", "Get", "List"].iter().any(|prefix| action.starts_with(prefix))
 }
 
-/// Armed faults, with the number of their calls and of those that had the fault.
+/// Armed faults, each with the number of matching calls and of those that it was applied to.
 #[derive(Debug, Default)]
 pub(crate) struct Armed(Vec<(Fault, u64, u64)>);
 
@@ -98,19 +98,19 @@ impl Armed {
         self.0.clear();
     }
 
-    /// Returns the number of calls that had an armed fault.
-    pub(crate) fn struck(&self) -> u64 {
-        self.0.iter().map(|(_, _, struck)| struck).sum()
+    /// Returns the number of calls that a fault was applied to.
+    pub(crate) fn applied(&self) -> u64 {
+        self.0.iter().map(|(_, _, applied)| applied).sum()
     }
 
     /// Counts a call; returns the effect of the first fault that applies.
-    pub(crate) fn strike(&mut self, action: &str) -> Option<Effect> {
+    pub(crate) fn effect_on(&mut self, action: &str) -> Option<Effect> {
         let mut effect = None;
-        for (fault, seen, struck) in self.0.iter_mut().filter(|(fault, ..)| fault.is_about(action)) {
-            *seen += 1;
+        for (fault, calls, applied) in self.0.iter_mut().filter(|(fault, ..)| fault.matches(action)) {
+            *calls += 1;
             let last = fault.times.map_or(u64::MAX, |times| fault.nth.saturating_add(times).saturating_sub(1));
-            if effect.is_none() && (fault.nth..=last).contains(seen) {
-                *struck += 1;
+            if effect.is_none() && (fault.nth..=last).contains(calls) {
+                *applied += 1;
                 effect = Some(fault.effect.clone());
             }
         }
@@ -122,10 +122,10 @@ impl Armed {
 mod tests {
     use super::*;
 
-    fn struck(fault: Fault, actions: &[&str]) -> Vec<bool> {
+    fn applied(fault: Fault, actions: &[&str]) -> Vec<bool> {
         let mut armed = Armed::default();
         armed.arm(fault);
-        actions.iter().map(|action| armed.strike(action).is_some()).collect()
+        actions.iter().map(|action| armed.effect_on(action).is_some()).collect()
     }
 
     #[test]
@@ -139,8 +139,8 @@ mod tests {
             (Fault::always("*", Effect::Outage), [true; 4]),
             (Fault { times: Some(2), ..Fault::nth("*", 2, Effect::Outage) }, [false, true, true, false]),
         ] {
-            let told = format!("{fault:?}");
-            assert_eq!(struck(fault, &actions), expected, "{told}");
+            let name = format!("{fault:?}");
+            assert_eq!(applied(fault, &actions), expected, "{name}");
         }
     }
 
@@ -149,11 +149,11 @@ mod tests {
         let mut armed = Armed::default();
         armed.arm(Fault::first("CreateRoute", Effect::Outage));
         armed.arm(Fault::nth("CreateRoute", 2, Effect::ResponseLost));
-        assert_eq!(armed.strike("CreateRoute"), Some(Effect::Outage));
-        assert_eq!(armed.strike("CreateRoute"), Some(Effect::ResponseLost));
-        assert_eq!(armed.strike("CreateRoute"), None);
-        assert_eq!(armed.struck(), 2);
+        assert_eq!(armed.effect_on("CreateRoute"), Some(Effect::Outage));
+        assert_eq!(armed.effect_on("CreateRoute"), Some(Effect::ResponseLost));
+        assert_eq!(armed.effect_on("CreateRoute"), None);
+        assert_eq!(armed.applied(), 2);
         armed.disarm();
-        assert_eq!((armed.strike("CreateRoute"), armed.struck()), (None, 0));
+        assert_eq!((armed.effect_on("CreateRoute"), armed.applied()), (None, 0));
     }
 }

@@ -1,5 +1,5 @@
-//! IAM, as far as our policies need it: whether a call is allowed by its action, its resources and their tags, and the
-//! tags in the request.
+//! IAM, as far as our policies need it: a call is allowed or denied by its action, its resources and their tags, and
+//! the tags in the request.
 //!
 //! References: the IAM user guide, "Policy evaluation logic" and "Condition operators"; the service authorization
 //! reference of Amazon EC2 and of Elastic Load Balancing V2, for resources and condition keys of each action. A call
@@ -33,7 +33,7 @@ pub struct Access {
     pub context: BTreeMap<String, String>,
 }
 
-/// Statements that allow.
+/// The statements of policies, all of which allow something.
 #[derive(Debug, Clone, Default)]
 pub struct Policy(Vec<Value>);
 
@@ -42,10 +42,10 @@ impl Policy {
     ///
     /// # Errors
     /// If one is not JSON.
-    pub fn parse(texts: &[&str], words: &[(&str, &str)]) -> Result<Self> {
+    pub fn parse(texts: &[&str], placeholders: &[(&str, &str)]) -> Result<Self> {
         let mut statements = Vec::new();
         for text in texts {
-            let filled = words.iter().fold((*text).to_owned(), |text, (from, to)| text.replace(from, to));
+            let filled = placeholders.iter().fold((*text).to_owned(), |text, (from, to)| text.replace(from, to));
             let policy: Value = serde_json::from_str(&filled).context("a policy is JSON")?;
             statements.extend(policy["Statement"].as_array().cloned().unwrap_or_default());
         }
@@ -68,7 +68,7 @@ fn allows(statement: &Value, access: &Access, resource: &Resource) -> bool {
             one => one.as_str().map(str::to_owned).into_iter().collect(),
         }
     };
-    let matches = |patterns: &Value, text: &str| texts(patterns).iter().any(|pattern| like(pattern, text));
+    let matches = |patterns: &Value, text: &str| texts(patterns).iter().any(|pattern| matches_pattern(pattern, text));
     let value = |key: &str| match key.strip_prefix("aws:ResourceTag/") {
         Some(tag) => resource.tags.get(tag).cloned(),
         None => access.context.get(key).cloned(),
@@ -89,12 +89,12 @@ fn allows(statement: &Value, access: &Access, resource: &Resource) -> bool {
 }
 
 /// Returns whether a text matches a pattern, in which `*` stands for any text.
-fn like(pattern: &str, text: &str) -> bool {
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
         Some((start, rest)) => {
             let Some(tail) = text.strip_prefix(start) else { return false };
-            (0..=tail.len()).filter(|at| tail.is_char_boundary(*at)).any(|at| like(rest, &tail[at..]))
+            (0..=tail.len()).filter(|at| tail.is_char_boundary(*at)).any(|at| matches_pattern(rest, &tail[at..]))
         }
     }
 }
@@ -138,6 +138,7 @@ pub fn arn_of(id: &str) -> String {
         Some("rtb") => "route-table",
         Some("vpc") => "vpc",
         Some("subnet") => "subnet",
+        Some("vpce") => "vpc-endpoint-service",
         _ => "unknown",
     };
     format!("arn:aws:ec2:eu-west-1:123456789012:{kind}/{id}")
@@ -155,7 +156,7 @@ pub fn classic_name(arn: &str) -> Option<&str> {
 }
 
 /// Returns the ids and ARNs whose tags decide about a call.
-pub fn named(action: &str, pairs: &Pairs) -> Vec<String> {
+pub fn checked_ids(action: &str, pairs: &Pairs) -> Vec<String> {
     let one =
         |name: &str| Some(value(pairs, name).to_owned()).filter(|id| !id.is_empty()).into_iter().collect::<Vec<_>>();
     let classic = one("LoadBalancerName").into_iter().chain(list(pairs, "LoadBalancerNames.member"));
@@ -183,7 +184,11 @@ pub fn named(action: &str, pairs: &Pairs) -> Vec<String> {
         | "ModifyListenerAttributes"
         | "AddListenerCertificates"
         | "RemoveListenerCertificates" => one("ListenerArn"),
-        "CreateLoadBalancer" | "CreateTargetGroup" | "CreateListener" => Vec::new(),
+        "ModifyVpcEndpointServiceConfiguration" | "ModifyVpcEndpointServicePermissions" => one("ServiceId"),
+        "DeleteVpcEndpointServiceConfigurations" => list(pairs, "ServiceId"),
+        "CreateLoadBalancer" | "CreateTargetGroup" | "CreateListener" | "CreateVpcEndpointServiceConfiguration" => {
+            Vec::new()
+        }
         _ => one("LoadBalancerArn"),
     }
 }
@@ -191,15 +196,15 @@ pub fn named(action: &str, pairs: &Pairs) -> Vec<String> {
 /// Returns the accesses that a call needs; `known` are the tags of the resources that it names.
 pub fn accesses(ec2: bool, action: &str, pairs: &Pairs, known: &BTreeMap<String, Tags>) -> Vec<Access> {
     let service = if ec2 { "ec2" } else { "elasticloadbalancing" };
-    let full = format!("{service}:{action}");
+    let qualified_action = format!("{service}:{action}");
     if action.starts_with("Describe") || action.starts_with("Get") {
-        return vec![Access { action: full, ..Access::default() }];
+        return vec![Access { action: qualified_action, ..Access::default() }];
     }
     let resource = |id: &String| Resource {
         arn: if id.starts_with("arn:") { id.clone() } else { arn_of(id) },
         tags: known.get(id).cloned().unwrap_or_default(),
     };
-    let mut resources: Vec<Resource> = named(action, pairs).iter().map(resource).collect();
+    let mut resources: Vec<Resource> = checked_ids(action, pairs).iter().map(resource).collect();
     let given = match (ec2, action) {
         (true, "CreateTags") => tags(pairs, "Tag"),
         (true, _) => tags(pairs, "TagSpecification.1.Tag"),
@@ -209,8 +214,9 @@ pub fn accesses(ec2: bool, action: &str, pairs: &Pairs, known: &BTreeMap<String,
     if pairs.iter().any(|(name, _)| name.starts_with("SourceDestCheck")) {
         context.insert("ec2:Attribute/SourceDestCheck".into(), value(pairs, "SourceDestCheck.Value").into());
     }
-    let made = match action {
+    let created = match action {
         "CreateSecurityGroup" => Some(arn_of("sg-new")),
+        "CreateVpcEndpointServiceConfiguration" => Some(arn_of("vpce-svc-new")),
         "CreateLoadBalancer" => {
             Some("arn:aws:elasticloadbalancing:eu-west-1:123456789012:loadbalancer/net/new/1".into())
         }
@@ -219,7 +225,7 @@ pub fn accesses(ec2: bool, action: &str, pairs: &Pairs, known: &BTreeMap<String,
         _ => None,
     };
     let mut all = Vec::new();
-    if let Some(arn) = made {
+    if let Some(arn) = created {
         let new = Resource { arn, tags: Tags::new() };
         resources.push(new.clone());
         if !given.is_empty() {
@@ -229,7 +235,7 @@ pub fn accesses(ec2: bool, action: &str, pairs: &Pairs, known: &BTreeMap<String,
             all.push(Access { action: format!("{service}:{tagging}"), resources: vec![new], context });
         }
     }
-    all.push(Access { action: full, resources, context });
+    all.push(Access { action: qualified_action, resources, context });
     all
 }
 
@@ -250,11 +256,11 @@ mod tests {
         policy: &Policy,
         ec2: bool,
         action: &str,
-        asked: &[(&str, &str)],
+        pairs_given: &[(&str, &str)],
         known: &[(&str, &[(&str, &str)])],
     ) -> bool {
         let known = known.iter().map(|(id, tags)| ((*id).to_owned(), pairs(tags).into_iter().collect())).collect();
-        accesses(ec2, action, &pairs(asked), &known).iter().all(|access| policy.denies(access).is_none())
+        accesses(ec2, action, &pairs(pairs_given), &known).iter().all(|access| policy.denies(access).is_none())
     }
 
     #[test]
@@ -267,19 +273,19 @@ mod tests {
             ("a*c", "abcd", false),
             ("a", "ab", false),
         ] {
-            assert_eq!(like(pattern, text), expected, "{pattern} {text}");
+            assert_eq!(matches_pattern(pattern, text), expected, "{pattern} {text}");
         }
     }
 
     #[test]
-    fn published_policy_allows_the_clusters_own_only() {
+    fn published_policy_allows_only_resources_of_the_cluster() {
         let policy = Policy::parse(&[POLICY], &[("CLUSTER", "c")]).unwrap();
         let own: &[(&str, &str)] = &[(OWN, "owned")];
         let shared: &[(&str, &str)] = &[(OWN, "shared")];
         let foreign: &[(&str, &str)] = &[("kubernetes.io/cluster/d", "owned")];
         let tag = [("Tag.1.Key", OWN), ("Tag.1.Value", "owned")];
         let sg = |more: &[(&'static str, &'static str)]| [&[("ResourceId.1", "sg-1")], more].concat();
-        let made =
+        let created =
             [("VpcId", "vpc-1"), ("TagSpecification.1.Tag.1.Key", OWN), ("TagSpecification.1.Tag.1.Value", "owned")];
         let elb = [("Tags.member.1.Key", OWN), ("Tags.member.1.Value", "owned")];
         let add = [&[("ResourceArns.member.1", GROUP)], &elb[..]].concat();
@@ -290,7 +296,7 @@ mod tests {
             (&'a str, bool, &'a str, Vec<(&'a str, &'a str)>, Vec<(&'a str, &'a [(&'a str, &'a str)])>, bool);
         let rows: Vec<Row<'_>> = vec![
             ("reads", true, "DescribeInstances", vec![], vec![], true),
-            ("a group in a network without tags", true, "CreateSecurityGroup", made.to_vec(), vec![], true),
+            ("a group in a network without tags", true, "CreateSecurityGroup", created.to_vec(), vec![], true),
             ("a group without tags", true, "CreateSecurityGroup", vec![("VpcId", "vpc-1")], vec![], false),
             (
                 "rules of nodes",
@@ -310,7 +316,32 @@ mod tests {
             ),
             ("a rule, which has no tags", true, "ModifySecurityGroupRules", rule.to_vec(), vec![("sg-1", own)], true),
             ("a rule of others", true, "ModifySecurityGroupRules", rule.to_vec(), vec![], false),
-            ("deletes its group", true, "DeleteSecurityGroup", vec![("GroupId", "sg-1")], vec![("sg-1", own)], true),
+            ("an endpoint service", true, "CreateVpcEndpointServiceConfiguration", made[1..].to_vec(), vec![], true),
+            ("one without tags", true, "CreateVpcEndpointServiceConfiguration", vec![], vec![], false),
+            (
+                "its endpoint service",
+                true,
+                "DeleteVpcEndpointServiceConfigurations",
+                vec![("ServiceId.1", "vpce-svc-1")],
+                vec![("vpce-svc-1", own)],
+                true,
+            ),
+            (
+                "principals of others",
+                true,
+                "ModifyVpcEndpointServicePermissions",
+                vec![("ServiceId", "vpce-svc-1")],
+                vec![("vpce-svc-1", shared)],
+                false,
+            ),
+            (
+                "deletes the cluster's group",
+                true,
+                "DeleteSecurityGroup",
+                vec![("GroupId", "sg-1")],
+                vec![("sg-1", own)],
+                true,
+            ),
             (
                 "deletes the nodes' group",
                 true,
@@ -319,23 +350,44 @@ mod tests {
                 vec![("sg-1", shared)],
                 false,
             ),
-            ("tags its group", true, "CreateTags", sg(&tag), vec![("sg-1", own)], true),
-            ("claims a group", true, "CreateTags", sg(&tag), vec![("sg-1", foreign)], false),
-            ("lets a node forward", true, "ModifyInstanceAttribute", check.to_vec(), vec![("i-1", shared)], true),
+            ("tags the cluster's group", true, "CreateTags", sg(&tag), vec![("sg-1", own)], true),
             (
-                "changes what a node starts with",
+                "tags a group of another cluster as its own",
+                true,
+                "CreateTags",
+                sg(&tag),
+                vec![("sg-1", foreign)],
+                false,
+            ),
+            (
+                "disables the source/destination check of a node",
+                true,
+                "ModifyInstanceAttribute",
+                check.to_vec(),
+                vec![("i-1", shared)],
+                true,
+            ),
+            (
+                "changes the user data of a node",
                 true,
                 "ModifyInstanceAttribute",
                 data.to_vec(),
                 vec![("i-1", own)],
                 false,
             ),
-            ("makes a target group", false, "CreateTargetGroup", elb.to_vec(), vec![], true),
-            ("makes one of another cluster", false, "CreateTargetGroup", vec![], vec![], false),
-            ("claims a target group", false, "AddTags", add.clone(), vec![(GROUP, foreign)], false),
-            ("tags its target group", false, "AddTags", add, vec![(GROUP, own)], true),
+            ("creates a target group", false, "CreateTargetGroup", elb.to_vec(), vec![], true),
+            ("creates a target group without the tag", false, "CreateTargetGroup", vec![], vec![], false),
             (
-                "deletes its target group",
+                "tags a target group of another cluster as its own",
+                false,
+                "AddTags",
+                add.clone(),
+                vec![(GROUP, foreign)],
+                false,
+            ),
+            ("tags the cluster's target group", false, "AddTags", add, vec![(GROUP, own)], true),
+            (
+                "deletes the cluster's target group",
                 false,
                 "DeleteTargetGroup",
                 vec![("TargetGroupArn", GROUP)],
@@ -343,7 +395,7 @@ mod tests {
                 true,
             ),
             (
-                "deletes another's",
+                "deletes a target group of another cluster",
                 false,
                 "DeleteTargetGroup",
                 vec![("TargetGroupArn", GROUP)],
@@ -351,8 +403,8 @@ mod tests {
                 false,
             ),
         ];
-        for (what, ec2, action, asked, known, expected) in rows {
-            assert_eq!(allowed(&policy, ec2, action, &asked, &known), expected, "{what}");
+        for (what, ec2, action, pairs_given, known, expected) in rows {
+            assert_eq!(allowed(&policy, ec2, action, &pairs_given, &known), expected, "{what}");
         }
         let linked = |service: &str| Access {
             action: "iam:CreateServiceLinkedRole".into(),
@@ -365,9 +417,11 @@ mod tests {
 
     #[test]
     fn adoption_policy_allows_tags_on_stacks_of_services_only() {
-        let words = [("CLUSTERNAME", "prod"), ("CLUSTER", "c")];
-        let (without, with) =
-            (Policy::parse(&[POLICY], &words).unwrap(), Policy::parse(&[POLICY, ADOPTION], &words).unwrap());
+        let placeholders = [("CLUSTERNAME", "prod"), ("CLUSTER", "c")];
+        let (without, with) = (
+            Policy::parse(&[POLICY], &placeholders).unwrap(),
+            Policy::parse(&[POLICY, ADOPTION], &placeholders).unwrap(),
+        );
         let add = [("ResourceArns.member.1", GROUP), ("Tags.member.1.Key", OWN), ("Tags.member.1.Value", "owned")];
         let cluster = ("elbv2.k8s.aws/cluster", "prod");
         let stack: &[(&str, &str)] = &[cluster, ("service.k8s.aws/stack", "default/web")];

@@ -30,8 +30,8 @@ mod reach;
 mod server;
 mod xml;
 
-pub use aws::{Aws, Refused, Service};
-pub use bed::{Machine, Moto, Network};
+pub use aws::{Aws, AwsError, Service};
+pub use bed::{Instance, Moto, Network};
 pub use fault::{Effect, Fault};
 pub use iam::Policy;
 pub use model::Quota;

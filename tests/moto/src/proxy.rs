@@ -1,4 +1,4 @@
-//! The proxy in front of moto: counts calls by action, and lets them fail as tests request.
+//! The proxy in front of moto: counts calls by action, and injects the faults of tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::aws::{Aws, Service};
 use crate::call::Call;
 use crate::fault::{Armed, Effect, Fault, is_change};
 use crate::model::{Existing, Model, Quota};
-use crate::reach::{self, Watch};
+use crate::reach::{self, Reachability};
 use crate::{REGION, form, iam, xml};
 
 /// Selects the account in moto.
@@ -43,7 +43,7 @@ struct Shared {
     aws: Aws,
     state: Mutex<State>,
     model: Model,
-    watch: Arc<Watch>,
+    reachability: Arc<Reachability>,
 }
 
 #[derive(Default)]
@@ -53,10 +53,10 @@ struct State {
     /// Ids that reads do not find yet, with the number of these reads.
     hidden: BTreeMap<String, u64>,
     blackholes: BTreeSet<String>,
-    /// Targets in their first health checks.
+    /// Targets that are reported as being in their first health checks.
     checked: BTreeSet<String>,
     /// The instance whose metadata are served.
-    machine: Option<String>,
+    instance: Option<String>,
     /// Requested changes, in order: the action and its parameters.
     changes: Vec<Change>,
     /// The policy that calls are checked against; all are allowed without one.
@@ -82,7 +82,7 @@ impl Proxy {
             account: HeaderValue::from_str(&account).context("an account is twelve digits")?,
             client: Client::builder(TokioExecutor::new()).build_http(),
             model: Model::new(aws.clone()),
-            watch: Arc::new(Watch::new(aws.clone())),
+            reachability: Arc::new(Reachability::new(aws.clone())),
             aws,
             state: Mutex::default(),
         });
@@ -110,21 +110,21 @@ impl Proxy {
         self.shared.state()
     }
 
-    /// Lets calls fail from now on.
+    /// Injects a fault from now on.
     pub fn arm(&self, fault: Fault) {
         self.state().armed.arm(fault);
     }
 
-    /// Lets all calls through again.
+    /// Removes all faults and hidden ids.
     pub fn disarm(&self) {
         let mut state = self.state();
         state.armed.disarm();
         state.hidden.clear();
     }
 
-    /// Returns the number of calls that had an armed fault. A test without any proves nothing.
-    pub fn struck(&self) -> u64 {
-        self.state().armed.struck()
+    /// Returns the number of calls that a fault was applied to. A test of a fault should check that it is not 0.
+    pub fn faults_applied(&self) -> u64 {
+        self.state().armed.applied()
     }
 
     /// Hides an id or a name from the next `reads` that name it, as if AWS had not distributed it yet. Reads that list
@@ -135,10 +135,10 @@ impl Proxy {
 
     /// Serves the metadata of this instance, as if the caller ran on it.
     pub fn run_on(&self, instance: &str) {
-        self.state().machine = Some(instance.to_owned());
+        self.state().instance = Some(instance.to_owned());
     }
 
-    /// Turns routes to this instance into blackholes.
+    /// Reports routes to this instance as blackholes.
     pub fn blackhole(&self, instance: &str) {
         self.state().blackholes.insert(instance.to_owned());
     }
@@ -158,12 +158,11 @@ impl Proxy {
         self.state().denied.clone()
     }
 
-    /// Returns the parameters of the calls of an action that changes something, in order: moto does not store all of
-    /// them.
-    pub fn asked(&self, action: &str) -> Vec<Vec<(String, String)>> {
+    /// Returns the parameters of the calls of a writing action, in order. moto does not store all of them.
+    pub fn requests(&self, action: &str) -> Vec<Vec<(String, String)>> {
         let state = self.state();
-        let asked = state.changes.iter().filter(|(known, _)| known == action);
-        asked.map(|(_, parameters)| parameters.clone()).collect()
+        let requested = state.changes.iter().filter(|(known, _)| known == action);
+        requested.map(|(_, parameters)| parameters.clone()).collect()
     }
 
     /// Sets whether a target is in its first health checks; moto reports all as healthy.
@@ -178,12 +177,18 @@ impl Proxy {
     /// Stops the checks of reachability, for this reason. Otherwise security groups decide about the health of targets,
     /// and a change that cuts off a registered target fails the test.
     pub fn ignore_reachability(&self, reason: &str) {
-        self.shared.watch.ignore(reason);
+        self.shared.reachability.ignore(reason);
+    }
+
+    /// Sets the load balancers whose users open the targets' security groups themselves, by the beginnings of their
+    /// names: their targets count as reached.
+    pub fn open_by_hand(&self, names: BTreeSet<String>) {
+        self.shared.watch.set_opened(names);
     }
 
     /// Returns targets that a change cut off while they were registered, with the change.
     pub fn gaps(&self) -> Vec<String> {
-        self.shared.watch.gaps()
+        self.shared.reachability.gaps()
     }
 
     /// Returns the registered targets that no load balancer reaches now, unless reachability is ignored; with a DNS
@@ -192,15 +197,15 @@ impl Proxy {
     /// # Errors
     /// If moto refuses a read.
     pub async fn unreached(&self, dns: Option<&str>) -> Result<Vec<String>> {
-        match self.shared.watch.is_on() {
-            true => Ok(reach::names_of_unreached(self.shared.watch.snapshot(dns).await?)),
+        match self.shared.reachability.is_enabled() {
+            true => Ok(reach::names_of_unreached(self.shared.reachability.snapshot(dns).await?)),
             false => Ok(Vec::new()),
         }
     }
 
     /// Returns the checks of reachability.
-    pub(crate) fn watch(&self) -> Arc<Watch> {
-        self.shared.watch.clone()
+    pub(crate) fn reachability(&self) -> Arc<Reachability> {
+        self.shared.reachability.clone()
     }
 
     /// Hides resources that are created from now on from this number of reads, and some of their tags from the same
@@ -209,19 +214,25 @@ impl Proxy {
         self.shared.model.delay_visibility(reads);
     }
 
-    /// Load balancers that are created from now on are being provisioned in this number of listings.
+    /// Keeps new load balancers in the state provisioning for this number of listings.
     pub fn provision(&self, listings: u64) {
         self.shared.model.provision(listings);
     }
 
-    /// Lets AWS fail to set up this number of the next load balancers.
+    /// Makes the setup of the next load balancers fail, this number of times.
     pub fn fail_setup(&self, count: u64) {
         self.shared.model.fail_setup(count);
     }
 
-    /// Lets network interfaces outlive their load balancer for this number of calls that see them; the default is 2.
+    /// Keeps the network interfaces of a deleted load balancer for this number of calls that read them; the default is
+    /// 2.
     pub fn keep_interfaces(&self, calls: u64) {
         self.shared.model.keep_interfaces(calls);
+    }
+
+    /// Sets whether consumers are connected to all endpoint services, so that AWS refuses to delete them.
+    pub fn connect_consumers(&self, connected: bool) {
+        self.shared.model.connect_consumers(connected);
     }
 
     /// Sets a quota of the account; the default is that of a new account.
@@ -290,9 +301,9 @@ impl Shared {
             if is_change(&action) {
                 state.changes.push((action.clone(), call.pairs.clone()));
             } else {
-                state.hide_from(&mut call);
+                state.replace_hidden(&mut call);
             }
-            state.armed.strike(&action)
+            state.armed.effect_on(&action)
         };
         if let Some((needed, resource)) = self.denied(&call, &action).await? {
             let code = if call.is_ec2() { "UnauthorizedOperation" } else { "AccessDenied" };
@@ -300,12 +311,12 @@ impl Shared {
             self.state().denied.push((needed, resource));
             return refusal(&call, 403, code, &message);
         }
-        let before = self.watch.before(&action).await?;
-        let answer = self.act(&call, &action, effect).await;
+        let before = self.reachability.before(&action).await?;
+        let response = self.act(&call, &action, effect).await;
         if let Some(before) = before {
-            self.watch.after(&action, &before).await?;
+            self.reachability.after(&action, &before).await?;
         }
-        answer
+        response
     }
 
     /// Executes a call, as far as the rules of AWS allow it.
@@ -313,7 +324,7 @@ impl Shared {
         if is_change(call.action()) {
             match self.model.existing(call).await? {
                 Existing::Nothing => {}
-                Existing::Same(text) => return answer(StatusCode::OK, self.network_names(text)),
+                Existing::Same(text) => return response(StatusCode::OK, self.network_names(text)),
                 Existing::Other((code, message)) => return refusal(call, 400, code, &message),
             }
             if let Some((code, message)) = self.model.refusal(call).await? {
@@ -329,11 +340,11 @@ impl Shared {
             Some(Effect::Refuse { status, code, message }) => refusal(call, status, &code, &message),
             Some(Effect::Throttle { retry_after }) => {
                 let code = if call.is_ec2() { "RequestLimitExceeded" } else { "Throttling" };
-                let mut answer = refusal(call, 503, code, "Request limit exceeded.")?;
+                let mut response = refusal(call, 503, code, "Request limit exceeded.")?;
                 if let Some(seconds) = retry_after {
-                    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+                    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
                 }
-                Ok(answer)
+                Ok(response)
             }
             Some(Effect::Outage) => refusal(call, 500, "InternalError", "An internal error has occurred"),
             Some(Effect::ResponseLost) => {
@@ -341,36 +352,36 @@ impl Shared {
                 Err(anyhow!("the answer to {action} is lost"))
             }
             Some(Effect::Slow(time)) => {
-                let answer = self.perform(call).await;
+                let response = self.perform(call).await;
                 tokio::time::sleep(time).await;
-                answer
+                response
             }
             Some(Effect::Pending(time)) => {
                 let (shared, later) = (self.clone(), call.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(time).await;
-                    // The next read shows whether the call succeeded.
+                    // An error is not reported: the response was sent before.
                     let _ = shared.perform(&later).await;
                 });
                 let done = format!(
                     "<{action}Response><{action}Result/><return>true</return><ResponseMetadata><RequestId>pending</RequestId>\
                      </ResponseMetadata></{action}Response>"
                 );
-                answer(StatusCode::OK, done)
+                response(StatusCode::OK, done)
             }
         }
     }
 
     /// Serves the metadata service, as far as a controller reads it.
     fn metadata(&self, path: &str) -> Result<Response<Full<Bytes>>> {
-        let machine = self.state().machine.clone();
-        match (path, machine) {
+        let instance = self.state().instance.clone();
+        match (path, instance) {
             ("/latest/api/token", Some(_)) => {
                 let token = Response::builder().header("x-aws-ec2-metadata-token-ttl-seconds", "21600");
                 Ok(token.body(Full::from("token"))?)
             }
-            ("/latest/meta-data/instance-id", Some(id)) => answer(StatusCode::OK, id),
-            _ => answer(StatusCode::NOT_FOUND, String::new()),
+            ("/latest/meta-data/instance-id", Some(id)) => response(StatusCode::OK, id),
+            _ => response(StatusCode::NOT_FOUND, String::new()),
         }
     }
 
@@ -380,7 +391,7 @@ impl Shared {
         let ec2 = call.is_ec2();
         let mut known = BTreeMap::new();
         if is_change(action) {
-            for id in iam::named(action, &call.pairs) {
+            for id in iam::checked_ids(action, &call.pairs) {
                 let tags = self.tags(&id).await;
                 known.insert(id, tags);
             }
@@ -412,8 +423,8 @@ impl Shared {
 
     /// Forwards a call to moto, and converts its response to that of AWS.
     async fn forward(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
-        let mut asked = call.clone();
-        self.model.prepare(&mut asked);
+        let mut requested = call.clone();
+        self.model.prepare(&mut requested);
         let path = call.path.path_and_query().map_or("/", |path| path.as_str());
         let mut request = Request::builder().method(Method::POST).uri(format!("http://{}{path}", self.moto));
         for (name, value) in &call.headers {
@@ -421,14 +432,14 @@ impl Shared {
                 request = request.header(name, value);
             }
         }
-        let request = request.header(ACCOUNT, &self.account).body(Full::from(form::write(&asked.pairs)))?;
+        let request = request.header(ACCOUNT, &self.account).body(Full::from(form::write(&requested.pairs)))?;
         let (head, body) = self.client.request(request).await.context("ask moto")?.into_parts();
         if is_change(call.action()) {
-            self.aws.changed();
+            self.aws.count_change();
         }
         let text = String::from_utf8_lossy(&body.collect().await?.to_bytes()).into_owned();
         let text = if head.status.is_success() { self.rewrite(call, text).await? } else { text };
-        answer(head.status, text)
+        response(head.status, text)
     }
 
     async fn rewrite(&self, call: &Call, text: String) -> Result<String> {
@@ -437,7 +448,7 @@ impl Shared {
             "DescribeRouteTables" => self.state().blackholes.iter().fold(text, |text, id| xml::blackhole(&text, id)),
             "CreateLoadBalancer" | "DescribeLoadBalancers" => self.network_names(text),
             "DescribeTargetHealth" => {
-                let text = self.watch.health(call.value("TargetGroupArn"), text).await?;
+                let text = self.reachability.health(call.value("TargetGroupArn"), text).await?;
                 self.state().checked.iter().fold(text, |text, target| xml::in_first_checks(&text, target))
             }
             _ => text,
@@ -455,31 +466,31 @@ impl Shared {
 
 impl State {
     /// Replaces hidden ids in a read by ids that do not exist.
-    fn hide_from(&mut self, call: &mut Call) {
-        for (hidden, left) in &mut self.hidden {
+    fn replace_hidden(&mut self, call: &mut Call) {
+        for (hidden, remaining) in &mut self.hidden {
             let named: Vec<_> = call.pairs.iter_mut().filter(|(_, value)| value == hidden).collect();
-            if named.is_empty() || *left == 0 {
+            if named.is_empty() || *remaining == 0 {
                 continue;
             }
-            *left -= 1;
+            *remaining -= 1;
             for (_, value) in named {
-                *value = nobody(value);
+                *value = missing_id(value);
             }
         }
     }
 }
 
 /// Returns an id or name of the same kind that no resource has.
-fn nobody(id: &str) -> String {
+fn missing_id(id: &str) -> String {
     match id.split_once('-') {
         Some((kind, rest)) if rest.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             format!("{kind}-{}", "0".repeat(rest.len()))
         }
-        _ => format!("nobody-{id}"),
+        _ => format!("missing-{id}"),
     }
 }
 
-fn answer(status: StatusCode, text: String) -> Result<Response<Full<Bytes>>> {
+fn response(status: StatusCode, text: String) -> Result<Response<Full<Bytes>>> {
     Ok(Response::builder().status(status).header("content-type", "text/xml").body(Full::from(text))?)
 }
 
@@ -491,7 +502,7 @@ fn refusal(call: &Call, status: u16, code: &str, message: &str) -> Result<Respon
     } else {
         format!("<ErrorResponse><Error><Type>Sender</Type>{error}</Error><RequestId>proxy</RequestId></ErrorResponse>")
     };
-    answer(StatusCode::from_u16(status)?, text)
+    response(StatusCode::from_u16(status)?, text)
 }
 
 #[cfg(test)]
@@ -504,9 +515,9 @@ mod tests {
         let call = Call::of("DescribeInstances", &[("InstanceId.1", "i-0a"), ("InstanceId.2", "i-0b")]);
         for expected in ["i-00", "i-00", "i-0a"] {
             let mut call = call.clone();
-            state.hide_from(&mut call);
+            state.replace_hidden(&mut call);
             assert_eq!((call.value("InstanceId.1"), call.value("InstanceId.2")), (expected, "i-0b"));
         }
-        assert_eq!(nobody("ip-10-0-0-1.ec2.internal"), "nobody-ip-10-0-0-1.ec2.internal");
+        assert_eq!(missing_id("ip-10-0-0-1.ec2.internal"), "missing-ip-10-0-0-1.ec2.internal");
     }
 }

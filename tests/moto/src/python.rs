@@ -68,9 +68,9 @@ fn install(folder: &Path) -> Result<()> {
 
 /// Returns a Python that is new enough.
 fn python() -> Result<&'static str> {
-    let ask = "import sys; print(sys.version_info[0], sys.version_info[1])";
+    let script = "import sys; print(sys.version_info[0], sys.version_info[1])";
     for name in ["python3", "python"] {
-        let Ok(output) = Command::new(name).args(["-c", ask]).output() else { continue };
+        let Ok(output) = Command::new(name).args(["-c", script]).output() else { continue };
         if is_new_enough(&String::from_utf8_lossy(&output.stdout)) {
             return Ok(name);
         }

@@ -1,4 +1,4 @@
-//! The moto server: one process, which ends with its owner, even if that is killed.
+//! The moto server: a process that is killed when its owner exits or is killed.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::python;
 
-/// Runs moto until its standard input ends: its owner drops the server or is killed.
-const REAPER: &str = r#"
+/// A shell program that kills moto at the end of its standard input, which the owner holds open.
+const WRAPPER: &str = r#"
 trap '' HUP INT TERM
 "$@" < /dev/null > "$LOG" 2>&1 &
 while read -r _; do :; done
@@ -19,16 +19,16 @@ kill -s KILL "$!"
 "#;
 
 /// The Python program.
-const SERVE: &str = include_str!("serve.py");
+const PROGRAM: &str = include_str!("serve.py");
 
 /// Maximum time until moto responds; loading its modules is slow on a busy machine.
-const START: Duration = Duration::from_secs(90);
+const START_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A running moto.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    reaper: Child,
+    wrapper: Child,
 }
 
 impl Server {
@@ -50,7 +50,7 @@ impl Server {
         .await?
     }
 
-    /// Starts a server at a port, or at any; blocks until it responds.
+    /// Starts a server at a port, or at any free port; blocks until it responds.
     ///
     /// # Errors
     /// Same as [`Server::shared`].
@@ -62,10 +62,10 @@ impl Server {
         };
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let log = std::env::temp_dir().join(format!("moto-{port}.log"));
-        let mut reaper = Command::new("sh")
-            .args(["-c", REAPER, "moto"])
+        let mut wrapper = Command::new("sh")
+            .args(["-c", WRAPPER, "moto"])
             .arg(&python)
-            .args(["-c", SERVE, "-H", "127.0.0.1", "-p", &port.to_string()])
+            .args(["-c", PROGRAM, "-H", "127.0.0.1", "-p", &port.to_string()])
             .env("LOG", &log)
             // Data of machine images are not needed, and hundreds of them are slow to load.
             .env("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
@@ -75,16 +75,16 @@ impl Server {
             .process_group(0)
             .spawn()
             .with_context(|| format!("start {}", python.display()))?;
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         while TcpStream::connect(address).is_err() {
             if Instant::now() > deadline {
-                drop(reaper.stdin.take());
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
-                bail!("moto does not answer at {address} after {} s; it said:\n{said}", START.as_secs());
+                drop(wrapper.stdin.take());
+                let output = std::fs::read_to_string(&log).unwrap_or_default();
+                bail!("moto does not answer at {address} after {} s; it said:\n{output}", START_TIMEOUT.as_secs());
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(Self { address, reaper })
+        Ok(Self { address, wrapper })
     }
 
     /// Returns the address that it listens on.
@@ -95,9 +95,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.reaper.stdin.take());
-        // It ends by itself; waiting leaves no zombie.
-        let _ = self.reaper.wait();
+        drop(self.wrapper.stdin.take());
+        // The wrapper exits at the end of its input. Waiting for it leaves no zombie process.
+        let _ = self.wrapper.wait();
         let _ = std::fs::remove_file(std::env::temp_dir().join(format!("moto-{}.log", self.address.port())));
     }
 }

@@ -1,4 +1,4 @@
-//! A small XML parser for machine-made responses: texts by their tag, or elements in a tree.
+//! A small XML parser for the responses of moto: texts by their tag, or elements in a tree.
 
 use anyhow::{Context, Result, ensure};
 
@@ -19,28 +19,28 @@ impl Element {
     /// # Errors
     /// If an element is not closed correctly.
     pub fn parse(xml: &str) -> Result<Self> {
-        let mut open = vec![Self::default()];
+        let mut stack = vec![Self::default()];
         let mut rest = xml;
         while let Some((text, tagged)) = rest.split_once('<') {
             let (tag, after) = tagged.split_once('>').context("a tag that does not end")?;
             rest = after;
-            let current = open.last_mut().context("more ends than beginnings")?;
+            let current = stack.last_mut().context("more ends than beginnings")?;
             current.text.push_str(unescape(text).trim());
             if tag.starts_with(['?', '!']) {
                 continue;
             }
             if !tag.starts_with('/') {
                 let name = tag.trim_end_matches('/').split_whitespace().next().unwrap_or_default().to_owned();
-                open.push(Self { name, ..Self::default() });
+                stack.push(Self { name, ..Self::default() });
             }
             if tag.starts_with('/') || tag.ends_with('/') {
-                let ended = open.pop().context("more ends than beginnings")?;
+                let ended = stack.pop().context("more ends than beginnings")?;
                 let name = tag.trim_start_matches('/');
                 ensure!(tag.ends_with('/') || ended.name == name, "<{}> is ended by </{name}>", ended.name);
-                open.last_mut().context("more ends than beginnings")?.children.push(ended);
+                stack.last_mut().context("more ends than beginnings")?.children.push(ended);
             }
         }
-        let document = open.pop().filter(|_| open.is_empty()).context("an element does not end")?;
+        let document = stack.pop().filter(|_| stack.is_empty()).context("an element does not end")?;
         document.children.into_iter().next().context("no element")
     }
 
@@ -55,8 +55,8 @@ impl Element {
         format!("<{0}>{1}{children}</{0}>", self.name, escape(&self.text))
     }
 
-    /// Returns the first element at a path of names, for changes.
-    pub(crate) fn at(&mut self, path: &str) -> Option<&mut Self> {
+    /// Returns the first element at a path of names, to be changed.
+    pub(crate) fn find_mut(&mut self, path: &str) -> Option<&mut Self> {
         path.split('/').try_fold(self, |element, name| element.children.iter_mut().find(|child| child.name == name))
     }
 
@@ -92,15 +92,15 @@ fn escape(text: &str) -> String {
 
 /// Returns the texts of all elements with that name, in order.
 pub(crate) fn texts(xml: &str, tag: &str) -> Vec<String> {
-    let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
-    let found = xml.split(&open).skip(1).filter_map(|rest| rest.split_once(&close));
+    let (open_tag, close_tag) = (format!("<{tag}>"), format!("</{tag}>"));
+    let found = xml.split(&open_tag).skip(1).filter_map(|rest| rest.split_once(&close_tag));
     found.map(|(text, _)| text.trim().to_owned()).collect()
 }
 
 /// Returns the response with routes to this instance as blackholes, like AWS after its termination.
 pub(crate) fn blackhole(xml: &str, instance: &str) -> String {
-    let mark = format!("<instanceId>{instance}</instanceId>");
-    let mut parts = xml.split(&mark);
+    let marker = format!("<instanceId>{instance}</instanceId>");
+    let mut parts = xml.split(&marker);
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| {
         let (route, rest) = part.split_at(part.find("</item>").unwrap_or(part.len()));
@@ -110,14 +110,14 @@ pub(crate) fn blackhole(xml: &str, instance: &str) -> String {
 
 /// Returns the response with this target in its first checks, like AWS soon after its registration.
 pub(crate) fn in_first_checks(xml: &str, target: &str) -> String {
-    let mark = format!("<Id>{target}</Id>");
+    let marker = format!("<Id>{target}</Id>");
     let initial = "<State>initial</State><Reason>Elb.InitialHealthChecking</Reason>\
                    <Description>Initial health checks in progress</Description>";
     let parts = xml.split("<member>").enumerate().map(|(number, part)| {
-        let open = if number == 0 { "" } else { "<member>" };
-        match part.contains(&mark) {
-            true => format!("{open}{}", part.replacen("<State>healthy</State>", initial, 1)),
-            false => format!("{open}{part}"),
+        let open_tag = if number == 0 { "" } else { "<member>" };
+        match part.contains(&marker) {
+            true => format!("{open_tag}{}", part.replacen("<State>healthy</State>", initial, 1)),
+            false => format!("{open_tag}{part}"),
         }
     });
     parts.collect()
@@ -125,14 +125,14 @@ pub(crate) fn in_first_checks(xml: &str, target: &str) -> String {
 
 /// Returns the response with this target unhealthy, like AWS for one that it does not reach.
 pub(crate) fn unreached(xml: &str, target: &str, port: &str) -> String {
-    let marks = [format!("<Id>{target}</Id>"), format!("<Port>{port}</Port>")];
+    let markers = [format!("<Id>{target}</Id>"), format!("<Port>{port}</Port>")];
     let unhealthy =
         "<State>unhealthy</State><Reason>Target.Timeout</Reason><Description>Request timed out</Description>";
     let parts = xml.split("<member>").enumerate().map(|(number, part)| {
-        let open = if number == 0 { "" } else { "<member>" };
-        match marks.iter().all(|mark| part.contains(mark)) {
-            true => format!("{open}{}", part.replacen("<State>healthy</State>", unhealthy, 1)),
-            false => format!("{open}{part}"),
+        let open_tag = if number == 0 { "" } else { "<member>" };
+        match markers.iter().all(|marker| part.contains(marker)) {
+            true => format!("{open_tag}{}", part.replacen("<State>healthy</State>", unhealthy, 1)),
+            false => format!("{open_tag}{part}"),
         }
     });
     parts.collect()
@@ -145,9 +145,9 @@ mod tests {
     #[test]
     fn only_the_target_is_in_its_first_checks() {
         let item = |id: &str, state: &str| format!("<member><State>{state}</State><Id>{id}</Id></member>");
-        let answer = in_first_checks(&format!("<a>{}{}</a>", item("1", "healthy"), item("2", "healthy")), "1");
-        assert!(answer.starts_with("<a><member><State>initial</State><Reason>Elb."), "{answer}");
-        assert!(answer.ends_with(&format!("{}</a>", item("2", "healthy"))), "{answer}");
+        let response = in_first_checks(&format!("<a>{}{}</a>", item("1", "healthy"), item("2", "healthy")), "1");
+        assert!(response.starts_with("<a><member><State>initial</State><Reason>Elb."), "{response}");
+        assert!(response.ends_with(&format!("{}</a>", item("2", "healthy"))), "{response}");
     }
 
     #[test]
@@ -174,9 +174,9 @@ mod tests {
     fn written_document_reads_the_same() {
         let mut root = Element::parse("<r><l><m>1 &lt; &amp;lt;</m><m/></l></r>").unwrap();
         assert_eq!(Element::parse(&root.write()).unwrap(), root);
-        root.at("l").unwrap().children.push(Element::leaf("m", "a&b"));
+        root.find_mut("l").unwrap().children.push(Element::leaf("m", "a&b"));
         assert_eq!(Element::parse(&root.write()).unwrap().texts("l/m"), ["1 < &lt;", "", "a&b"]);
-        assert!(root.at("l/x").is_none());
+        assert!(root.find_mut("l/x").is_none());
     }
 
     #[test]

@@ -30,7 +30,7 @@ const JOIN_DEADLINE: Duration = Duration::from_secs(180);
 const BOOTSTRAP: &str = include_str!("../manifests/bootstrap.yaml");
 const DNS: &str = include_str!("../manifests/dns.yaml");
 
-/// The token with which kubelets join. It is as public as the cluster is temporary.
+/// The token with which kubelets join. It is not secret: the cluster is reachable from this machine only.
 const TOKEN: (&str, &str) = ("bedbed", "0123456789abcdef");
 
 /// The programs under test, and the number of nodes.
@@ -48,9 +48,9 @@ pub struct Setup {
     pub images: Vec<String>,
 }
 
-/// A cluster. Dropping it removes all its resources; so does any other end of the process that owns it.
+/// A cluster. Dropping it removes all its resources; so does any exit of the process that owns it.
 pub struct RealCluster {
-    // Dropped in this order: the network outlives the processes that use it, the claim outlives all.
+    // Dropped in this order: the network after the processes that use it, the claim of the machine's resources last.
     _fabric: Fabric,
     _registry: Registry,
     control_plane: ControlPlane,
@@ -109,17 +109,17 @@ impl RealCluster {
         Ok(cluster)
     }
 
-    /// The control plane, whose kubeconfigs and clients work from this machine.
+    /// Returns the control plane, whose kubeconfigs and clients work from this machine.
     pub fn control_plane(&self) -> &ControlPlane {
         &self.control_plane
     }
 
-    /// The cluster's addresses.
+    /// Returns the cluster's addresses.
     pub fn addresses(&self) -> Addresses {
         Addresses { index: self.bed.index }
     }
 
-    /// The socket on which it takes commands.
+    /// Returns the socket for commands to the cluster.
     pub fn control(&self) -> PathBuf {
         self.bed.control()
     }
@@ -135,17 +135,17 @@ impl RealCluster {
         self.bed.write_kubeconfig(&content)
     }
 
-    /// The file of the router's network namespace, where the control plane runs.
+    /// Returns the file of the router's network namespace, where the control plane runs.
     pub fn router(&self) -> PathBuf {
         self.keeper.router()
     }
 
-    /// The folder of the nodes' programs.
+    /// Returns the programs of the nodes.
     pub fn programs(&self) -> &Programs {
         &self.programs
     }
 
-    /// Stops the controller manager as a rollout does, and starts another one instead.
+    /// Terminates the controller manager, as a rollout does, and starts another one.
     ///
     /// # Errors
     /// When it cannot be ended, or the other one not be started.
@@ -202,7 +202,7 @@ impl RealCluster {
         if self.manager().1 { Ok(()) } else { self.control_plane.check() }
     }
 
-    /// Kills the controller manager without a chance to finish, and starts another one instead.
+    /// Kills the controller manager without an orderly shutdown, and starts another one.
     ///
     /// # Errors
     /// As [`RealCluster::replace_manager`].
@@ -291,8 +291,8 @@ impl RealCluster {
         loop {
             self.control_plane.check()?;
             let list = nodes.list(&ListParams::default()).await.context("list nodes")?;
-            let unusable: Vec<String> = list.iter().filter_map(obstacle).collect();
-            if list.items.len() == usize::from(self.setup.nodes) && unusable.is_empty() {
+            let obstacles: Vec<String> = list.iter().filter_map(obstacle).collect();
+            if list.items.len() == usize::from(self.setup.nodes) && obstacles.is_empty() {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -301,7 +301,7 @@ impl RealCluster {
                     list.items.len(),
                     self.setup.nodes,
                     JOIN_DEADLINE.as_secs(),
-                    unusable.join("; "),
+                    obstacles.join("; "),
                     self.control_plane.folder().display()
                 );
             }
@@ -322,7 +322,7 @@ impl RealCluster {
     }
 }
 
-/// The files of images, in the order in which nodes import them.
+/// Returns the names of the image files, in the order in which nodes import them.
 fn image_names(setup: &Setup) -> Vec<String> {
     [images::FILE.to_owned()].into_iter().chain(setup.images.clone()).collect()
 }
@@ -331,7 +331,7 @@ fn image_files(setup: &Setup, programs: &Programs) -> Vec<PathBuf> {
     image_names(setup).iter().map(|name| programs.path(name)).collect()
 }
 
-/// The address of the image registry, which this process serves in the router's network.
+/// Returns the address of the image registry, which this process serves in the router's network.
 fn registry(addresses: Addresses) -> SocketAddrV4 {
     SocketAddrV4::new(addresses.gateway(), PORT)
 }

@@ -1,4 +1,4 @@
-//! Commands of the operating system, run to their end.
+//! Runs commands of the operating system and waits for them.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -10,7 +10,7 @@ use control_plane::proxy;
 /// Runs a command; returns its output.
 ///
 /// # Errors
-/// When it cannot be started or fails; the error has its complaint.
+/// If it cannot be started or fails; the error contains its standard error.
 pub fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<String> {
     run_with_input(program, arguments, "")
 }
@@ -20,7 +20,7 @@ pub fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<String> {
 /// # Errors
 /// Same as [`run`].
 pub fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &str) -> Result<String> {
-    let shown = || {
+    let command_line = || {
         let words = arguments.iter().map(|argument| argument.as_ref().to_string_lossy().into_owned());
         [program.to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
     };
@@ -30,14 +30,14 @@ pub fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &s
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("run {}", shown()))?;
+        .with_context(|| format!("run {}", command_line()))?;
     let mut stdin = child.stdin.take().context("a command without input")?;
     let written = stdin.write_all(input.as_bytes());
     drop(stdin);
-    let output = child.wait_with_output().with_context(|| format!("wait for {}", shown()))?;
+    let output = child.wait_with_output().with_context(|| format!("wait for {}", command_line()))?;
     if !output.status.success() {
-        bail!("{} ({}): {}", shown(), output.status, String::from_utf8_lossy(&output.stderr).trim_end());
+        bail!("{} ({}): {}", command_line(), output.status, String::from_utf8_lossy(&output.stderr).trim_end());
     }
-    written.with_context(|| format!("write the input of {}", shown()))?;
+    written.with_context(|| format!("write the input of {}", command_line()))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -1,4 +1,4 @@
-//! Commands to a running cluster: a line on a socket, answered by a line.
+//! Commands to a running cluster: a line on a socket, with a line as response.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ const DONE: &str = "done";
 /// The first word of the command that replaces the controller manager.
 const SWAP: &str = "swap";
 
-/// Takes commands for a cluster until the future is dropped. `report` gets a line for each.
+/// Serves commands for a cluster until the future is dropped. `report` gets a line for each.
 ///
 /// # Errors
 /// When the socket cannot be made.
@@ -32,15 +32,15 @@ pub async fn serve(cluster: &RealCluster, report: impl Fn(&str)) -> Result<()> {
         if tokio::io::BufReader::new(reader).read_line(&mut line).await.is_err() {
             continue;
         }
-        let answer = match carry_out(cluster, line.trim(), &report).await {
+        let response = match execute(cluster, line.trim(), &report).await {
             Ok(()) => DONE.to_owned(),
             Err(error) => format!("{error:#}").replace('\n', " "),
         };
-        let _ = writer.write_all(format!("{answer}\n").as_bytes()).await;
+        let _ = writer.write_all(format!("{response}\n").as_bytes()).await;
     }
 }
 
-async fn carry_out(cluster: &RealCluster, command: &str, report: &impl Fn(&str)) -> Result<()> {
+async fn execute(cluster: &RealCluster, command: &str, report: &impl Fn(&str)) -> Result<()> {
     match command.split_once(' ') {
         Some((SWAP, program)) => {
             cluster.swap_manager(Path::new(program)).await?;
@@ -61,9 +61,9 @@ pub fn swap(cluster: Option<u8>, program: &Path) -> Result<()> {
     let path = bed::control(index);
     let mut stream = UnixStream::connect(&path).with_context(|| format!("connect to {}", path.display()))?;
     writeln!(stream, "{SWAP} {}", program.display()).context("write the command")?;
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).context("read the answer")?;
-    ensure!(answer.trim() == DONE, "cluster {index}: {}", answer.trim());
+    let mut response = String::new();
+    BufReader::new(stream).read_line(&mut response).context("read the answer")?;
+    ensure!(response.trim() == DONE, "cluster {index}: {}", response.trim());
     Ok(())
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_only_cluster_is_chosen_when_none_is_named() {
+    fn only_cluster_is_chosen_when_none_is_named() {
         assert_eq!(choose(None, &[3]).unwrap(), 3);
         assert_eq!(choose(Some(1), &[1, 3]).unwrap(), 1);
         for (wanted, running, reason) in

@@ -1,4 +1,5 @@
-//! Processes inside a cluster: its keeper, and the first process of each node. The owner runs itself to start them.
+//! Processes inside a cluster: its keeper, and the first process of each node. To start them, the owner executes its
+//! own program with [`INSIDE`].
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! The keeper of a cluster: a process that is the cluster's router and that cleans up when the owner ends.
+//! The keeper of a cluster: a process that is the cluster's router and that cleans up when the owner exits.
 //!
 //! Its network namespace is the router. Its standard input is a pipe that only the owner can write to: when the owner
-//! ends, for any reason, the kernel closes the pipe, and the keeper removes the resources that outlive processes.
+//! exits, for any reason, the kernel closes the pipe, and the keeper removes the resources that remain after processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -51,7 +51,7 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// The file of the router's network namespace.
+    /// Returns the file of the router's network namespace.
     pub fn router(&self) -> PathBuf {
         network::namespace(self.child.id())
     }
@@ -68,7 +68,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Runs the keeper: sets up the router, waits until the owner ends, cleans up.
+/// Runs the keeper: sets up the router, waits until the owner exits, cleans up.
 ///
 /// # Errors
 /// When the router cannot be set up, or something cannot be removed.

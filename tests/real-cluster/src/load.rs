@@ -15,7 +15,7 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// When it was sent.
+    /// The time at which it was sent.
     pub sent: Instant,
     /// The response, or the error.
     pub response: Result<String, String>,
@@ -54,14 +54,14 @@ impl Load {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The numbers of requests sent since a time and finished, and of those that failed.
+    /// Returns the number of finished requests that were sent since a time, and the number of those that failed.
     pub fn count_since(&self, start: Instant) -> (usize, usize) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let counted = requests.iter().filter(|request| request.sent >= start);
         counted.fold((0, 0), |(all, failed), request| (all + 1, failed + usize::from(request.response.is_err())))
     }
 
-    /// When the last request since a time was sent that failed, or `None`.
+    /// Returns the time at which the last failed request since `start` was sent.
     pub fn last_failure_since(&self, start: Instant) -> Option<Instant> {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = requests.iter().filter(|request| request.sent >= start && request.response.is_err());

@@ -9,7 +9,7 @@ use control_plane::assets::go::{self, LINKER_FLAGS, Recipe};
 
 use crate::command;
 
-/// Everything that decides what is built.
+/// All inputs of the build; their hash is the version in the cache.
 const SOURCES: [&str; 15] = [
     include_str!("../go/cni/go.mod"),
     include_str!("../go/cni/go.sum"),
@@ -44,7 +44,7 @@ struct Part {
     build: Build,
 }
 
-/// How a program is built.
+/// The kind of a build, which decides its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Build {
     Plain,
@@ -63,7 +63,8 @@ const fn part(binary: &'static str, module: &'static str, package: &'static str,
 
 const RUNC: Part = part("runc", "runc", "github.com/opencontainers/runc", Build::Runc);
 
-/// The programs of nodes and of the images that every cluster has. The first are quickly built and often fail.
+/// The programs of nodes and of the images that every cluster has. Those whose build is short or fails often come
+/// first.
 const NODE: [Part; 12] = [
     RUNC,
     part("containerd", "containerd", "github.com/containerd/containerd/v2/cmd/containerd", Build::Containerd),
@@ -104,30 +105,30 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The folder, whether or not programs are in it.
+    /// Returns the folder; it may be empty.
     ///
     /// # Errors
-    /// When the environment names no place for it.
+    /// If the environment names no folder for it.
     pub fn locate() -> Result<Self> {
         Ok(Self { folder: cache_root()?.join(go::version(&SOURCES)) })
     }
 
-    /// Whether the programs of nodes are there.
+    /// Returns whether all programs of nodes exist.
     pub fn are_built(&self) -> bool {
         NODE.iter().all(|part| self.has(part))
     }
 
-    /// Whether building what is missing needs a C compiler and libseccomp.
+    /// Returns whether the build of missing programs needs a C compiler and libseccomp.
     pub fn need_c(&self) -> bool {
         !self.has(&RUNC)
     }
 
-    /// The path of a program.
+    /// Returns the path of a program.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Builds the programs of nodes that are not there. Blocks, for some fifteen minutes the first time.
+    /// Builds missing programs of nodes. Blocks, for some fifteen minutes the first time.
     ///
     /// # Errors
     /// When Go is missing or fails, or the disk is full.
@@ -135,7 +136,7 @@ impl Programs {
         self.build_all(&NODE)
     }
 
-    /// Builds the programs of the conformance suite that are not there.
+    /// Builds missing programs of the conformance suite.
     ///
     /// # Errors
     /// As [`Programs::build`].
@@ -186,7 +187,7 @@ impl Programs {
 }
 
 impl Part {
-    /// The arguments of Go, which leave the program at `output`.
+    /// Returns the arguments with which Go writes the program to `output`.
     fn arguments(&self, output: &Path) -> Vec<String> {
         let (command, flags, more): (&[&str], &str, &[&str]) = match self.build {
             Build::Plain => (&["build"], "-s -w", &[]),
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_count_as_built_when_all_names_are_there() {
+    fn programs_count_as_built_when_all_names_exist() {
         let folder = tempfile::tempdir().unwrap();
         let programs = Programs { folder: folder.path().to_owned() };
         assert!(!programs.are_built() && programs.need_c());

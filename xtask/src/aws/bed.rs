@@ -10,7 +10,7 @@ use control_plane::{ControlPlane, Identity, Options};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
-use moto::{Effect, Fault, Machine, Moto};
+use moto::{Effect, Fault, Instance, Moto};
 use serde_json::{Value, json};
 
 /// The cluster's name in tags.
@@ -40,7 +40,7 @@ pub struct Bed {
     /// The AWS account.
     pub moto: Moto,
     /// The instances whose Nodes were registered, in that order.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<Instance>,
     /// A client with all permissions.
     pub client: Client,
     /// The file of `--cloud-config`.
@@ -69,7 +69,7 @@ impl Bed {
         let options = Options { nodes: 0, kwok: kubelets, scheduler: kubelets, ..Options::default() };
         let (cluster, moto) = futures::future::try_join(ControlPlane::start(options), Moto::start(CLUSTER)).await?;
         moto.proxy.name_network_balancers();
-        // The documented figures were measured without interfaces that outlive their load balancer.
+        // The number of calls until an interface no longer exists would depend on the pauses of each manager.
         moto.proxy.keep_interfaces(0);
         // The response of regions without this API. With moto's response, upstream's manager would wait.
         let unsupported =
@@ -227,7 +227,7 @@ pub fn hostname(service: &Service) -> Option<String> {
     ingress.first()?.hostname.clone()
 }
 
-fn node(number: usize, machine: &Machine) -> Value {
+fn node(number: usize, machine: &Instance) -> Value {
     let network = format!("10.244.{number}.0/24");
     json!({
         "metadata": {"name": machine.name, "labels": {"kubernetes.io/hostname": machine.name}},

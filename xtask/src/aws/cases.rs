@@ -1,4 +1,4 @@
-//! Services for both managers: data.
+//! The Services of the comparison, as data.
 
 use serde_json::{Value, json};
 
@@ -7,15 +7,15 @@ const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 /// Upstream creates load balancers without security groups; here an annotation requests that. Upstream ignores it.
 const WITHOUT_GROUPS: &str = "disable-nlb-sg";
 
-/// A Service. In texts, `$subnet1`, `$address1`, `$certificate1` and so on stand for IDs of the account, and `@` at the
-/// beginning of an annotation's name for the common prefix.
+/// A Service. Texts may contain placeholders: `$subnet1`, `$address1`, `$certificate1` and so on for IDs of the
+/// account, and in changes `@` at the start of an annotation's name for the common prefix.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     /// Its name.
     pub name: &'static str,
     /// Protocols, ports and node ports.
     ports: &'static [(&'static str, u16, u16)],
-    /// Annotations without their prefix.
+    /// Annotations, without the common prefix unless the name starts with `!`.
     annotations: &'static [(&'static str, &'static str)],
     /// Additional fields of its spec, as JSON.
     spec: &'static str,
@@ -25,8 +25,8 @@ pub struct Case {
 
 const PLAIN: Case = Case { name: "", ports: &[], annotations: &[], spec: "{}", change: None };
 
-/// The shapes of Services. The groups of cases run one after the other: upstream's rules for all of them together
-/// exceed AWS's limit per security group.
+/// Services with different fields. The groups of cases run one after the other: upstream's rules for all of them
+/// together exceed AWS's limit per security group.
 pub const SHAPES: [Case; 10] = [
     Case {
         name: "one-port",

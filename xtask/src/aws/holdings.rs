@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{Event, Node, Service as KubeService};
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
-use moto::{Element, Machine, Moto, Service};
+use moto::{Element, Instance, Moto, Service};
 
 use super::bed::Bed;
 
 /// The tag with the Service that a resource belongs to.
-const FOR: &str = "kubernetes.io/service-name";
+const SERVICE_TAG: &str = "kubernetes.io/service-name";
 
 /// Returns all resources, one fact per line, in order.
 pub async fn holdings(bed: &Bed) -> Result<BTreeSet<String>> {
@@ -32,7 +32,7 @@ pub async fn holdings(bed: &Bed) -> Result<BTreeSet<String>> {
     balancers(&bed.moto, &names, &mut lines).await?;
     target_groups(&bed.moto, &names, &mut lines).await?;
     security_groups(&bed.moto, &groups, &names, &mut lines).await?;
-    machines(&bed.moto, &names, &mut lines).await?;
+    instances(&bed.moto, &names, &mut lines).await?;
     services.iter().for_each(|service| lines.service(service, &names));
     nodes.iter().for_each(|node| lines.node(node, &names));
     events.items.iter().for_each(|event| lines.event(event));
@@ -43,7 +43,7 @@ pub async fn holdings(bed: &Bed) -> Result<BTreeSet<String>> {
 struct Names(Vec<(String, String)>);
 
 impl Names {
-    fn new(moto: &Moto, machines: &[Machine]) -> Self {
+    fn new(moto: &Moto, instances: &[Instance]) -> Self {
         let mut names = Self(Vec::new());
         names.add(&moto.network.vpc, "<network>");
         names.add(&moto.network.table, "<table>");
@@ -51,8 +51,8 @@ impl Names {
         for (number, subnet) in (1..).zip(&moto.network.subnets) {
             names.add(subnet, &format!("<subnet {number}>"));
         }
-        for machine in machines {
-            names.add(&machine.id, &format!("<{}>", machine.name));
+        for instance in instances {
+            names.add(&instance.id, &format!("<{}>", instance.name));
         }
         names
     }
@@ -69,7 +69,7 @@ impl Names {
         self.add(plain.get(..32).unwrap_or(&plain), &format!("<name of {name}>"));
     }
 
-    fn of(&self, text: &str) -> String {
+    fn describe(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (id, name)| text.replace(id, name))
     }
 }
@@ -88,43 +88,47 @@ fn without_hash(name: &str) -> String {
 struct Lines(BTreeSet<String>);
 
 impl Lines {
-    fn add(&mut self, what: &str, fact: &str, value: &str) {
+    fn add(&mut self, subject: &str, fact: &str, value: &str) {
         if !value.is_empty() {
-            self.0.insert(format!("{what}: {fact} {value}"));
+            self.0.insert(format!("{subject}: {fact} {value}"));
         }
     }
 
-    fn all<'a>(&mut self, what: &str, fact: &str, values: impl IntoIterator<Item = &'a str>, names: &Names) {
-        values.into_iter().for_each(|value| self.add(what, fact, &names.of(value)));
+    fn add_all<'a>(&mut self, subject: &str, fact: &str, values: impl IntoIterator<Item = &'a str>, names: &Names) {
+        values.into_iter().for_each(|value| self.add(subject, fact, &names.describe(value)));
     }
 
     fn service(&mut self, service: &KubeService, names: &Names) {
-        let what = format!("Service {}", service.name_any());
-        self.all(&what, "finalizer", service.finalizers().iter().map(String::as_str), names);
+        let subject = format!("Service {}", service.name_any());
+        self.add_all(&subject, "finalizer", service.finalizers().iter().map(String::as_str), names);
         let status = service.status.iter().flat_map(|status| &status.load_balancer);
         for ingress in status.flat_map(|status| &status.ingress).flatten() {
-            self.add(&what, "way in", &names.of(ingress.hostname.as_deref().or(ingress.ip.as_deref()).unwrap_or("?")));
+            self.add(
+                &subject,
+                "way in",
+                &names.describe(ingress.hostname.as_deref().or(ingress.ip.as_deref()).unwrap_or("?")),
+            );
         }
     }
 
     fn node(&mut self, node: &Node, names: &Names) {
-        let what = format!("Node {}", node.name_any());
+        let subject = format!("Node {}", node.name_any());
         for (key, value) in node.labels() {
-            self.add(&what, "label", &names.of(&format!("{key}={value}")));
+            self.add(&subject, "label", &names.describe(&format!("{key}={value}")));
         }
         if let Some(spec) = &node.spec {
-            self.all(&what, "provider id", spec.provider_id.as_deref(), names);
+            self.add_all(&subject, "provider id", spec.provider_id.as_deref(), names);
             for taint in spec.taints.iter().flatten() {
-                self.add(&what, "taint", &format!("{}:{}", taint.key, taint.effect));
+                self.add(&subject, "taint", &format!("{}:{}", taint.key, taint.effect));
             }
         }
         let status = node.status.iter();
         let addresses = status.clone().flat_map(|status| &status.addresses).flatten();
         let addresses: Vec<String> = addresses.map(|one| format!("{} {}", one.type_, one.address)).collect();
-        self.add(&what, "addresses", &addresses.join(", "));
+        self.add(&subject, "addresses", &addresses.join(", "));
         for condition in status.flat_map(|status| &status.conditions).flatten() {
             let reason = condition.reason.as_deref().unwrap_or_default();
-            self.add(&what, "condition", &format!("{} {} {reason}", condition.type_, condition.status));
+            self.add(&subject, "condition", &format!("{} {} {reason}", condition.type_, condition.status));
         }
     }
 
@@ -134,8 +138,8 @@ impl Lines {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         // Events about other objects are not compared.
         if ["Node", "Service"].contains(&text(&object.kind).as_str()) {
-            let what = format!("{} {}", text(&object.kind), text(&object.name));
-            self.add(&what, "event", &format!("{source} {} {}", text(&event.type_), text(&event.reason)));
+            let subject = format!("{} {}", text(&object.kind), text(&object.name));
+            self.add(&subject, "event", &format!("{source} {} {}", text(&event.type_), text(&event.reason)));
         }
     }
 }
@@ -154,14 +158,14 @@ async fn tags(moto: &Moto, arn: &str) -> Result<BTreeMap<String, String>> {
 }
 
 fn owner(tags: &BTreeMap<String, String>) -> &str {
-    tags.get(FOR).map_or("nobody", |name| name.trim_start_matches("default/"))
+    tags.get(SERVICE_TAG).map_or("nobody", |name| name.trim_start_matches("default/"))
 }
 
 async fn balancers(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> {
     for balancer in list(moto, "DescribeLoadBalancers", "LoadBalancers").await? {
         let arn = balancer.text("LoadBalancerArn");
         let tags = tags(moto, arn).await?;
-        let what = format!("balancer of {}", owner(&tags));
+        let subject = format!("balancer of {}", owner(&tags));
         for (fact, path) in [
             ("name", "LoadBalancerName"),
             ("type", "Type"),
@@ -170,37 +174,38 @@ async fn balancers(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> 
             ("subnet", "AvailabilityZones/member/SubnetId"),
             ("security group", "SecurityGroups/member"),
         ] {
-            lines.all(&what, fact, balancer.texts(path), names);
+            lines.add_all(&subject, fact, balancer.texts(path), names);
         }
-        tagged(lines, &what, &tags, names);
+        add_tags(lines, &subject, &tags, names);
         let about = [("LoadBalancerArn", arn)];
         let elb = |action, list| moto.aws.list(Service::Elb, action, &about, list);
-        attributes(lines, &what, &elb("DescribeLoadBalancerAttributes", "Attributes").await?);
+        attributes(lines, &subject, &elb("DescribeLoadBalancerAttributes", "Attributes").await?);
         for listener in elb("DescribeListeners", "Listeners").await? {
-            let what = format!("listener {}:{} of {}", listener.text("Protocol"), listener.text("Port"), owner(&tags));
+            let subject =
+                format!("listener {}:{} of {}", listener.text("Protocol"), listener.text("Port"), owner(&tags));
             for (fact, path) in [
                 ("certificate", "Certificates/member/CertificateArn"),
                 ("policy", "SslPolicy"),
                 ("ALPN", "AlpnPolicy/member"),
             ] {
-                lines.all(&what, fact, listener.texts(path), names);
+                lines.add_all(&subject, fact, listener.texts(path), names);
             }
             let to = listener.text("DefaultActions/member/TargetGroupArn");
-            lines.add(&what, "forwards to", &behind(moto, to).await?);
-            tagged(lines, &what, &self::tags(moto, listener.text("ListenerArn")).await?, names);
+            lines.add(&subject, "forwards to", &protocol_and_port(moto, to).await?);
+            add_tags(lines, &subject, &self::tags(moto, listener.text("ListenerArn")).await?, names);
         }
     }
-    for asked in moto.proxy.asked("CreateLoadBalancer") {
-        let value = |name: &str| asked.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value);
+    for request in moto.proxy.requests("CreateLoadBalancer") {
+        let value = |name: &str| request.iter().find(|(parameter, _)| parameter == name).map_or("", |(_, value)| value);
         // Settings that moto accepts but does not return, while the Service exists.
-        let balancer = names.of(value("Name"));
+        let balancer = names.describe(value("Name"));
         if balancer == value("Name") {
             continue;
         }
         for part in ["AllocationId", "PrivateIPv4Address"] {
             for number in 1..=3 {
                 let given = value(&format!("SubnetMappings.member.{number}.{part}"));
-                lines.add(&format!("balancer {balancer}"), part, &names.of(given));
+                lines.add(&format!("balancer {balancer}"), part, &names.describe(given));
             }
         }
     }
@@ -208,7 +213,7 @@ async fn balancers(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> 
 }
 
 /// Returns port and protocol of a target group, which identify a listener's group.
-async fn behind(moto: &Moto, arn: &str) -> Result<String> {
+async fn protocol_and_port(moto: &Moto, arn: &str) -> Result<String> {
     let about = [("TargetGroupArns.member.1", arn)];
     let groups = moto.aws.list(Service::Elb, "DescribeTargetGroups", &about, "TargetGroups").await?;
     Ok(groups
@@ -220,8 +225,8 @@ async fn target_groups(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<
     for group in list(moto, "DescribeTargetGroups", "TargetGroups").await? {
         let arn = group.text("TargetGroupArn");
         let tags = tags(moto, arn).await?;
-        let what = format!("target group {}:{} of {}", group.text("Protocol"), group.text("Port"), owner(&tags));
-        lines.add(&what, "name", &without_hash(group.text("TargetGroupName")));
+        let subject = format!("target group {}:{} of {}", group.text("Protocol"), group.text("Port"), owner(&tags));
+        lines.add(&subject, "name", &without_hash(group.text("TargetGroupName")));
         for (fact, path) in [
             ("type", "TargetType"),
             ("health protocol", "HealthCheckProtocol"),
@@ -233,48 +238,48 @@ async fn target_groups(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<
             ("unhealthy after", "UnhealthyThresholdCount"),
             ("healthy codes", "Matcher/HttpCode"),
         ] {
-            lines.add(&what, fact, group.text(path));
+            lines.add(&subject, fact, group.text(path));
         }
-        tagged(lines, &what, &tags, names);
+        add_tags(lines, &subject, &tags, names);
         let about = [("TargetGroupArn", arn)];
         let elb = |action, list| moto.aws.list(Service::Elb, action, &about, list);
-        attributes(lines, &what, &elb("DescribeTargetGroupAttributes", "Attributes").await?);
+        attributes(lines, &subject, &elb("DescribeTargetGroupAttributes", "Attributes").await?);
         for target in elb("DescribeTargetHealth", "TargetHealthDescriptions").await? {
             let target = format!("{}:{}", target.text("Target/Id"), target.text("Target/Port"));
-            lines.add(&what, "target", &names.of(&target));
+            lines.add(&subject, "target", &names.describe(&target));
         }
     }
     Ok(())
 }
 
-fn tagged(lines: &mut Lines, what: &str, tags: &BTreeMap<String, String>, names: &Names) {
+fn add_tags(lines: &mut Lines, subject: &str, tags: &BTreeMap<String, String>, names: &Names) {
     for (key, value) in tags {
-        lines.add(what, "tag", &names.of(&format!("{key}={value}")));
+        lines.add(subject, "tag", &names.describe(&format!("{key}={value}")));
     }
 }
 
-fn attributes(lines: &mut Lines, what: &str, attributes: &[Element]) {
+fn attributes(lines: &mut Lines, subject: &str, attributes: &[Element]) {
     for attribute in attributes {
-        lines.add(what, "attribute", &format!("{}={}", attribute.text("Key"), attribute.text("Value")));
+        lines.add(subject, "attribute", &format!("{}={}", attribute.text("Key"), attribute.text("Value")));
     }
 }
 
 async fn security_groups(moto: &Moto, groups: &[Element], names: &Names, lines: &mut Lines) -> Result<()> {
     for group in groups.iter().filter(|group| group.text("groupName") != "default") {
-        let what = format!("security group {}", without_hash(group.text("groupName")));
-        lines.add(&what, "says", group.text("groupDescription"));
+        let subject = format!("security group {}", without_hash(group.text("groupName")));
+        lines.add(&subject, "says", group.text("groupDescription"));
         for tag in group.all("tagSet/item") {
-            lines.add(&what, "tag", &names.of(&format!("{}={}", tag.text("key"), tag.text("value"))));
+            lines.add(&subject, "tag", &names.describe(&format!("{}={}", tag.text("key"), tag.text("value"))));
         }
     }
     for rule in list(moto, "DescribeSecurityGroupRules", "securityGroupRuleSet").await? {
-        let group = names.of(rule.text("groupId"));
+        let group = names.describe(rule.text("groupId"));
         let from = [rule.text("cidrIpv4"), rule.text("cidrIpv6"), rule.text("referencedGroupInfo/groupId")].concat();
         if rule.text("isEgress") == "true" || group.starts_with("<group default>") {
             continue;
         }
         let ports = format!("{} {}-{}", rule.text("ipProtocol"), rule.text("fromPort"), rule.text("toPort"));
-        let fact = format!("{ports} from {}: {}", names.of(&from), names.of(rule.text("description")));
+        let fact = format!("{ports} from {}: {}", names.describe(&from), names.describe(rule.text("description")));
         lines.add(
             &format!(
                 "security group {}",
@@ -287,18 +292,18 @@ async fn security_groups(moto: &Moto, groups: &[Element], names: &Names, lines: 
     Ok(())
 }
 
-async fn machines(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> {
+async fn instances(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> {
     for reservation in list(moto, "DescribeInstances", "reservationSet").await? {
-        for machine in reservation.all("instancesSet/item") {
-            let what = format!("machine {}", names.of(machine.text("instanceId")));
-            lines.add(&what, "source/destination check", machine.text("sourceDestCheck"));
-            for tag in machine.all("tagSet/item") {
-                lines.add(&what, "tag", &format!("{}={}", tag.text("key"), tag.text("value")));
+        for instance in reservation.all("instancesSet/item") {
+            let subject = format!("machine {}", names.describe(instance.text("instanceId")));
+            lines.add(&subject, "source/destination check", instance.text("sourceDestCheck"));
+            for tag in instance.all("tagSet/item") {
+                lines.add(&subject, "tag", &format!("{}={}", tag.text("key"), tag.text("value")));
             }
         }
     }
-    for (network, machine) in moto.routes(&moto.network.table).await? {
-        lines.add("route", &network, &names.of(&machine));
+    for (network, instance) in moto.routes(&moto.network.table).await? {
+        lines.add("route", &network, &names.describe(&instance));
     }
     Ok(())
 }
@@ -329,8 +334,8 @@ mod tests {
             }))
             .unwrap(),
         );
-        assert_eq!(names.of("aws:///z/i-0a"), "aws:///z/<n>");
-        assert_eq!(names.of("uid=01234567-89ab-cdef-0123-456789abcdef"), "uid=<uid of web>");
-        assert_eq!(names.of("a0123456789abcdef0123456789abcde-1.elb"), "<name of web>-1.elb");
+        assert_eq!(names.describe("aws:///z/i-0a"), "aws:///z/<n>");
+        assert_eq!(names.describe("uid=01234567-89ab-cdef-0123-456789abcdef"), "uid=<uid of web>");
+        assert_eq!(names.describe("a0123456789abcdef0123456789abcde-1.elb"), "<name of web>-1.elb");
     }
 }

@@ -71,7 +71,7 @@ async fn show(arguments: &Arguments, manager: &Manager) -> Result<()> {
     let mut interrupted = Interrupted::listen()?;
     let page = Page::output();
     let played = tokio::select! {
-        played = scenario::play(page, manager, arguments.nodes.into()) => played,
+        played = scenario::run_scenario(page, manager, arguments.nodes.into()) => played,
         _ = interrupted.wait() => anyhow::bail!("interrupted before the end of the scenario"),
     };
     let bed = played?;

@@ -26,10 +26,10 @@ struct AccountResources {
 }
 
 /// Runs the scenario; the cluster keeps running.
-pub async fn play(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
+pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
     let step = Step::begin(page, 1, "A control plane and an AWS account, with a machine for each node");
     let mut bed = Bed::start(true).await?;
-    let before = held(&bed).await?;
+    let before = read_resources(&bed).await?;
     bed.join(nodes).await?;
     until_ready(&bed).await?;
     step.done(&format!(
@@ -40,7 +40,7 @@ pub async fn play(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
 
     let step = Step::begin(page, 2, "ccm starts with the rights of its manifest and initialises the nodes");
     let process = bed.run(manager)?;
-    let told =
+    let with_log =
         |error: anyhow::Error| error.context(format!("ccm's log is {}", bed.cluster.log(manager.name).display()));
     step.happened(&format!("process {process}: {}", manager.program.display()));
     bed.until(|| async {
@@ -49,41 +49,41 @@ pub async fn play(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
         Ok((tainted > 0).then(|| format!("{tainted} nodes have their taint")))
     })
     .await
-    .map_err(told)?;
+    .map_err(with_log)?;
     for node in bed.nodes().list(&ListParams::default().limit(5)).await? {
         step.happened(&line(&node));
     }
     step.done("no node has the taint any more that kept pods away");
 
     let step = Step::begin(page, 3, "The nodes' pod networks get routes");
-    bed.until_initialised().await.map_err(told)?;
-    for (network, machine) in bed.moto.routes(&bed.moto.network.table).await?.iter().take(5) {
-        step.happened(&format!("{network} -> {machine}"));
+    bed.until_initialised().await.map_err(with_log)?;
+    for (network, instance) in bed.moto.routes(&bed.moto.network.table).await?.iter().take(5) {
+        step.happened(&format!("{network} -> {instance}"));
     }
     step.done(&format!("{nodes} routes in {}", bed.moto.network.table));
 
     let step = Step::begin(page, 4, "A Service of type LoadBalancer gets a Network Load Balancer");
     step.command(&CREATE);
     bed.cluster.kubectl(&CREATE)?;
-    bed.until_reachable(1).await.map_err(told)?;
-    let made = held(&bed).await?;
+    bed.until_reachable(1).await.map_err(with_log)?;
+    let created = read_resources(&bed).await?;
     let service = bed.services().get(SERVICE).await?;
-    ensure!(made.balancers == 1 && made.target_groups == 2, "AWS has {made:?}");
-    step.happened(&format!("AWS has a balancer with {} target groups", made.target_groups));
+    ensure!(created.balancers == 1 && created.target_groups == 2, "AWS has {created:?}");
+    step.happened(&format!("AWS has a balancer with {} target groups", created.target_groups));
     step.done(&format!("it is reached by {}", hostname(&service).unwrap_or_default()));
 
     let step = Step::begin(page, 5, "The Service is deleted");
     step.command(&DELETE);
     bed.cluster.kubectl(&DELETE)?;
     bed.until_quiet(Duration::from_secs(2)).await?;
-    let after = held(&bed).await?;
+    let after = read_resources(&bed).await?;
     // The shared security group is deleted with the last of the load balancers.
     ensure!(after == before, "before the Service AWS had {before:?}, and after it {after:?}");
     step.done("AWS has nothing left of it");
     Ok(bed)
 }
 
-async fn held(bed: &Bed) -> Result<AccountResources> {
+async fn read_resources(bed: &Bed) -> Result<AccountResources> {
     let count = async |service: Service, action: &str, list: &str| -> Result<usize> {
         Ok(bed.moto.aws.list(service, action, &[], list).await?.len())
     };

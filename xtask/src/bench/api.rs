@@ -1,4 +1,4 @@
-//! The bench's own requests: JSON in, a uid out, many in parallel.
+//! The bench's own requests: objects as JSON, many requests in parallel.
 
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Creates an object as `writer` (its field manager); returns its uid.
 pub async fn create(client: &Client, collection: &str, writer: &str, object: &Value) -> Result<String> {
     let path = format!("{collection}?fieldManager={writer}");
-    let answer = send(client, Method::POST, &path, "application/json", object).await?;
-    let uid = answer.pointer("/metadata/uid").and_then(Value::as_str);
+    let response = send(client, Method::POST, &path, "application/json", object).await?;
+    let uid = response.pointer("/metadata/uid").and_then(Value::as_str);
     uid.map(String::from).with_context(|| format!("POST {path}: the response has no uid"))
 }
 
@@ -84,22 +84,22 @@ async fn send(client: &Client, method: Method, path: &str, content: &str, body: 
     client.request(request).await.context(what)
 }
 
-/// Calls `one` with every item, many in parallel, until the first failure. `doing` is the text of progress lines,
+/// Calls `call` with every item, many in parallel, until the first failure. `label` is the text of progress lines,
 /// before the number of completed items.
 pub async fn each<I, O>(
-    doing: &str,
+    label: &str,
     items: impl ExactSizeIterator<Item = I>,
-    one: impl AsyncFn(I) -> Result<O>,
+    call: impl AsyncFn(I) -> Result<O>,
 ) -> Result<Vec<O>> {
     let count = items.len();
     let mut progress = Progress::new();
-    let mut answers = Vec::with_capacity(count);
-    let mut running = stream::iter(items).map(|item| one(item)).buffered(PARALLEL);
-    while let Some(answer) = running.try_next().await? {
-        answers.push(answer);
-        progress.report(|| format!("{doing}: {} of {count}", answers.len()));
+    let mut results = Vec::with_capacity(count);
+    let mut running = stream::iter(items).map(|item| call(item)).buffered(PARALLEL);
+    while let Some(result) = running.try_next().await? {
+        results.push(result);
+        progress.report(|| format!("{label}: {} of {count}", results.len()));
     }
-    Ok(answers)
+    Ok(results)
 }
 
 /// Prints lines of progress on standard error, every two seconds.

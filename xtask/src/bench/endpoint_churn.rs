@@ -137,7 +137,7 @@ impl Churn {
         let start = Instant::now();
         for ready in [false, true] {
             self.roll(&shown, ready).await?;
-            until_none(manager, "changes are not shown", async || Ok(shown.awaited())).await?;
+            until_none(manager, "changes are not shown", async || Ok(shown.pending())).await?;
         }
         let wall = start.elapsed().as_secs_f64();
         manager.until_quiet().await?;

@@ -34,11 +34,11 @@ impl Kubelets {
         let client = client.clone();
         let mut ticks = interval(RENEW_INTERVAL / nodes.max(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-        let turns = stream::unfold((ticks, 0), move |(mut ticks, number)| async move {
+        let numbers = stream::unfold((ticks, 0), move |(mut ticks, number)| async move {
             ticks.tick().await;
             Some((number, (ticks, (number + 1) % nodes.max(1))))
         });
-        let renewals = turns.for_each_concurrent(PARALLEL, move |number| {
+        let renewals = numbers.for_each_concurrent(PARALLEL, move |number| {
             let client = client.clone();
             async move {
                 let lease = format!("{LEASES}/{}", name(number));
@@ -68,8 +68,8 @@ fn now() -> String {
 /// Creates a node, removes the taint that admission adds, and creates its lease.
 async fn register(client: &Client, name: &str) -> Result<()> {
     let uid = api::create(client, "/api/v1/nodes", "kubelet", &node(name)).await?;
-    let open = json!({ "spec": { "taints": null } });
-    api::patch(client, &format!("/api/v1/nodes/{name}"), "kubelet", Patch::Merge, &open).await?;
+    let no_taints = json!({ "spec": { "taints": null } });
+    api::patch(client, &format!("/api/v1/nodes/{name}"), "kubelet", Patch::Merge, &no_taints).await?;
     let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": name, "uid": uid });
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1",
@@ -84,7 +84,7 @@ async fn register(client: &Client, name: &str) -> Result<()> {
 fn node(name: &str) -> Value {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let condition = |kind: &str, status: &str, reason: &str| json!({ "type": kind, "status": status, "reason": reason, "lastHeartbeatTime": now, "lastTransitionTime": now });
-    let room = json!({ "cpu": "16", "memory": "64Gi", "ephemeral-storage": "200Gi", "pods": "1000" });
+    let resources = json!({ "cpu": "16", "memory": "64Gi", "ephemeral-storage": "200Gi", "pods": "1000" });
     let images: Vec<Value> = (0..20)
         .map(|image| {
             let name = format!("registry.example.com/shop/app-{image}");
@@ -100,8 +100,8 @@ fn node(name: &str) -> Value {
             "annotations": { "volumes.kubernetes.io/controller-managed-attach-detach": "true" },
         },
         "status": {
-            "capacity": room,
-            "allocatable": room,
+            "capacity": resources,
+            "allocatable": resources,
             "conditions": [
                 condition("MemoryPressure", "False", "KubeletHasSufficientMemory"),
                 condition("DiskPressure", "False", "KubeletHasNoDiskPressure"),

@@ -1,5 +1,5 @@
-//! Pods of one Service become unready and ready again, one by one: the time until its EndpointSlices show it, and the
-//! number of writes that this takes.
+//! Pods of one Service become unready and ready again, one by one: the time until an EndpointSlice contains the change,
+//! and the number of writes for it.
 //!
 //! Each manager has an idle control plane of its own. Every case is measured in short blocks, with one manager and the
 //! other in turn, so that the conditions are the same for both on a machine whose load changes.
@@ -36,8 +36,8 @@ const LOAD: (u32, u32) = (250, 50);
 /// Maximum number of concurrent changes.
 const CONCURRENT_CHANGES: usize = 24;
 
-/// The distance between two pods that change one after the other: a prime number, so that all pods get their turn and
-/// neighbours in a slice do not follow each other.
+/// The distance between two pods that change one after the other: a prime number, so that all pods are changed, and
+/// neighbours in a slice not one after the other.
 const STRIDE: u32 = 7919;
 
 /// The number of blocks of each case.
@@ -46,7 +46,7 @@ const BLOCKS: u32 = 5;
 /// The time without a write of the slices after which a block is over: longer than upstream's first backoff.
 const SETTLED: Duration = Duration::from_millis(1200);
 
-/// Sizes of Services; changes per second and for how many seconds; and whether there are cases with load.
+/// The cases: sizes of Services; changes per second, with the number of seconds; without and with load.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pods: &'static [u32],
@@ -55,7 +55,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Everything that a goal is set for.
+    /// The cases with goals.
     pub const WHOLE: Self =
         Self { pods: &[10, 250, 1000], rates: &[(1, 40), (2, 30), (20, 15), (100, 10)], loads: &[false, true] };
     /// A few short cases.
@@ -152,7 +152,7 @@ impl Plane {
     }
 }
 
-/// A manager that runs on a control plane, with a watch of what it writes.
+/// A manager that runs on a control plane, with a watch of the slices that it writes.
 struct Track<'a> {
     subject: Subject,
     plane: &'a Plane,
@@ -172,8 +172,8 @@ impl<'a> Track<'a> {
         let slices: Api<EndpointSlice> = Api::namespaced(plane.client.clone(), NAMESPACE);
         let expected: u32 = size.apps().iter().map(|app| app.replicas.div_ceil(SLICE)).sum();
         until_none(&manager, "slices do not exist", async || {
-            let made = slices.list_metadata(&ListParams::default()).await?.items.len();
-            Ok((expected as usize).saturating_sub(made))
+            let existing = slices.list_metadata(&ListParams::default()).await?.items.len();
+            Ok((expected as usize).saturating_sub(existing))
         })
         .await?;
         manager.until_quiet().await?;
@@ -196,26 +196,26 @@ impl<'a> Track<'a> {
 
     fn end(&self, case: Case) -> Result<BTreeMap<Metric, f64>> {
         let writes = self.writes(case)? - self.writes_before;
-        let (middle, tail) = self.watch.take_lags().context("no change was shown")?;
-        let values = [(Metric::LagMedian, middle), (Metric::LagTail, tail), (Metric::SliceWrites, writes as f64)];
+        let (median, p99) = self.watch.take_lags().context("no change was shown")?;
+        let values = [(Metric::LagMedian, median), (Metric::LagTail, p99), (Metric::SliceWrites, writes as f64)];
         Ok(values.into())
     }
 
     async fn block(&mut self, case: Case, changes: u32) -> Result<()> {
         let Self { plane, manager, watch, services, load, .. } = self;
         let service = services.get_mut(&case.pods).context("no Service of this size")?;
-        let measured = async {
+        let wait_for_changes = async {
             service.change(&plane.client, case.rate, Some(changes), Some(&*watch)).await?;
-            until_none(manager, "changes are not shown", async || Ok(watch.awaited())).await
+            until_none(manager, "changes are not shown", async || Ok(watch.pending())).await
         };
         if case.loaded {
             let load = load.change(&plane.client, LOAD.1, None, None);
-            match future::select(Box::pin(measured), Box::pin(load)).await {
-                Either::Left((measured, _)) => measured?,
+            match future::select(Box::pin(wait_for_changes), Box::pin(load)).await {
+                Either::Left((result, _)) => result?,
                 Either::Right((load, _)) => return load.context("change the load's pods"),
             }
         } else {
-            measured.await?;
+            wait_for_changes.await?;
         }
         self.settle().await;
         Ok(())
@@ -237,17 +237,17 @@ impl<'a> Track<'a> {
     }
 }
 
-/// The pods of a Service, and whether they are ready.
+/// The pods of a Service, with their readiness.
 struct Readiness {
     app: App,
     ready: Vec<bool>,
     /// The number of changes so far.
-    turn: u32,
+    changes_so_far: u32,
 }
 
 impl Readiness {
     fn new(app: App) -> Self {
-        Self { ready: vec![true; app.replicas as usize], app, turn: 0 }
+        Self { ready: vec![true; app.replicas as usize], app, changes_so_far: 0 }
     }
 
     /// Changes the readiness of one pod after the other at a steady rate; without `changes`, until it is dropped.
@@ -279,14 +279,14 @@ impl Readiness {
     }
 
     /// Returns the next pod, with its new readiness. A pod whose last change is not in a slice yet is skipped, because
-    /// slices could not show both.
+    /// a slice may then contain only the later one.
     async fn next(&mut self, watch: Option<&SliceWatch>) -> (String, bool) {
         loop {
             for _ in 0..self.app.replicas {
-                let index = (u64::from(self.turn) * u64::from(STRIDE) % u64::from(self.app.replicas)) as u32;
-                self.turn = self.turn.wrapping_add(1);
+                let index = (u64::from(self.changes_so_far) * u64::from(STRIDE) % u64::from(self.app.replicas)) as u32;
+                self.changes_so_far = self.changes_so_far.wrapping_add(1);
                 let pod = self.app.pod_name(index);
-                if watch.is_some_and(|watch| watch.is_awaited(&pod)) {
+                if watch.is_some_and(|watch| watch.is_pending(&pod)) {
                     continue;
                 }
                 let ready = &mut self.ready[index as usize];
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn pods_change_in_turn_and_alternately() {
+    async fn each_pod_changes_before_the_first_changes_again() {
         for pods in [10, 250, 1000] {
             let mut service = Readiness::new(app("a", pods));
             for expected in [false, true] {

@@ -32,7 +32,7 @@ const NAMESPACES: u32 = 10;
 /// Nodes of the pods.
 const NODES: u32 = 100;
 
-/// The field managers of the two halves of a pod.
+/// The field managers of a pod: of its spec and of its status.
 const MANAGER: &str = "kube-controller-manager";
 const KUBELET: &str = "kubelet";
 
@@ -43,11 +43,11 @@ const WAITING: &str = "waiting";
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Interval at which the process is sampled during that time.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 type Events<'a> = BoxStream<'a, kube::Result<WatchEvent<Pod>>>;
 
-/// A control plane that is full of pods.
+/// A control plane with many pods.
 pub struct ManyPods {
     cluster: ControlPlane,
     client: Client,
@@ -55,7 +55,7 @@ pub struct ManyPods {
     _kubelets: Kubelets,
 }
 
-/// The controllers that run.
+/// The controllers that run, which is a set of scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// Those of Deployments.
@@ -124,8 +124,8 @@ impl ManyPods {
         Ok(bed)
     }
 
-    /// Prints the size of a pod, and lists every pod once, so that the API server's cache is filled for the first
-    /// manager as for the second.
+    /// Prints the size of a pod, and lists every pod once, so that the API server's cache is filled before the first
+    /// manager starts, as before the second one.
     fn describe_and_warm_up(&self, app: &App) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", app.namespace, app.pod_name(0));
         let bytes = self.cluster.kubectl(&["get", "--raw", &path])?.len();
@@ -190,18 +190,18 @@ async fn run_scenario(
 ) -> Result<Vec<Measurement>> {
     let [cold_start, memory] = who.scenarios();
     until_pod(manager, events).await?;
-    let wall = manager.started.elapsed().as_secs_f64();
+    let seconds = manager.started.elapsed().as_secs_f64();
     let to = manager.mark()?;
-    let asked = manager.requests_since(&manager.born)?;
-    let start = Measurement::new((subject, mode, cold_start), Some(wall), (&manager.born, &to), asked);
+    let requests = manager.requests_since(&manager.initial)?;
+    let start = Measurement::new((subject, mode, cold_start), Some(seconds), (&manager.initial, &to), requests);
 
     manager.until_quiet().await?;
     eprintln!("  memory: {} s without work", idle.as_secs());
     let from = manager.mark()?;
     sleep(idle).await;
     let to = manager.mark()?;
-    let asked = manager.requests_since(&from)?;
-    Ok(vec![start, Measurement::new((subject, mode, memory), None, (&from, &to), asked)])
+    let requests = manager.requests_since(&from)?;
+    Ok(vec![start, Measurement::new((subject, mode, memory), None, (&from, &to), requests)])
 }
 
 /// Waits until a manager creates a pod.
@@ -209,7 +209,7 @@ async fn until_pod(manager: &Running<'_>, events: &mut Events<'_>) -> Result<()>
     eprintln!("  cold-start: until the first pod is created");
     let mut progress = Progress::new();
     loop {
-        match timeout(LOOK_AGAIN, events.try_next()).await {
+        match timeout(SAMPLE_INTERVAL, events.try_next()).await {
             Ok(event) => match event.context("watch for the first pod")? {
                 Some(WatchEvent::Added(_)) => return Ok(()),
                 Some(WatchEvent::Error(status)) => bail!("the watch for the first pod failed: {status:?}"),

@@ -54,6 +54,8 @@ pub enum Scenario {
     AllClaimsColdStart,
     /// All controllers, where nothing happens among many pods, half of which have a volume
     AllClaimsMemory,
+    /// All controllers: a start among many custom kinds, each of which has garbage to collect, and the time after it
+    ManyKinds,
 }
 
 /// A measured value.
@@ -173,6 +175,7 @@ impl Scenario {
             Scenario::ClaimsAtRest => "claims-at-rest",
             Scenario::AllClaimsColdStart => "all-claims-cold-start",
             Scenario::AllClaimsMemory => "all-claims-memory",
+            Scenario::ManyKinds => "many-kinds",
         }
     }
 
@@ -211,6 +214,8 @@ impl Scenario {
             (Scenario::ClaimsAtRest, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 8.0)),
             (Scenario::AllClaimsColdStart, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
             (Scenario::AllClaimsMemory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(0.1)),
+            (Scenario::ManyKinds, Metric::Wall) => Some(Goal::Ratio(1.0)),
+            (Scenario::ManyKinds, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 8.0)),
             _ => None,
         }
     }

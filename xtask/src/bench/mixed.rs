@@ -36,7 +36,7 @@ const MEMORY_USED: &str = "64Mi";
 /// The number of pods to which an autoscaler scales one pod.
 const SCALED_TO: i32 = 2;
 
-/// Numbers of objects of each kind.
+/// Number of objects of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     stateful_sets: u32,
@@ -130,13 +130,13 @@ impl Mix<'_> {
     async fn create(&self) -> Result<()> {
         let objects = objects(self.size);
         api::each("objects created", objects.iter(), async |(collection, object)| {
-            api::create(&self.client, &at(collection), "bench", object).await.map(drop)
+            api::create(&self.client, &collection_path(collection), "bench", object).await.map(drop)
         })
         .await?;
         // A CronJob that was last reconciled long ago starts one missed run as soon as it is no longer suspended.
         let cron_jobs = 0..self.size.cron_jobs;
         api::each("CronJobs resumed", cron_jobs, async |index| {
-            let path = format!("{}/{}", at(CRON_JOBS), app("cron", index, 1).name);
+            let path = format!("{}/{}", collection_path(CRON_JOBS), app("cron", index, 1).name);
             let last = json!({ "status": { "lastScheduleTime": "2025-06-01T00:00:00Z" } });
             api::patch(&self.client, &format!("{path}/status"), "bench", Patch::Merge, &last).await?;
             api::patch(&self.client, &path, "bench", Patch::Merge, &json!({ "spec": { "suspend": false } })).await
@@ -153,7 +153,7 @@ impl Mix<'_> {
         api::each("updates sent", all.iter(), async |(collection, app)| {
             let containers = json!([{ "name": "main", "image": app.image("v1.5.0") }]);
             let patch = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
-            let path = format!("{}/{}", at(collection), app.name);
+            let path = format!("{}/{}", collection_path(collection), app.name);
             api::patch(&self.client, &path, "bench", Patch::Strategic, &patch).await
         })
         .await?;
@@ -217,8 +217,8 @@ const CONTROLLERS: &str = "api/v1 replicationcontrollers";
 const AUTOSCALERS: &str = "apis/autoscaling/v2 horizontalpodautoscalers";
 const BUDGETS: &str = "apis/policy/v1 poddisruptionbudgets";
 
-/// The path of a collection of the namespace.
-fn at(collection: &str) -> String {
+/// Returns the path of a collection of the namespace.
+fn collection_path(collection: &str) -> String {
     let (api, resource) = collection.split_once(' ').unwrap_or_default();
     format!("/{api}/namespaces/{NAMESPACE}/{resource}")
 }
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(objects.len(), 1 + 1 + 10 + 5 + 2 * 10 + 5);
         let of = |kind: &str| objects.iter().filter(|(_, object)| object["kind"] == kind).count();
         assert_eq!((of("PodDisruptionBudget"), of("HorizontalPodAutoscaler"), of("CronJob")), (5, 10, 5));
-        assert_eq!(at(JOBS), "/apis/batch/v1/namespaces/bench/jobs");
+        assert_eq!(collection_path(JOBS), "/apis/batch/v1/namespaces/bench/jobs");
     }
 
     #[test]

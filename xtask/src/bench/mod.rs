@@ -6,6 +6,7 @@ mod autoscaling;
 mod endpoint_churn;
 mod kubelets;
 mod lag;
+mod many_kinds;
 mod many_pods;
 mod measure;
 mod mixed;
@@ -46,9 +47,9 @@ use subject::{Binaries, Mode, Subject};
 /// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The
 /// scenarios with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and
 /// nodes. In mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers, in
-/// volumes-provision, volumes-attach and claims-at-rest those of volumes, and in scenarios whose names begin with all,
-/// all controllers. Wall time, CPU, memory and API requests are compared. The report (Markdown, a plot, all
-/// measurements as JSON, the managers' logs) is written to a folder, whose path is printed.
+/// volumes-provision, volumes-attach and claims-at-rest those of volumes, and all controllers in many-kinds and in
+/// scenarios whose names begin with all. Wall time, CPU, memory and API requests are compared. The report (Markdown, a
+/// plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time. Takes some two hours; absolute figures
 /// depend on the load of the machine.
@@ -58,6 +59,7 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench --scenario memory,cold-start     # only some scenarios
   cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
   cargo xtask bench --scenario volumes-provision,volumes-attach,claims-at-rest --mode raised
+  cargo xtask bench --scenario many-kinds --mode default     # 500 custom kinds
   cargo xtask bench --real                           # real servers under load, effects on users; asks for root rights
   cargo xtask bench aws                              # ccm and upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
@@ -177,6 +179,10 @@ impl Arguments {
             (Mode::Default, true) => (40, 5),
         };
         volumes::Size { claims, nodes }
+    }
+
+    fn kinds(&self) -> u32 {
+        if self.quick { 120 } else { 500 }
     }
 
     fn idle(&self) -> Duration {

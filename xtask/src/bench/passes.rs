@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::endpoint_churn::Churn;
+use super::many_kinds::ManyKinds;
 use super::many_pods::{ManyPods, Who};
 use super::measure::{Measurement, Scenario};
 use super::report::Report;
@@ -36,6 +37,7 @@ pub async fn measure(
     passes.claims_at_rest().await;
     passes.shared_cluster().await;
     passes.many_pods().await;
+    passes.many_kinds().await;
     passes.endpoint_lag().await;
     passes.endpoint_churn().await;
     let Passes { chosen, mut measurements, failures, .. } = passes;
@@ -205,6 +207,22 @@ impl Passes<'_> {
                 let measured = cluster.measure(self.binaries, (subject, mode), *who, idle, &log).await;
                 self.record(name, measured);
             }
+        }
+    }
+
+    async fn many_kinds(&mut self) {
+        if !self.is_chosen(Scenario::ManyKinds) {
+            return;
+        }
+        let mut cluster = match ManyKinds::create(self.arguments.kinds()).await {
+            Ok(cluster) => cluster,
+            Err(error) => return self.record("many kinds".into(), Err(error)),
+        };
+        for (mode, subject, name) in self.turns(Scenario::ManyKinds.name()) {
+            eprintln!("{name}");
+            let (idle, log) = (self.arguments.idle(), self.report.log(&name));
+            let measured = cluster.measure(self.binaries, (subject, mode), idle, &log).await;
+            self.record(name, measured.map(|measured| vec![measured]));
         }
     }
 

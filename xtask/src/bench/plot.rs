@@ -5,18 +5,18 @@ use std::fmt::Write;
 
 use super::measure::{Goal, Row};
 
-const ROW: f64 = 22.0;
-const LABELS: f64 = 480.0;
+const ROW_HEIGHT: f64 = 22.0;
+const LABEL_WIDTH: f64 = 480.0;
 /// The width of a ratio of 1.
-const UNIT: f64 = 380.0;
+const RATIO_WIDTH: f64 = 380.0;
 /// The maximum width of a bar; longer ones are cut.
-const MOST: f64 = 1.5;
+const MAX_RATIO: f64 = 1.5;
 const TOP: f64 = 50.0;
 
 /// Draws all rows that have a ratio.
 pub fn plot(rows: &[Row]) -> String {
     let bars: Vec<(&Row, f64)> = rows.iter().filter_map(|row| Some((row, row.ratio()?))).collect();
-    let (width, height) = (LABELS + UNIT * MOST + 80.0, TOP + ROW * bars.len() as f64 + 20.0);
+    let (width, height) = (LABEL_WIDTH + RATIO_WIDTH * MAX_RATIO + 80.0, TOP + ROW_HEIGHT * bars.len() as f64 + 20.0);
     let mut svg = format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
 <rect width="100%" height="100%" fill="white"/>
@@ -24,13 +24,13 @@ pub fn plot(rows: &[Row]) -> String {
 "##
     );
     let bottom = height - 15.0;
-    for (at, label) in [(0.0, "0"), (0.5, "0.5"), (1.0, "1"), (1.5, "1.5")] {
-        let x = LABELS + at * UNIT;
+    for (value, label) in [(0.0, "0"), (0.5, "0.5"), (1.0, "1"), (1.5, "1.5")] {
+        let x = LABEL_WIDTH + value * RATIO_WIDTH;
         let _ = writeln!(svg, r##"<line x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}" stroke="#ccc"/>"##);
         let _ = writeln!(svg, r##"<text x="{x}" y="{}" text-anchor="middle" fill="#666">{label}</text>"##, TOP - 6.0);
     }
     for (index, (row, ratio)) in bars.into_iter().enumerate() {
-        bar(&mut svg, TOP + ROW * index as f64, row, ratio);
+        bar(&mut svg, TOP + ROW_HEIGHT * index as f64, row, ratio);
     }
     svg + "</svg>\n"
 }
@@ -41,16 +41,16 @@ fn bar(svg: &mut String, y: f64, row: &Row, ratio: f64) {
         Some(false) => "#c9403a",
         None => "#9aa5b1",
     };
-    let length = ratio.min(MOST) * UNIT;
-    let (text, middle) = (y + 15.0, LABELS - 10.0);
+    let length = ratio.min(MAX_RATIO) * RATIO_WIDTH;
+    let (text, middle) = (y + 15.0, LABEL_WIDTH - 10.0);
     let label = format!("{}, {}: {}", row.mode.name(), row.scenario(), row.metric.name());
     let _ = writeln!(svg, r#"<text x="{middle}" y="{text}" text-anchor="end">{label}</text>"#);
-    let _ = writeln!(svg, r#"<rect x="{LABELS}" y="{}" width="{length}" height="15" fill="{fill}"/>"#, y + 3.0);
+    let _ = writeln!(svg, r#"<rect x="{LABEL_WIDTH}" y="{}" width="{length}" height="15" fill="{fill}"/>"#, y + 3.0);
     if let Some(Goal::Ratio(goal)) = row.goal() {
-        let (x, end) = (LABELS + goal * UNIT, y + ROW);
+        let (x, end) = (LABEL_WIDTH + goal * RATIO_WIDTH, y + ROW_HEIGHT);
         let _ = writeln!(svg, r#"<line x1="{x}" y1="{y}" x2="{x}" y2="{end}" stroke="black" stroke-width="2"/>"#);
     }
-    let _ = writeln!(svg, r#"<text x="{}" y="{text}">{ratio:.2}</text>"#, LABELS + length + 6.0);
+    let _ = writeln!(svg, r#"<text x="{}" y="{text}">{ratio:.2}</text>"#, LABEL_WIDTH + length + 6.0);
 }
 
 #[cfg(test)]

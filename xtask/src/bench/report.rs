@@ -81,7 +81,7 @@ fn page(measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u
     let mut page = format!(
         "# Our controller manager beside upstream's
 
-{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-lag and endpoint-churn, `{ALL_WORKLOADS}` for mixed, `{AUTOSCALING}` for autoscaling, `{NAMESPACES}` for namespace-delete, `{GARBAGE}` for garbage-collection, `{NODES}` for node-leases, `{VOLUMES}` for volumes-provision, volumes-attach and claims-at-rest, and the same list of all that we have where a scenario's name begins with all; mode raised adds `{}`.
+{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-lag and endpoint-churn, `{ALL_WORKLOADS}` for mixed, `{AUTOSCALING}` for autoscaling, `{NAMESPACES}` for namespace-delete, `{GARBAGE}` for garbage-collection, `{NODES}` for node-leases, `{VOLUMES}` for volumes-provision, volumes-attach and claims-at-rest, and the same list of all that we have in many-kinds and where a scenario's name begins with all; mode raised adds `{}`.
 
 {}
 ![ratios](ratios.svg)
@@ -103,7 +103,7 @@ fn page(measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u
     page
 }
 
-/// Mean requests of a run by kind, ours and upstream's.
+/// Returns the mean number of requests of a run by kind, of ours and of upstream's.
 fn requests(measurements: &[Measurement]) -> BTreeMap<(Mode, Scenario), BTreeMap<String, [String; 2]>> {
     let mut sums: BTreeMap<(Mode, Scenario), BTreeMap<String, [u64; 2]>> = BTreeMap::new();
     let mut runs: BTreeMap<(Mode, Scenario, Subject), u64> = BTreeMap::new();
@@ -126,7 +126,7 @@ fn requests(measurements: &[Measurement]) -> BTreeMap<(Mode, Scenario), BTreeMap
     sums.into_iter().map(means).collect()
 }
 
-/// Values, ratios and goals, as a Markdown table that is also readable as plain text.
+/// Formats values, ratios and goals as a Markdown table that is also readable as plain text.
 pub fn table(rows: &[Row]) -> String {
     let show = |metric: Metric, value: Option<f64>| value.map_or("-".into(), |value| metric.show(value));
     let cells = |row: &Row| {
@@ -152,7 +152,7 @@ pub fn table(rows: &[Row]) -> String {
     aligned(&["mode", "scenario", "metric", "ours", "upstream", "ratio", "goal", ""], &lines)
 }
 
-/// A Markdown table whose columns are as wide as their widest cell.
+/// Formats a Markdown table whose columns are as wide as their widest cell.
 fn aligned<const N: usize>(heads: &[&str; N], lines: &[[String; N]]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].len()).chain([heads[column].len()]).max();
     let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_shows_ratio_goal_and_verdict() {
+    fn table_has_ratio_goal_and_result() {
         let row = |ours, upstream| Row {
             mode: Mode::Raised,
             scenario: Scenario::Create,

@@ -12,7 +12,7 @@ pub struct Tally {
     /// Those of [`Tally::all`] for the Lease.
     pub leases: u64,
     /// Creations, updates, patches and deletions of objects, including events; leases, reviews and tokens do not count,
-    /// because users do not see them.
+    /// because they have no effect on users.
     pub writes: u64,
     /// Those of [`Tally::writes`] that concern events.
     pub events: u64,
@@ -21,7 +21,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Number of updates and patches of a resource and subresource, refused ones included.
+    /// Returns the number of updates and patches of a resource and subresource, including refused ones.
     pub fn of(&self, target: &str) -> u64 {
         let writes = |kind: &str| {
             let (verb, rest) = kind.split_once(' ').unwrap_or_default();
@@ -31,13 +31,13 @@ impl Tally {
     }
 }
 
-/// Sorts the counts of an audit log.
+/// Classifies the counts of an audit log.
 pub fn tally(counts: &Counts) -> Tally {
     let mut tally = Tally::default();
     for (request, count) in counts {
         tally.all += count;
-        let keeps = ["get", "create", "update", "patch"].contains(&request.verb.as_str());
-        tally.leases += if keeps && is_lease(request) { *count } else { 0 };
+        let is_renewal = ["get", "create", "update", "patch"].contains(&request.verb.as_str());
+        tally.leases += if is_renewal && is_lease(request) { *count } else { 0 };
         if is_write(request) {
             tally.writes += count;
             tally.events += if is_event(request) { *count } else { 0 };
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn staying_the_leader_and_looking_for_new_kinds_is_quiet() {
+    fn requests_for_lease_and_discovery_count_as_quiet() {
         assert!(is_quiet(&counts(&[("get", "/apis", "", 200, 3)])));
         assert!(is_quiet(&counts(&[("update", "leases.coordination.k8s.io", "", 200, 3)])));
         assert!(!is_quiet(&counts(&[("watch", "pods", "", 200, 1)])));

@@ -19,7 +19,7 @@ use super::workload::App;
 /// The namespace of everything that is created.
 const NAMESPACE: &str = "bench";
 
-/// Fake nodes.
+/// Number of fake nodes.
 const NODES: u32 = 10;
 
 /// Maximum duration of a rollout.
@@ -173,7 +173,7 @@ fn deployments() -> String {
     format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments")
 }
 
-/// Reports whether all pods have the newest template.
+/// Returns whether all pods have the newest template and are available.
 fn is_complete(deployment: &Deployment) -> bool {
     let Some(status) = &deployment.status else { return false };
     let spec = &deployment.spec;
@@ -200,7 +200,7 @@ mod tests {
         };
         assert!(is_complete(&deployment(2, 3, 3, 3)));
         assert!(!is_complete(&deployment(3, 3, 3, 3)), "the change is not observed yet");
-        assert!(!is_complete(&deployment(2, 4, 3, 3)), "an old pod is left");
+        assert!(!is_complete(&deployment(2, 4, 3, 3)), "an old pod exists");
         assert!(!is_complete(&deployment(2, 3, 2, 3)), "one is not updated");
         assert!(!is_complete(&deployment(2, 3, 3, 2)), "one is not available");
     }

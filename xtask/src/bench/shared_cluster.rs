@@ -40,7 +40,7 @@ pub struct SharedCluster {
     cluster: ControlPlane,
     client: Client,
     kubelets: Option<Kubelets>,
-    turns: u32,
+    runs: u32,
 }
 
 impl SharedCluster {
@@ -49,7 +49,7 @@ impl SharedCluster {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;
-        Ok(Self { cluster, client, kubelets: None, turns: 0 })
+        Ok(Self { cluster, client, kubelets: None, runs: 0 })
     }
 
     /// Prepares a scenario, starts a manager, measures, and ends the manager; its log is copied to `log`.
@@ -61,16 +61,16 @@ impl SharedCluster {
         size: Size,
         log: &Path,
     ) -> Result<Measurement> {
-        self.turns += 1;
-        let namespace = format!("{}-{}", scenario.name(), self.turns);
+        self.runs += 1;
+        let namespace = format!("{}-{}", scenario.name(), self.runs);
         let chosen = match scenario {
             Scenario::NamespaceDelete => {
                 fill(&self.client, &namespace, size.of_each_kind).await?;
-                api::create_namespaces(&self.client, [first(&namespace)]).await?;
+                api::create_namespaces(&self.client, [warm_up_namespace(&namespace)]).await?;
                 vec![NAMESPACES.to_owned()]
             }
             Scenario::GarbageCollection => {
-                own(&self.client, &namespace, size).await?;
+                create_owners(&self.client, &namespace, size).await?;
                 vec![GARBAGE.to_owned()]
             }
             Scenario::NodeLeases => {
@@ -82,8 +82,8 @@ impl SharedCluster {
             _ => all_controllers(&self.cluster),
         };
         let manager = Running::start(&self.cluster, binaries, subject, mode, &chosen)?;
-        let turn = Turn { client: &self.client, manager: &manager, namespace: &namespace, size };
-        let measured = turn.run_scenario((subject, mode, scenario)).await;
+        let run = ManagerRun { client: &self.client, manager: &manager, namespace: &namespace, size };
+        let measured = run.run_scenario((subject, mode, scenario)).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;
         let measured = measured?;
@@ -93,19 +93,19 @@ impl SharedCluster {
 }
 
 /// One manager in one scenario.
-struct Turn<'a> {
+struct ManagerRun<'a> {
     client: &'a Client,
     manager: &'a Running<'a>,
     namespace: &'a str,
     size: Size,
 }
 
-impl Turn<'_> {
+impl ManagerRun<'_> {
     async fn run_scenario(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
         self.manager.until_leader(self.client).await?;
         if about.2 == Scenario::NamespaceDelete {
             // One-time work of a process, such as the request for its account's token, is done with an empty namespace.
-            self.delete_namespace(&first(self.namespace)).await?;
+            self.delete_namespace(&warm_up_namespace(self.namespace)).await?;
         }
         self.manager.until_quiet().await?;
         let from = self.manager.mark()?;
@@ -135,13 +135,13 @@ impl Turn<'_> {
             self.manager.until_quiet().await?;
         }
         let to = self.manager.mark()?;
-        let asked = self.manager.requests_since(&from)?;
-        Ok(Measurement::new(about, wall.map(|wall| wall.as_secs_f64()), (&from, &to), asked))
+        let requests = self.manager.requests_since(&from)?;
+        Ok(Measurement::new(about, wall.map(|wall| wall.as_secs_f64()), (&from, &to), requests))
     }
 
-    async fn until(&self, waiting: &str, reached: impl AsyncFn() -> Result<bool>) -> Result<()> {
+    async fn until(&self, waiting: &str, is_reached: impl AsyncFn() -> Result<bool>) -> Result<()> {
         let (start, mut progress) = (Instant::now(), Progress::new());
-        while !reached().await? {
+        while !is_reached().await? {
             self.manager.check()?;
             ensure!(start.elapsed() < DEADLINE, "{waiting}:\n{}", self.manager.last_lines());
             progress.report(|| format!("{:.0} s: {waiting}", start.elapsed().as_secs_f64()));
@@ -165,7 +165,7 @@ impl Turn<'_> {
 }
 
 /// Creates ConfigMaps that own others.
-async fn own(client: &Client, namespace: &str, size: Size) -> Result<()> {
+async fn create_owners(client: &Client, namespace: &str, size: Size) -> Result<()> {
     api::create_namespaces(client, [namespace.to_owned()]).await?;
     let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
     let owners = api::each("owners created", 0..size.owners, async |number| {
@@ -188,8 +188,8 @@ async fn own(client: &Client, namespace: &str, size: Size) -> Result<()> {
     Ok(())
 }
 
-/// The empty namespace that is deleted before another.
-fn first(namespace: &str) -> String {
+/// Returns the name of an empty namespace that is deleted first, so that one-time work of the manager is not measured.
+fn warm_up_namespace(namespace: &str) -> String {
     format!("{namespace}-first")
 }
 

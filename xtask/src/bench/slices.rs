@@ -1,4 +1,4 @@
-//! A watch of EndpointSlices that measures the time from a change of a pod until a slice shows it.
+//! A watch of EndpointSlices that measures the time from a change of a pod until a slice contains it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,8 +22,8 @@ pub struct SliceWatch {
 
 #[derive(Default)]
 struct State {
-    /// Pods whose change no slice shows yet: their new readiness, and when it was requested.
-    awaited: HashMap<String, (bool, Instant)>,
+    /// Pods whose change is in no slice yet: their new readiness, and the time of the request.
+    pending: HashMap<String, (bool, Instant)>,
     lags: Vec<f64>,
     /// Writes of slices by the name of their Service.
     writes: HashMap<String, u64>,
@@ -66,19 +66,19 @@ impl SliceWatch {
         apply(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts the lag of a change that is about to be requested.
+    /// Starts to measure the lag of a change that is requested next.
     pub fn expect(&self, pod: String, ready: bool) {
-        self.with(|state| state.awaited.insert(pod, (ready, Instant::now())));
+        self.with(|state| state.pending.insert(pod, (ready, Instant::now())));
     }
 
-    /// Reports whether the last change of a pod is not shown yet.
-    pub fn is_awaited(&self, pod: &str) -> bool {
-        self.with(|state| state.awaited.contains_key(pod))
+    /// Returns whether the last change of a pod is in no slice yet.
+    pub fn is_pending(&self, pod: &str) -> bool {
+        self.with(|state| state.pending.contains_key(pod))
     }
 
-    /// Returns the number of changes that are not shown yet.
-    pub fn awaited(&self) -> usize {
-        self.with(|state| state.awaited.len())
+    /// Returns the number of changes that are in no slice yet.
+    pub fn pending(&self) -> usize {
+        self.with(|state| state.pending.len())
     }
 
     /// Returns the number of writes of a Service's slices.
@@ -90,8 +90,8 @@ impl SliceWatch {
     pub fn take_lags(&self) -> Option<(f64, f64)> {
         let mut lags = self.with(|state| std::mem::take(&mut state.lags));
         lags.sort_by(f64::total_cmp);
-        let at = |part: usize| lags.get((lags.len() * part / 100).min(lags.len().max(1) - 1)).copied();
-        Some((at(50)?, at(99)?))
+        let percentile = |rank: usize| lags.get((lags.len() * rank / 100).min(lags.len().max(1) - 1)).copied();
+        Some((percentile(50)?, percentile(99)?))
     }
 }
 
@@ -112,11 +112,11 @@ impl State {
         for endpoint in slice.endpoints.iter().flatten() {
             let Some(pod) = endpoint.target_ref.as_ref().and_then(|target| target.name.as_ref()) else { continue };
             let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready);
-            if let Some((wanted, since)) = self.awaited.get(pod)
+            if let Some((wanted, since)) = self.pending.get(pod)
                 && Some(*wanted) == ready
             {
                 self.lags.push(since.elapsed().as_secs_f64());
-                self.awaited.remove(pod);
+                self.pending.remove(pod);
             }
         }
     }
@@ -129,18 +129,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn change_is_shown_once_and_by_its_own_readiness() {
+    fn change_is_counted_once_and_only_with_its_readiness() {
         let slice = |ready: bool| -> EndpointSlice {
             let target = json!({ "kind": "Pod", "name": "a" });
             let endpoint = json!({ "addresses": ["10.0.0.1"], "targetRef": target, "conditions": { "ready": ready } });
             serde_json::from_value(json!({ "addressType": "IPv4", "endpoints": [endpoint] })).expect("a slice")
         };
         let mut state = State::default();
-        state.awaited.insert("a".into(), (false, Instant::now()));
+        state.pending.insert("a".into(), (false, Instant::now()));
         state.show(&slice(true));
-        assert_eq!((state.awaited.len(), state.lags.len()), (1, 0));
+        assert_eq!((state.pending.len(), state.lags.len()), (1, 0));
         state.show(&slice(false));
         state.show(&slice(false));
-        assert_eq!((state.awaited.len(), state.lags.len()), (0, 1));
+        assert_eq!((state.pending.len(), state.lags.len()), (0, 1));
     }
 }

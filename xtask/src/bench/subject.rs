@@ -33,7 +33,7 @@ const REST: Duration = Duration::from_secs(20);
 /// Maximum time until a manager is quiet or at rest.
 const SILENCE_DEADLINE: Duration = Duration::from_secs(120);
 
-/// One of the two that are compared.
+/// One of the two managers that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Subject {
     /// This project's kcm.
@@ -96,7 +96,7 @@ pub const ALL_WORKLOADS: &str = "--controllers=statefulset-controller,daemonset-
 /// The controller of autoscalers alone.
 pub const AUTOSCALING: &str = "--controllers=horizontal-pod-autoscaler-controller";
 
-/// The controller of namespaces, with the garbage collector, which watches every kind, as in every cluster.
+/// The controller of namespaces, with the garbage collector: it runs in every cluster and watches every kind.
 pub const NAMESPACES: &str = "--controllers=namespace,garbagecollector";
 
 /// The garbage collector.
@@ -113,11 +113,11 @@ pub const VOLUMES: &str = "--controllers=persistentvolume-binder-controller,\
 /// The generated list of controllers.
 const PAGE: &str = include_str!("../../../docs/status.md");
 
-/// Every controller that this project has and that is on by default, with the files and flags that some of them need.
+/// Returns the flags for all complete controllers that are on by default, with the files that some of them need.
 pub fn all_controllers(cluster: &ControlPlane) -> Vec<String> {
     let file = |name: &str, path: PathBuf| format!("--{name}={}", path.display());
     vec![
-        format!("--controllers={}", complete(PAGE).join(",")),
+        format!("--controllers={}", complete_controllers(PAGE).join(",")),
         file("service-account-private-key-file", cluster.service_account_key()),
         file("root-ca-file", cluster.ca_certificate()),
         file("cluster-signing-cert-file", cluster.ca_certificate()),
@@ -127,17 +127,17 @@ pub fn all_controllers(cluster: &ControlPlane) -> Vec<String> {
     ]
 }
 
-/// The controllers of a table of controllers (name, alias, whether it is on by default, state) that are complete and
-/// on.
-fn complete(table: &str) -> Vec<&str> {
+/// Returns the names of the complete controllers that are on by default, from a table with the columns name, alias,
+/// default and state.
+fn complete_controllers(table: &str) -> Vec<&str> {
     let rows = table.lines().skip_while(|line| !line.starts_with("| controller |"));
     let rows = rows.skip(2).map_while(|line| line.strip_prefix("| "));
     let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
-    let complete = cells.filter_map(|cells| match cells[..] {
+    let complete_controllers = cells.filter_map(|cells| match cells[..] {
         [name, _, "on", state, ..] if state.starts_with("complete") => Some(name),
         _ => None,
     });
-    complete.collect()
+    complete_controllers.collect()
 }
 
 /// The managers' binaries.
@@ -162,10 +162,10 @@ impl Binaries {
 pub struct Running<'a> {
     cluster: &'a ControlPlane,
     id: u32,
-    /// Just before it was executed.
+    /// The time just before it was executed.
     pub started: Instant,
     /// The start of the process.
-    pub born: Mark,
+    pub initial: Mark,
 }
 
 /// A point in time: the end of the audit log, and the usage of the manager until then.
@@ -183,17 +183,17 @@ impl<'a> Running<'a> {
         binaries: &Binaries,
         subject: Subject,
         mode: Mode,
-        chosen: &[impl AsRef<str>],
+        controller_flags: &[impl AsRef<str>],
     ) -> Result<Self> {
         let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?;
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
         let flags = FLAGS.iter().chain(mode.flags()).map(ToString::to_string);
-        let flags = flags.chain(chosen.iter().map(|flag| flag.as_ref().to_owned())).chain([kubeconfig]);
-        let nothing = Usage { cpu: 0.0, resident: 0.0, peak: 0.0 };
-        let born = Mark { position: cluster.audit_position()?, usage: nothing };
+        let flags = flags.chain(controller_flags.iter().map(|flag| flag.as_ref().to_owned())).chain([kubeconfig]);
+        let no_usage = Usage { cpu: 0.0, resident: 0.0, peak: 0.0 };
+        let initial = Mark { position: cluster.audit_position()?, usage: no_usage };
         let started = Instant::now();
         let id = cluster.run(MANAGER, binaries.of(subject), &flags.collect::<Vec<_>>())?;
-        Ok(Self { cluster, id, started, born })
+        Ok(Self { cluster, id, started, initial })
     }
 
     /// Waits until it holds the Lease.
@@ -221,18 +221,18 @@ impl<'a> Running<'a> {
 
     /// Waits until it writes nothing; it may read.
     pub async fn until_at_rest(&self) -> Result<()> {
-        self.until("at rest", REST, |asked| tally(asked).writes == 0).await
+        self.until("at rest", REST, |counts| tally(counts).writes == 0).await
     }
 
-    async fn until(&self, what: &str, time: Duration, is_so: impl Fn(&Counts) -> bool) -> Result<()> {
+    async fn until(&self, what: &str, time: Duration, is_reached: impl Fn(&Counts) -> bool) -> Result<()> {
         let deadline = Instant::now() + SILENCE_DEADLINE;
         let mut progress = Progress::new();
         loop {
             let before = self.cluster.audit_position()?;
             sleep(time).await;
             self.check()?;
-            let asked = self.cluster.audit_counts(before)?;
-            if is_so(&asked) {
+            let counts = self.cluster.audit_counts(before)?;
+            if is_reached(&counts) {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -240,7 +240,7 @@ impl<'a> Running<'a> {
                     "the manager is not {what} after {} s: in the last {} s it requested {:?}",
                     SILENCE_DEADLINE.as_secs(),
                     time.as_secs(),
-                    tally(&asked).kinds
+                    tally(&counts).kinds
                 );
             }
             progress.report(|| format!("waiting for the manager to be {what}"));
@@ -257,12 +257,12 @@ impl<'a> Running<'a> {
         Ok(tally(&self.cluster.audit_counts(mark.position)?))
     }
 
-    /// Fails if a process has ended by itself, with the end of its log.
+    /// Fails if a process has exited, with the end of its log.
     pub fn check(&self) -> Result<()> {
         self.cluster.check()
     }
 
-    /// The end of its log.
+    /// Returns the end of its log.
     pub fn last_lines(&self) -> String {
         let log = fs::read_to_string(self.cluster.log(MANAGER)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -298,8 +298,8 @@ mod tests {
         let table = "words\n\n| controller | alias | by default | state |\n| --- | --- | --- | --- |
 | a-controller | a | on | complete |\n| b-controller | | off | complete |
 | c-controller | | on | missing |\n| d-controller |  | on | complete, but for x |\n\n| e | e | on | complete |";
-        assert_eq!(complete(table), ["a-controller", "d-controller"]);
-        let all = complete(PAGE);
+        assert_eq!(complete_controllers(table), ["a-controller", "d-controller"]);
+        let all = complete_controllers(PAGE);
         assert!(all.contains(&"garbage-collector-controller") && all.contains(&"ttl-controller"), "{all:?}");
         assert!(!all.contains(&"cloud-node-controller"), "{all:?}");
     }

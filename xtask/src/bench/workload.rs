@@ -21,17 +21,17 @@ pub const FIRST_VERSION: &str = "v1.4.0";
 const HASH: &str = "7d9c5b8f46";
 
 /// The start time of the pods that exist from the beginning.
-const LONG_AGO: &str = "2026-01-05T08:30:00Z";
+const START_TIME: &str = "2026-01-05T08:30:00Z";
 
-const SYLLABLES: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 impl App {
-    /// The image of its main container in a version.
+    /// Returns the image of its main container in a version.
     pub fn image(&self, version: &str) -> String {
         format!("registry.example.com/shop/{}:{version}", self.name)
     }
 
-    /// Labels of everything that belongs to it.
+    /// Returns the labels of everything that belongs to it.
     pub fn labels(&self) -> Value {
         json!({
             "app.kubernetes.io/name": self.name,
@@ -45,7 +45,7 @@ impl App {
         json!({ "app.kubernetes.io/name": self.name })
     }
 
-    /// Annotations of its pods.
+    /// Returns the annotations of its pods.
     pub fn annotations(&self) -> Value {
         json!({
             "checksum/config": format!("{:0>64}", self.name.bytes().map(|byte| format!("{byte:x}")).collect::<String>()),
@@ -54,7 +54,7 @@ impl App {
         })
     }
 
-    /// The ReplicaSet's name.
+    /// Returns the ReplicaSet's name.
     pub fn replica_set(&self) -> String {
         format!("{}-{HASH}", self.name)
     }
@@ -76,14 +76,14 @@ impl App {
         })
     }
 
-    /// The Deployment after its rollout, without its status.
+    /// Returns the Deployment after its rollout, without its status.
     pub fn finished_deployment(&self) -> Value {
         let mut deployment = self.deployment();
         deployment["metadata"]["annotations"] = json!({ "deployment.kubernetes.io/revision": "1" });
         deployment
     }
 
-    /// Its ReplicaSet as the Deployment controller creates it.
+    /// Returns its ReplicaSet as the Deployment controller creates it.
     pub fn finished_replica_set(&self, deployment_uid: &str) -> Value {
         let hashed = |mut labels: Value| {
             labels["pod-template-hash"] = HASH.into();
@@ -107,7 +107,7 @@ impl App {
         set
     }
 
-    /// The ReplicaSet without a Deployment that owns it.
+    /// Returns the ReplicaSet without an owner.
     pub fn replica_set_alone(&self) -> Value {
         let mut set = self.finished_replica_set("");
         if let Some(metadata) = set["metadata"].as_object_mut() {
@@ -116,13 +116,13 @@ impl App {
         set
     }
 
-    /// A merge patch with the status of the finished Deployment.
+    /// Returns a merge patch with the status of the finished Deployment.
     pub fn deployment_status(&self) -> Value {
         let n = self.replicas;
         let condition = |kind: &str, reason: &str, message: String| {
             json!({
                 "type": kind, "status": "True", "reason": reason, "message": message,
-                "lastUpdateTime": LONG_AGO, "lastTransitionTime": LONG_AGO,
+                "lastUpdateTime": START_TIME, "lastTransitionTime": START_TIME,
             })
         };
         let progressed = format!("ReplicaSet \"{}\" has successfully progressed.", self.replica_set());
@@ -136,7 +136,7 @@ impl App {
         } })
     }
 
-    /// A merge patch with the status of the finished ReplicaSet.
+    /// Returns a merge patch with the status of the finished ReplicaSet.
     pub fn replica_set_status(&self) -> Value {
         let n = self.replicas;
         json!({ "status": {
@@ -145,29 +145,29 @@ impl App {
         } })
     }
 
-    /// The name of its pod with that index.
+    /// Returns the name of its pod with that index.
     pub fn pod_name(&self, index: u32) -> String {
         let mut rest = u64::from(index).wrapping_mul(0x9e37_79b9) + 7_919;
         let suffix = (0..5).map(|_| {
-            let syllable = SYLLABLES[(rest % SYLLABLES.len() as u64) as usize];
-            rest /= SYLLABLES.len() as u64;
-            char::from(syllable)
+            let character = SUFFIX_CHARACTERS[(rest % SUFFIX_CHARACTERS.len() as u64) as usize];
+            rest /= SUFFIX_CHARACTERS.len() as u64;
+            char::from(character)
         });
         format!("{}-{}", self.replica_set(), suffix.collect::<String>())
     }
 
-    /// One of the ReplicaSet's pods, bound to a node, without its status.
+    /// Returns one of the ReplicaSet's pods, bound to a node, without its status.
     pub fn pod(&self, index: u32, node: &str, replica_set_uid: &str) -> Value {
         let name = self.pod_name(index);
         let access = format!("kube-api-access-{}", &name[name.len() - 5..]);
         let mut spec = self.pod_spec();
         spec["nodeName"] = node.into();
-        push(&mut spec["volumes"], token_volume(&access));
+        append(&mut spec["volumes"], token_volume(&access));
         for container in spec["containers"].as_array_mut().into_iter().flatten() {
             let mount = json!({
                 "name": access, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true,
             });
-            push(&mut container["volumeMounts"], mount);
+            append(&mut container["volumeMounts"], mount);
         }
         let mut labels = self.labels();
         labels["pod-template-hash"] = HASH.into();
@@ -186,12 +186,15 @@ impl App {
         })
     }
 
-    /// A merge patch with the status of a running and ready pod; `number` is unique among all pods, below 65,536.
+    /// Returns a merge patch with the status of a running and ready pod; `number` is unique among all pods, below
+    /// 65,536.
     pub fn pod_status(&self, number: u32) -> Value {
         let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
         let conditions: Vec<Value> = conditions
             .iter()
-            .map(|kind| json!({ "type": kind, "status": "True", "lastTransitionTime": LONG_AGO, "observedGeneration": 1 }))
+            .map(|kind| {
+                json!({ "type": kind, "status": "True", "lastTransitionTime": START_TIME, "observedGeneration": 1 })
+            })
             .collect();
         let ip = format!("10.128.{}.{}", number >> 8 & 255, number & 255);
         let image = self.image(FIRST_VERSION);
@@ -199,19 +202,19 @@ impl App {
             "name": "main", "image": image, "ready": true, "started": true, "restartCount": 0, "lastState": {},
             "imageID": format!("{image}@sha256:{:064x}", u64::MAX),
             "containerID": format!("containerd://{:064x}", u64::from(number) << 32),
-            "state": { "running": { "startedAt": LONG_AGO } },
+            "state": { "running": { "startedAt": START_TIME } },
         });
         json!({ "status": {
-            "phase": "Running", "qosClass": "Burstable", "observedGeneration": 1, "startTime": LONG_AGO,
+            "phase": "Running", "qosClass": "Burstable", "observedGeneration": 1, "startTime": START_TIME,
             "hostIP": "10.0.0.1", "hostIPs": [{ "ip": "10.0.0.1" }], "podIP": ip, "podIPs": [{ "ip": ip }],
             "conditions": conditions,
             "containerStatuses": [container],
         } })
     }
 
-    /// The spec of its pods.
+    /// Returns the spec of its pods.
     pub fn pod_spec(&self) -> Value {
-        let own = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
+        let field_ref = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
         json!({
             "serviceAccountName": "default",
             "terminationGracePeriodSeconds": 30,
@@ -222,7 +225,7 @@ impl App {
                     "args": ["serve", "--config=/etc/app/config.yaml"],
                     "ports": [{ "name": "http", "containerPort": 8080 }],
                     "env": [
-                        { "name": "POD_NAME", "valueFrom": own("metadata.name") },
+                        { "name": "POD_NAME", "valueFrom": field_ref("metadata.name") },
                         { "name": "DATABASE_HOST", "value": format!("{}-db.{}.svc", self.name, self.namespace) },
                         { "name": "DATABASE_PASSWORD",
                           "valueFrom": { "secretKeyRef": { "name": format!("{}-db", self.name), "key": "password" } } },
@@ -254,7 +257,7 @@ fn owner(kind: &str, name: &str, uid: &str) -> Value {
     })
 }
 
-/// The volume that admission gives each pod for its service account's token.
+/// Returns the volume that admission gives each pod for its service account's token.
 fn token_volume(name: &str) -> Value {
     let namespace = json!({ "path": "namespace", "fieldRef": { "fieldPath": "metadata.namespace" } });
     json!({
@@ -267,7 +270,7 @@ fn token_volume(name: &str) -> Value {
     })
 }
 
-fn push(list: &mut Value, item: Value) {
+fn append(list: &mut Value, item: Value) {
     if let Some(list) = list.as_array_mut() {
         list.push(item);
     }
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_set_differs_from_its_deployment_by_the_hash_only() {
+    fn replica_set_differs_from_its_deployment_by_the_hash_only() {
         let (deployment, mut set) = (app().finished_deployment(), app().finished_replica_set("uid"));
         let labels = set["spec"]["template"]["metadata"]["labels"].as_object_mut().unwrap();
         assert_eq!(labels.remove("pod-template-hash"), Some(HASH.into()));
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_have_names_and_tokens_of_their_own() {
+    fn pods_have_unique_names_and_token_volumes() {
         let names: BTreeSet<String> = (0..1000).map(|index| app().pod_name(index)).collect();
         assert_eq!(names.len(), 1000);
         let pod = app().pod(3, "node-1", "uid");

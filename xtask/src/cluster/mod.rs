@@ -133,7 +133,7 @@ async fn serve(setup: real_cluster::Setup) -> Result<Option<ExitCode>> {
             return Ok(Some(code));
         }
     };
-    introduce(&cluster, nodes)?;
+    print_introduction(&cluster, nodes)?;
     tokio::select! {
         ended = watch(&cluster) => ended.map(|()| None),
         served = control::serve(&cluster, report) => served.map(|()| None),
@@ -144,7 +144,7 @@ async fn serve(setup: real_cluster::Setup) -> Result<Option<ExitCode>> {
     }
 }
 
-fn introduce(cluster: &RealCluster, nodes: u8) -> Result<()> {
+fn print_introduction(cluster: &RealCluster, nodes: u8) -> Result<()> {
     let control_plane = cluster.control_plane();
     let kubeconfig = cluster.write_kubeconfig()?;
     root::give_to_user(&kubeconfig)?;
@@ -176,7 +176,7 @@ fn shell_word(path: &Path) -> String {
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// Fails when a process of the cluster ends by itself.
+/// Fails when a process of the cluster exits.
 async fn watch(cluster: &RealCluster) -> Result<()> {
     loop {
         cluster.check()?;

@@ -1,4 +1,5 @@
-//! The smoke test of a real cluster: it starts, a Deployment is updated while requests are served, and nothing is left.
+//! The smoke test of a real cluster: it starts, a Deployment is updated while requests are served, and no
+//! resource is leaked.
 
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use tokio::time::Instant;
 
 use super::web::{PATH, Web};
 
-/// Runs the smoke test although the nodes' programs are not built yet, which takes some fifteen minutes.
+/// The variable that enables the smoke test although the nodes' programs have to be built, which takes some fifteen
+/// minutes.
 pub const ALWAYS: &str = "KCM_REAL_CLUSTER";
 
-/// The number of servers that are rolled.
+/// The number of replicas of the Deployment.
 const SERVERS: u32 = 4;
 
 /// The number of clients, each of which sends ten requests per second.
@@ -36,15 +38,15 @@ pub fn obstacle() -> Result<Option<String>> {
 
 /// Runs the smoke test, up to the first failure.
 pub fn run(setup: Setup) -> Result<()> {
-    let footprint = tokio::runtime::Runtime::new()?.block_on(play(setup))?;
+    let footprint = tokio::runtime::Runtime::new()?.block_on(run_test(setup))?;
     let leaks = footprint.leaks();
     ensure!(leaks.is_empty(), "the cluster left behind: {}", leaks.join(", "));
     println!("the cluster left nothing behind");
     Ok(())
 }
 
-/// Returns the cluster's footprint, once it has ended.
-async fn play(setup: Setup) -> Result<Footprint> {
+/// Runs the test and removes the cluster; returns its footprint.
+async fn run_test(setup: Setup) -> Result<Footprint> {
     let start = Instant::now();
     let report = |step: &str| println!("{:6.1} s  {step}", start.elapsed().as_secs_f64());
     let cluster = RealCluster::start(setup, report).await?;

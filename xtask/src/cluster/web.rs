@@ -128,8 +128,8 @@ impl Web {
             .map(drop)
     }
 
-    /// Waits until all servers have the current template and are available, and no others are left; returns how long it
-    /// took.
+    /// Waits until all servers have the current template and are available, and no other pods exist. Returns the
+    /// duration.
     pub async fn wait_for_rollout(&self, deadline: Duration) -> Result<Duration> {
         let start = Instant::now();
         loop {
@@ -192,9 +192,10 @@ fn is_complete(deployment: &Deployment) -> bool {
 
 /// Reports whether a node has only terminating servers, and other nodes have the desired number of ready ones.
 fn is_evacuated(pods: &[Pod], node: &str, servers: u32) -> bool {
-    let staying: Vec<&Pod> = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
+    let not_terminating: Vec<&Pod> = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
     let is_elsewhere = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() != Some(node));
-    u32::try_from(staying.len()) == Ok(servers) && staying.iter().all(|pod| is_elsewhere(pod) && is_ready(pod))
+    u32::try_from(not_terminating.len()) == Ok(servers)
+        && not_terminating.iter().all(|pod| is_elsewhere(pod) && is_ready(pod))
 }
 
 fn is_ready(pod: &Pod) -> bool {
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rollout_is_complete_when_only_updated_available_replicas_are_left() {
+    fn rollout_is_complete_when_only_updated_available_replicas_exist() {
         let deployment = |status| -> Deployment {
             serde_json::from_value(json!({
                 "metadata": { "generation": 2 },
@@ -236,10 +237,10 @@ mod tests {
             }))
             .unwrap()
         };
-        let (kept, lost) = (pod("a", true, false), pod("b", false, true));
+        let (kept, terminating) = (pod("a", true, false), pod("b", false, true));
         for (name, pods, evacuated) in [
-            ("terminating pods on the node do not count", vec![kept.clone(), kept.clone(), lost.clone()], true),
-            ("too few servers", vec![kept.clone(), lost.clone()], false),
+            ("terminating pods on the node do not count", vec![kept.clone(), kept.clone(), terminating.clone()], true),
+            ("too few servers", vec![kept.clone(), terminating.clone()], false),
             ("a server on the node", vec![kept.clone(), pod("b", true, false)], false),
             ("a server that is not ready", vec![kept, pod("a", false, false)], false),
         ] {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 /// Maximum length of a failure's message in the report, in characters.
-const MESSAGE: usize = 200;
+const MAX_MESSAGE_LENGTH: usize = 200;
 
 /// The name of upstream's manager, which others are compared with.
 const UPSTREAM: &str = "upstream";
@@ -88,7 +88,7 @@ fn failure(spec: &Value) -> Option<String> {
         return None;
     }
     let message = spec["Failure"]["Message"].as_str().unwrap_or_default().replace(['\n', '|'], " ");
-    Some(format!("{state}: {}", message.chars().take(MESSAGE).collect::<String>()))
+    Some(format!("{state}: {}", message.chars().take(MAX_MESSAGE_LENGTH).collect::<String>()))
 }
 
 /// Specs that pass with upstream's manager, and with another one do not pass or did not run.
@@ -119,7 +119,7 @@ pub fn faults(all: &[(String, Results)]) -> Vec<String> {
     faults
 }
 
-/// A summary for each manager, and a line for each spec that did not pass with all of them.
+/// Formats a summary for each manager, and a line for each spec that did not pass with all of them.
 pub fn markdown(all: &[(String, Results)]) -> String {
     let mut text = String::new();
     for (manager, results) in all {

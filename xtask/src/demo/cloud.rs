@@ -24,17 +24,17 @@ pub const CLOUD_MANAGER: &str = "ccm";
 
 /// The user that it runs as, with the permissions of its manifest.
 const USER: &str = "system:cloud-controller-manager";
-const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
+const RBAC: &str = include_str!("../../../deploy/ccm-rbac.yaml");
 
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 /// Instances that join the cluster. No pods are scheduled to them, because these would be deleted with them.
-const MACHINES: [&str; 2] = ["machine-a", "machine-b"];
+const INSTANCES: [&str; 2] = ["machine-a", "machine-b"];
 
-/// The addresses of all pods, and those of the machines' own.
-const PODS: &str = "10.244.0.0/16";
-const RANGES: [&str; 2] = ["10.244.7.0/24", "10.244.8.0/24"];
+/// The range of all pods, and those of the instances.
+const ALL_POD_RANGES: &str = "10.244.0.0/16";
+const POD_RANGES: [&str; 2] = ["10.244.7.0/24", "10.244.8.0/24"];
 
 const SERVICE: &str = "web";
 
@@ -42,21 +42,21 @@ const SERVICE: &str = "web";
 pub const JOIN: Step = Step {
     title: "Two instances of a cloud join the cluster",
     deadline: Duration::from_secs(60),
-    play: |stage| join(stage).boxed(),
+    run: |stage| join(stage).boxed(),
 };
 
 /// A Service gets a load balancer and is deleted.
 pub const BALANCE: Step = Step {
     title: "A Service of type LoadBalancer gets an address, and its deletion leaves nothing in the cloud",
     deadline: Duration::from_secs(60),
-    play: |stage| balance(stage).boxed(),
+    run: |stage| balance(stage).boxed(),
 };
 
 /// An instance is stopped, another one is deleted.
 pub const LEAVE: Step = Step {
     title: "One instance is stopped in the cloud, the other one deleted",
     deadline: Duration::from_secs(120),
-    play: |stage| leave(stage).boxed(),
+    run: |stage| leave(stage).boxed(),
 };
 
 /// The cloud manager, with its cloud.
@@ -73,13 +73,13 @@ impl Cloud {
         let config = cluster.folder().join("mock.json");
         let content = json!({"auto_instances": true, "listen": address.to_string()});
         fs::write(&config, content.to_string()).with_context(|| format!("write {}", config.display()))?;
-        cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS)?;
+        cluster.kubectl_with_input(&["apply", "--filename=-"], RBAC)?;
         let kubeconfig = cluster.kubeconfig(Identity::User { name: USER.into(), groups: Vec::new() })?;
         let flags = [
             format!("--kubeconfig={}", kubeconfig.display()),
             "--cloud-provider=mock".into(),
             format!("--cloud-config={}", config.display()),
-            format!("--cluster-cidr={PODS}"),
+            format!("--cluster-cidr={ALL_POD_RANGES}"),
             "--secure-port=0".into(),
             "--use-service-account-credentials=true".into(),
         ];
@@ -113,11 +113,11 @@ impl Cloud {
         let request =
             format!("{method} {path} HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
         connection.write_all(request.as_bytes()).await.context("send a request to the mock cloud")?;
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).await.context("read the mock cloud's response")?;
-        let status = answer.lines().next().unwrap_or_default();
+        let mut response = String::new();
+        connection.read_to_string(&mut response).await.context("read the mock cloud's response")?;
+        let status = response.lines().next().unwrap_or_default();
         ensure!(status.contains(" 200 "), "{method} {path}: the mock cloud returned {status:?}");
-        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let body = response.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         serde_json::from_str(body).with_context(|| format!("read the mock cloud's response to {method} {path}"))
     }
 }
@@ -155,10 +155,10 @@ async fn until(stage: &Stage, name: &str, wanted: impl Fn(Option<&Node>) -> bool
 async fn join(stage: &Stage) -> Result<String> {
     stage.page.line(&stage.cloud.introduction());
     let registrations: Vec<String> =
-        MACHINES.iter().zip(RANGES).map(|(name, range)| registration(name, range)).collect();
+        INSTANCES.iter().zip(POD_RANGES).map(|(name, range)| registration(name, range)).collect();
     stage.kubectl_with_input(&["apply", "--filename=-"], &registrations.join("---\n")).await?;
     let mut zones = Vec::new();
-    for name in MACHINES {
+    for name in INSTANCES {
         let node = until(stage, name, |node| node.is_some_and(|node| !has_taint(node, UNINITIALIZED))).await?;
         let node = node.context("the node was deleted")?;
         let label = |key: &str| node.metadata.labels.iter().flatten().find(|(known, _)| *known == key);
@@ -166,12 +166,12 @@ async fn join(stage: &Stage) -> Result<String> {
         let id = node.spec.and_then(|spec| spec.provider_id).context("it has no provider ID")?;
         let addresses = node.status.and_then(|status| status.addresses).unwrap_or_default();
         ensure!(!addresses.is_empty(), "{name} has no addresses");
-        stage.saw(&format!("{name} is {id} in {zone}, at {}", addresses[0].address));
+        stage.report_event(&format!("{name} is {id} in {zone}, at {}", addresses[0].address));
         zones.push(zone);
     }
     stage.kubectl(&["get", "nodes", "--label-columns=topology.kubernetes.io/zone"]).await?;
-    until_cloud(stage, |cloud| RANGES.iter().all(|range| cloud["routes"].to_string().contains(range))).await?;
-    stage.saw(&format!("the cloud routes {} to them", RANGES.join(" and ")));
+    until_cloud(stage, |cloud| POD_RANGES.iter().all(|range| cloud["routes"].to_string().contains(range))).await?;
+    stage.report_event(&format!("the cloud routes {} to them", POD_RANGES.join(" and ")));
     Ok(format!("both have their provider IDs, addresses and labels, and are schedulable, in {}", zones.join(" and ")))
 }
 
@@ -195,7 +195,7 @@ async fn balance(stage: &Stage) -> Result<String> {
         }
         sleep(Duration::from_millis(100)).await;
     };
-    stage.saw(&format!("the Service has the address {address}"));
+    stage.report_event(&format!("the Service has the address {address}"));
     stage.kubectl(&["delete", "service", SERVICE]).await?;
     let balancers = |cloud: &Value| cloud["balancers"].as_array().map_or(usize::MAX, Vec::len);
     until_cloud(stage, |cloud| balancers(cloud) == 0).await?;
@@ -203,15 +203,15 @@ async fn balance(stage: &Stage) -> Result<String> {
 }
 
 async fn leave(stage: &Stage) -> Result<String> {
-    let [stopped, deleted] = MACHINES;
+    let [stopped, deleted] = INSTANCES;
     stage.cloud.call(stage, "POST", &format!("/instances/{stopped}/stop")).await?;
     stage.cloud.call(stage, "DELETE", &format!("/instances/{deleted}")).await?;
     // The simulated kubelets do not detect that their instances stopped: make the nodes unready.
     stage.kubectl(&["annotate", "nodes", stopped, deleted, &format!("{BEHAVIOUR}={UNREADY}")]).await?;
     until(stage, stopped, |node| node.is_some_and(|node| has_taint(node, SHUTDOWN))).await?;
-    stage.saw(&format!("{stopped} has the taint {SHUTDOWN}"));
+    stage.report_event(&format!("{stopped} has the taint {SHUTDOWN}"));
     until(stage, deleted, |node| node.is_none()).await?;
-    stage.saw(&format!("{deleted} is deleted: the cloud has reported twice that its instance does not exist"));
+    stage.report_event(&format!("{deleted} is deleted: the cloud has reported twice that its instance does not exist"));
     match node(stage, stopped).await? {
         Some(_) => Ok("a stopped instance keeps its node, a deleted one does not".into()),
         None => bail!("{stopped} was deleted, too, although its instance still exists"),

@@ -90,7 +90,7 @@ async fn show(arguments: &Arguments, page: Page, binaries: Binaries) -> Result<(
         _ = interrupted.wait() => bail!("interrupted while the control plane was starting"),
     };
     let played = tokio::select! {
-        played = scenario::play(&stage, steps::SCENARIO) => played,
+        played = scenario::run(&stage, steps::SCENARIO) => played,
         _ = interrupted.wait() => bail!("interrupted before the end of the scenario"),
     };
     if played.is_err() || arguments.keep_logs {

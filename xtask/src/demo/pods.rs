@@ -82,9 +82,9 @@ pub struct Pods<'a> {
     pods: BTreeMap<String, Pod>,
     /// The number of pods that each ReplicaSet requests.
     sets: BTreeMap<String, i32>,
-    shown: Count,
+    last_reported: Count,
     /// The smallest number of available pods at any time.
-    fewest: usize,
+    min_available: usize,
     /// The largest number of pods that the ReplicaSets requested together at any time. Pods are not counted for this: a
     /// deleted pod and its replacement belong to two ReplicaSets, and their events may arrive in either order.
     most: i32,
@@ -107,16 +107,16 @@ impl<'a> Pods<'a> {
         let min_ready = SignedDuration::from_secs(min_ready);
         let pods = pods.into_iter().map(|pod| (uid(&pod), pod)).collect::<BTreeMap<_, _>>();
         let sets = sets.into_iter().map(|set| (uid(&set), asked(&set))).collect::<BTreeMap<_, _>>();
-        let shown = Count::of(pods.values(), min_ready, Timestamp::now());
+        let last_reported = Count::of(pods.values(), min_ready, Timestamp::now());
         Ok(Self {
             stage,
             min_ready,
             changes: stream::select(pod_changes, set_changes).boxed(),
-            fewest: shown.available,
+            min_available: last_reported.available,
             most: sets.values().sum(),
             pods,
             sets,
-            shown,
+            last_reported,
         })
     }
 
@@ -137,11 +137,11 @@ impl<'a> Pods<'a> {
     pub async fn until(&mut self, mut reached: impl FnMut(&Count) -> bool) -> Result<()> {
         loop {
             let count = self.count();
-            self.fewest = self.fewest.min(count.available);
+            self.min_available = self.min_available.min(count.available);
             self.most = self.most.max(self.sets.values().sum());
-            if count != self.shown {
-                self.stage.saw(&count.to_string());
-                self.shown = count.clone();
+            if count != self.last_reported {
+                self.stage.report_event(&count.to_string());
+                self.last_reported = count.clone();
             }
             if reached(&count) {
                 return Ok(());
@@ -163,12 +163,16 @@ impl<'a> Pods<'a> {
 
     /// Fails if there were fewer available pods, or more requested, than allowed at any moment; otherwise returns a
     /// summary.
-    pub fn kept_within(&self, fewest: usize, most: i32) -> Result<String> {
-        ensure!(self.fewest >= fewest, "only {} pods were available at a time, {fewest} are required", self.fewest);
+    pub fn kept_within(&self, required: usize, most: i32) -> Result<String> {
+        ensure!(
+            self.min_available >= required,
+            "only {} pods were available at a time, {required} are required",
+            self.min_available
+        );
         ensure!(self.most <= most, "{} pods were requested at a time, {most} are allowed", self.most);
         Ok(format!(
-            "never fewer than {} available (allowed: {fewest}), never more than {} pods requested (allowed: {most})",
-            self.fewest, self.most
+            "never fewer than {} available (allowed: {required}), never more than {} pods requested (allowed: {most})",
+            self.min_available, self.most
         ))
     }
 }

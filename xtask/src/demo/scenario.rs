@@ -14,18 +14,18 @@ pub struct Step {
     /// Maximum duration, on a machine that is busy with other programs.
     pub deadline: Duration,
     /// Runs the step; returns a sentence about the result.
-    pub play: for<'a> fn(&'a Stage) -> BoxFuture<'a, Result<String>>,
+    pub run: for<'a> fn(&'a Stage) -> BoxFuture<'a, Result<String>>,
 }
 
-/// Plays the steps in order, up to the first that fails or exceeds its deadline.
-pub async fn play(stage: &Stage, steps: &[Step]) -> Result<()> {
+/// Runs the steps in order, up to the first that fails or exceeds its deadline.
+pub async fn run(stage: &Stage, steps: &[Step]) -> Result<()> {
     let start = Instant::now();
     for (index, step) in steps.iter().enumerate() {
         let number = format!("{}/{}", index + 1, steps.len());
         stage.page.title(&format!("{number} {}", step.title));
         stage.begin_step();
-        let played = tokio::time::timeout(step.deadline, (step.play)(stage)).await;
-        let outcome = played.unwrap_or_else(|_| Err(exceeded(step, &stage.last_seen())));
+        let result = tokio::time::timeout(step.deadline, (step.run)(stage)).await;
+        let outcome = result.unwrap_or_else(|_| Err(exceeded(step, &stage.last_event())));
         let outcome = outcome.with_context(|| format!("step {number} failed ({})", step.title))?;
         stage.page.done(stage.since_step(), &outcome);
     }
@@ -33,6 +33,6 @@ pub async fn play(stage: &Stage, steps: &[Step]) -> Result<()> {
     Ok(())
 }
 
-fn exceeded(step: &Step, last_seen: &str) -> anyhow::Error {
-    anyhow!("not done after {} s; last event: {last_seen}", step.deadline.as_secs())
+fn exceeded(step: &Step, last_event: &str) -> anyhow::Error {
+    anyhow!("not done after {} s; last event: {last_event}", step.deadline.as_secs())
 }

@@ -63,13 +63,13 @@ impl Stage {
         self.step.lock().unwrap_or_else(PoisonError::into_inner).0.elapsed()
     }
 
-    /// Returns the last text given to [`Stage::saw`] in this step.
-    pub fn last_seen(&self) -> String {
+    /// Returns the last text given to [`Stage::report_event`] in this step.
+    pub fn last_event(&self) -> String {
         self.step.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
     /// Prints an event, and keeps it for the error of an exceeded deadline.
-    pub fn saw(&self, text: &str) {
+    pub fn report_event(&self, text: &str) {
         self.page.happened(self.since_step(), text);
         text.clone_into(&mut self.step.lock().unwrap_or_else(PoisonError::into_inner).1);
     }
@@ -81,9 +81,9 @@ impl Stage {
 
     /// Same as [`Stage::kubectl`], with an input.
     pub async fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
-        let shown = shown(arguments);
-        self.page.command(&shown);
-        self.run_kubectl(arguments, input).await.with_context(|| shown)
+        let command_line = command_line(arguments);
+        self.page.command(&command_line);
+        self.run_kubectl(arguments, input).await.with_context(|| command_line)
     }
 
     async fn run_kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
@@ -128,7 +128,7 @@ impl Stage {
     }
 }
 
-/// The command line that kubeadm gives to its kube-controller-manager, without a port: several demos may run at the
+/// Returns the flags that kubeadm gives to its kube-controller-manager, without a port: several demos may run at the
 /// same time.
 fn kubeadm_flags(cluster: &ControlPlane) -> Result<Vec<String>> {
     let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?;
@@ -153,7 +153,7 @@ fn kubeadm_flags(cluster: &ControlPlane) -> Result<Vec<String>> {
 }
 
 /// Returns a command as a user would type it.
-fn shown(arguments: &[&str]) -> String {
+fn command_line(arguments: &[&str]) -> String {
     let plain = |argument: &str| !argument.is_empty() && !argument.contains([' ', '"', '{', '*', '$']);
     let quoted = arguments.iter().map(|argument| match plain(argument) {
         true => (*argument).to_owned(),
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_shown_as_a_user_would_type_them() {
-        assert_eq!(shown(&["get", "pods", "--selector=app=web"]), "kubectl get pods --selector=app=web");
-        assert_eq!(shown(&["patch", "x", r#"--patch={"a":1}"#]), r#"kubectl patch x '--patch={"a":1}'"#);
+    fn command_line_is_quoted_as_a_user_would_type_it() {
+        assert_eq!(command_line(&["get", "pods", "--selector=app=web"]), "kubectl get pods --selector=app=web");
+        assert_eq!(command_line(&["patch", "x", r#"--patch={"a":1}"#]), r#"kubectl patch x '--patch={"a":1}'"#);
     }
 }

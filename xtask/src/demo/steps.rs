@@ -20,16 +20,16 @@ const NAMESPACE: &str = "default";
 const LABEL: &str = "app=web";
 const REPLICAS: usize = 3;
 /// `maxUnavailable` is 0.
-const FEWEST: usize = REPLICAS;
+const MIN_AVAILABLE: usize = REPLICAS;
 /// `maxSurge` is 1.
-const MOST: i32 = REPLICAS as i32 + 1;
+const MAX_PODS: i32 = REPLICAS as i32 + 1;
 
 const FIRST: &str = "nginx:1.28";
 const SECOND: &str = "nginx:1.29";
 const THIRD: &str = "nginx:1.30";
 
 /// Seconds that a new pod must be Ready for in the last step: the rollout is slow enough to be interrupted halfway.
-const MIN_READY: i64 = 3;
+const MIN_READY_SECONDS: i64 = 3;
 
 const MANIFEST: &str = "apiVersion: apps/v1
 kind: Deployment
@@ -51,26 +51,26 @@ pub const SCENARIO: &[Step] = &[
     Step {
         title: "A Deployment with three replicas is created",
         deadline: Duration::from_secs(60),
-        play: |stage| come_up(stage).boxed(),
+        run: |stage| create_deployment(stage).boxed(),
     },
     Step {
         title: "A deleted pod is replaced",
         deadline: Duration::from_secs(30),
-        play: |stage| come_back(stage).boxed(),
+        run: |stage| delete_pod(stage).boxed(),
     },
-    Step { title: "A rolling update completes", deadline: Duration::from_secs(60), play: |stage| roll(stage).boxed() },
-    Step { title: "The update is undone", deadline: Duration::from_secs(60), play: |stage| undo(stage).boxed() },
+    Step { title: "A rolling update completes", deadline: Duration::from_secs(60), run: |stage| update(stage).boxed() },
+    Step { title: "The update is undone", deadline: Duration::from_secs(60), run: |stage| undo(stage).boxed() },
     Step {
         title: "The manager is killed in the middle of a rolling update, and started again",
         deadline: Duration::from_secs(120),
-        play: |stage| crash(stage).boxed(),
+        run: |stage| crash(stage).boxed(),
     },
     volumes::VOLUMES,
     cloud::BALANCE,
     cloud::LEAVE,
 ];
 
-async fn come_up(stage: &Stage) -> Result<String> {
+async fn create_deployment(stage: &Stage) -> Result<String> {
     let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
     for line in MANIFEST.lines() {
         stage.page.line(&format!("      {line}"));
@@ -81,26 +81,26 @@ async fn come_up(stage: &Stage) -> Result<String> {
     Ok(format!("{REPLICAS} of {REPLICAS} pods are available"))
 }
 
-async fn come_back(stage: &Stage) -> Result<String> {
+async fn delete_pod(stage: &Stage) -> Result<String> {
     let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
     let before: Vec<String> = pods.names().into_iter().map(String::from).collect();
-    let victim = before.first().context("there is no pod to delete")?;
-    stage.kubectl(&["delete", "pod", victim, "--wait=false"]).await?;
+    let deleted = before.first().context("there is no pod to delete")?;
+    stage.kubectl(&["delete", "pod", deleted, "--wait=false"]).await?;
     pods.until(|count| count.available < REPLICAS).await.context("wait for the pod's deletion")?;
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
     let new: Vec<_> = pods.names().into_iter().filter(|name| !before.iter().any(|old| old == name)).collect();
     ensure!(new.len() == 1, "one pod was deleted, but the new ones are: {new:?}");
     let others = before.iter().skip(1).filter(|name| pods.names().contains(&name.as_str())).count();
     ensure!(others == REPLICAS - 1, "only {others} of the other {} pods still exist", REPLICAS - 1);
-    Ok(format!("{} replaces {victim}; the other pods were not changed", new[0]))
+    Ok(format!("{} replaces {deleted}; the other pods were not changed", new[0]))
 }
 
-async fn roll(stage: &Stage) -> Result<String> {
+async fn update(stage: &Stage) -> Result<String> {
     let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
     set_image(stage, SECOND).await?;
     pods.until(|count| count.is_all(SECOND, REPLICAS)).await?;
     rolled_out(stage).await?;
-    pods.kept_within(FEWEST, MOST)
+    pods.kept_within(MIN_AVAILABLE, MAX_PODS)
 }
 
 async fn undo(stage: &Stage) -> Result<String> {
@@ -110,29 +110,29 @@ async fn undo(stage: &Stage) -> Result<String> {
     rolled_out(stage).await?;
     let sets = replica_sets(stage).await?;
     ensure!(sets.len() == 2, "the first ReplicaSet should be used again, but there are {}", sets.len());
-    let kept = pods.kept_within(FEWEST, MOST)?;
+    let kept = pods.kept_within(MIN_AVAILABLE, MAX_PODS)?;
     Ok(format!("back at {FIRST} by its old ReplicaSet; {kept}"))
 }
 
 async fn crash(stage: &Stage) -> Result<String> {
-    let patch = format!(r#"--patch={{"spec":{{"minReadySeconds":{MIN_READY}}}}}"#);
+    let patch = format!(r#"--patch={{"spec":{{"minReadySeconds":{MIN_READY_SECONDS}}}}}"#);
     stage.kubectl(&["patch", &resource(), &patch]).await?;
     rolled_out(stage).await?;
     // Pods that were just created have not been ready for that long yet.
-    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY).await?;
+    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY_SECONDS).await?;
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
 
-    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY).await?;
+    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY_SECONDS).await?;
     set_image(stage, THIRD).await?;
     pods.until(|count| count.images.contains_key(THIRD)).await?;
     stage.kill_manager()?;
     stage.page.command(&format!("kill -9 {MANAGER}"));
     let halfway = pods.count();
     ensure!(halfway.images.contains_key(FIRST), "the update was complete before the manager was killed: {halfway}");
-    stage.saw(&format!("killed with the update half done; {halfway}"));
+    stage.report_event(&format!("killed with the update half done; {halfway}"));
 
     stage.start_manager()?;
-    stage.saw(
+    stage.report_event(
         "the new process waits until the Lease of the killed one has expired, for slightly more than 15 s at most",
     );
     pods.until(|count| count.is_all(THIRD, REPLICAS)).await?;
@@ -141,7 +141,7 @@ async fn crash(stage: &Stage) -> Result<String> {
     let in_use: Vec<_> = sets.iter().filter(|(_, replicas)| *replicas > 0).collect();
     ensure!(in_use.len() == 1, "one ReplicaSet should have pods, but these have: {in_use:?}");
     ensure!(sets.len() == 3, "three templates were used, but there are {} ReplicaSets: {sets:?}", sets.len());
-    let kept = pods.kept_within(FEWEST, MOST)?;
+    let kept = pods.kept_within(MIN_AVAILABLE, MAX_PODS)?;
     Ok(format!("the update was completed; {kept}"))
 }
 
@@ -157,7 +157,7 @@ async fn set_image(stage: &Stage, image: &str) -> Result<()> {
 /// Waits until kubectl finds the rollout complete in the Deployment's status.
 async fn rolled_out(stage: &Stage) -> Result<()> {
     let output = stage.kubectl(&["rollout", "status", &resource()]).await?;
-    stage.saw(output.lines().last().unwrap_or("kubectl printed nothing"));
+    stage.report_event(output.lines().last().unwrap_or("kubectl printed nothing"));
     Ok(())
 }
 

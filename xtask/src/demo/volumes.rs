@@ -48,7 +48,7 @@ spec:
 pub const VOLUMES: Step = Step {
     title: "A pod gets its volume, and keeps it while the claim is being deleted",
     deadline: Duration::from_secs(60),
-    play: |stage| keep(stage).boxed(),
+    run: |stage| keep(stage).boxed(),
 };
 
 fn phase(volume: &PersistentVolume) -> &str {
@@ -91,7 +91,7 @@ async fn keep(stage: &Stage) -> Result<String> {
     stage.kubectl(&["get", "persistentvolumes,persistentvolumeclaims"]).await?;
 
     stage.kubectl(&["delete", "persistentvolumeclaim", CLAIM, "--wait=false"]).await?;
-    stage.saw("the claim is being deleted, and still exists: a pod uses it");
+    stage.report_event("the claim is being deleted, and still exists: a pod uses it");
     let claim = claims.get(CLAIM).await.context("the claim was deleted while its pod used it")?;
     ensure!(claim.metadata.deletion_timestamp.is_some() && is_bound(&claim), "{:?}", claim.status);
     stage.kubectl(&["delete", "pod", POD]).await?;

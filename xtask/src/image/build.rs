@@ -49,15 +49,15 @@ impl Arch {
         format!("{}-unknown-linux-musl", self.cpu())
     }
 
-    fn is_here(self) -> bool {
+    fn is_host(self) -> bool {
         env::consts::ARCH == self.cpu()
     }
 
-    /// Returns C compilers for it, the best first. One for glibc works if there is no other: ring's C calls only
-    /// functions that both libraries have.
+    /// Returns names of C compilers for it, the preferred one first. One for glibc works if there is no other: ring's C
+    /// calls only functions that both libraries have.
     fn compilers(self) -> Vec<String> {
         let own = format!("{}-linux-musl-gcc", self.cpu());
-        if self.is_here() {
+        if self.is_host() {
             vec!["musl-gcc".to_owned(), own]
         } else {
             vec![own, format!("{}-linux-gnu-gcc", self.cpu())]
@@ -66,7 +66,7 @@ impl Arch {
 
     /// Returns the packages with such a compiler on Debian and Ubuntu.
     fn packages(self) -> String {
-        if self.is_here() {
+        if self.is_host() {
             "musl-tools".to_owned()
         } else {
             format!("gcc-{0}-linux-gnu libc6-dev-{1}-cross", self.cpu().replace('_', "-"), self.oci())
@@ -77,7 +77,7 @@ impl Arch {
 /// The toolchain for an architecture.
 #[derive(Clone, Debug)]
 pub struct Toolchain {
-    /// The machine.
+    /// The architecture.
     pub arch: Arch,
     /// The C compiler; `None` if the environment names one.
     compiler: Option<PathBuf>,
@@ -90,15 +90,15 @@ impl Toolchain {
         if !standard_library(&triple)?.is_dir() {
             bail!("the Rust target is missing: rustup target add {triple}");
         }
-        let under_line = triple.replace('-', "_");
-        if [format!("CC_{triple}"), format!("CC_{under_line}")].iter().any(|name| env::var_os(name).is_some()) {
+        let with_underscores = triple.replace('-', "_");
+        if [format!("CC_{triple}"), format!("CC_{with_underscores}")].iter().any(|name| env::var_os(name).is_some()) {
             return Ok(Self { arch, compiler: None });
         }
         let names = arch.compilers();
-        match names.iter().find_map(|name| on_path(name)) {
+        match names.iter().find_map(|name| find_in_path(name)) {
             Some(compiler) => Ok(Self { arch, compiler: Some(compiler) }),
             None => bail!(
-                "no C compiler for {triple} ({}): install {} (Debian, Ubuntu), or set CC_{under_line}",
+                "no C compiler for {triple} ({}): install {} (Debian, Ubuntu), or set CC_{with_underscores}",
                 names.join(", "),
                 arch.packages()
             ),
@@ -110,7 +110,7 @@ impl Toolchain {
     fn environment(&self) -> Vec<(String, PathBuf)> {
         let triple = self.arch.triple().replace('-', "_");
         let compiler = self.compiler.clone().map(|compiler| (format!("CC_{triple}"), compiler));
-        let linker = (!self.arch.is_here())
+        let linker = (!self.arch.is_host())
             .then(|| (format!("CARGO_TARGET_{}_LINKER", triple.to_uppercase()), PathBuf::from("rust-lld")));
         compiler.into_iter().chain(linker).collect()
     }
@@ -143,7 +143,7 @@ fn standard_library(triple: &str) -> Result<PathBuf> {
 }
 
 /// Finds a program on the PATH.
-fn on_path(name: &str) -> Option<PathBuf> {
+fn find_in_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder: PathBuf| folder.join(name)).find(|file: &PathBuf| Path::is_file(file))
 }
@@ -156,7 +156,7 @@ mod tests {
     fn missing_toolchain_parts_are_named_with_their_packages() {
         for arch in Arch::ALL {
             let (compilers, packages) = (arch.compilers(), arch.packages());
-            if arch.is_here() {
+            if arch.is_host() {
                 assert_eq!((compilers[0].as_str(), packages.as_str()), ("musl-gcc", "musl-tools"));
             } else {
                 assert!(compilers.iter().all(|name| name.starts_with(arch.cpu())), "{compilers:?}");
@@ -171,7 +171,7 @@ mod tests {
             let toolchain = Toolchain { arch, compiler: Some("/bin/cc".into()) };
             let names: Vec<String> = toolchain.environment().into_iter().map(|(name, _)| name).collect();
             assert_eq!(names[0], format!("CC_{}_unknown_linux_musl", arch.cpu()));
-            assert_eq!(names.len(), if arch.is_here() { 1 } else { 2 }, "{names:?}");
+            assert_eq!(names.len(), if arch.is_host() { 1 } else { 2 }, "{names:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::cargo::{cargo, workspace};
 
 /// The folders of the library crates.
-const LIBRARIES: [&str; 8] = [
+const LIBRARIES: [&str; 9] = [
     "kinds",
     "cel-check",
     "runtime",
@@ -14,6 +14,7 @@ const LIBRARIES: [&str; 8] = [
     "providers/mock",
     "providers/conformance",
     "providers/aws",
+    "providers/kubevirt",
 ];
 /// Maximum number of keywords that a registry accepts.
 const KEYWORDS: usize = 5;

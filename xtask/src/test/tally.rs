@@ -1,4 +1,4 @@
-//! Sums of tests, parsed from the output of the test programs while it passes through.
+//! Numbers of passed and failed tests, parsed from the output of the test programs.
 
 /// Numbers of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

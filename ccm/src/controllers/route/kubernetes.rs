@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kinds::node_cloud::NETWORK_UNAVAILABLE;
 use kinds::{Kind, Node};
-use providers::{Address, AddressKind, InstanceRef, async_trait};
+use providers::async_trait;
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::store::{Change, Store, by_namespace, index_key};
@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::decide::RouteNode;
 use super::sync::ClusterAccess;
+use crate::cloud::instances;
 use crate::context::Clock;
 
 /// The API server, through a cache and a writer.
@@ -28,20 +29,11 @@ pub struct Kubernetes {
 /// Returns the fields of a node that its routes need.
 fn route_node(node: &Node) -> RouteNode {
     let cloud = node.cloud.as_deref();
-    let non_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let address = |address: &kinds::node_cloud::NodeAddress| {
-        Some(Address { kind: AddressKind::parse(&address.kind)?, address: address.address.to_string() })
-    };
     let status = node.condition(NETWORK_UNAVAILABLE).map(|condition| &*condition.status);
     RouteNode {
-        instance: InstanceRef {
-            node: node.meta.name.to_string(),
-            provider_id: cloud.and_then(|cloud| non_empty(&cloud.provider_id)),
-            system_uuid: cloud.and_then(|cloud| non_empty(&cloud.system_uuid)),
-            labels: node.meta.labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
-        },
+        instance: instances::instance_ref(node),
         uid: node.meta.uid.to_string(),
-        addresses: cloud.map(|cloud| cloud.addresses.iter().filter_map(address).collect()).unwrap_or_default(),
+        addresses: instances::addresses(node),
         pod_cidrs: node.pod_cidrs.iter().map(|cidr| cidr.to_string()).collect(),
         reported: match (status, cloud.map(|cloud| &*cloud.network_reason)) {
             (Some("False"), Some("RouteCreated")) => Some(true),

@@ -8,6 +8,7 @@ use kinds::{GatedPod, Service, Uid};
 use providers::{EndpointTarget, LoadBalancerId, NodeTarget, async_trait};
 use runtime::events::{EventType, ObjectReference};
 
+use super::annotations::AnnotationEdits;
 use super::pod_conditions::PodCondition;
 
 /// Reason why an object was not written.
@@ -60,11 +61,22 @@ pub trait Cluster: Send + Sync + 'static {
     /// Adds the finalizer.
     async fn hold(&self, service: &Service) -> Result<(), Refusal>;
 
-    /// Writes the load balancer's addresses into the Service's status.
-    async fn publish(&self, service: &Service, ingress: &[Ingress]) -> Result<(), Refusal>;
+    /// Writes the load balancer's addresses, if given, into the Service's status, and the provider's annotations.
+    async fn publish(
+        &self,
+        service: &Service,
+        ingress: Option<&[Ingress]>,
+        annotations: &AnnotationEdits,
+    ) -> Result<(), Refusal>;
 
-    /// Removes the finalizer. With `clear_status` it also removes the addresses from the status.
-    async fn release(&self, service: &Service, clear_status: bool) -> Result<(), Refusal>;
+    /// Removes the finalizer and the provider's annotations. With `clear_status` it also removes the addresses from the
+    /// status.
+    async fn release(
+        &self,
+        service: &Service,
+        clear_status: bool,
+        annotations: &AnnotationEdits,
+    ) -> Result<(), Refusal>;
 }
 
 /// Returns the reference that events about a Service use. `service` is `None` after it was deleted.

@@ -52,7 +52,7 @@ pub fn concerns(service: &Service) -> bool {
 pub fn desired_state(service: &Service, classes: &ClassFilter, ours: bool) -> DesiredState {
     let balanced = service.kind == ServiceType::LoadBalancer;
     let has_finalizer = has_finalizer(&service.meta);
-    let is_own_class = balanced && classes.takes(class(service));
+    let is_own_class = balanced && classes.accepts(class(service));
     match (service.meta.is_deleting(), has_finalizer) {
         (true, false) => DesiredState::Nothing,
         (true, true) => DesiredState::Cleanup,

@@ -13,7 +13,7 @@ use super::decide::{self, concerns};
 use super::load_balancer_state::LoadBalancerStates;
 use super::targets;
 
-/// Changes of nodes are coalesced over this time.
+/// Additional nodes are coalesced over this time. Nodes that may no longer take traffic are not delayed.
 const NODES_TOGETHER: Duration = Duration::from_secs(1);
 
 /// A unit of work of this controller.
@@ -53,15 +53,18 @@ pub fn of_service(change: &Change<'_, Service>) -> Option<Key> {
     Some(Key::Service(service.meta.key()))
 }
 
-/// Returns whether a change of a node can change the targets of load balancers.
+/// Returns the delay after which the targets of load balancers are compared because a node changed; `None` if the change
+/// cannot affect them.
 ///
 /// Upstream: cloud-provider, controllers/service, shouldSyncUpdatedNode. Differs from upstream: taints of autoscalers
 /// count. Otherwise the node would get new connections until it is deleted.
-pub fn nodes_differ(change: &Change<'_, Node>) -> bool {
+pub fn delay_of_node(change: &Change<'_, Node>) -> Option<Duration> {
     let target = |node: &Arc<Node>| (targets::included(node) && !targets::leaving(node)).then(|| targets::node(node));
-    match (change.old, change.new) {
-        (Some(old), Some(new)) => target(old) != target(new),
-        _ => true,
+    let (old, new) = (change.old.map(target), change.new.map(target));
+    match (old, new) {
+        (Some(old), Some(new)) if old == new => None,
+        (Some(Some(_)), _) => Some(Duration::ZERO),
+        _ => Some(NODES_TOGETHER),
     }
 }
 
@@ -76,10 +79,10 @@ pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Que
     let changed = queue.clone();
     services.subscribe(move |change| of_service(change).into_iter().for_each(|key| changed.add(key)));
     let changed = queue.clone();
-    nodes.subscribe(move |change| {
-        if nodes_differ(change) {
-            changed.add_after(Key::Nodes, NODES_TOGETHER);
-        }
+    nodes.subscribe(move |change| match delay_of_node(change) {
+        Some(Duration::ZERO) => changed.add(Key::Nodes),
+        Some(delay) => changed.add_after(Key::Nodes, delay),
+        None => {}
     });
 }
 

@@ -13,6 +13,7 @@ use runtime::wake::Wake;
 use runtime::write::{ObjectResponse, WriteError, Writer};
 use serde_json::{Value, json};
 
+use super::annotations::AnnotationEdits;
 use super::cluster::{Cluster, Refusal};
 use super::decide::{self, FINALIZER};
 use super::pod_conditions::{self, PodCondition};
@@ -168,13 +169,32 @@ impl Cluster for Kubernetes {
         self.patch(service, json!({ "metadata": { "finalizers": [FINALIZER] } })).await
     }
 
-    async fn publish(&self, service: &Service, ingress: &[Ingress]) -> Result<(), Refusal> {
-        let status = json!({ "loadBalancer": decide::ingress_patch(ingress) });
-        self.patch(service, json!({ "metadata": {}, "status": status })).await
+    async fn publish(
+        &self,
+        service: &Service,
+        ingress: Option<&[Ingress]>,
+        annotations: &AnnotationEdits,
+    ) -> Result<(), Refusal> {
+        let mut patch = json!({ "metadata": {} });
+        if let Some(ingress) = ingress {
+            patch["status"] = json!({ "loadBalancer": decide::ingress_patch(ingress) });
+        }
+        if !annotations.is_empty() {
+            patch["metadata"]["annotations"] = json!(annotations);
+        }
+        self.patch(service, patch).await
     }
 
-    async fn release(&self, service: &Service, clear_status: bool) -> Result<(), Refusal> {
+    async fn release(
+        &self,
+        service: &Service,
+        clear_status: bool,
+        annotations: &AnnotationEdits,
+    ) -> Result<(), Refusal> {
         let mut patch = json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } });
+        if !annotations.is_empty() {
+            patch["metadata"]["annotations"] = json!(annotations);
+        }
         if clear_status {
             patch["status"] = json!({ "loadBalancer": decide::ingress_patch(&[]) });
         }

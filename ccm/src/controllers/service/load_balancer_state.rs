@@ -1,6 +1,6 @@
 //! The state of one Service's load balancer between reconciles: resources that may exist, the last action, and failures.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub struct LoadBalancerState {
     pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,
+    /// The provider's annotations for the Service, once known.
+    pub annotations: Option<BTreeMap<String, String>>,
     /// Types of the pod conditions that the load balancer sets.
     pub gates: BTreeSet<String>,
     /// The operation that an event announced and that is not finished yet.

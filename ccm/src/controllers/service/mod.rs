@@ -4,6 +4,7 @@
 //! a finalizer on a Service while cloud resources of it may exist, and writes `status.loadBalancer`.
 //! Upstream: cloud-provider, controllers/service.
 
+mod annotations;
 mod audit;
 mod cluster;
 mod decide;

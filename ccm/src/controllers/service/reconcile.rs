@@ -3,6 +3,7 @@
 //! Changes of Services, nodes and endpoints, retries and checks for drift all use the same key. So no two calls for one
 //! Service ever run concurrently.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use runtime::worker::{Outcome, ReconcileError};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::annotations;
 use super::audit::Scope;
 use super::cluster::{Cluster, Refusal, about};
 use super::decide::{self, DesiredState};
@@ -154,6 +156,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
         let read = decide::spec(service, &self.cluster, &self.cloud.features().annotations);
         let read = read.and_then(|mut spec| {
+            let written = self.cloud.features().written_annotations;
+            spec.annotations.retain(|name, _| !annotations::is_written(name, written));
             self.find_others(subject.key, &mut spec, state);
             Ok((self.cloud.targeting(&spec)?, Arc::new(spec)))
         });
@@ -376,6 +380,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             state.warnings.clone_from(&ensured.warnings);
         }
         state.ingress = Some(decide::ingress(&ensured.status));
+        state.annotations = Some(ensured.annotations);
         match ensured.progress {
             Progress::After(again) => {
                 self.publish(subject, state).await?;
@@ -422,11 +427,16 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Writes the status if it differs.
+    /// Writes the status and the provider's annotations if they differ.
     async fn publish(&self, subject: &Subject<'_>, state: &LoadBalancerState) -> Result<(), ReconcileError> {
-        let written = match decide_action::unpublished(subject.service, state) {
-            Some(ingress) => self.kubernetes.publish(subject.service, ingress).await,
-            None => Ok(()),
+        let service = subject.service;
+        let ingress = decide_action::unpublished(service, state);
+        let wanted = state.annotations.as_ref();
+        let edits = wanted.map(|wanted| annotations::edits(service, wanted, self.cloud.features().written_annotations));
+        let edits = edits.unwrap_or_default();
+        let written = match (ingress, edits.is_empty()) {
+            (None, true) => Ok(()),
+            (ingress, _) => self.kubernetes.publish(service, ingress, &edits).await,
         };
         match written {
             Ok(()) => {
@@ -460,7 +470,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
         readiness_gates::release(&self.kubernetes, id, std::mem::take(&mut state.gates)).await;
         let clear_status = clear_status && !service.meta.is_deleting() && !decide::published(service).is_empty();
-        match self.kubernetes.release(service, clear_status).await {
+        let none = BTreeMap::new();
+        let edits = annotations::edits(service, &none, self.cloud.features().written_annotations);
+        match self.kubernetes.release(service, clear_status, &edits).await {
             Ok(()) => {
                 self.record(id, Some(service), Normal, "DeletedLoadBalancer", "Deleted load balancer");
             }
@@ -503,9 +515,10 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             state.announced = Some(Announced::Deleting);
             self.record(id, service, Normal, "DeletingLoadBalancer", "Deleting load balancer");
         }
+        let last = self.last_spec(id, service, state);
         state.ensured = None;
         state.load_balancer = Some(id.clone());
-        match self.cloud.delete(id).await {
+        match self.cloud.delete_last(id, last).await {
             Ok(Deletion::Gone) => None,
             Ok(Deletion::InProgress(again)) => {
                 state.clear_failures();
@@ -520,6 +533,20 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Some(self.failed((id, service), state, &error, (reason, message), None))
             }
         }
+    }
+
+    /// Returns the last known desired state of a load balancer: the Service's, or the last one that was
+    /// ensured.
+    fn last_spec(
+        &self,
+        id: &LoadBalancerId,
+        service: Option<&Service>,
+        state: &LoadBalancerState,
+    ) -> Option<Arc<LoadBalancerSpec>> {
+        let own = service.filter(|service| service.meta.uid.to_string() == id.uid);
+        let read = own.and_then(|own| decide::spec(own, &self.cluster, &self.cloud.features().annotations).ok());
+        let ensured = state.ensured.as_ref().map(|ensured| ensured.spec.clone());
+        read.map(Arc::new).or(ensured.filter(|spec| spec.id == *id))
     }
 
     /// Records a failed call. Returns when it is made again.

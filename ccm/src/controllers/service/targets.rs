@@ -8,8 +8,10 @@ use kinds::intern::label;
 use kinds::ip::Ip;
 use kinds::meta::Meta;
 use kinds::{EndpointSlice, Node};
-use providers::{Address, AddressKind, EndpointTarget, NodeTarget, PodRef};
+use providers::{EndpointTarget, NodeTarget, PodRef};
 use runtime::store::{Index, index_key};
+
+use crate::cloud::instances;
 
 /// Label that excludes a node from load balancers (core/v1, LabelNodeExcludeBalancers).
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -39,13 +41,10 @@ pub fn included(node: &Node) -> bool {
 /// Converts a node for providers.
 pub fn node(node: &Node) -> NodeTarget {
     let cloud = node.cloud.as_deref();
-    let address = |address: &kinds::node_cloud::NodeAddress| {
-        Some(Address { kind: AddressKind::parse(&address.kind)?, address: address.address.to_string() })
-    };
     NodeTarget {
         name: node.meta.name.to_string(),
         provider_id: cloud.map(|cloud| cloud.provider_id.to_string()).filter(|id| !id.is_empty()),
-        addresses: cloud.map(|cloud| cloud.addresses.iter().filter_map(address).collect()).unwrap_or_default(),
+        addresses: instances::addresses(node),
         labels: node.meta.labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
     }
 }

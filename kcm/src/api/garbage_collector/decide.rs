@@ -1,5 +1,7 @@
 //! Policy: the action for an object, given the state of its owners.
 
+use std::collections::HashSet;
+
 use kinds::{Str, Uid};
 use runtime::write::Propagation;
 
@@ -47,8 +49,9 @@ pub fn plan(
     }
     if any(Standing::Solid) {
         // References are compared by uid: a wrong one next to a right one of the same uid is kept.
-        let is_solid = |uid: &Uid| owners.contains(&(uid.clone(), Standing::Solid));
-        let others: Vec<Uid> = owners.iter().map(|(uid, _)| uid).filter(|uid| !is_solid(uid)).cloned().collect();
+        let solid = owners.iter().filter(|(_, standing)| *standing == Standing::Solid);
+        let solid: HashSet<&Uid> = solid.map(|(uid, _)| uid).collect();
+        let others: Vec<Uid> = owners.iter().map(|(uid, _)| uid).filter(|uid| !solid.contains(uid)).cloned().collect();
         return if others.is_empty() { Plan::Keep } else { Plan::DropReferences(others) };
     }
     if any(Standing::Waiting) && has_dependents {

@@ -150,6 +150,11 @@ impl Graph {
         self.nodes.get(uid).map(GraphObject::of)
     }
 
+    /// Returns the namespace of an object, as far as it is known.
+    pub fn namespace(&self, uid: &Uid) -> Str {
+        self.nodes.get(uid).map(|node| node.identity.namespace.clone()).unwrap_or_default()
+    }
+
     /// Applies an added or changed object.
     pub fn observe(&mut self, resource: &Resource, meta: &Meta) -> Vec<Effect> {
         let (uid, now) = (&meta.uid, State::of(meta));
@@ -196,8 +201,11 @@ impl Graph {
 
     fn change_owners(&mut self, uid: &Uid, old: &[OwnerRef], new: &[OwnerRef], effects: &mut Vec<Effect>) {
         let blocks = |owner: &OwnerRef| owner.block_owner_deletion == Some(true);
+        // An object may have twenty thousand owners: neither list is searched for each entry of the other.
+        let compared = if old.is_empty() { &[][..] } else { new };
+        let current: HashMap<&Uid, &OwnerRef> = compared.iter().map(|owner| (&owner.uid, owner)).collect();
         for owner in old {
-            let now = new.iter().rfind(|now| now.uid == owner.uid);
+            let now = current.get(&owner.uid).copied();
             if blocks(owner) && !now.is_some_and(blocks) && self.nodes.contains_key(&owner.uid) {
                 effects.push(Effect::Check(owner.uid.clone()));
             }
@@ -205,7 +213,8 @@ impl Graph {
                 self.unlink(uid, &owner.uid);
             }
         }
-        let changed: Vec<&OwnerRef> = new.iter().filter(|owner| !old.contains(owner)).collect();
+        let before: HashSet<&OwnerRef> = old.iter().collect();
+        let changed: Vec<&OwnerRef> = new.iter().filter(|owner| !before.contains(owner)).collect();
         self.link(uid, &changed, effects);
     }
 

@@ -8,6 +8,7 @@ mod decide;
 mod dump;
 mod graph;
 mod identity;
+mod keys;
 mod owner_path;
 mod owner_reads;
 mod patch;
@@ -27,7 +28,8 @@ use runtime::watch::{Builder, EveryKind};
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
-use sync::{Collector, GraphUpdater, Orphaner, Work};
+use keys::Work;
+use sync::{Collector, GraphUpdater, Orphaner};
 
 /// Name of the event source.
 const COMPONENT: &str = "garbage-collector-controller";

@@ -1,5 +1,7 @@
 //! The bodies of the collector's patches.
 
+use std::collections::HashSet;
+
 use kinds::meta::{Meta, OwnerRef};
 use kinds::{Str, Uid};
 use serde_json::{Value, json};
@@ -15,7 +17,8 @@ pub fn drop_references(dependent: &Uid, owners: &[Uid]) -> Value {
 /// Returns the patch of [`drop_references`] for all other kinds: the whole list without these owners. The
 /// resourceVersion is a precondition.
 pub fn without_references(meta: &Meta, owners: &[Uid]) -> Value {
-    owner_list(meta, meta.owners.iter().filter(|owner| !owners.contains(&owner.uid)).map(reference))
+    let removed: HashSet<&Uid> = owners.iter().collect();
+    owner_list(meta, meta.owners.iter().filter(|owner| !removed.contains(&owner.uid)).map(reference))
 }
 
 /// Returns the patch that sets `blockOwnerDeletion` of all references to false, for kinds with strategic merge patches.

@@ -1,7 +1,6 @@
 //! One check of one object: reads its owners from the API server, decides, and writes.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef};
 use kinds::{Resource, Str, Uid};
 use runtime::discovery::Discovery;
 use runtime::events::{EventType, ObjectReference, Recorder};
-use runtime::queue::{Queue, QueueKey};
+use runtime::queue::Queue;
 use runtime::watch::{EveryKind, MetaChange};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
@@ -23,6 +22,7 @@ use tracing::{debug, info, warn};
 use super::decide::{Plan, Standing, plan};
 use super::graph::{Effect, FOREGROUND, Graph, ORPHAN, View};
 use super::identity::Identity;
+use super::keys::{NodeKey, Work};
 use super::owner_path::{self, Target};
 use super::patch;
 
@@ -36,37 +36,17 @@ const DISCOVERY_AGE: Duration = Duration::from_secs(5);
 /// Concurrent patches of one owner's dependents.
 const MAX_CONCURRENT_ORPHANS: usize = 20;
 
-/// A key of the collector's queue.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Work {
-    /// Fill the queues from the graph: the first work of a new leader.
-    Begin,
-    /// Check this object.
-    Check(Uid),
-}
-
-impl QueueKey for Work {}
-
-impl fmt::Display for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Begin => f.write_str("(begin)"),
-            Self::Check(uid) => uid.fmt(f),
-        }
-    }
-}
-
 /// Applies watch events to the graph, and adds the resulting checks to the queues.
 pub struct GraphUpdater {
     graph: Mutex<Graph>,
     pub checks: Arc<Queue<Work>>,
-    pub orphans: Arc<Queue<Uid>>,
+    pub orphans: Arc<Queue<NodeKey>>,
     recorder: Recorder,
     begun: AtomicBool,
 }
 
 impl GraphUpdater {
-    pub fn new(checks: Arc<Queue<Work>>, orphans: Arc<Queue<Uid>>, recorder: Recorder) -> Self {
+    pub fn new(checks: Arc<Queue<Work>>, orphans: Arc<Queue<NodeKey>>, recorder: Recorder) -> Self {
         Self { graph: Mutex::default(), checks, orphans, recorder, begun: AtomicBool::new(false) }
     }
 
@@ -91,6 +71,12 @@ impl GraphUpdater {
         self.apply(effects);
     }
 
+    /// Returns the key of an object.
+    fn key(&self, uid: Uid) -> NodeKey {
+        let namespace = self.graph().namespace(&uid);
+        NodeKey { uid, namespace }
+    }
+
     /// Applies effects. Before work begins they are dropped: [`Graph::unsettled`] returns them later.
     fn apply(&self, effects: Vec<Effect>) {
         if !self.begun.load(Ordering::Acquire) {
@@ -98,9 +84,9 @@ impl GraphUpdater {
         }
         for effect in effects {
             match effect {
-                Effect::Check(uid) => self.checks.add(Work::Check(uid)),
-                Effect::CheckLater(uid) => self.checks.add_rate_limited(Work::Check(uid)),
-                Effect::Orphan(uid) => self.orphans.add(uid),
+                Effect::Check(uid) => self.checks.add(Work::Check(self.key(uid))),
+                Effect::CheckLater(uid) => self.checks.add_rate_limited(Work::Check(self.key(uid))),
+                Effect::Orphan(uid) => self.orphans.add(self.key(uid)),
                 Effect::WrongNamespace { dependent, owner } => self.record_wrong_namespace(&dependent, &owner),
             }
         }
@@ -114,8 +100,8 @@ impl GraphUpdater {
         info!(objects = nodes, unknown_owners = unknown, to_check = effects.len(), "graph of owners built");
         for effect in effects {
             match effect {
-                Effect::Check(uid) | Effect::CheckLater(uid) => self.checks.add_background(Work::Check(uid)),
-                Effect::Orphan(uid) => self.orphans.add_background(uid),
+                Effect::Check(uid) | Effect::CheckLater(uid) => self.checks.add_background(Work::Check(self.key(uid))),
+                Effect::Orphan(uid) => self.orphans.add_background(self.key(uid)),
                 Effect::WrongNamespace { dependent, owner } => self.record_wrong_namespace(&dependent, &owner),
             }
         }
@@ -171,7 +157,7 @@ impl Reconcile for Collector {
         async move {
             match key {
                 Work::Begin => self.begin().await,
-                Work::Check(uid) => self.finish(self.check(uid).await),
+                Work::Check(key) => self.finish(self.check(&key.uid).await),
             }
         }
         .boxed()
@@ -182,10 +168,10 @@ impl Reconcile for Collector {
 pub struct Orphaner(pub Arc<Collector>);
 
 impl Reconcile for Orphaner {
-    type Key = Uid;
+    type Key = NodeKey;
 
-    fn reconcile<'a>(&'a self, key: &'a Uid) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        async move { self.0.finish(self.0.orphan(key).await) }.boxed()
+    fn reconcile<'a>(&'a self, key: &'a NodeKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        async move { self.0.finish(self.0.orphan(&key.uid).await) }.boxed()
     }
 }
 
@@ -232,7 +218,7 @@ impl Collector {
             }
             // Results about this owner are discarded, so that the next check of a dependent finds it being deleted.
             for dependent in blocking.into_iter().filter(|dependent| !dependent.deleting) {
-                self.updater.checks.add(Work::Check(dependent.uid));
+                self.updater.checks.add(Work::Check(self.updater.key(dependent.uid)));
             }
             return Ok(Outcome::Done);
         }

@@ -97,13 +97,46 @@ pub enum PatchResult {
     Fail,
 }
 
-/// Classifies the result of a patch. Differs from upstream: a missing response never fails a migration.
+/// Classifies the result of a patch. Differs from upstream: a missing response never fails a migration, and a missing
+/// resource does not count as a deleted object.
 pub fn classify(result: &Result<(), WriteError>) -> PatchResult {
     let Err(error) = result else { return PatchResult::Migrated };
+    if is_not_served(error) {
+        return PatchResult::Retry;
+    }
     if error.is_conflict() || error.is_not_found() {
         return PatchResult::Migrated;
     }
     if is_retriable(error) { PatchResult::Retry } else { PatchResult::Fail }
+}
+
+/// Returns true if the server does not serve the resource, for example while its definition is replaced. Such a response
+/// is not a `Status` of the API, while that about a missing object is one.
+fn is_not_served(error: &WriteError) -> bool {
+    matches!(error, WriteError::Refused(status) if status.code == 404 && status.reason.is_empty())
+}
+
+/// The way to continue a list after an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListFailure {
+    /// The page may be returned later. Whether the resource is still served is decided by discovery.
+    Retry,
+    /// The token has expired. With this one, the rest of the objects is listed in a newer state of the server.
+    ContinueAt(String),
+    /// The token has expired, and the list cannot be continued.
+    StartAgain,
+    /// A retry cannot succeed.
+    Fatal,
+}
+
+/// Classifies the error of a list. Upstream does not list: it waits forever for the garbage collector's cache.
+pub fn list_failure(error: &WriteError) -> ListFailure {
+    match error {
+        WriteError::Refused(status) if status.code == 410 && status.next.is_empty() => ListFailure::StartAgain,
+        WriteError::Refused(status) if status.code == 410 => ListFailure::ContinueAt(status.next.clone()),
+        error if is_retriable(error) || error.is_not_found() => ListFailure::Retry,
+        _ => ListFailure::Fatal,
+    }
 }
 
 /// Returns true if a request may succeed later: the server is too busy or has failed, or did not respond.

@@ -9,6 +9,7 @@
 
 mod crd;
 mod decide;
+mod pass;
 mod runner;
 mod sync;
 #[cfg(test)]

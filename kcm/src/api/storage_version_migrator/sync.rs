@@ -1,6 +1,6 @@
 //! One reconcile of a running migration: note the version to begin at, then patch objects.
 //!
-//! A reconcile patches a limited number of objects and is requeued, so that a shutdown does not wait for a large
+//! A reconcile lists or patches a limited number of objects and is requeued, so that a shutdown does not wait for a large
 //! migration. After a restart the objects are listed again; those that were patched before have a later version.
 
 use std::collections::HashMap;
@@ -11,44 +11,28 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::storage_version_migration::MigrationCondition;
-use kinds::{Kind, Resource, StorageVersionMigration, Time, Uid};
+use kinds::{Kind, StorageVersionMigration, Time};
 use runtime::consistency::Consistency;
 use runtime::discovery::{Discovery, Served, Verbs};
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
-use serde_json::json;
 use tracing::{debug, info, warn};
 
 use super::decide::{
-    PatchResult, classify, failed_message, is_new, is_retriable, read_version, resource_name, running_message,
+    ListFailure, failed_message, is_new, is_retriable, list_failure, read_version, resource_name, running_message,
 };
-use super::{NAME, true_condition};
+use super::pass::Pass;
+use super::true_condition;
 use crate::context::Clock;
 
-/// Patches in one reconcile.
-const BATCH: usize = 200;
 /// Age up to which discovery is not read again.
 const DISCOVERY_AGE: Duration = Duration::from_secs(10);
 /// The reason of the condition `Failed`.
 const FAILED: &str = "StorageVersionMigrationFailed";
 /// The reason of the condition `Succeeded`.
 const SUCCEEDED: &str = "StorageVersionMigrationSucceeded";
-
-/// The objects of a migration that are left to patch.
-pub struct Pass {
-    uid: Uid,
-    version: u64,
-    left: Vec<(ObjectKey, u64)>,
-    total: usize,
-}
-
-impl Pass {
-    fn objects(&self) -> Option<(usize, usize)> {
-        Some((self.left.len(), self.total))
-    }
-}
 
 /// Reconciles migrations.
 pub struct Migrator {
@@ -156,23 +140,25 @@ impl Migrator {
         };
         let key = migration.meta.key();
         let known = self.passes().remove(&key);
-        let is_current = |pass: &Pass| pass.uid == migration.meta.uid && pass.version == version;
-        let mut pass = match known.filter(is_current) {
-            Some(pass) => pass,
-            None => match self.begin(migration, &resource, version).await {
-                Ok(pass) => pass,
-                Err(error) if is_retriable(&error) || is_new(migration.meta.created, self.now()) => {
-                    return Err(error.into());
-                }
-                Err(error) => return self.fail(migration, failed_message(None, &error.to_string())).await,
-            },
-        };
-        let patched = self.patch_batch(&resource, &mut pass).await;
+        let known = known.filter(|pass| pass.is_of(migration, version));
+        let mut pass = known.unwrap_or_else(|| Pass::new(migration.meta.uid.clone(), version));
+        if let Err(error) = pass.list_pages(&self.patcher, &resource).await {
+            if list_failure(&error) == ListFailure::Fatal && !is_new(migration.meta.created, self.now()) {
+                return self.fail(migration, failed_message(None, &error.to_string())).await;
+            }
+            self.passes().insert(key, pass);
+            return Err(error.into());
+        }
+        if !pass.is_listed() {
+            self.passes().insert(key, pass);
+            return Ok(Outcome::RequeueAfter(Duration::ZERO));
+        }
+        let patched = pass.patch_batch(&self.patcher, &resource).await;
         let outcome = match &patched {
-            Ok(()) if pass.left.is_empty() => return self.succeed(migration, pass).await,
+            Ok(()) if pass.is_complete() => return self.succeed(migration, pass).await,
             Ok(()) => Ok(Outcome::RequeueAfter(Duration::ZERO)),
             Err(error) if is_retriable(error) => {
-                let message = running_message(pass.objects(), Some(&error.to_string()));
+                let message = running_message(Some(pass.objects()), Some(&error.to_string()));
                 self.report_transient(migration, error, message).await;
                 Err(ReconcileError::new(error.to_string()))
             }
@@ -182,46 +168,12 @@ impl Migrator {
         outcome
     }
 
-    /// Lists the objects that were last written before the migration began. The list is read from the API server, so
-    /// that it is no older than the version that was recorded.
-    async fn begin(
-        &self,
-        migration: &StorageVersionMigration,
-        resource: &Resource,
-        version: u64,
-    ) -> Result<Pass, WriteError> {
-        let mut left = self.patcher.list_versions(resource).await?;
-        let total = left.len();
-        left.retain(|(_, written)| *written <= version);
-        left.shrink_to_fit();
-        info!(migration = &*migration.meta.name, left = left.len(), total, "migrating stored objects");
-        Ok(Pass { uid: migration.meta.uid.clone(), version, left, total })
-    }
-
-    /// Patches some objects. The first that cannot be patched stays in the pass.
-    async fn patch_batch(&self, resource: &Resource, pass: &mut Pass) -> Result<(), WriteError> {
-        for _ in 0..BATCH {
-            let Some((key, version)) = pass.left.last() else { break };
-            let patch = json!({
-                "apiVersion": resource.api_version(), "kind": resource.kind,
-                "metadata": { "resourceVersion": version.to_string() },
-            });
-            let result = self.patcher.merge_patch_as(resource, key, NAME, &patch).await.map(drop);
-            if classify(&result) != PatchResult::Migrated {
-                return result;
-            }
-            debug!(object = %key, resource = resource.plural, "object is stored in the current version");
-            pass.left.pop();
-        }
-        Ok(())
-    }
-
     async fn succeed(&self, migration: &StorageVersionMigration, pass: Pass) -> Result<Outcome, ReconcileError> {
-        let (name, objects) = (&migration.meta.name, pass.objects());
+        let objects = pass.objects();
         let mut ended = migration.clone();
-        ended.set_condition(self.running(running_message(objects, None)));
+        ended.set_condition(self.running(running_message(Some(objects), None)));
         ended.set_condition(true_condition("Succeeded", SUCCEEDED, "Migration completed".to_owned(), self.now()));
-        info!(migration = &**name, objects = pass.total, "all stored objects are migrated");
+        info!(migration = &*migration.meta.name, objects = objects.1, "all stored objects are migrated");
         // If this write fails, the objects need not be listed again.
         self.passes().insert(migration.meta.key(), pass);
         self.write(&ended).await
@@ -242,8 +194,8 @@ impl Migrator {
         error: &str,
     ) -> Result<Outcome, ReconcileError> {
         let mut running = migration.clone();
-        running.set_condition(self.running(running_message(pass.objects(), None)));
-        self.fail(&running, failed_message(pass.objects(), error)).await
+        running.set_condition(self.running(running_message(Some(pass.objects()), None)));
+        self.fail(&running, failed_message(Some(pass.objects()), error)).await
     }
 
     /// Reports a transient error in the status. The migration continues whether or not that succeeds.

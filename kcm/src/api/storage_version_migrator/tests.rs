@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::crd::{Step, applied};
 use super::decide::{
-    PatchResult, classify, failed_message, is_new, next_migrations, read_version, resource_name, running_message,
+    ListFailure, PatchResult, classify, failed_message, is_new, list_failure, next_migrations, read_version,
+    resource_name, running_message,
 };
 use super::{start_of, true_condition};
 use crate::context::Start;
@@ -123,6 +124,7 @@ fn object_that_another_client_changed_or_deleted_counts_as_migrated() {
         ("done", Ok(()), PatchResult::Migrated),
         ("conflict", refused(409, "Conflict"), PatchResult::Migrated),
         ("deleted", refused(404, "NotFound"), PatchResult::Migrated),
+        ("not served", refused(404, ""), PatchResult::Retry),
         ("too many requests", refused(429, "TooManyRequests"), PatchResult::Retry),
         ("webhook failed", refused(500, "InternalError"), PatchResult::Retry),
         ("unavailable", refused(503, "ServiceUnavailable"), PatchResult::Retry),
@@ -133,6 +135,24 @@ fn object_that_another_client_changed_or_deleted_counts_as_migrated() {
         ("invalid", refused(422, "Invalid"), PatchResult::Fail),
     ] {
         assert_eq!(classify(&result), expected, "{name}");
+    }
+}
+
+#[test]
+fn list_continues_after_an_error_where_it_ended() {
+    let refused = |code: u16, reason: &str, next: &str| {
+        let (reason, next) = (reason.to_owned(), next.to_owned());
+        WriteError::Refused(ApiStatus { code, reason, next, ..ApiStatus::default() })
+    };
+    for (name, error, expected) in [
+        ("expired", refused(410, "Expired", "t"), ListFailure::ContinueAt("t".to_owned())),
+        ("expired without a token", refused(410, "Expired", ""), ListFailure::StartAgain),
+        ("too many requests", refused(429, "TooManyRequests", ""), ListFailure::Retry),
+        ("not served", refused(404, "", ""), ListFailure::Retry),
+        ("not leading", WriteError::NotLeading, ListFailure::Retry),
+        ("forbidden", refused(403, "Forbidden", ""), ListFailure::Fatal),
+    ] {
+        assert_eq!(list_failure(&error), expected, "{name}");
     }
 }
 

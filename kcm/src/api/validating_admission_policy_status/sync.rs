@@ -100,7 +100,7 @@ impl TypeChecker {
         let checked = tokio::task::spawn_blocking(move || decide::warnings(&spec, matched, &params)).await;
         let (warnings, unchecked) = checked.map_err(|error| failed(&error))?;
         for reason in unchecked.iter().take(1) {
-            debug!(policy = &*key.name, %reason, count = unchecked.len(), "expressions were not checked");
+            info!(policy = &*key.name, %reason, count = unchecked.len(), "expressions were not type-checked");
         }
         Ok(warnings)
     }

@@ -116,12 +116,12 @@ impl ResourceClaims {
         let (key, claims) = (owner.meta.key(), &self.keys.claims);
         let version = if owner.writes.take_lost(&key) {
             let newest = takeover::newest_version(&owner.meta.namespace, &self.writer).await;
-            Some(newest.inspect_err(|_| owner.writes.lost(&key))?)
+            newest.inspect_err(|_| owner.writes.lost(&key))?
         } else {
-            self.takeover.required_version(owner.meta, (self.clock)(), claims.progress(), &self.writer).await?
+            self.takeover.required_version(&owner.meta.namespace, claims.progress(), &self.writer).await?
         };
-        let is_known = version.is_none_or(|version| claims.progress().version() >= version);
-        if let Some(version) = version.filter(|_| !is_known) {
+        let is_known = claims.progress().version() >= version;
+        if !is_known {
             owner.writes.wrote(&key, claims, version);
         }
         Ok(is_known)

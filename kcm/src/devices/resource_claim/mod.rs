@@ -113,7 +113,6 @@ fn start(manager: &mut Manager, context: &Context) {
         pod_writes: Consistency::default(),
         group_writes: Consistency::default(),
         claim_writes: Consistency::default(),
-        clock: context.clock.clone(),
         keys,
     });
     let workers = context.workers("concurrent-resourceclaim-syncs");

@@ -15,7 +15,6 @@ use runtime::write::{ObjectResponse, WriteError, Writer};
 
 use super::keys::{Key, Keys};
 use super::takeover::Takeover;
-use crate::context::Clock;
 
 /// The controller.
 pub struct ResourceClaims {
@@ -31,15 +30,10 @@ pub struct ResourceClaims {
     /// Own writes of claims.
     pub claim_writes: Consistency,
     pub created: Counts<4>,
-    pub clock: Clock,
 }
 
 impl Reconcile for ResourceClaims {
     type Key = Key;
-
-    fn begin(&self) {
-        self.takeover.begin_term((self.clock)());
-    }
 
     fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         match key {

@@ -1,18 +1,21 @@
-//! The comparison with the API server before the first creation after a change of leader, or after a lost response.
+//! The comparison with the API server before the first creation in a namespace, and after a lost response.
 //!
 //! The previous leader may have created a claim that this process's cache does not contain yet. The name of a claim is
-//! generated, so that the API server would not refuse a second one.
+//! generated, so that the API server would not refuse a second one. The creation time of an owner does not show whether
+//! the previous leader has seen it: it is a time of the API server's clock, which may differ from the one of this process.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex};
 
-use jiff::Timestamp;
 use kinds::meta::Meta;
 use kinds::wire::find;
 use kinds::{DecodeError, Interner, Kind, ResourceClaim, Str};
+use runtime::lock::lock;
 use runtime::store::Progress;
 use runtime::write::{WriteError, Writer};
-use tokio::sync::Mutex;
+
+/// Maximum number of namespaces that are remembered. With more of them, namespaces are compared again.
+const MAX_NAMESPACES: usize = 10_000;
 
 /// The newest version among a namespace's claims, in a history of the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,43 +24,51 @@ struct Newest {
     version: u64,
 }
 
+/// The result of a namespace's comparison. Locked during the list, so that the workers share it.
+type Comparison = Arc<tokio::sync::Mutex<Option<Newest>>>;
+
 /// The namespaces that were compared in this leadership term.
 #[derive(Debug, Default)]
 pub struct Takeover {
-    term_start: OnceLock<Timestamp>,
-    /// Held during a list, so that the workers share it.
-    namespaces: Mutex<HashMap<Str, Newest>>,
+    namespaces: Mutex<HashMap<Str, Comparison>>,
 }
 
 impl Takeover {
-    /// Notes when this process became leader. Claims of owners that were created later need no comparison.
-    pub fn begin_term(&self, now: Timestamp) {
-        self.term_start.get_or_init(|| now);
-    }
-
-    /// Returns the version that the cache must have reached before claims are created for the owner; `None` if there is no
-    /// such version. The claims of the namespace are listed once.
+    /// Returns the version that the cache must have reached before claims are created in a namespace. The claims of the
+    /// namespace are listed once.
     ///
     /// # Errors
     /// When the list fails.
     pub async fn required_version(
         &self,
-        owner: &Meta,
-        now: Timestamp,
+        namespace: &Str,
         progress: &Progress,
         writer: &Writer,
-    ) -> Result<Option<u64>, WriteError> {
-        if owner.created.0 > self.term_start.get_or_init(|| now).as_second() {
-            return Ok(None);
-        }
-        let mut namespaces = self.namespaces.lock().await;
+    ) -> Result<u64, WriteError> {
+        let comparison = self.comparison(namespace);
+        let mut known = comparison.lock().await;
         let history = progress.history();
-        if let Some(known) = namespaces.get(&owner.namespace).filter(|known| known.history == history) {
-            return Ok(Some(known.version));
+        if let Some(known) = known.filter(|known| known.history == history) {
+            return Ok(known.version);
         }
-        let version = newest_version(&owner.namespace, writer).await?;
-        namespaces.insert(owner.namespace.clone(), Newest { history, version });
-        Ok(Some(version))
+        let version = newest_version(namespace, writer).await?;
+        *known = Some(Newest { history, version });
+        Ok(version)
+    }
+
+    fn comparison(&self, namespace: &Str) -> Comparison {
+        let mut namespaces = lock(&self.namespaces);
+        if namespaces.len() >= MAX_NAMESPACES && !namespaces.contains_key(namespace) {
+            namespaces.clear();
+        }
+        namespaces.entry(namespace.clone()).or_default().clone()
+    }
+
+    /// Creates the state after a namespace without claims was compared.
+    #[cfg(test)]
+    pub fn compared(namespace: &str, progress: &Progress) -> Self {
+        let newest = Newest { history: progress.history(), version: 0 };
+        Self { namespaces: Mutex::new(HashMap::from([(namespace.into(), Arc::new(Some(newest).into()))])) }
     }
 }
 

@@ -66,20 +66,28 @@ pub fn answer<'a>(
     rules: &[impl AsRef<DeviceTaintRule>],
 ) -> Result<Option<Answer>, WireError> {
     let newest = newest_slices(request, slices);
+    let limit = usize::try_from(request.limit.unwrap_or(DEFAULT_LIMIT)).unwrap_or(0);
+    for (_, slices) in newest.values().take(limit) {
+        if count(slices.len()) < expected_slices(slices)? {
+            return Ok(None);
+        }
+    }
     let uses = uses(&request.driver, claims);
     let none = PoolUse::default();
-    let mut pools = Vec::with_capacity(newest.len());
-    for (name, (generation, slices)) in &newest {
+    let mut pools = Vec::with_capacity(newest.len().min(limit));
+    for (name, (generation, slices)) in newest.iter().take(limit) {
         let in_use = uses.get(name).unwrap_or(&none);
         pools.push(pool(request, (name, *generation), slices, in_use, rules)?);
     }
-    let count = pools.len();
-    pools.truncate(usize::try_from(request.limit.unwrap_or(DEFAULT_LIMIT)).unwrap_or(0));
-    if pools.iter().any(|pool| pool.devices.is_none()) {
-        return Ok(None);
-    }
     let message = message(&pools);
-    Ok(Some(Answer { pools, count, message }))
+    Ok(Some(Answer { pools, count: newest.len(), message }))
+}
+
+/// Returns the number of slices of a pool, as its first slice tells it. Most requests that wait need nothing else, so the
+/// other slices are not read.
+fn expected_slices(slices: &[&ResourceSlice]) -> Result<i32, WireError> {
+    let first = slices.first().and_then(|slice| slice.spec.as_deref()).unwrap_or_default();
+    Ok(i32::try_from(PublishedSlice::read(first)?.slices).unwrap_or(i32::MAX))
 }
 
 /// Upstream calls each pool with an error incomplete here.
@@ -140,7 +148,6 @@ fn pool(
         .iter()
         .map(|slice| PublishedSlice::read(slice.spec.as_deref().unwrap_or_default()))
         .collect::<Result<_, _>>()?;
-    let expected = published.first().map_or(0, |slice| slice.slices);
     let node = published.first().map(|slice| slice.node.clone()).filter(|node| !node.is_empty());
     let mut pool = Pool {
         driver: request.driver.clone(),
@@ -152,14 +159,6 @@ fn pool(
         partitions: Vec::new(),
         shareable: None,
     };
-    let observed = i64::try_from(slices.len()).unwrap_or(i64::MAX);
-    if observed < expected {
-        pool.error = Some(shortened(format!(
-            "PoolIncomplete: pool {}/{name} is incomplete: observed {observed}/{expected} slices at generation {generation}",
-            request.driver
-        )));
-        return Ok(pool);
-    }
     pool.devices = Some(device_counts((&request.driver, name), slices, in_use, rules));
     let devices = PoolDevices::new(request, name, published, in_use);
     let (partitions, shareable) = (devices.partitions(), devices.shareable());

@@ -4,17 +4,20 @@
 //! request some time later. Upstream: pkg/controller/resourcepoolstatusrequest.
 
 mod decide;
+mod drivers;
 mod metrics;
 mod partitions;
 mod sync;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kinds::meta::ObjectKey;
 use kinds::resource_claim::ResourceClaim;
-use kinds::{DeviceTaintRule, Kind, ResourcePoolStatusRequest, ResourceSlice, Sections};
+use kinds::{DeviceTaintRule, Kind, ResourcePoolStatusRequest, ResourceSlice, Sections, Str};
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
@@ -23,6 +26,7 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use drivers::Drivers;
 use metrics::Metrics;
 use sync::Requests;
 
@@ -31,10 +35,12 @@ const NAME: &str = "resourcepoolstatusrequest-controller";
 /// The gate with which rules taint devices.
 const TAINT_RULES: &str = "DRADeviceTaintRules";
 
+/// The queue of drivers whose slices have changed.
+const DRIVERS_QUEUE: &str = "resourcepoolstatusrequest-drivers";
 /// Changes of a driver's slices are coalesced over this time.
 const SLICE_WINDOW: Duration = Duration::from_millis(100);
-/// Maximum of this time while slices keep changing.
-const LONGEST_SLICE_WINDOW: Duration = Duration::from_secs(1);
+/// Maximum of this time while slices keep changing: each time, all requests that wait for the driver are reconciled.
+const LONGEST_SLICE_WINDOW: Duration = Duration::from_secs(10);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -46,7 +52,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Update, group: "resource.k8s.io", resource: "resourcepoolstatusrequests/status" },
         Write { verb: Verb::Delete, group: "resource.k8s.io", resource: "resourcepoolstatusrequests" },
     ],
-    queues: &[QueueKeys::of(NAME, "ResourcePoolStatusRequest")],
+    queues: &[QueueKeys::of(NAME, "ResourcePoolStatusRequest"), QueueKeys::other(DRIVERS_QUEUE)],
     start,
     ..Descriptor::NONE
 };
@@ -65,20 +71,36 @@ const PENDING: Index<ResourcePoolStatusRequest> = Index {
 const BY_DRIVER: Index<ResourceSlice> =
     Index { name: "driver", keys: |slice, emit| emit(index_key(("driver", &*slice.driver))) };
 
+/// Index of claims by the drivers of their allocated devices.
+const BY_ALLOCATED_DRIVER: Index<ResourceClaim> = Index {
+    name: "allocated driver",
+    keys: |claim, emit| {
+        let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
+        devices.map(|device| &device.driver).collect::<BTreeSet<_>>().into_iter().for_each(|driver| {
+            emit(allocated_from(driver));
+        });
+    },
+};
+
+fn allocated_from(driver: &str) -> u64 {
+    index_key(("allocated driver", driver))
+}
+
 fn watches(builder: &mut Builder, context: &Context) {
     builder.need::<ResourcePoolStatusRequest>(Sections::default(), &[PENDING]);
     builder.need::<ResourceSlice>(ResourceSlice::SPEC, &[BY_DRIVER]);
-    builder.need::<ResourceClaim>(ResourceClaim::ALLOCATION, &[]);
+    builder.need::<ResourceClaim>(ResourceClaim::ALLOCATION, &[BY_ALLOCATED_DRIVER]);
     if context.options.gates.enabled(TAINT_RULES) {
         builder.need::<DeviceTaintRule>(Sections::default(), &[]);
     }
 }
 
 fn start(manager: &mut Manager, context: &Context) {
-    let queue = Queue::new(QueueOptions {
+    let queue = Queue::new(QueueOptions::named(NAME));
+    let driver_queue = Queue::new(QueueOptions {
         window: SLICE_WINDOW,
         longest_window: LONGEST_SLICE_WINDOW,
-        ..QueueOptions::named(NAME)
+        ..QueueOptions::named(DRIVERS_QUEUE)
     });
     let registry = manager.registry();
     let requests = registry.store::<ResourcePoolStatusRequest>();
@@ -89,13 +111,13 @@ fn start(manager: &mut Manager, context: &Context) {
             changed.add(request.meta.key());
         }
     });
-    let (changed, known) = (queue.clone(), requests.clone());
+    let changed = driver_queue.clone();
     slices.subscribe(move |change| {
-        let Some(slice) = change.new.or(change.old) else { return };
-        for request in known.by_index(&PENDING, index_key(&*slice.driver)) {
-            changed.add_coalesced(request.meta.key());
+        if let Some(slice) = change.new.or(change.old) {
+            changed.add_coalesced(ObjectKey { namespace: Str::default(), name: slice.driver.clone() });
         }
     });
+    let drivers = Arc::new(Drivers { requests: requests.clone(), queue: queue.clone() });
     let metrics = Arc::new(Metrics::default());
     manager.collect(metrics.clone());
     let reconciler = Arc::new(Requests {
@@ -109,5 +131,7 @@ fn start(manager: &mut Manager, context: &Context) {
         clock: context.clock.clone(),
         metrics,
     });
-    manager.add(WorkOptions { name: NAME, workers: 1, max_retries: None }, queue, reconciler);
+    let work = WorkOptions { name: NAME, workers: 1, max_retries: None };
+    manager.add(work, queue, reconciler);
+    manager.add(work, driver_queue, drivers);
 }

@@ -15,9 +15,9 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tracing::{debug, info};
 
-use super::BY_DRIVER;
 use super::decide::{Answer, answer, time_left};
 use super::metrics::Metrics;
+use super::{BY_ALLOCATED_DRIVER, BY_DRIVER, allocated_from};
 use crate::context::Clock;
 
 /// Reconciles requests.
@@ -81,7 +81,7 @@ impl Requests {
 
     fn answer(&self, request: &ResourcePoolStatusRequest) -> Result<Option<Answer>, ReconcileError> {
         let slices = self.slices.by_index(&BY_DRIVER, index_key(("driver", &*request.driver)));
-        let claims = self.claims.all();
+        let claims = self.claims.by_index(&BY_ALLOCATED_DRIVER, allocated_from(&request.driver));
         let rules = self.rules.as_ref().map(|rules| rules.all()).unwrap_or_default();
         let (slices, claims) = (slices.iter().map(AsRef::as_ref), claims.iter().map(AsRef::as_ref));
         answer(request, slices, claims, &rules).map_err(|error| ReconcileError::new(error.to_string()))

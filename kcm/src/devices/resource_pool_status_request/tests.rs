@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kinds::amount::Amount;
+use kinds::meta::ObjectKey;
 use kinds::pool_status_request::{CompletedStatus, Pool};
 use kinds::published_slice::{Counters, PublishedDevice, PublishedSlice};
 use kinds::resource_claim::ResourceClaim;
@@ -12,9 +13,14 @@ use kinds::schema as f;
 use kinds::schema::object_meta;
 use kinds::wire::Put;
 use kinds::{Decode, DeviceTaintRule, Kind, ResourcePoolStatusRequest, ResourceSlice, Sections, Time};
+use runtime::queue::{Queue, QueueOptions};
+use runtime::testing::filled_store;
+use runtime::worker::Reconcile;
 
 use super::decide::{Answer, PoolUse, answer, time_left};
+use super::drivers::Drivers;
 use super::partitions::PoolDevices;
+use super::{BY_ALLOCATED_DRIVER, PENDING, allocated_from};
 
 fn decode<K: Kind>(name: &str, sections: Sections, fill: impl FnOnce(&mut Vec<u8>)) -> K {
     let mut object = Vec::new();
@@ -239,6 +245,45 @@ fn request_waits_for_missing_slices_of_the_pools_that_it_returns() {
     assert_eq!(answer(&named).expect("the other pool does not matter").count, 1);
     let other = edited(|request| request.driver = "other".into());
     assert_eq!(answer(&other).expect("it has no pools").message, "Calculated status for 0 pools");
+}
+
+#[test]
+fn waiting_request_reads_one_slice_of_each_pool() {
+    let first = slice(&Slice { slices: 3, ..SLICE });
+    let unreadable = ResourceSlice { spec: Some(Box::from(&b"\xff"[..])), ..first.clone() };
+    let answer =
+        |slices: &[ResourceSlice]| answer(&request(), slices.iter(), [].iter(), &[] as &[Arc<DeviceTaintRule>]);
+    assert_eq!(answer(&[first.clone(), unreadable.clone()]), Ok(None));
+    assert!(answer(&[first.clone(), unreadable, first]).is_err(), "all slices are published, and read");
+}
+
+#[test]
+fn claims_are_found_by_the_drivers_of_their_devices() {
+    let decode = Decode { interner: Arc::default(), sections: ResourceClaim::ALLOCATION };
+    let claims = filled_store(decode, vec![BY_ALLOCATED_DRIVER], [claim("a", false, "")]);
+    let found = |driver| claims.by_index(&BY_ALLOCATED_DRIVER, allocated_from(driver)).len();
+    assert_eq!((found("d"), found("other")), (1, 0));
+}
+
+#[tokio::test]
+async fn change_of_a_driver_requeues_only_requests_that_wait_for_it() {
+    let named = |name: &str, edit: fn(&mut ResourcePoolStatusRequest)| {
+        edited(|request| {
+            request.meta.name = name.into();
+            edit(request);
+        })
+    };
+    let requests = [
+        named("waiting", |_| {}),
+        named("other", |request| request.driver = "other".into()),
+        named("completed", |request| request.completed = Some(CompletedStatus { since: Time(1) })),
+    ];
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let queue = Queue::new(QueueOptions::named("test"));
+    let drivers = Drivers { requests: Arc::new(filled_store(decode, vec![PENDING], requests)), queue: queue.clone() };
+    drivers.reconcile(&ObjectKey::new("", "d")).await.expect("it cannot fail");
+    let keys: Vec<String> = queue.waiting().into_iter().map(|waiting| waiting.key.name.to_string()).collect();
+    assert_eq!(keys, ["waiting"]);
 }
 
 const PARTITIONS: [Device<'_>; 3] = [

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use component::flags::gates::{GateRow, Stage};
 
-use super::super::gate_effects::{EFFECTS, Effect, effect, refusal};
+use super::super::gate_effects::{EFFECTS, Effect, effect, fixed};
 use super::*;
 
 fn row(gate: &str) -> &'static GateRow {
@@ -65,7 +65,7 @@ fn fixed_gate_is_refused_when_its_other_value_is_named() {
                 Effect::AlwaysOn(_) => !value,
                 Effect::AlwaysOff(_) => value,
             };
-            assert_eq!(refusal(gate, value).is_some(), is_fixed, "{gate}={value}");
+            assert_eq!(fixed(gate).is_some_and(|fixed| fixed.value != value), is_fixed, "{gate}={value}");
             if spec.locked {
                 continue;
             }
@@ -75,6 +75,24 @@ fn fixed_gate_is_refused_when_its_other_value_is_named() {
             let is_refused = text.contains(&format!("{gate} cannot be switched"));
             assert_eq!(is_refused || is_fixed && is_needed, is_fixed, "{gate}={value}: {text}");
         }
+    }
+}
+
+#[test]
+fn fixed_gates_are_reported_with_their_fixed_value_whatever_the_flags_say() {
+    for flags in [&[][..], &["--feature-gates=AllAlpha=true,AllBeta=true"], &["--emulated-version=1.34"]] {
+        let options = options(flags);
+        for (gate, effect) in EFFECTS {
+            let fixed = match effect {
+                Effect::Switches(_) => continue,
+                Effect::AlwaysOn(_) => true,
+                Effect::AlwaysOff(_) => false,
+            };
+            assert_eq!(options.gates.enabled(gate), fixed, "{gate} with {flags:?}");
+            let reported = options.gates.all().find(|(name, ..)| name == gate);
+            assert!(reported.is_none_or(|(_, _, is_on)| is_on == fixed), "{gate} with {flags:?}: {reported:?}");
+        }
+        assert!(!options.gates.enabled("NativeHistograms"), "upstream's default is on");
     }
 }
 

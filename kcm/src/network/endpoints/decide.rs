@@ -6,10 +6,11 @@ use std::sync::Arc;
 use kinds::endpoint::{HEADLESS, Target};
 use kinds::endpoints::{Address, Endpoints, OVER_CAPACITY, Subset};
 use kinds::intern::Labels;
+use kinds::pod::NamedPort;
 use kinds::{Pod, Service};
 
 use crate::network::service_endpoints::pods::{addresses, hostname, is_endpoint, network, ports};
-use crate::network::service_endpoints::subsets::{Reachable, identity, pack, repack};
+use crate::network::service_endpoints::subsets::{TooLarge, identity, repack};
 
 /// Label: the manager of an Endpoints object. Upstream: pkg/controller/endpoint, LabelManagedBy.
 pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -60,23 +61,38 @@ fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
 }
 
 /// Returns the desired Endpoints of a Service. Upstream: pkg/controller/endpoint, syncService.
-pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Desired {
+///
+/// # Errors
+/// When the pods differ in too many ports.
+pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Result<Desired, TooLarge> {
     let is_wanted =
         |pod: &&Arc<Pod>| is_endpoint(pod) && (service.publish_not_ready_addresses || !pod.meta.is_deleting());
-    let mut all: Vec<Reachable> = Vec::new();
+    // Pods of one template share their list of named ports, and a subset.
+    let mut groups: Vec<(Option<Arc<[NamedPort]>>, Subset)> = Vec::new();
+    let is_without_ports = service.ports.is_empty() && service.is_headless();
     for pod in pods.iter().filter(is_wanted) {
         let Some(address) = address(service, pod) else { continue };
+        let named = network(pod).map(|network| network.ports.clone()).filter(|_| !is_without_ports);
+        let is_same = |other: &Option<Arc<[NamedPort]>>| match (other, &named) {
+            (Some(other), Some(named)) => Arc::ptr_eq(other, named),
+            (other, named) => other.is_none() && named.is_none(),
+        };
+        let at = groups.iter().position(|(other, _)| is_same(other)).unwrap_or_else(|| {
+            let ports =
+                if is_without_ports { Vec::new() } else { ports(service, named.as_deref().unwrap_or_default()) };
+            groups.push((named.clone(), Subset { ready: Vec::new(), not_ready: Vec::new(), ports }));
+            groups.len() - 1
+        });
+        let subset = &mut groups[at].1;
         let ready = service.publish_not_ready_addresses || pod.ready;
-        if service.ports.is_empty() && service.is_headless() {
-            all.push((address, None, ready));
-        } else {
-            let named = network(pod).map_or(&[][..], |network| &network.ports);
-            all.extend(ports(service, named).into_iter().map(|port| (address.clone(), Some(port), ready)));
-        }
+        if ready { subset.ready.push(address) } else { subset.not_ready.push(address) }
     }
-    let mut subsets = pack(&all);
+    // A pod that has none of the ports is no endpoint.
+    groups.retain(|(_, subset)| is_without_ports || !subset.ports.is_empty());
+    let groups: Vec<Subset> = groups.into_iter().map(|(_, subset)| subset).collect();
+    let mut subsets = repack(&groups)?;
     let is_truncated = truncate(&mut subsets, CAPACITY);
-    Desired { subsets, labels: labels(service), is_truncated }
+    Ok(Desired { subsets, labels: labels(service), is_truncated })
 }
 
 fn labels(service: &Service) -> Labels {
@@ -123,7 +139,7 @@ pub fn write(current: Option<&Endpoints>, desired: &Desired) -> Write {
     if current.meta.labels != desired.labels || current_mark != mark {
         return Write::Now;
     }
-    if *current.subsets == desired.subsets[..] || repack(&current.subsets) == desired.subsets {
+    if *current.subsets == desired.subsets[..] || repack(&current.subsets).as_ref() == Ok(&desired.subsets) {
         return Write::No;
     }
     let is_urgent = ready_subsets(&current.subsets) != ready_subsets(&desired.subsets)
@@ -141,7 +157,7 @@ fn addresses_of(subsets: &[Subset]) -> impl Iterator<Item = &Address> {
     subsets.iter().flat_map(|subset| subset.ready.iter().chain(&subset.not_ready))
 }
 
-fn ready_subsets(subsets: &[Subset]) -> Vec<Subset> {
+fn ready_subsets(subsets: &[Subset]) -> Result<Vec<Subset>, TooLarge> {
     let ready = |subset: &Subset| Subset { not_ready: Vec::new(), ..subset.clone() };
     repack(&subsets.iter().map(ready).collect::<Vec<_>>())
 }

@@ -23,6 +23,7 @@ use super::leftovers::Leftovers;
 use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::pace::Pace;
 use crate::network::service_endpoints::selectors::pods_of;
+use crate::network::service_endpoints::subsets::TooLarge;
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
 use crate::pods::creation_gate::CreationGate;
 
@@ -73,7 +74,10 @@ impl AllEndpoints {
         }
         let pods = pods_of(&service, &self.pods);
         let triggered = self.triggers.observe(key, &service, &pods);
-        let desired = desired(&service, &pods);
+        let desired = desired(&service, &pods).map_err(|TooLarge| ReconcileError {
+            message: "the Service's pods differ in too many ports".to_owned(),
+            terminal: true,
+        })?;
         let current = self.endpoints.get(key);
         let triggered = match write(current.as_deref(), &desired) {
             Write::No => {

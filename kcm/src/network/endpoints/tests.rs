@@ -87,7 +87,7 @@ fn with_port(mut pod: Pod, number: i32) -> Pod {
 }
 
 fn of(service: &Service, pods: Vec<Pod>) -> Desired {
-    desired(service, &pods.into_iter().map(Arc::new).collect::<Vec<_>>())
+    desired(service, &pods.into_iter().map(Arc::new).collect::<Vec<_>>()).expect("few ports")
 }
 
 /// Subsets as `ready|not ready:ports`.

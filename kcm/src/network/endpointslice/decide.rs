@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use kinds::endpoint::HEADLESS;
+use kinds::endpoint::{HEADLESS, Port};
 use kinds::endpoint_slice::{Contents, Endpoint, FROM_PODS, MANAGED_BY, SERVICE_NAME};
 use kinds::intern::Labels;
 use kinds::ip::Family;
@@ -16,6 +16,7 @@ use super::pack::{Draft, Load, Packed, pack};
 use super::topology::Shares;
 use crate::network::service_endpoints::pods::families;
 use crate::network::service_endpoints::slice_writes::Plan;
+use crate::network::service_endpoints::subsets::sorted_ports;
 
 /// The input of a decision.
 pub struct View<'a> {
@@ -158,18 +159,20 @@ impl Draft {
 }
 
 fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Packed {
-    let (mut owned, strange): (Vec<Arc<EndpointSlice>>, Vec<_>) = view
+    let (owned, strange): (Vec<Arc<EndpointSlice>>, Vec<_>) = view
         .existing
         .iter()
         .filter(|slice| slice.contents.family == Some(family))
         .cloned()
         .partition(|slice| is_owned(slice, view.service));
+    let mut by_ports: BTreeMap<Vec<Port>, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
+    for slice in owned {
+        by_ports.entry(sorted_ports(&slice.contents.ports)).or_default().push(slice);
+    }
     let mut all = Packed { dropped: strange, ..Packed::default() };
     let mut fewest = 0;
     for group in &view.members.groups {
-        let (existing, others): (Vec<_>, Vec<_>) =
-            owned.into_iter().partition(|slice| same_ports(&slice.contents.ports, &group.ports));
-        owned = others;
+        let existing = by_ports.remove(&sorted_ports(&group.ports)).unwrap_or_default();
         let endpoints = group.endpoints(view.service, family);
         tally.endpoints += endpoints.len();
         fewest += endpoints.len().div_ceil(view.most);
@@ -183,7 +186,7 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
         all.removed += packed.removed;
     }
     // Slices with ports that no pod has: their endpoints are removed, except those of pods that cannot be decoded.
-    for slice in owned {
+    for slice in by_ports.into_values().flatten() {
         if slice.contents.endpoints.iter().all(|endpoint| (view.may_be_removed)(endpoint)) {
             all.removed += slice.contents.endpoints.len();
             all.dropped.push(slice);

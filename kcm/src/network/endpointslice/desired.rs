@@ -1,5 +1,6 @@
 //! The endpoints that a Service should have: its pods, grouped by the ports that they have for it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use kinds::endpoint::{Port, Target};
@@ -9,6 +10,7 @@ use kinds::pod::NamedPort;
 use kinds::{Pod, Service, Str};
 
 use crate::network::service_endpoints::pods::{addresses, hostname, is_endpoint, network, ports};
+use crate::network::service_endpoints::subsets::sorted_ports;
 
 /// The location of a pod's node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +44,7 @@ pub struct Members {
 /// that are not ready. Upstream: k8s.io/endpointslice, reconcileByAddressType.
 pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Place) -> Members {
     let mut members = Members::default();
+    let mut by_ports: HashMap<Vec<Port>, usize> = HashMap::new();
     // Pods of one template share their list of ports, so that few lists are compared.
     let mut known: Vec<(Arc<[NamedPort]>, usize)> = Vec::new();
     for pod in pods.iter().filter(|pod| is_endpoint(pod)) {
@@ -49,7 +52,8 @@ pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Pla
         let group = match known.iter().find(|(list, _)| Arc::ptr_eq(list, &network.ports)) {
             Some((_, group)) => *group,
             None => {
-                let group = members.group(ports(service, &network.ports));
+                let ports = ports(service, &network.ports);
+                let group = *by_ports.entry(sorted_ports(&ports)).or_insert_with(|| members.add_group(ports));
                 known.push((network.ports.clone(), group));
                 group
             }
@@ -75,22 +79,15 @@ pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Pla
 }
 
 impl Members {
-    fn group(&mut self, ports: Vec<Port>) -> usize {
-        self.groups.iter().position(|group| same_ports(&group.ports, &ports)).unwrap_or_else(|| {
-            self.groups.push(Group { ports: ports.into(), members: Vec::new() });
-            self.groups.len() - 1
-        })
+    fn add_group(&mut self, ports: Vec<Port>) -> usize {
+        self.groups.push(Group { ports: ports.into(), members: Vec::new() });
+        self.groups.len() - 1
     }
 }
 
 /// Returns true if two lists contain the same ports, in any order.
 pub fn same_ports(a: &[Port], b: &[Port]) -> bool {
-    let sorted = |ports: &[Port]| {
-        let mut ports: Vec<Port> = ports.to_vec();
-        ports.sort_unstable();
-        ports
-    };
-    a == b || a.len() == b.len() && sorted(a) == sorted(b)
+    a == b || a.len() == b.len() && sorted_ports(a) == sorted_ports(b)
 }
 
 impl Group {

@@ -1,6 +1,6 @@
 //! Policy: the desired mirrored slices of Endpoints.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use kinds::endpoint::{LAST_CHANGE_TRIGGER_TIME, Port};
@@ -11,7 +11,7 @@ use kinds::ip::Family;
 use kinds::{EndpointSlice, Endpoints, Str};
 
 use crate::network::service_endpoints::slice_writes::Plan;
-use crate::network::service_endpoints::subsets::repack;
+use crate::network::service_endpoints::subsets::{repack, sorted_ports};
 
 /// A decision.
 #[derive(Debug, Default)]
@@ -22,6 +22,8 @@ pub struct Decision {
     pub invalid: usize,
     /// Number of addresses that are not mirrored, including invalid ones.
     pub skipped: usize,
+    /// The subsets overlap too much: nothing is mirrored.
+    pub is_too_large: bool,
 }
 
 /// Returns the labels of mirrored slices: those of the Endpoints, the Service's name, and the manager.
@@ -83,24 +85,30 @@ fn endpoints_of(subset: &Subset, most: usize, decision: &mut Decision) -> BTreeM
     by_family
 }
 
+/// The family and the sorted ports of slices.
+type SliceGroup = (Option<Family>, Vec<Port>);
+
 /// Compares Endpoints with the slices that mirror them, given by name. Upstream: pkg/controller/endpointslicemirroring,
 /// reconcile.
 pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], most: usize) -> Decision {
     let mut decision = Decision::default();
     let (labels, annotations) = (labels(endpoints), annotations(endpoints));
-    let mut left: Vec<Arc<EndpointSlice>> = existing.to_vec();
-    for subset in repack(&endpoints.subsets) {
+    let Ok(subsets) = repack(&endpoints.subsets) else { return Decision { is_too_large: true, ..Decision::default() } };
+    // There may be as many slices as subsets, and tens of thousands of them: each is found by its ports.
+    let mut left: BTreeMap<SliceGroup, VecDeque<&Arc<EndpointSlice>>> = BTreeMap::new();
+    for slice in existing {
+        let contents = &slice.contents;
+        left.entry((contents.family, sorted_ports(&contents.ports))).or_default().push_back(slice);
+    }
+    for subset in subsets {
         for (family, wanted) in endpoints_of(&subset, most, &mut decision) {
             let contents = Contents { family: Some(family), ports: subset.ports.clone().into(), endpoints: wanted };
-            let mirrors = |slice: &Arc<EndpointSlice>| {
-                slice.contents.family == Some(family) && sorted_ports(&slice.contents.ports) == *contents.ports
-            };
             // Further slices with these ports stay in `left`, and are deleted.
-            let Some(at) = left.iter().position(mirrors) else {
+            let same_ports = left.get_mut(&(Some(family), contents.ports.to_vec()));
+            let Some(slice) = same_ports.and_then(VecDeque::pop_front).cloned() else {
                 decision.plan.create.push(contents);
                 continue;
             };
-            let slice = left.remove(at);
             let same = same_endpoints(&slice.contents, &contents)
                 && slice.meta.labels == labels
                 && slice.annotations == annotations
@@ -110,15 +118,11 @@ pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], most: usiz
             }
         }
     }
-    decision.plan.delete = left;
+    let mut surplus: Vec<Arc<EndpointSlice>> = left.into_values().flatten().cloned().collect();
+    surplus.sort_unstable_by(|a, b| a.meta.name.cmp(&b.meta.name));
+    decision.plan.delete = surplus;
     decision.plan.recycle(|_| true);
     decision
-}
-
-fn sorted_ports(ports: &[Port]) -> Vec<Port> {
-    let mut ports = ports.to_vec();
-    ports.sort_unstable();
-    ports
 }
 
 /// Returns true if both contain the same endpoints, in any order.

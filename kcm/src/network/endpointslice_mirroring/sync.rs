@@ -61,6 +61,11 @@ impl Mirror {
         if endpoints.meta.is_deleting() {
             decision.plan.create.clear();
         }
+        if decision.is_too_large {
+            let message = "Subsets overlap in too many addresses and ports to be mirrored to EndpointSlices".to_owned();
+            self.recorder.event(&about(&*endpoints), EventType::Warning, "TooManyAddressesToMirror", message);
+            return Ok(Outcome::Done);
+        }
         self.counts.decided(&decision);
         self.record_events(&endpoints, &decision);
         let (labels, annotations) = (decide::labels(&endpoints), decide::annotations(&endpoints));

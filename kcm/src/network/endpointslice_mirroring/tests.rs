@@ -215,6 +215,32 @@ fn invalid_and_surplus_addresses_are_counted() {
 }
 
 #[test]
+fn overlapping_subsets_beyond_the_limit_are_not_mirrored() {
+    let ips: Vec<String> = (0..2000).map(|number| format!("10.1.{}.{}", number / 256, number % 256)).collect();
+    let ports: Vec<i32> = (1..2000).collect();
+    let own: Vec<String> = (0..2000).map(|number| format!("10.9.{}.{}", number / 256, number % 256)).collect();
+    let small = ports.iter().zip(&own).map(|(port, ip)| subset(&[ip], &[], &[*port]));
+    let overlapping: Vec<Subset> = small.chain([subset(&ips, &[], &ports)]).collect();
+    let decision = decide(&endpoints(&overlapping), &[], 1000);
+    assert!(decision.is_too_large && decision.plan.is_empty());
+}
+
+/// Each comparison of all subsets with all slices would take minutes.
+#[test]
+fn many_small_subsets_are_compared_with_their_slices_only() {
+    let small = |first: i32| -> Vec<Subset> {
+        (0..20_000)
+            .map(|number| subset(&[format!("10.1.{}.{}", number / 256, number % 256)], &[], &[first + number]))
+            .collect()
+    };
+    let before = endpoints(&small(1));
+    let slices = mirrored(&before);
+    assert_eq!(slices.len(), 20_000);
+    assert!(decide(&before, &slices, 1000).plan.is_empty());
+    assert_eq!(counts(&decide(&endpoints(&small(30_000)), &slices, 1000).plan), (0, 20_000, 0));
+}
+
+#[test]
 fn locks_and_labelled_endpoints_are_not_mirrored() {
     for (labels, annotations, expected) in [
         (&[][..], &[][..], true),

@@ -1,6 +1,7 @@
 //! Writes EndpointSlices as planned: creations, updates, deletions, in this order. The next decision waits for the
 //! cache.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use futures::future::join_all;
 use futures::{StreamExt, stream};
 use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
 use kinds::head::Head;
+use kinds::ip::Family;
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{EndpointSlice, Kind};
 use runtime::consistency::Consistency;
@@ -54,15 +56,22 @@ impl Plan {
     /// Replaces a creation and a deletion of one family by one update, if `may` allows it: this takes fewer writes.
     /// Upstream: k8s.io/endpointslice, finalize.
     pub fn recycle(&mut self, may: impl Fn(&EndpointSlice) -> bool) {
+        let mut contents: Vec<Option<Contents>> = self.create.drain(..).map(Some).collect();
+        let mut by_family: BTreeMap<Option<Family>, VecDeque<usize>> = BTreeMap::new();
+        for (at, contents) in contents.iter().flatten().enumerate() {
+            by_family.entry(contents.family).or_default().push_back(at);
+        }
         let mut kept = Vec::new();
         for slice in self.delete.drain(..) {
-            let fits = |contents: &Contents| contents.family == slice.contents.family;
-            match self.create.iter().position(fits).filter(|_| may(&slice)) {
-                Some(at) => self.update.push((slice, self.create.remove(at))),
+            let fitting = by_family.get_mut(&slice.contents.family).filter(|_| may(&slice));
+            let fitting = fitting.and_then(VecDeque::pop_front).and_then(|at| contents[at].take());
+            match fitting {
+                Some(contents) => self.update.push((slice, contents)),
                 None => kept.push(slice),
             }
         }
         self.delete = kept;
+        self.create = contents.into_iter().flatten().collect();
     }
 }
 

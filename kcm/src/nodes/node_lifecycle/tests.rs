@@ -1,5 +1,7 @@
 //! Tables of decisions, and of zones and heartbeats over time.
 
+mod monitor;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

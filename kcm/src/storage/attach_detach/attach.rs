@@ -38,16 +38,18 @@ impl AttachDetach {
             self.list(subject, place, memory);
             return Ok(None);
         };
-        // Without its volume, the attachment could not name what to attach.
-        let Some(volume) = &subject.observation.volume else { return Ok(None) };
+        let observation = subject.observation;
+        let source = match (&observation.inline, &observation.volume) {
+            (Some(inline), _) => json!({"inlineVolumeSpec": inline.spec}),
+            (None, Some(volume)) => json!({"persistentVolumeName": &*volume.meta.name}),
+            // The attachment could not name what to attach.
+            (None, None) => return Ok(None),
+        };
         let name = attachment_name(driver, handle, &place.node);
-        info!(volume = %volume.meta.name, node = %place.node, attachment = %name, "attaching volume");
+        info!(volume = %observation.label, node = %place.node, attachment = %name, "attaching volume");
         let body = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
-            "spec": {
-                "attacher": driver, "nodeName": &*place.node,
-                "source": {"persistentVolumeName": &*volume.meta.name},
-            },
+            "spec": {"attacher": driver, "nodeName": &*place.node, "source": source},
         });
         let answer = self.writer.create_json(&VolumeAttachment::RESOURCE, "", &body).await;
         let created = match answer {

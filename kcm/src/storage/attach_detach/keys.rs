@@ -11,6 +11,7 @@ use runtime::store::Change;
 use super::observe::{Caches, state_of};
 use super::reconcile::AttachDetach;
 use crate::pods::indexes::{by_node, on_node};
+use crate::storage::inline_volume;
 use crate::storage::volume_name::{Plugin, attachment_name, of_inline, of_volume};
 
 /// Subscribes to changes, and adds their keys to the queues.
@@ -49,12 +50,14 @@ impl Caches {
         of_volume(&*self.volumes.get(&ObjectKey::new("", claim.volume_name.clone()))?)
     }
 
-    fn names_of_pod(&self, pod: &Pod) -> impl Iterator<Item = Str> {
+    /// Returns the unique names of a pod's volumes.
+    pub(super) fn names_of_pod(&self, pod: &Pod) -> impl Iterator<Item = Str> {
         let claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
-        claims.filter_map(|volume| {
+        let behind_claims = claims.filter_map(|volume| {
             let claim = self.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone()))?;
             self.name_of_claim(&claim)
-        })
+        });
+        behind_claims.chain(inline_volume::of_pod(pod).map(|volume| volume.name))
     }
 }
 
@@ -92,6 +95,9 @@ fn of_persistent_volume(change: &Change<'_, PersistentVolume>) -> Vec<Str> {
 }
 
 fn of_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) -> Vec<Str> {
+    if is_only_metadata(change) {
+        return Vec::new();
+    }
     let Some(attachment) = change.new.or(change.old) else { return Vec::new() };
     let volume = shared.caches.volumes.get(&ObjectKey::new("", attachment.volume.clone()));
     if let Some(name) = volume.as_deref().and_then(of_volume).or_else(|| of_inline(attachment)) {
@@ -106,6 +112,16 @@ fn of_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) -
         _ => false,
     });
     names
+}
+
+/// Returns true if nothing happened to the volume, as when csi-attacher adds its finalizer. Each failure counts, even if its
+/// message is the same.
+fn is_only_metadata(change: &Change<'_, VolumeAttachment>) -> bool {
+    let (Some(old), Some(new)) = (change.old, change.new) else { return false };
+    let is_same =
+        (&old.meta.uid, old.attached, old.meta.is_deleting()) == (&new.meta.uid, new.attached, new.meta.is_deleting());
+    let is_resync = old.meta.version == new.meta.version;
+    is_same && !is_resync && new.attach_error.is_none() && new.detach_error.is_none()
 }
 
 fn of_driver(caches: &Caches, change: &Change<'_, CsiDriver>) -> Vec<Str> {

@@ -13,9 +13,10 @@ use runtime::metrics::{Histograms, Labels, Metrics, gauges, plain_counters};
 use tokio::time::Instant;
 
 use super::decide::Forced;
+use super::memory::Memory;
+use super::observe::Caches;
 use super::reconcile::AttachDetach;
-use crate::storage::volume_name::{Plugin, of_volume};
-use kinds::meta::ObjectKey;
+use crate::storage::volume_name::Plugin;
 
 /// Upper bounds in seconds.
 const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
@@ -113,40 +114,37 @@ fn as_f64(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-impl Totals {
-    /// Returns the attachable volumes of all pods on nodes, by node and plugin.
-    fn in_use(&self) -> BTreeMap<Labels<2>, f64> {
-        let caches = &self.0.caches;
-        let mut counts: BTreeMap<Labels<2>, f64> = BTreeMap::new();
-        for pod in caches.pods.all().iter().filter(|pod| !pod.node.is_empty()) {
-            for volume in pod.volumes.iter().flat_map(|volumes| &volumes.claims) {
-                let claim = caches.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone()));
-                let Some(claim) = claim.filter(|claim| !claim.volume_name.is_empty()) else { continue };
-                let record = caches.volumes.get(&ObjectKey::new("", claim.volume_name.clone()));
-                let Some(name) = record.as_deref().and_then(of_volume) else { continue };
-                let Some(plugin) = Plugin::of(&name) else { continue };
-                let labels = [("node", pod.node.to_string()), ("volume_plugin", plugin.metric_name())];
-                *counts.entry(labels).or_default() += 1.0;
-            }
+/// Returns the attachable volumes of all pods on nodes, by node and plugin.
+pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
+    let mut counts: BTreeMap<Labels<2>, f64> = BTreeMap::new();
+    for pod in caches.pods.all().iter().filter(|pod| !pod.node.is_empty()) {
+        for name in caches.names_of_pod(pod) {
+            let Some(plugin) = Plugin::of(&name) else { continue };
+            let labels = [("node", pod.node.to_string()), ("volume_plugin", plugin.metric_name())];
+            *counts.entry(labels).or_default() += 1.0;
         }
-        counts
     }
+    counts
+}
+
+/// Returns the numbers of wanted and attached volumes, once for each node.
+pub fn volumes_by_state(memory: &Memory) -> BTreeMap<Labels<2>, u64> {
+    memory.count(|volume, site| {
+        let Some(plugin) = Plugin::of(volume) else { return Vec::new() };
+        let labels = |state: &str| [("plugin_name", plugin.metric_name()), ("state", state.to_owned())];
+        let desired = (!site.users.is_empty()).then(|| labels("desired_state_of_world"));
+        let actual = site.is_attached.then(|| labels("actual_state_of_world"));
+        desired.into_iter().chain(actual).collect()
+    })
 }
 
 impl Collector for Totals {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let counts = self.0.memory.count(|volume, site| {
-            let Some(plugin) = Plugin::of(volume) else { return Vec::new() };
-            let labels = |state: &str| [("plugin_name", plugin.metric_name()), ("state", state.to_owned())];
-            let desired = (!site.users.is_empty()).then(|| labels("desired_state_of_world"));
-            let actual = site.is_attached.then(|| labels("actual_state_of_world"));
-            desired.into_iter().chain(actual).collect()
-        });
         let help = "Number of volumes in A/D Controller";
-        let counts = counts.into_iter().map(|(labels, count)| (labels, as_f64(count)));
+        let counts = volumes_by_state(&self.0.memory).into_iter().map(|(labels, count)| (labels, as_f64(count)));
         gauges(&mut encoder, "attachdetach_controller_total_volumes", help, counts)?;
         let help = "Measure number of volumes in use";
-        gauges(&mut encoder, "storage_count_attachable_volumes_in_use", help, self.in_use())?;
+        gauges(&mut encoder, "storage_count_attachable_volumes_in_use", help, volumes_in_use(&self.0.caches))?;
         let counts = FORCED_REASONS.iter().zip(&self.0.operations.forced);
         let counts =
             counts.map(|(reason, count)| ([("reason", (*reason).to_owned())], as_f64(count.load(Ordering::Relaxed))));

@@ -41,6 +41,7 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_node;
 use crate::storage::indexes::pods_by_claim;
+use crate::storage::inline_volume::pods_by_inline_volume;
 use metrics::{Operations, Totals};
 use node_status::NodeStatuses;
 use observe::Caches;
@@ -88,7 +89,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim(), by_node()]);
+    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim(), pods_by_inline_volume(), by_node()]);
     builder.need::<Node>(Node::VOLUMES, &[indexes::nodes_by_attached_volume()]);
     builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
     builder.need::<PersistentVolume>(Sections::default(), &[crate::storage::volume_name::volumes_by_unique_name()]);

@@ -13,6 +13,7 @@ use super::decide::{Attachment, NodeState, Site};
 use super::indexes::{attachments_by_volume, listed_volume, nodes_by_attached_volume, of_inline_volume, of_volume};
 use super::memory::{Memory, SiteMemory, Sites, User};
 use crate::storage::indexes::{pods_by_claim, using_claim};
+use crate::storage::inline_volume::{self, InlineVolume, defining, pods_by_inline_volume};
 use crate::storage::volume_name::{self, Plugin, attachment_name, named, volumes_by_unique_name};
 
 /// Taint of a node that is shut down permanently; its value and effect do not matter.
@@ -46,6 +47,8 @@ pub struct Observation {
     pub label: Str,
     /// The PersistentVolume; of several with the same storage, one that a pod uses.
     pub volume: Option<Arc<PersistentVolume>>,
+    /// The volume as pods define it themselves, if they use it and no PersistentVolume stands for it.
+    pub inline: Option<InlineVolume>,
     /// It may be attached to one node only.
     pub is_exclusive: bool,
 }
@@ -84,9 +87,10 @@ impl Caches {
         volumes.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
         let mut sites = memory.sites(name);
         let mut users: BTreeMap<Str, Vec<User>> = BTreeMap::new();
-        let mut used = None;
+        let (mut used, mut inline) = (None, None);
         if self.is_attachable(plugin) {
             self.keep_users(&sites, &mut users);
+            inline = self.add_inline_users(name, &mut users);
             for volume in &volumes {
                 let is_used = self.add_users(volume, &mut users);
                 used = used.or_else(|| is_used.then(|| volume.clone()));
@@ -103,14 +107,47 @@ impl Caches {
             self.place(name, node, memory_of_site, attachment, (is_writing, has_foreign), now)
         };
         let places = nodes.into_iter().map(place).collect();
+        // Several volumes with the same storage: the strictest rule holds.
+        let is_exclusive = volumes.iter().any(|volume| volume_name::is_exclusive(volume))
+            || inline.as_ref().is_some_and(|inline| inline.is_exclusive);
+        let inline = inline.filter(|_| used.is_none());
         let volume = used.or_else(|| volumes.first().cloned());
-        Observation {
-            places,
-            label: volume.as_ref().map_or_else(|| name.clone(), |volume| volume.meta.name.clone()),
-            // Several volumes with the same storage: the strictest rule holds.
-            is_exclusive: volumes.iter().any(|volume| volume_name::is_exclusive(volume)),
-            volume,
+        let label = match (&inline, &volume) {
+            (Some(inline), _) => inline.label.as_str().into(),
+            (None, Some(volume)) => volume.meta.name.clone(),
+            (None, None) => name.clone(),
+        };
+        Observation { places, label, volume, inline, is_exclusive }
+    }
+
+    /// Adds the pods that define a volume themselves. Returns the volume, if there are any; of several definitions one that
+    /// allows only one node.
+    fn add_inline_users(&self, name: &Str, users: &mut BTreeMap<Str, Vec<User>>) -> Option<InlineVolume> {
+        let mut found: Option<InlineVolume> = None;
+        for pod in self.pods.by_index(&pods_by_inline_volume(), defining(name)) {
+            let defined = inline_volume::of_pod(&pod).find(|volume| volume.name == *name);
+            if let Some(defined) = defined.filter(|_| self.add_user(&pod, users)) {
+                found = Some(found.filter(|known| known.is_exclusive).unwrap_or(defined));
+            }
         }
+        found
+    }
+
+    /// Adds a pod that uses a volume, unless it is not on a node, has ended, or its kubelet attaches volumes itself. Returns
+    /// true if it is among the users.
+    fn add_user(&self, pod: &Pod, users: &mut BTreeMap<Str, Vec<User>>) -> bool {
+        if pod.node.is_empty() || pod.has_released_volumes() {
+            return false;
+        }
+        if users.get(&pod.node).is_some_and(|users| users.iter().any(|user| user.uid == pod.meta.uid)) {
+            return true;
+        }
+        if !state_of(self.node(&pod.node).as_deref()).is_managed {
+            return false;
+        }
+        let user = User { pod: pod.meta.key(), uid: pod.meta.uid.clone() };
+        users.entry(pod.node.clone()).or_default().push(user);
+        true
     }
 
     /// Keeps the remembered users that still use the volume.
@@ -139,18 +176,7 @@ impl Caches {
         let Some(claim) = self.claims.get(&key).filter(is_bound) else { return false };
         let mut is_used = false;
         for pod in self.pods.by_index(&pods_by_claim(), using_claim(&key.namespace, &key.name)) {
-            if pod.node.is_empty() || pod.has_released_volumes() || !uses(&pod, &claim) {
-                continue;
-            }
-            let known = users.get(&pod.node).is_some_and(|users| users.iter().any(|user| user.uid == pod.meta.uid));
-            if !known && !state_of(self.node(&pod.node).as_deref()).is_managed {
-                continue;
-            }
-            is_used = true;
-            if !known {
-                let user = User { pod: pod.meta.key(), uid: pod.meta.uid.clone() };
-                users.entry(pod.node.clone()).or_default().push(user);
-            }
+            is_used |= uses(&pod, &claim) && self.add_user(&pod, users);
         }
         is_used
     }

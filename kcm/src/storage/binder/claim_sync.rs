@@ -8,9 +8,9 @@ use kinds::head::annotated;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::{MIGRATED_TO, Phase as VolumePhase, with_phase};
 use kinds::persistent_volume_claim::{
-    BETA_STORAGE_PROVISIONER, Phase, STORAGE_PROVISIONER, StatusEdit, with_class, with_status,
+    BETA_STORAGE_PROVISIONER, Phase, STORAGE_PROVISIONER, StatusEdit, with_class, with_condition, with_status,
 };
-use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
+use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, Str, Time};
 use runtime::store::Cached;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
@@ -25,6 +25,8 @@ use super::keys::volume_key;
 use super::reconciler::Binder;
 use super::references::{referring_to_claim, referring_to_volume};
 use super::upkeep::annotation_edit;
+use crate::storage::indexes::{pods_by_claim, using_claim};
+use crate::storage::unused::{condition, refers};
 
 /// Reconciles claims.
 pub struct Claims(pub Arc<Binder>);
@@ -142,21 +144,21 @@ impl Binder {
     async fn correct_migration(&self, claim: &PersistentVolumeClaim) -> Result<bool, Stop> {
         let provisioner = claim.annotation(STORAGE_PROVISIONER).or_else(|| claim.annotation(BETA_STORAGE_PROVISIONER));
         let Some(edit) = annotation_edit(provisioner, claim.annotation(MIGRATED_TO)) else { return Ok(false) };
-        let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+        let mut draft = Draft::open(&self.claims, &self.writer, claim).await?;
         draft.put(None, |object| annotated(object, &[(MIGRATED_TO, edit.value())])).await?;
         Ok(true)
     }
 
     async fn put_claim_status(&self, claim: &PersistentVolumeClaim, edit: Option<StatusEdit<'_>>) -> Result<(), Stop> {
         let Some(edit) = edit else { return Ok(()) };
-        let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+        let mut draft = Draft::open(&self.claims, &self.writer, claim).await?;
         draft.put_status(|object| with_status(object, &edit)).await
     }
 
     /// Gives a claim the default class.
     async fn assign_class(&self, claim: &PersistentVolumeClaim, class: &str) -> Result<Outcome, Stop> {
         let assigned = async {
-            let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+            let mut draft = Draft::open(&self.claims, &self.writer, claim).await?;
             draft.put(None, |object| with_class(object, class)).await
         };
         let result = assigned.await;
@@ -222,17 +224,37 @@ impl Binder {
         }
         let mut draft = match claim_draft {
             Some(draft) => draft,
-            None => Draft::read(&self.claims, &self.writer, claim).await?,
+            None => Draft::open(&self.claims, &self.writer, claim).await?,
         };
         if let BindWrite::ClaimReference { by_controller } = next_bind_write(claim, volume) {
             draft.put(None, |object| referring_to_volume(object, volume, by_controller)).await?;
         }
         let bound = draft.record.clone();
         if let Some(edit) = bound_status(&bound, volume).map_err(Stop::Error)? {
-            draft.put_status(|object| with_status(object, &edit)).await?;
+            let is_unused = edit.phase.and_then(|_| self.first_unused(&bound));
+            let now = Time((self.clock)().as_second());
+            draft
+                .put_status(|object| {
+                    let edited = with_status(object, &edit)?;
+                    match is_unused {
+                        Some(is_unused) => with_condition(&edited, condition(is_unused), now),
+                        None => Ok(edited),
+                    }
+                })
+                .await?;
         }
         debug!(claim = %claim.meta.key(), volume = &*volume.meta.name, "bound claim");
         Ok(())
+    }
+
+    /// Returns the first status of the condition `Unused` of a claim that becomes bound, which then needs no write of its
+    /// own. If the cache lacks a pod, the controller that maintains the condition corrects it when the pod arrives.
+    fn first_unused(&self, claim: &PersistentVolumeClaim) -> Option<bool> {
+        if !self.settings.tracks_unused || claim.meta.is_deleting() || claim.unused.is_some() {
+            return None;
+        }
+        let pods = self.pods.by_index(&pods_by_claim(), using_claim(&claim.meta.namespace, &claim.meta.name));
+        Some(!pods.iter().any(|pod| refers(pod, claim)))
     }
 
     /// Makes the missing writes to the volume. Returns the volume if it was written.
@@ -246,7 +268,7 @@ impl Binder {
         if !matches!(write, BindWrite::VolumeReference { .. } | BindWrite::VolumePhase) {
             return Ok(None);
         }
-        let mut draft = Draft::read(&self.volumes, &self.writer, volume).await?;
+        let mut draft = Draft::open(&self.volumes, &self.writer, volume).await?;
         if let BindWrite::VolumeReference { by_controller } = write {
             draft.put(None, |object| referring_to_claim(object, claim, by_controller)).await?;
             *written = draft.written_version();

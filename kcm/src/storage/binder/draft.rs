@@ -1,10 +1,12 @@
 //! Changes of objects by full PUTs, each based on the version that was decided on.
 //!
-//! The role of this controller has no patch verb. The cached record is only a part of the object, so the whole object is
-//! read first: fields that this program does not know survive, and a cache that is behind is noticed before the write.
+//! The role of this controller has no patch verb, and fields that this program does not know must survive. Most records
+//! are only a part of their object, so that the whole object is read first. Records of pending claims and volumes contain
+//! it: their first writes need no read, and a cache that is behind causes a conflict.
 
-use kinds::Kind;
+use kinds::whole::WholeObject;
 use kinds::wire::WireError;
+use kinds::{Kind, PersistentVolume, PersistentVolumeClaim};
 use runtime::store::{Store, WriteInProgress};
 use runtime::worker::{Outcome, ReconcileError};
 use runtime::write::{WriteError, Writer};
@@ -43,6 +45,24 @@ impl Stop {
     }
 }
 
+/// A kind whose records contain the whole object for some time.
+pub trait Whole: Kind + Clone {
+    /// Returns the whole object, if the record contains it.
+    fn whole(&self) -> Option<&WholeObject>;
+}
+
+impl Whole for PersistentVolumeClaim {
+    fn whole(&self) -> Option<&WholeObject> {
+        self.whole.as_deref()
+    }
+}
+
+impl Whole for PersistentVolume {
+    fn whole(&self) -> Option<&WholeObject> {
+        self.whole.as_deref()
+    }
+}
+
 /// An object that is being changed. No other controller of this process writes it until this is dropped.
 pub struct Draft<'a, K: Kind> {
     store: &'a Store<K>,
@@ -55,8 +75,23 @@ pub struct Draft<'a, K: Kind> {
     _underway: WriteInProgress<'a, K>,
 }
 
-impl<'a, K: Kind> Draft<'a, K> {
-    /// Reads the object whose cached record is `record`.
+impl<'a, K: Whole> Draft<'a, K> {
+    /// Begins a change of the object whose cached record is `record`, and reads it only if the record does not contain it
+    /// as a whole.
+    ///
+    /// A write fails if the cache is behind. Use [`Draft::read`] if anything else depends on the object being current.
+    ///
+    /// # Errors
+    /// `Outdated` if the object is known to have another version by now.
+    pub async fn open(store: &'a Store<K>, writer: &'a Writer, record: &K) -> Result<Self, Stop> {
+        let Some(object) = record.whole() else { return Self::read(store, writer, record).await };
+        let meta = record.meta();
+        let underway = store.begin_write(&meta.key(), meta.version).ok_or(Stop::Outdated)?;
+        let raw = object.bytes().to_vec();
+        Ok(Self { store, writer, raw, record: record.clone(), is_written: false, _underway: underway })
+    }
+
+    /// Reads the object whose cached record is `record` from the API server.
     ///
     /// # Errors
     /// `Outdated` if the object is another one, or has another version, by now.

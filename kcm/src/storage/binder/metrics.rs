@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::{MIGRATED_TO, PROVISIONED_BY, Phase as VolumePhase, ReclaimPolicy, Source};
@@ -74,10 +75,12 @@ impl Operations {
         }
     }
 
-    /// Records that a volume is requested for a claim; only the first call for a claim counts.
-    pub fn provision_started(&self, claim: &PersistentVolumeClaim, plugin: &str) {
+    /// Records that a volume is requested for a claim; only the first call for a claim counts. Returns the time since
+    /// that call.
+    pub fn provision_started(&self, claim: &PersistentVolumeClaim, plugin: &str) -> Duration {
         let mut provisions = self.provisions.lock().unwrap_or_else(PoisonError::into_inner);
-        provisions.entry(claim.meta.key()).or_insert_with(|| Started { plugin: plugin.to_owned(), at: Instant::now() });
+        let first = || Started { plugin: plugin.to_owned(), at: Instant::now() };
+        provisions.entry(claim.meta.key()).or_insert_with(first).at.elapsed()
     }
 
     /// Records that a claim was bound after a search.
@@ -194,5 +197,74 @@ impl Collector for Totals {
             gauges(&mut encoder, &format!("pv_collector_{name}_pvc_count"), &help, count(by_class))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::testing::{claim, volume};
+
+    /// Returns the value of a metric with these labels, in any order.
+    fn value(metrics: &Metrics, name: &str, labels: &[(&'static str, String); 2]) -> Option<f64> {
+        let text = metrics.text();
+        let has = |line: &str| labels.iter().all(|(key, value)| line.contains(&format!("{key}=\"{value}\"")));
+        let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")) && has(line))?;
+        line.rsplit(' ').next()?.parse().ok()
+    }
+
+    #[tokio::test]
+    async fn provisioning_and_deletion_are_counted_with_their_failures() {
+        const DRIVER: &str = "disk.example.com";
+        let metrics = Metrics::default();
+        let operations = Operations::new(&metrics);
+        let (claim, mut volume) = (claim("data"), volume("pv"));
+        volume.reclaim_policy = ReclaimPolicy::Delete;
+        volume.annotations = Arc::new([(PROVISIONED_BY.into(), DRIVER.into())]);
+        let count = |name: &str, operation| value(&metrics, name, &labels(DRIVER, operation));
+
+        operations.provision_failed(&claim.meta.key());
+        assert_eq!(count("volume_operation_errors", "provision"), None, "it was not requested");
+        operations.provision_started(&claim, DRIVER);
+        operations.provision_failed(&claim.meta.key());
+        operations.provision_started(&claim, "other.example.com");
+        operations.provision_failed(&claim.meta.key());
+        assert_eq!(count("volume_operation_errors_total", "provision"), Some(2.0));
+        assert_eq!(count("volume_operation_total_seconds_count", "provision"), None);
+        operations.provision_succeeded(&claim.meta.key());
+        operations.provision_succeeded(&claim.meta.key());
+        assert_eq!(count("volume_operation_total_seconds_count", "provision"), Some(1.0));
+
+        operations.reclaim_started(&volume);
+        operations.reclaim_failed(&volume.meta.name);
+        assert_eq!(count("volume_operation_errors_total", "delete"), Some(1.0));
+        operations.volume_deleted(&volume.meta.name);
+        operations.volume_deleted(&volume.meta.name);
+        assert_eq!(count("volume_operation_total_seconds_count", "delete"), Some(1.0));
+    }
+
+    #[tokio::test]
+    async fn retained_and_migrated_volumes_are_not_counted_as_deleted() {
+        let metrics = Metrics::default();
+        let operations = Operations::new(&metrics);
+        let (mut retained, mut migrated) = (volume("retained"), volume("migrated"));
+        (retained.reclaim_policy, migrated.reclaim_policy) = (ReclaimPolicy::Retain, ReclaimPolicy::Delete);
+        migrated.annotations = Arc::new([(MIGRATED_TO.into(), "disk.example.com".into())]);
+        for volume in [retained, migrated] {
+            operations.reclaim_started(&volume);
+            operations.volume_deleted(&volume.meta.name);
+        }
+        assert!(!metrics.text().contains("volume_operation_total_seconds_count"), "{}", metrics.text());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_since_the_first_request_of_a_volume_is_kept_until_it_succeeds() {
+        let operations = Operations::new(&Metrics::default());
+        let claim = claim("data");
+        assert_eq!(operations.provision_started(&claim, "a"), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(operations.provision_started(&claim, "a"), Duration::from_secs(3));
+        operations.provision_succeeded(&claim.meta.key());
+        assert_eq!(operations.provision_started(&claim, "a"), Duration::ZERO);
     }
 }

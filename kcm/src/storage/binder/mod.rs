@@ -39,6 +39,7 @@ use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use crate::storage::indexes::{claims_by_volume, pods_by_claim};
+use crate::storage::unused;
 use claim_sync::Claims;
 use matcher::Matcher;
 use metrics::{Operations, Totals};
@@ -99,8 +100,8 @@ fn has_host_path(context: &Context) -> bool {
 }
 
 fn watches(builder: &mut Builder, context: &Context) {
-    builder.need::<PersistentVolume>(Sections::default(), &[]);
-    builder.need::<PersistentVolumeClaim>(Sections::default(), &[claims_by_volume()]);
+    builder.need::<PersistentVolume>(PersistentVolume::WHOLE_WHILE_PENDING, &[]);
+    builder.need::<PersistentVolumeClaim>(PersistentVolumeClaim::WHOLE_WHILE_PENDING, &[claims_by_volume()]);
     builder.need::<StorageClass>(Sections::default(), &[]);
     builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim()]);
     if has_host_path(context) {
@@ -124,10 +125,12 @@ fn start(manager: &mut Manager, context: &Context) {
         operations: Operations::new(manager.metrics()),
         notices: Notices::new(manager.recorder(COMPONENT, DESCRIPTOR.service_account)),
         recycling: Default::default(),
+        clock: context.clock.clone(),
         settings: Settings {
             sync_period: values.get_duration("pvclaimbinder-sync-period").max(SHORTEST_SYNC_PERIOD),
             is_dynamic: values.get_bool("enable-dynamic-provisioning"),
             has_host_path: has_host_path(context),
+            tracks_unused: unused::is_maintained(context),
             recyclers: Recyclers::read(values).map_err(|error| format!("{error:#}")),
         },
     });

@@ -3,6 +3,7 @@
 //! Upstream: pkg/controller/volume/persistentvolume, provisionClaim.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kinds::access_modes::VolumeMode;
 use kinds::head::annotated;
@@ -22,6 +23,11 @@ use super::names::{CONTROLLER_FINALIZER, CREATED_BY, HOST_PATH, IN_TREE, NFS, YE
 use super::reconciler::Binder;
 use crate::storage::migration::of_plugin;
 
+/// A volume that does not exist after this time is reported in an event.
+///
+/// Differs from upstream, which records the event with the request; see docs/differences.md.
+const FIRST_EVENT_AFTER: Duration = Duration::from_secs(5);
+
 /// Method by which a class provisions volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provisioning {
@@ -29,12 +35,21 @@ pub enum Provisioning {
     External(String),
     /// As directories of the host.
     HostPath,
+    /// Not at all: provisioning is disabled.
+    Disabled,
     /// Provisioning is impossible: the message of the event.
     Impossible(String),
 }
 
-/// Decides how a class provisions volumes.
-pub fn provisioning(class: &StorageClass) -> Provisioning {
+/// Decides how the class of this name provisions volumes; `class` is `None` if there is none. `is_dynamic` is false if
+/// provisioning is disabled.
+pub fn provisioning(name: &str, class: Option<&StorageClass>, is_dynamic: bool) -> Provisioning {
+    if !is_dynamic {
+        return Provisioning::Disabled;
+    }
+    let Some(class) = class else {
+        return Provisioning::Impossible(format!("storageclass.storage.k8s.io {name:?} not found"));
+    };
     let name = &*class.provisioner;
     match name {
         HOST_PATH => Provisioning::HostPath,
@@ -54,8 +69,14 @@ fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.meta.uid)
 }
 
+/// Returns the reason why the host-path provisioner cannot fill the volume of a claim; `None` if it stays empty.
+pub fn data_source_problem(claim: &PersistentVolumeClaim) -> Option<String> {
+    let why = "is not a CSI plugin. Only CSI plugin can provision a claim with a datasource";
+    claim.has_data_source.then(|| format!("plugin {HOST_PATH:?} {why}"))
+}
+
 /// Returns the reason why the host-path provisioner cannot provision this class and claim; `None` if it can.
-fn host_path_problem(claim: &PersistentVolumeClaim, class: &StorageClass, is_enabled: bool) -> Option<String> {
+pub fn host_path_problem(claim: &PersistentVolumeClaim, class: &StorageClass, is_enabled: bool) -> Option<String> {
     if !class.mount_options.is_empty() {
         let options: Vec<&str> = class.mount_options.iter().map(|option| &**option).collect();
         let (name, options) = (&*class.meta.name, options.join(" "));
@@ -113,17 +134,16 @@ impl Binder {
     /// Requests a volume for a claim from its provisioner.
     pub async fn provision(&self, claim: &Arc<PersistentVolumeClaim>, class: &str) -> Result<Outcome, Stop> {
         let later = Outcome::RequeueAfter(self.settings.sync_period);
-        if !self.settings.is_dynamic {
-            return Ok(later);
-        }
-        let Some(class) = self.class(class) else {
-            return Ok(self.wait_for_class(claim, format!("storageclass.storage.k8s.io {class:?} not found")));
-        };
-        match provisioning(&class) {
+        let found = self.class(class);
+        match provisioning(class, found.as_deref(), self.settings.is_dynamic) {
+            Provisioning::Disabled => Ok(later),
             Provisioning::Impossible(why) => Ok(self.wait_for_class(claim, why)),
             Provisioning::External(provisioner) => {
-                self.operations.provision_started(claim, &provisioner);
+                let elapsed = self.operations.provision_started(claim, &provisioner);
                 self.request_volume(claim, &provisioner).await?;
+                if elapsed < FIRST_EVENT_AFTER {
+                    return Ok(Outcome::RequeueAfter(FIRST_EVENT_AFTER - elapsed));
+                }
                 let message = format!(
                     "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually \
                      by the system administrator. If volume creation is delayed, please verify that the provisioner is \
@@ -134,7 +154,9 @@ impl Binder {
             }
             Provisioning::HostPath => {
                 self.operations.provision_started(claim, HOST_PATH);
-                self.provision_directory(claim, &class).await?;
+                if let Some(class) = found {
+                    self.provision_directory(claim, &class).await?;
+                }
                 Ok(later)
             }
         }
@@ -146,7 +168,7 @@ impl Binder {
             return Ok(());
         }
         let written = async {
-            let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+            let mut draft = Draft::open(&self.claims, &self.writer, claim).await?;
             let edits = [
                 (STORAGE_PROVISIONER, Some(provisioner)),
                 (BETA_STORAGE_PROVISIONER, Some(provisioner)),
@@ -164,9 +186,8 @@ impl Binder {
     }
 
     async fn provision_directory(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), Stop> {
-        if claim.has_data_source {
-            let why = "is not a CSI plugin. Only CSI plugin can provision a claim with a datasource";
-            return Err(self.fail_provisioning(claim, format!("plugin {HOST_PATH:?} {why}")));
+        if let Some(problem) = data_source_problem(claim) {
+            return Err(self.fail_provisioning(claim, problem));
         }
         if claim.annotation(STORAGE_PROVISIONER) != Some(HOST_PATH) {
             // The claim is requeued by the change of its annotations.
@@ -228,7 +249,7 @@ impl Binder {
         if claim.annotation(SELECTED_NODE).is_none() {
             return Ok(());
         }
-        let mut draft = Draft::read(&self.claims, &self.writer, claim).await?;
+        let mut draft = Draft::open(&self.claims, &self.writer, claim).await?;
         draft.put(None, |object| annotated(object, &[(SELECTED_NODE, None)])).await
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Upstream: pkg/controller/volume/persistentvolume, reclaimVolume.
 
+use std::sync::Arc;
+
 use kinds::head::without_finalizers;
-use kinds::{Kind, PersistentVolume};
+use kinds::{Kind, PersistentVolume, Pod};
 use runtime::worker::Outcome;
 use tracing::info;
 
@@ -74,7 +76,7 @@ impl Binder {
         }
         let Some(draft) = self.confirm_release(volume).await? else { return Ok(Outcome::Done) };
         drop(draft);
-        if let Some(notice) = self.event_about_users(volume) {
+        if let Some(notice) = event_about_users(&self.users_of_released(volume)) {
             self.notices.record_waiting(volume, &notice);
             return later;
         }
@@ -96,16 +98,20 @@ impl Binder {
         }
     }
 
-    /// Returns the event that names the pods that still use a released volume. Pods that use a new claim of the same
-    /// name do not use this volume.
-    fn event_about_users(&self, volume: &PersistentVolume) -> Option<Notice> {
-        let key = claim_key(volume)?;
-        if self.claims.get(&key).is_some() {
-            return None;
+    /// Returns the pods that still use a released volume. Pods that use a new claim of the same name do not use this
+    /// volume.
+    fn users_of_released(&self, volume: &PersistentVolume) -> Vec<Arc<Pod>> {
+        match claim_key(volume) {
+            Some(key) if self.claims.get(&key).is_none() => self.pods_using(&key),
+            _ => Vec::new(),
         }
-        let mut pods: Vec<String> = self.pods_using(&key).iter().map(|pod| pod.meta.key().to_string()).collect();
-        pods.sort_unstable();
-        let message = format!("Volume is used by pods: {}", pods.join(","));
-        (!pods.is_empty()).then(|| Notice::normal("VolumeFailedRecycle", message))
     }
+}
+
+/// Returns the event that names the pods that still use a released volume; `None` if there are none.
+pub fn event_about_users(pods: &[Arc<Pod>]) -> Option<Notice> {
+    let mut names: Vec<String> = pods.iter().map(|pod| pod.meta.key().to_string()).collect();
+    names.sort_unstable();
+    let message = format!("Volume is used by pods: {}", names.join(","));
+    (!names.is_empty()).then(|| Notice::normal("VolumeFailedRecycle", message))
 }

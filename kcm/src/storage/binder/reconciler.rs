@@ -14,6 +14,7 @@ use super::metrics::Operations;
 use super::notices::Notices;
 use super::recycle::Recycling;
 use super::recycler_pod::Recyclers;
+use crate::context::Clock;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 
 /// Settings from the command line.
@@ -24,6 +25,8 @@ pub struct Settings {
     pub is_dynamic: bool,
     /// Whether host-path volumes are provisioned.
     pub has_host_path: bool,
+    /// Whether a claim that becomes bound gets the condition `Unused`.
+    pub tracks_unused: bool,
     /// Pods that wipe volumes; an error if a template cannot be used.
     pub recyclers: Result<Recyclers, String>,
 }
@@ -43,23 +46,29 @@ pub struct Binder {
     pub notices: Notices,
     pub operations: Operations,
     pub recycling: Recycling,
+    /// The time of day.
+    pub clock: Clock,
     pub settings: Settings,
 }
 
 impl Binder {
     /// Returns the pods that use a claim and have not ended.
     pub fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
-        let mut pods = self.pods.by_index(&pods_by_claim(), using_claim(&claim.namespace, &claim.name));
-        let uses = |pod: &Pod| {
-            let mut claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
-            pod.meta.namespace == claim.namespace && claims.any(|volume| volume.claim == claim.name)
-        };
-        pods.retain(|pod| !pod.has_released_volumes() && uses(pod));
-        pods
+        active_users(self.pods.by_index(&pods_by_claim(), using_claim(&claim.namespace, &claim.name)), claim)
     }
 
     /// Returns true if there is a node of this name.
     pub fn has_node(&self, name: &str) -> bool {
         self.nodes.as_ref().is_some_and(|nodes| nodes.get(&ObjectKey::new("", name)).is_some())
     }
+}
+
+/// Returns those of the pods that use a claim and have not ended.
+pub fn active_users(mut pods: Vec<Arc<Pod>>, claim: &ObjectKey) -> Vec<Arc<Pod>> {
+    let uses = |pod: &Pod| {
+        let mut claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
+        pod.meta.namespace == claim.namespace && claims.any(|volume| volume.claim == claim.name)
+    };
+    pods.retain(|pod| !pod.has_released_volumes() && uses(pod));
+    pods
 }

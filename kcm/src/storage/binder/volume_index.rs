@@ -60,7 +60,8 @@ enum Hold {
 #[derive(Debug, Default)]
 pub struct VolumeIndex {
     free: HashMap<Bucket, ByModes>,
-    reserved: HashMap<ObjectKey, BTreeMap<Str, Arc<PersistentVolume>>>,
+    /// The volumes that refer to each claim, by name: mostly one, so that a list takes the least memory.
+    reserved: HashMap<ObjectKey, Vec<Arc<PersistentVolume>>>,
     holds: HashMap<Str, (Hold, ObjectKey)>,
     holders: HashSet<ObjectKey>,
 }
@@ -109,7 +110,11 @@ impl VolumeIndex {
     fn insert(&mut self, volume: &Arc<PersistentVolume>) {
         let name = volume.meta.name.clone();
         if let Some(key) = claim_key(volume) {
-            self.reserved.entry(key).or_default().insert(name, volume.clone());
+            let reserved = self.reserved.entry(key).or_insert_with(|| Vec::with_capacity(1));
+            match reserved.binary_search_by(|other| other.meta.name.cmp(&name)) {
+                Ok(at) => reserved[at] = volume.clone(),
+                Err(at) => reserved.insert(at, volume.clone()),
+            }
         } else if let Some((modes, size)) = place(volume) {
             let free = self.free.entry(Bucket::of_volume(volume)).or_default();
             free.entry(modes).or_default().insert((size, name), volume.clone());
@@ -119,7 +124,7 @@ impl VolumeIndex {
     fn remove(&mut self, volume: &PersistentVolume) {
         if let Some(key) = claim_key(volume) {
             if let Some(reserved) = self.reserved.get_mut(&key) {
-                reserved.remove(&volume.meta.name);
+                reserved.retain(|other| other.meta.name != volume.meta.name);
                 if reserved.is_empty() {
                     self.reserved.remove(&key);
                 }
@@ -141,7 +146,7 @@ impl VolumeIndex {
 
     /// Returns the volumes that refer to a claim of this name, whatever its uid.
     pub fn reserved_for(&self, claim: &ObjectKey) -> impl Iterator<Item = &Arc<PersistentVolume>> {
-        self.reserved.get(claim).into_iter().flat_map(BTreeMap::values)
+        self.reserved.get(claim).into_iter().flatten()
     }
 
     /// Returns the best volume for a claim: of those with the fewest access modes the one that is reserved for the

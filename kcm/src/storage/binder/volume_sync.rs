@@ -94,7 +94,7 @@ impl Binder {
         if annotation.is_none() && finalizers.is_empty() {
             return Ok(false);
         }
-        let mut draft = Draft::read(&self.volumes, &self.writer, volume).await?;
+        let mut draft = Draft::open(&self.volumes, &self.writer, volume).await?;
         draft
             .put(None, |object| {
                 let edited = finalizers.apply(object)?;
@@ -131,7 +131,7 @@ impl Binder {
         if volume.phase == phase {
             return Ok(false);
         }
-        let mut draft = Draft::read(&self.volumes, &self.writer, volume).await?;
+        let mut draft = Draft::open(&self.volumes, &self.writer, volume).await?;
         draft.put_status(|object| with_phase(object, phase, message)).await?;
         Ok(true)
     }
@@ -146,7 +146,7 @@ impl Binder {
 
     /// Makes a volume available again: for any claim if a controller chose the claim, otherwise for the claim's name.
     pub async fn unbind(&self, volume: &PersistentVolume) -> Result<(), Stop> {
-        let mut draft = Draft::read(&self.volumes, &self.writer, volume).await?;
+        let mut draft = Draft::open(&self.volumes, &self.writer, volume).await?;
         draft.put(None, |object| unbound(object, volume)).await?;
         if draft.record.phase != Phase::Available {
             draft.put_status(|object| with_phase(object, Phase::Available, "")).await?;

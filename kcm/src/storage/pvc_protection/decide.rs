@@ -1,8 +1,8 @@
 //! Policy: the use of claims by pods, and the resulting condition and finalizer.
 
-use kinds::persistent_volume_claim::Phase;
-use kinds::pod::ClaimVolume;
 use kinds::{PersistentVolumeClaim, Pod};
+
+use crate::storage::unused::volumes_of;
 
 /// Returns true if a pod keeps a claim from being deleted: it is on a node and has a volume of the claim, even if it has
 /// finished. A kubelet starts no pod with a claim that is being deleted, so that pods without a node do not count.
@@ -11,27 +11,7 @@ use kinds::{PersistentVolumeClaim, Pod};
 /// Otherwise a finalizer of the pod that waits for the claim could never be removed.
 pub fn blocks_deletion(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let is_shut_down = pod.meta.is_deleting() && pod.volumes.as_ref().is_some_and(|volumes| volumes.has_no_grace);
-    !pod.node.is_empty() && volumes(pod, claim).any(|volume| !volume.is_ephemeral || !is_shut_down)
-}
-
-/// Returns true if a pod that has not finished refers to a claim, on a node or not.
-pub fn refers(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
-    !pod.has_released_volumes() && volumes(pod, claim).next().is_some()
-}
-
-/// Returns the pod's volumes that stand for the claim. A generic ephemeral volume does so only if the pod controls the
-/// claim.
-fn volumes<'a>(pod: &'a Pod, claim: &'a PersistentVolumeClaim) -> impl Iterator<Item = &'a ClaimVolume> {
-    let is_same_namespace = pod.meta.namespace == claim.meta.namespace;
-    let all = pod.volumes.iter().flat_map(|volumes| &volumes.claims).filter(move |_| is_same_namespace);
-    all.filter(|volume| {
-        volume.claim == claim.meta.name && (!volume.is_ephemeral || claim.meta.is_controlled_by(&pod.meta.uid))
-    })
-}
-
-/// Returns true if the condition `Unused` of a claim is maintained: it is bound and not being deleted.
-pub fn is_tracked(claim: &PersistentVolumeClaim) -> bool {
-    claim.phase == Phase::Bound && !claim.meta.is_deleting()
+    !pod.node.is_empty() && volumes_of(pod, claim).any(|volume| !volume.is_ephemeral || !is_shut_down)
 }
 
 /// The next step for the condition `Unused` of a tracked claim.
@@ -41,7 +21,9 @@ pub enum UnusedStep {
     Keep,
     /// It has to be written with this status.
     Write(bool),
-    /// The cache contains no user: the API server's pods decide.
+    /// The last user is no longer in the cache: write that the claim is unused unless another pod follows soon.
+    AwaitUser,
+    /// The claim has no condition, and the cache contains no user: the API server's pods decide.
     ListPods,
 }
 
@@ -52,11 +34,7 @@ pub fn after_cache(claim: &PersistentVolumeClaim, is_used: bool) -> UnusedStep {
         (true, _) => UnusedStep::Write(false),
         // A pod that the cache does not contain yet requeues the claim when it arrives.
         (false, Some(true)) => UnusedStep::Keep,
-        (false, _) => UnusedStep::ListPods,
+        (false, Some(false)) => UnusedStep::AwaitUser,
+        (false, None) => UnusedStep::ListPods,
     }
-}
-
-/// Decides on the condition by the pods of the API server. Returns the status to write.
-pub fn after_list(claim: &PersistentVolumeClaim, is_used: bool) -> Option<bool> {
-    (claim.unused != Some(!is_used)).then_some(!is_used)
 }

@@ -9,6 +9,7 @@ use runtime::store::Change;
 
 use super::FINALIZER;
 use crate::protection::{Need, need};
+use crate::storage::unused::is_tracked;
 
 /// Adds keys to the queue.
 pub struct Keys {
@@ -20,9 +21,14 @@ pub struct Keys {
 
 impl Keys {
     /// Adds a claim that lacks the condition, or whose finalizer has to be added or may be removed.
+    ///
+    /// A claim that is tracked from now on is added as well. Its condition may be outdated: changes of pods did not matter
+    /// before the claim was bound, or there was no leader.
     pub fn claim_changed(&self, change: &Change<'_, PersistentVolumeClaim>) {
         let Some(claim) = change.new else { return };
-        if self.tracks_unused && claim.unused.is_none() || need(&claim.meta, FINALIZER) != Need::Nothing {
+        let is_newly_tracked = is_tracked(claim) && !change.old.is_some_and(|old| is_tracked(old));
+        let needs_condition = self.tracks_unused && (claim.unused.is_none() || is_newly_tracked);
+        if needs_condition || need(&claim.meta, FINALIZER) != Need::Nothing {
             self.queue.add(claim.meta.key());
         }
     }

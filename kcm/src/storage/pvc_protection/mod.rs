@@ -4,8 +4,8 @@
 //! Upstream: pkg/controller/volume/pvcprotection.
 
 mod decide;
+mod idle;
 mod keys;
-mod shared_read;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -20,15 +20,14 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use super::indexes::pods_by_claim;
+use super::unused;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
+use idle::IdleClaims;
 use keys::Keys;
 use sync::Protection;
 
 const FINALIZER: &str = "kubernetes.io/pvc-protection";
 const QUEUE: &str = "pvcprotection";
-
-/// Gate of the condition `Unused`.
-const UNUSED_GATE: &str = "PersistentVolumeClaimUnusedSinceTime";
 
 /// Number of workers. Claims of one namespace that are reconciled at the same time share one list of its pods, so that
 /// many workers mean few lists. Writes are limited by the client's rate.
@@ -58,7 +57,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named(QUEUE));
     let claims = manager.registry().store::<PersistentVolumeClaim>();
     let pods = manager.registry().store::<Pod>();
-    let tracks_unused = context.options.gates.enabled(UNUSED_GATE);
+    let tracks_unused = unused::is_maintained(context);
     let keys = Arc::new(Keys { queue: queue.clone(), tracks_unused });
     let of_claims = keys.clone();
     claims.subscribe(move |change| of_claims.claim_changed(change));
@@ -72,6 +71,7 @@ fn start(manager: &mut Manager, context: &Context) {
         consistency: Consistency::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
+        idle: IdleClaims::default(),
         tracks_unused,
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);

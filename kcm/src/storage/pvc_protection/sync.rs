@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::persistent_volume_claim::{UNUSED, with_condition};
+use kinds::persistent_volume_claim::with_condition;
 use kinds::{DecodeError, Kind, PersistentVolumeClaim, Pod, Str, Time};
 use runtime::consistency::Consistency;
 use runtime::queue::Queue;
@@ -17,10 +17,12 @@ use tracing::debug;
 
 use super::FINALIZER;
 use super::decide::{self, UnusedStep};
-use super::shared_read::SharedReads;
+use super::idle::IdleClaims;
 use crate::context::Clock;
-use crate::protection::{Guard, Need, decode_once, need};
+use crate::protection::{Guard, Need, RECHECK_INTERVAL, decode_once, need};
+use crate::shared_read::SharedReads;
 use crate::storage::indexes::{pods_by_claim, using_claim};
+use crate::storage::unused::{condition, is_tracked, refers};
 
 /// The pods of a namespace by the claims that they use.
 pub type Users = HashMap<Str, Vec<Arc<Pod>>>;
@@ -66,6 +68,8 @@ pub struct Protection {
     pub queue: Arc<Queue<ObjectKey>>,
     /// The time of day.
     pub clock: Clock,
+    /// Claims whose last user was deleted a short time ago.
+    pub idle: IdleClaims,
     /// The condition `Unused` is maintained.
     pub tracks_unused: bool,
 }
@@ -84,18 +88,26 @@ impl Protection {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let claim = match self.consistency.read(key, &self.claims, self.queue.waker(key)) {
             Cached::Current(claim) => claim,
-            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Absent => {
+                self.idle.forget(key);
+                return Ok(Outcome::Done);
+            }
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        if self.tracks_unused && decide::is_tracked(&claim) {
-            self.maintain_condition(&claim).await?;
+        let mut next = Outcome::Done;
+        if self.tracks_unused && is_tracked(&claim) {
+            next = self.maintain_condition(&claim).await?;
         }
         let need = need(&claim.meta, FINALIZER);
         if need == Need::Removal {
             let is_user = decide::blocks_deletion;
-            if self.is_used_in_cache(&claim, is_user) || self.is_used(&claim, is_user).await? {
+            if self.is_used_in_cache(&claim, is_user) {
                 debug!(claim = %key, "keeping the finalizer: a pod uses the claim");
                 return Ok(Outcome::Done);
+            }
+            if self.is_used(&claim, is_user).await? {
+                debug!(claim = %key, "keeping the finalizer: a pod that the cache does not contain yet uses the claim");
+                return Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
             }
         }
         if need != Need::Nothing {
@@ -103,7 +115,7 @@ impl Protection {
             let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
             guard.write(&claim.meta, need, |_| true).await?;
         }
-        Ok(Outcome::Done)
+        Ok(next)
     }
 
     fn is_used_in_cache(&self, claim: &PersistentVolumeClaim, is_user: IsUser) -> bool {
@@ -117,16 +129,24 @@ impl Protection {
         Ok(users.get(&claim.meta.name).is_some_and(|pods| pods.iter().any(|pod| is_user(pod, claim))))
     }
 
-    async fn maintain_condition(&self, claim: &PersistentVolumeClaim) -> Result<(), ReconcileError> {
-        let unused = match decide::after_cache(claim, self.is_used_in_cache(claim, decide::refers)) {
-            UnusedStep::Keep => return Ok(()),
-            UnusedStep::Write(unused) => unused,
-            UnusedStep::ListPods => match decide::after_list(claim, self.is_used(claim, decide::refers).await?) {
-                Some(unused) => unused,
-                None => return Ok(()),
-            },
+    async fn maintain_condition(&self, claim: &PersistentVolumeClaim) -> Result<Outcome, ReconcileError> {
+        let key = claim.meta.key();
+        let step = decide::after_cache(claim, self.is_used_in_cache(claim, refers));
+        if step == UnusedStep::AwaitUser {
+            let remaining = self.idle.remaining(&key);
+            if !remaining.is_zero() {
+                return Ok(Outcome::RequeueAfter(remaining));
+            }
+        }
+        self.idle.forget(&key);
+        let is_unused = match step {
+            UnusedStep::Keep => return Ok(Outcome::Done),
+            UnusedStep::Write(is_unused) => is_unused,
+            UnusedStep::AwaitUser => true,
+            UnusedStep::ListPods => !self.is_used(claim, refers).await?,
         };
-        Ok(self.write_condition(claim, unused).await?)
+        self.write_condition(claim, is_unused).await?;
+        Ok(Outcome::Done)
     }
 
     /// Writes the condition if the claim, as the API server has it now, still is tracked and lacks it.
@@ -137,16 +157,11 @@ impl Protection {
             answer => answer?,
         };
         let fresh: PersistentVolumeClaim = answer.decode(self.claims.decoding())?;
-        if fresh.meta.uid != cached.meta.uid || !decide::is_tracked(&fresh) || fresh.unused == Some(unused) {
+        if fresh.meta.uid != cached.meta.uid || !is_tracked(&fresh) || fresh.unused == Some(unused) {
             return Ok(());
         }
-        let condition = if unused {
-            (UNUSED, "True", "NoPodsUsingPVC", "No pods are currently referencing this PVC")
-        } else {
-            (UNUSED, "False", "PodUsingPVC", "A pod is currently referencing this PVC")
-        };
         let now = Time((self.clock)().as_second());
-        let object = with_condition(answer.object()?, condition, now).map_err(DecodeError::from)?;
+        let object = with_condition(answer.object()?, condition(unused), now).map_err(DecodeError::from)?;
         debug!(claim = %key, unused, "writing the condition Unused");
         match self.writer.replace(resource, &key, Some("status"), &object).await {
             Ok(answer) => {

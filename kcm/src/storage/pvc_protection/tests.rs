@@ -11,9 +11,10 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Change;
 
 use super::FINALIZER;
-use super::decide::{UnusedStep, after_cache, after_list, blocks_deletion, is_tracked, refers};
+use super::decide::{UnusedStep, after_cache, blocks_deletion};
 use super::keys::Keys;
 use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, recreated};
+use crate::storage::unused::{is_tracked, refers};
 
 fn edited(mut pod: Pod, edit: impl FnOnce(&mut Pod)) -> Pod {
     edit(&mut pod);
@@ -115,31 +116,21 @@ fn condition_is_maintained_only_on_bound_claims_that_are_not_being_deleted() {
     }
 }
 
-/// Upstream's cases of the condition: users in the cache and on the API server, and the reads and writes that follow.
+/// Upstream's cases of the condition: users in the cache, and the reads and writes that follow.
 #[test]
 fn condition_follows_the_pods_with_as_few_lists_as_possible() {
-    use UnusedStep::{Keep, ListPods, Write};
+    use UnusedStep::{AwaitUser, Keep, ListPods, Write};
     for (name, unused, in_cache, step) in [
         ("no condition, user in cache", None, true, Write(false)),
         ("no condition, no user in cache", None, false, ListPods),
         ("unused, user appears", Some(true), true, Write(false)),
         ("unused, still no user", Some(true), false, Keep),
         ("used, still used", Some(false), true, Keep),
-        ("used, no user in cache", Some(false), false, ListPods),
+        ("used, no user in cache", Some(false), false, AwaitUser),
     ] {
         let mut claim = claim("data");
         claim.unused = unused;
         assert_eq!(after_cache(&claim, in_cache), step, "{name}");
-    }
-    for (name, unused, on_server, expected) in [
-        ("no condition, user on the server only", None, true, Some(false)),
-        ("no condition, no user", None, false, Some(true)),
-        ("used, no user", Some(false), false, Some(true)),
-        ("used, user on the server only", Some(false), true, None),
-    ] {
-        let mut claim = claim("data");
-        claim.unused = unused;
-        assert_eq!(after_list(&claim, on_server), expected, "{name}");
     }
 }
 
@@ -176,6 +167,29 @@ fn claims_are_reconciled_for_their_finalizer_or_condition() {
             let (keys, queue) = keys(tracks_unused);
             keys.claim_changed(&Change { old: None, new: Some(&claim) });
             assert_eq!(!queued(&queue).is_empty(), expected, "{name}, gate {tracks_unused}");
+        }
+    }
+}
+
+#[test]
+fn condition_of_a_claim_is_checked_when_the_claim_is_tracked_for_the_first_time() {
+    let in_phase = |phase| {
+        let mut claim = claim("data");
+        claim.meta.finalizers = Arc::new([FINALIZER.into()]);
+        (claim.unused, claim.phase) = (Some(true), phase);
+        Arc::new(claim)
+    };
+    let (pending, bound) = (in_phase(ClaimPhase::Pending), in_phase(ClaimPhase::Bound));
+    for (name, old, new, expected) in [
+        ("at startup", None, &bound, true),
+        ("becomes bound", Some(&pending), &bound, true),
+        ("stays bound", Some(&bound), &bound, false),
+        ("is not bound", Some(&pending), &pending, false),
+    ] {
+        for tracks_unused in [true, false] {
+            let (keys, queue) = keys(tracks_unused);
+            keys.claim_changed(&Change { old, new: Some(new) });
+            assert_eq!(!queued(&queue).is_empty(), expected && tracks_unused, "{name}, gate {tracks_unused}");
         }
     }
 }

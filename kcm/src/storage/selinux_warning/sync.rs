@@ -104,3 +104,102 @@ impl SelinuxWarnings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kinds::persistent_volume::{ClaimRef, Source};
+    use kinds::pod::{Phase as PodPhase, SeLinuxMount};
+    use kinds::{Decode, Kind, Sections};
+    use runtime::testing::{NoEvents, deliver, filled_store};
+
+    use super::*;
+    use crate::storage::testing::{claim, pod_with, volume};
+
+    fn store<K: Kind>(records: Vec<K>) -> Arc<Store<K>> {
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        Arc::new(filled_store(decode, Vec::new(), records))
+    }
+
+    /// A pod that mounts the volume of claim `data` with this level.
+    fn user(name: &str, level: &str) -> Pod {
+        let mut pod = pod_with(name, &["data"]);
+        let mounts = [SeLinuxMount { volume: "data".into(), labels: [Str::from(format!(":::{level}"))].into() }];
+        pod.volumes.as_mut().expect("it has volumes").selinux =
+            Some(Box::new(SeLinux { is_recursive: false, mounts: mounts.into() }));
+        pod
+    }
+
+    fn bound_claim() -> PersistentVolumeClaim {
+        let mut claim = claim("data");
+        (claim.phase, claim.volume_name) = (Phase::Bound, "pv".into());
+        claim
+    }
+
+    fn reconciler(pods: Vec<Pod>) -> SelinuxWarnings {
+        let mut volume = volume("pv");
+        // Volumes of this plugin can always be mounted with a label.
+        volume.source = Source::Other {
+            field: kinds::schema::persistent_volume_source::ISCSI,
+            raw: b"\x0a\x06portal\x12\x03iqn"[..].into(),
+        };
+        let uid = Some(claim("data").meta.uid);
+        volume.claim = Some(Box::new(ClaimRef { namespace: "default".into(), name: "data".into(), uid }));
+        SelinuxWarnings {
+            pods: store(pods),
+            claims: store(Vec::new()),
+            volumes: store(vec![volume]),
+            drivers: store(Vec::new()),
+            used: Arc::default(),
+            recorder: Recorder::new("test", Arc::new(NoEvents)).0,
+        }
+    }
+
+    /// Upstream's cases of TestSELinuxWarningController_Sync with phases of pods.
+    #[tokio::test]
+    async fn only_pods_that_have_not_finished_conflict() {
+        for (name, phase, expected) in [
+            ("pending", PodPhase::Pending, 2),
+            ("running", PodPhase::Running, 2),
+            ("succeeded", PodPhase::Succeeded, 0),
+            ("failed", PodPhase::Failed, 0),
+        ] {
+            let mut other = user("other", "s0:c2");
+            other.phase = phase;
+            let reconciler = reconciler(vec![user("web", "s0:c1"), other.clone()]);
+            deliver(&reconciler.claims, bound_claim());
+            for key in [ObjectKey::new("default", "web"), other.meta.key()] {
+                reconciler.sync(&key);
+            }
+            assert_eq!(reconciler.used.conflicts(10).len(), expected, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn finished_pod_no_longer_conflicts() {
+        let reconciler = reconciler(vec![user("web", "s0:c1"), user("other", "s0:c2")]);
+        deliver(&reconciler.claims, bound_claim());
+        let keys = [ObjectKey::new("default", "web"), ObjectKey::new("default", "other")];
+        keys.iter().for_each(|key| reconciler.sync(key));
+        assert_eq!(reconciler.used.conflicts(10).len(), 2);
+        let mut finished = user("other", "s0:c2");
+        finished.phase = PodPhase::Succeeded;
+        deliver(&reconciler.pods, finished);
+        reconciler.sync(&keys[1]);
+        assert_eq!(reconciler.used.conflicts(10).len(), 0);
+    }
+
+    /// The claim's change requeues its pods.
+    #[tokio::test]
+    async fn volume_of_a_missing_claim_counts_once_the_claim_is_bound() {
+        let reconciler = reconciler(vec![user("web", "s0:c1"), user("other", "s0:c2")]);
+        let keys = [ObjectKey::new("default", "web"), ObjectKey::new("default", "other")];
+        keys.iter().for_each(|key| reconciler.sync(key));
+        assert_eq!(reconciler.used.conflicts(10).len(), 0, "there is no claim");
+        deliver(&reconciler.claims, claim("data"));
+        keys.iter().for_each(|key| reconciler.sync(key));
+        assert_eq!(reconciler.used.conflicts(10).len(), 0, "the claim is not bound");
+        deliver(&reconciler.claims, bound_claim());
+        keys.iter().for_each(|key| reconciler.sync(key));
+        assert_eq!(reconciler.used.conflicts(10).len(), 2);
+    }
+}

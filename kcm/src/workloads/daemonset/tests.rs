@@ -1,6 +1,7 @@
 //! Tables and random histories of decisions about a DaemonSet's pods.
 
 mod histories;
+mod reconcile;
 mod tables;
 
 use std::sync::Arc;

@@ -14,9 +14,6 @@ use crate::pods::status_delay::MINOR_CHANGE;
 /// Longest time from a granted eviction to the pod's deletion. Upstream: pkg/controller/disruption, DeletionTimeout.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Maximum delay of writing a larger number of allowed disruptions.
-const MAX_INCREASE_DELAY: Duration = Duration::from_secs(1);
-
 /// Labels that a pod must have for a selector to match it.
 pub fn required_labels(selector: &Selector) -> Vec<(Str, Str)> {
     let Selector::All(requirements) = selector else { return Vec::new() };
@@ -130,9 +127,7 @@ pub fn status(
 /// Returns the maximum delay of a status write, from when the status first differed.
 ///
 /// Counts on which no eviction depends are delayed: healthy and expected pods, while the number of allowed disruptions
-/// does not change. A larger number of allowed disruptions is delayed briefly, too: in a rollout the next pod is
-/// deleted as soon as another one is ready, and an eviction in between would be one too many. Nothing else is delayed,
-/// above all not a smaller number of allowed disruptions.
+/// does not change. Nothing else is: a smaller number prevents evictions, and clients retry for a larger one.
 pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =
@@ -141,19 +136,9 @@ pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
         Duration::ZERO
     } else if counts == *after && is_kept(before) == is_kept(after) {
         MINOR_CHANGE
-    } else if opens(before, after) {
-        MAX_INCREASE_DELAY
     } else {
         Duration::ZERO
     }
-}
-
-/// Returns true if the only change is that more pods may be disrupted.
-fn opens(before: &BudgetStatus, after: &BudgetStatus) -> bool {
-    let BudgetStatus { observed_generation, desired_healthy, disrupted_pods, .. } = after;
-    (*observed_generation, *desired_healthy, disrupted_pods)
-        == (before.observed_generation, before.desired_healthy, &before.disrupted_pods)
-        && after.disruptions_allowed > before.disruptions_allowed
 }
 
 /// Returns the status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is

@@ -75,17 +75,20 @@ impl Owners {
     }
 
     /// Returns the scale of an owner of a cached kind; a Deployment's ReplicaSets stand for the Deployment.
+    ///
+    /// Upstream: pkg/controller/disruption, getPodReplicationController, getPodDeployment, getPodReplicaSet and
+    /// getPodStatefulSet.
     fn in_stores(&self, owner: &OwnerRef, namespace: &str) -> Option<Scale> {
-        let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        let workload = matches!(group, "apps" | "extensions");
         match &*owner.kind {
-            "ReplicationController" if group.is_empty() => {
+            "ReplicationController" if group(owner).is_empty() => {
                 let found = self.replication_controllers.get_with_uid(namespace, &owner.name, &owner.uid)?;
                 Some((owner.uid.clone(), found.set.replicas))
             }
-            "ReplicaSet" if workload => {
+            "ReplicaSet" if is_workload(owner) => {
                 let set = self.replica_sets.get_with_uid(namespace, &owner.name, &owner.uid)?;
                 match set.meta.controller().filter(|above| &*above.kind == Deployment::RESOURCE.kind) {
+                    // A kind of this name in another group: the set's own scale counts, by its subresource.
+                    Some(above) if !is_workload(above) => None,
                     Some(above) => {
                         let found = self.deployments.get_with_uid(namespace, &above.name, &above.uid)?;
                         Some((above.uid.clone(), found.replicas))
@@ -93,7 +96,7 @@ impl Owners {
                     None => Some((owner.uid.clone(), set.replicas)),
                 }
             }
-            "StatefulSet" if group == "apps" => {
+            "StatefulSet" if group(owner) == StatefulSet::RESOURCE.group => {
                 let found = self.stateful_sets.get_with_uid(namespace, &owner.name, &owner.uid)?;
                 Some((owner.uid.clone(), found.replicas))
             }
@@ -121,4 +124,13 @@ impl Owners {
             Err(error) => Err(passing(error.to_string())),
         }
     }
+}
+
+fn group(owner: &OwnerRef) -> &str {
+    owner.api_version.rsplit_once('/').map_or("", |(group, _)| group)
+}
+
+/// Reports whether a reference to a Deployment or ReplicaSet names a group that has these kinds, or had them.
+fn is_workload(owner: &OwnerRef) -> bool {
+    matches!(group(owner), "apps" | "extensions")
 }

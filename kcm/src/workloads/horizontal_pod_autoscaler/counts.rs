@@ -180,3 +180,45 @@ impl Collector for Counts {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kinds::{Decode, Sections};
+    use runtime::metrics::Metrics;
+    use runtime::testing::filled_store;
+
+    use super::*;
+
+    #[test]
+    fn syncs_and_measurements_are_counted_by_action_and_error() {
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        let store: Store<HorizontalPodAutoscaler> = filled_store(decode, vec![], []);
+        let counts = Arc::new(Counts::new(Arc::new(store)));
+        let metrics = Metrics::default();
+        metrics.collect(counts.clone());
+        let took = Duration::from_millis(3);
+        counts.reconciled(Action::Up, Fault::None, took);
+        counts.reconciled(Action::None, Fault::Internal, took);
+        counts.reconciled(Action::None, Fault::Internal, took);
+        counts.measured(Action::of(3, 1), Fault::None, "Resource", took);
+        counts.stale();
+        counts.desired(&ObjectKey::new("shop", "web"), 4);
+        counts.desired(&ObjectKey::new("shop", "deleted"), 1);
+        counts.forget(&ObjectKey::new("shop", "deleted"));
+        let text = metrics.text();
+        let prefix = "horizontal_pod_autoscaler_controller_";
+        for line in [
+            "reconciliations_total{action=\"scale_up\",error=\"none\"} 1.0",
+            "reconciliations_total{action=\"none\",error=\"internal\"} 2.0",
+            "reconciliation_duration_seconds_count{action=\"none\",error=\"internal\"} 2",
+            "metric_computation_total{action=\"scale_down\",error=\"none\",metric_type=\"Resource\"} 1.0",
+            "metric_computation_duration_seconds_count{action=\"scale_down\",error=\"none\",metric_type=\"Resource\"} 1",
+            "desired_replicas{namespace=\"shop\",hpa_name=\"web\"} 4.0",
+            "num_horizontal_pod_autoscalers 0.0",
+            "stale_sync_skips_total{group=\"autoscaling\",resource=\"horizontalpodautoscalers\"} 1.0",
+        ] {
+            assert!(text.lines().any(|own| own == format!("{prefix}{line}")), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("deleted"), "{text}");
+    }
+}

@@ -14,7 +14,6 @@ use super::decide::{SUCCESS_CRITERIA_MET, SUSPENDED, Standing, View, condition, 
 use super::indexes::Indexes;
 use super::policy;
 use crate::pods::ranking::exact_rank;
-use crate::pods::status_delay::CHANGING_COUNTS;
 
 /// The largest number of pods created or deleted in one reconcile. Upstream: pkg/controller/job,
 /// MaxPodCreateDeletePerSync.
@@ -251,6 +250,10 @@ impl View<'_> {
     }
 }
 
+/// The delay of counts while pods start or run, as long as that of a sync. Upstream: pkg/controller/job,
+/// SyncJobBatchPeriod.
+pub const COUNTS_DELAY: Duration = Duration::from_secs(1);
+
 /// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Pods that are starting,
 /// or that ended while others run, are delayed. The start of a Job, the readiness of its last pod, and a pod that is no
 /// longer ready are not.
@@ -263,7 +266,7 @@ fn write_delay(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let some_ended = 0 < status.active && status.active < was.active && terminating(was) == 0;
     let is_settled = status.ready == Some(status.active) && terminating(status) == 0 && !some_ended;
     let lost = status.active == was.active && status.ready < was.ready;
-    Some(if was.start != status.start || is_settled || lost { Duration::ZERO } else { CHANGING_COUNTS })
+    Some(if was.start != status.start || is_settled || lost { Duration::ZERO } else { COUNTS_DELAY })
 }
 
 /// Sets a condition. Returns true if it changed. A false condition is not added. Upstream: pkg/controller/job,

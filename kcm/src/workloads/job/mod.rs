@@ -22,7 +22,7 @@ mod track;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kinds::{Job, Namespace, Pod, Sections};
+use kinds::{Job, Namespace, Pod, PodGroup, Sections};
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
@@ -72,10 +72,16 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-fn watches(builder: &mut Builder, _: &Context) {
+/// The gate with which Jobs have Workloads and PodGroups.
+const SCHEDULING_GATE: &str = "WorkloadWithJob";
+
+fn watches(builder: &mut Builder, context: &Context) {
     builder.need::<Pod>(Pod::ENDING, &[by_controller()]);
     builder.need::<Job>(Job::TEMPLATE, &[by_namespace()]);
     builder.need::<Namespace>(Sections::default(), &[]);
+    if context.options.gates.enabled(SCHEDULING_GATE) {
+        builder.need_if_served::<PodGroup>(Sections::default(), &[]);
+    }
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -101,8 +107,8 @@ fn start(manager: &mut Manager, context: &Context) {
     gate.wake_on_new_namespace(&jobs, &queue);
     let consistency = Arc::<Consistency>::default();
     let recorder = manager.recorder(COMPONENT, DESCRIPTOR.service_account);
-    let scheduling = context.options.gates.enabled("WorkloadWithJob");
-    let scheduling = scheduling.then(|| Scheduling::new(writer.clone(), recorder.clone()));
+    let scheduling = context.options.gates.enabled(SCHEDULING_GATE);
+    let scheduling = scheduling.then(|| Scheduling::new(manager.registry().store(), writer.clone(), recorder.clone()));
     let reconciler = Arc::new(Jobs {
         jobs,
         control: PodControl { pods, writer, recorder, consistency: consistency.clone(), gate },

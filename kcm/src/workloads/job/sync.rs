@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 use kinds::job::{CompletionMode, JobStatus};
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
-use kinds::{Job, Kind, Pod, Uid};
+use kinds::{Job, Kind, Pod, Str, Uid};
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, about};
 use runtime::handover::{self, Children, Handover};
@@ -152,10 +152,6 @@ impl Jobs {
         if !self.is_caught_up(key) {
             return Ok(Outcome::WaitingForCache);
         }
-        let group = match &self.scheduling {
-            Some(scheduling) => scheduling.group(key, job, !pods.is_empty()).await.map_err(ReconcileError::new)?,
-            None => None,
-        };
         pods.sort_by_key(|pod| index_of(pod).unwrap_or(-1));
         let memory = self.remember(key, &job.meta.uid, |memory| {
             let shown: HashSet<&Uid> = pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| &pod.meta.uid).collect();
@@ -172,6 +168,7 @@ impl Jobs {
             // The API server may have more pods than the cache had above.
             return self.compare(key, job).await;
         }
+        let group = self.group(key, job, &pods, &plan).await?;
         if let Some(deadline) = standing.deadline_in {
             self.queue.add_after(key.clone(), timer(deadline));
         }
@@ -190,6 +187,19 @@ impl Jobs {
             return stopped;
         }
         failure.map_or(Ok(Outcome::Done), |failure| Err(ReconcileError::new(failure)))
+    }
+
+    /// Returns the PodGroup of the Job's pods, if they have one.
+    async fn group(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        pods: &[Arc<Pod>],
+        plan: &Plan,
+    ) -> Result<Option<Str>, ReconcileError> {
+        let Some(scheduling) = &self.scheduling else { return Ok(None) };
+        let (has_pods, creates_pods) = (!pods.is_empty(), matches!(plan, Plan::Create(_)));
+        scheduling.group(key, job, has_pods, creates_pods).await.map_err(ReconcileError::new)
     }
 
     /// Returns the Job's pods after adopting and releasing some.

@@ -18,9 +18,8 @@ use super::decide::{
     COMPLETE, FAILED, FAILURE_TARGET, Indexed, SUCCESS_CRITERIA_MET, Standing, View, condition, index_of,
 };
 use super::indexes::Indexes;
-use super::manage::{Outcome, ensure};
+use super::manage::{COUNTS_DELAY, Outcome, ensure};
 use super::policy;
-use crate::pods::status_delay::CHANGING_COUNTS;
 
 /// Maximum number of uncounted pods in a status, so that it stays small. Upstream: pkg/controller/job,
 /// MaxUncountedPods.
@@ -55,7 +54,7 @@ impl View<'_> {
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
         // Recorded pods are safe: while other pods run, the counters can be written with the next finished pods.
-        let write_delay = if status.active > 0 { CHANGING_COUNTS } else { Duration::ZERO };
+        let write_delay = if status.active > 0 { COUNTS_DELAY } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(write_delay);
         let counts = counts.into_iter().chain(settled).min();
         let mut release = Vec::new();

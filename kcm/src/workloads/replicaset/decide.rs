@@ -108,22 +108,20 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
 
 /// Returns the maximum delay of a status write, from when the status first differed from the set's.
 ///
-/// Written immediately: lost pods, on which a Deployment relies; the last missing pod; and the end of the last
-/// terminating pod, for which users and tools wait after a rollout. While more pods are starting, a gain waits for some
-/// of them.
+/// Written immediately: lost and newly available pods, on which a Deployment acts; and the end of the last terminating
+/// pod, for which users and tools wait after a rollout. What changes during a write is written together with the next
+/// one.
 pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
     let arrived = arrived(set, status);
     let is_settled = status.replicas == set.replicas && status.available_replicas == set.replicas;
     let emptied = set.replicas == 0 && status.replicas == 0 && was.replicas > 0;
-    if *status == *was || status.conditions != was.conditions || arrived < 0 || emptied {
+    if *status == *was || status.conditions != was.conditions || arrived != 0 || emptied {
         Duration::ZERO
     } else if status.differs_only_in_terminating(was) {
         if is_settled && status.terminating_replicas == Some(0) { Duration::ZERO } else { status_delay::MINOR_CHANGE }
-    } else if is_settled && arrived == 0 {
-        status_delay::for_pods(0, status.terminating_replicas.unwrap_or(0)).min(status_delay::MINOR_CHANGE)
-    } else if arrived > 0 {
-        status_delay::for_pods(arrived, set.replicas - counted(set, status))
+    } else if is_settled {
+        status_delay::for_pods(status.terminating_replicas.unwrap_or(0))
     } else {
         status_delay::MINOR_CHANGE
     }

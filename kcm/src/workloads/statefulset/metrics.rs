@@ -81,3 +81,59 @@ impl Collector for Availability {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kinds::schema::{object_meta, stateful_set, stateful_set_spec};
+    use kinds::wire::Put as _;
+    use kinds::{Decode, Kind as _, Sections};
+    use runtime::metrics::Metrics;
+    use runtime::testing::filled_store;
+
+    use super::*;
+
+    fn context() -> Decode {
+        Decode { interner: Arc::default(), sections: Sections::default() }
+    }
+
+    fn set(name: &str, policy: &str) -> StatefulSet {
+        let mut object = Vec::new();
+        object.put_message(stateful_set::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, "ns");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        object.put_message(stateful_set::SPEC, |spec| {
+            spec.put_int(stateful_set_spec::REPLICAS, 3);
+            spec.put_str(stateful_set_spec::POD_MANAGEMENT_POLICY, policy);
+        });
+        StatefulSet::decode(&context(), &object).expect("well-formed")
+    }
+
+    #[test]
+    fn unavailable_pods_and_their_bound_are_counted_with_the_gate() {
+        for bounded in [true, false] {
+            let sets = [set("ordered", "OrderedReady"), set("parallel", "Parallel")];
+            let unavailable = Arc::<Unavailable>::default();
+            unavailable.record(&ObjectKey::new("ns", "parallel"), 2);
+            let sets = Arc::new(filled_store(context(), vec![], sets));
+            let metrics = Metrics::new();
+            metrics.collect(Availability { sets, bounded, unavailable });
+            let text = metrics.text();
+            let family = |family: &str, name: &str, policy: &str, value: u32| {
+                format!(
+                    "statefulset_controller_statefulset_{family}{{statefulset_namespace=\"ns\",\
+                     statefulset_name=\"{name}\",pod_management_policy=\"{policy}\"}} {value}.0"
+                )
+            };
+            for line in [
+                family("max_unavailable", "ordered", "OrderedReady", 1),
+                family("max_unavailable", "parallel", "Parallel", 1),
+                family("unavailable_replicas", "parallel", "Parallel", 2),
+            ] {
+                assert_eq!(text.contains(&line), bounded, "{line} in\n{text}");
+            }
+            assert!(!text.contains(&family("unavailable_replicas", "ordered", "OrderedReady", 0)), "not counted yet");
+        }
+    }
+}

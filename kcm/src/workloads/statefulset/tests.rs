@@ -1,6 +1,8 @@
 //! Tables of plans and statuses, and random histories that must keep order and bounds.
 
 mod histories;
+mod keys;
+mod reconcile;
 
 use std::sync::Arc;
 
@@ -283,6 +285,45 @@ fn next_pod_waits_until_the_previous_one_is_available() {
     assert_eq!(text(&plan(&set, &members("0:y@b"), GATES)), "");
     set.min_ready_seconds = 1;
     assert_eq!(text(&plan(&set, &members("0:y@b"), GATES)), "+1b");
+}
+
+#[test]
+fn scaling_down_and_updates_wait_for_min_ready_seconds() {
+    let two = |seconds: i32, strategy: Update, partition: i32| {
+        let mut set = rolling(set(2), partition, IntOrString::Int(1));
+        (set.min_ready_seconds, set.strategy) = (seconds, strategy);
+        set
+    };
+    let update = Update::RollingUpdate;
+    for (name, set, pods, expected) in [
+        ("scaling down waits", two(10, update, 0), "0:r@b 1:y@b 2:r@b", ""),
+        ("scaling down, all available", two(1, update, 0), "0:r@b 1:y@b 2:r@b", "-2"),
+        ("an update waits", two(10, update, 0), "0:r@a 1:y@b", ""),
+        ("an update continues", two(1, update, 0), "0:r@a 1:y@b", "-0"),
+        ("an update without a minimum", two(0, update, 0), "0:r@a 1:y@b", "-0"),
+        ("an update above the partition waits", two(10, update, 1), "0:y@a 1:r@a", ""),
+        ("an update above the partition", two(10, update, 1), "0:r@a 1:r@a", "-1"),
+        ("an update below the partition", two(0, update, 1), "0:r@a 1:r@b", ""),
+        ("nothing is deleted for OnDelete", two(10, Update::OnDelete, 0), "0:r@a 1:r@a", ""),
+    ] {
+        assert_eq!(text(&plan(&set, &members(pods), GATES)), expected, "{name}");
+    }
+}
+
+#[test]
+fn next_check_is_when_the_first_pod_becomes_available() {
+    let mut four = parallel(set(4));
+    four.min_ready_seconds = 5;
+    for (pods, seconds) in [("0:r@b 1:y@b 2:n@b", Some(4)), ("0:r@b 1:n@b", None), ("0:r@b 1:r@b", None)] {
+        let members = members(pods);
+        let status = status::status(&four, &members, &revisions(), &SyncProgress::default(), now());
+        let next = status::next_check(&four, &status, &members, now());
+        assert_eq!(next.map(|next| next.as_secs()), seconds, "{pods}");
+    }
+    four.min_ready_seconds = 0;
+    let members = members("0:y@b");
+    let status = status::status(&four, &members, &revisions(), &SyncProgress::default(), now());
+    assert_eq!(status::next_check(&four, &status, &members, now()), None);
 }
 
 #[test]

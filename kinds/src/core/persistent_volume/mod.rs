@@ -5,13 +5,14 @@ mod source;
 
 use std::sync::Arc;
 
-use crate::decode::{Decode, DecodeError};
+use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, Str, label};
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts, Uid};
 use crate::value::access_modes::{AccessModes, VolumeMode};
 use crate::value::resource_list::{Amount, named_text};
 use crate::wire::schema::{object_reference, persistent_volume_spec as spec, persistent_volume_status as status};
+use crate::wire::whole::WholeObject;
 use crate::wire::{WireError, fields};
 
 pub use edit::{with_claim, with_phase, without_claim, without_claim_uid};
@@ -166,9 +167,15 @@ pub struct PersistentVolume {
     pub source: Source,
     /// `status.phase`
     pub phase: Phase,
+    /// The whole object while the volume is new, unless it is very large; only with section
+    /// [`PersistentVolume::WHOLE_WHILE_PENDING`].
+    pub whole: Option<Box<WholeObject>>,
 }
 
 impl PersistentVolume {
+    /// Section: the whole object of a volume that has no phase yet, which is written soon.
+    pub const WHOLE_WHILE_PENDING: Sections = Sections(1);
+
     /// Returns the value of one of the annotations that the record keeps.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         label(&self.annotations, key)
@@ -245,6 +252,7 @@ impl Kind for PersistentVolume {
             attributes_class: empty,
             source: Source::None,
             phase: Phase::default(),
+            whole: None,
         };
         volume.read_spec(interner, spec)?;
         for field in fields(status) {
@@ -252,6 +260,9 @@ impl Kind for PersistentVolume {
             if field.number == status::PHASE {
                 volume.phase = Phase::parse(field.value.str());
             }
+        }
+        if volume.phase == Phase::Pending && context.sections.contains(Self::WHOLE_WHILE_PENDING) {
+            volume.whole = WholeObject::read(object)?;
         }
         Ok(volume)
     }
@@ -264,7 +275,6 @@ impl Kind for PersistentVolume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::Sections;
     use crate::wire::Put;
     use crate::wire::schema::{object_meta, persistent_volume as object, quantity};
 

@@ -20,6 +20,7 @@ use crate::wire::schema::{
     persistent_volume_claim_status as status, volume_resources,
 };
 use crate::wire::splice::without_managed_fields;
+use crate::wire::whole::WholeObject;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
 
 pub use edit::{StatusEdit, with_class, with_condition, with_status, with_volume_name};
@@ -110,11 +111,16 @@ pub struct PersistentVolumeClaim {
     pub unused: Option<bool>,
     /// Its use of quota; only with section [`PersistentVolumeClaim::STORAGE`].
     pub storage: Option<Box<StorageClaim>>,
+    /// The whole object while the claim is pending, unless it is very large; only with section
+    /// [`PersistentVolumeClaim::WHOLE_WHILE_PENDING`].
+    pub whole: Option<Box<WholeObject>>,
 }
 
 impl PersistentVolumeClaim {
     /// Section: its use of quota.
     pub const STORAGE: Sections = Sections(1);
+    /// Section: the whole object of a claim that is not bound, which needs several writes soon.
+    pub const WHOLE_WHILE_PENDING: Sections = Sections(1 << 1);
 
     /// Returns the value of one of the annotations that the record keeps.
     pub fn annotation(&self, key: &str) -> Option<&str> {
@@ -291,9 +297,13 @@ impl Kind for PersistentVolumeClaim {
             target_attributes_class: empty,
             unused: None,
             storage,
+            whole: None,
         };
         claim.read_spec(interner, spec)?;
         claim.read_status(interner, status)?;
+        if claim.phase == Phase::Pending && context.sections.contains(Self::WHOLE_WHILE_PENDING) {
+            claim.whole = WholeObject::read(object)?;
+        }
         Ok(claim)
     }
 

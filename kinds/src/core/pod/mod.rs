@@ -30,7 +30,7 @@ pub use network::{NamedPort, Network};
 pub use requests::{Part, PartRequests, Readiness, Requests};
 pub use selinux::{SeLinux, SeLinuxMount};
 pub use usage::{PackedUsage, Usage};
-pub use volumes::{ClaimVolume, Volumes};
+pub use volumes::{ClaimVolume, InTreeVolume, Volumes};
 
 /// Pods with a lower cost are deleted first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -154,6 +154,31 @@ mod tests {
         assert_eq!(labels("tmp"), None);
     }
 
+    /// Upstream's TestSELinuxOptionsToFileLabel.
+    #[test]
+    fn label_joins_user_role_type_and_level() {
+        let all = [
+            (se_linux_options::USER, "user_u"),
+            (se_linux_options::ROLE, "role_r"),
+            (se_linux_options::TYPE, "type_t"),
+            (se_linux_options::LEVEL, "s0:c1,c2"),
+        ];
+        for (name, parts, expected) in [
+            ("all", &all[..], "user_u:role_r:type_t:s0:c1,c2"),
+            ("without a level", &all[..3], "user_u:role_r:type_t:"),
+            ("only a level", &all[3..], ":::s0:c1,c2"),
+            ("type and level", &all[2..], "::type_t:s0:c1,c2"),
+            ("nothing", &[], ""),
+        ] {
+            let mut context = Vec::new();
+            context.put_message(security_context::SE_LINUX_OPTIONS, |out| {
+                parts.iter().for_each(|(number, text)| out.put_str(*number, text));
+            });
+            let label = super::label(&context, security_context::SE_LINUX_OPTIONS).expect("well-formed");
+            assert_eq!(label.as_deref(), Some(expected), "{name}");
+        }
+    }
+
     #[test]
     fn empty_options_are_an_empty_label_and_missing_options_are_no_label() {
         let mut spec = Vec::new();

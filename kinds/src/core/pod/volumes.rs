@@ -14,12 +14,25 @@ use crate::wire::{WireError, fields, find};
 pub struct Volumes {
     /// The volumes with a claim behind them, in the order of the spec.
     pub claims: Box<[ClaimVolume]>,
+    /// The volumes of in-tree plugins that may have to be attached, and that the pod defines itself.
+    pub in_tree: Box<[InTreeVolume]>,
     /// An init, regular or ephemeral container runs.
     pub is_running: bool,
     /// `metadata.deletionGracePeriodSeconds` is 0: it was force-deleted, or its kubelet has stopped it.
     pub has_no_grace: bool,
     /// SELinux labels of its mounted volumes, if there are any; only with section [`Pod::SELINUX`].
     pub selinux: Option<Box<SeLinux>>,
+}
+
+/// A volume of an in-tree plugin, in its encoded form. Such volumes are rare, so their fields are not decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InTreeVolume {
+    /// Name of the volume.
+    pub name: Str,
+    /// Field number of its source in `VolumeSource`.
+    pub field: u32,
+    /// The message of its source.
+    pub raw: Box<[u8]>,
 }
 
 /// A volume with a claim of the pod's namespace behind it.
@@ -33,21 +46,22 @@ pub struct ClaimVolume {
     pub is_ephemeral: bool,
 }
 
-/// Reads the claims of a pod; `None` without any.
+/// Reads the volumes of a pod that matter to controllers; `None` without any.
 pub(super) fn read(
     context: &Decode,
     pod: &str,
     (meta, spec, status): (&[u8], &[u8], &[u8]),
 ) -> Result<Option<Box<Volumes>>, WireError> {
     let interner = &context.interner;
-    let mut claims: Vec<ClaimVolume> = Vec::new();
+    let (mut claims, mut in_tree) = (Vec::<ClaimVolume>::new(), Vec::new());
     for field in fields(spec) {
         let field = field?;
         if field.number == pod_spec::VOLUMES {
             claims.extend(read_volume(interner, pod, field.value.bytes())?);
+            in_tree.extend(read_in_tree(interner, field.value.bytes())?);
         }
     }
-    if claims.is_empty() {
+    if claims.is_empty() && in_tree.is_empty() {
         return Ok(None);
     }
     let has_no_grace = fields(meta)
@@ -57,7 +71,32 @@ pub(super) fn read(
         true => selinux::read(interner, spec, |name| claims.iter().any(|claim| &*claim.volume == name))?,
         false => None,
     };
-    Ok(Some(Box::new(Volumes { claims: claims.into(), is_running: is_running(status)?, has_no_grace, selinux })))
+    let (claims, in_tree) = (claims.into(), in_tree.into());
+    Ok(Some(Box::new(Volumes { claims, in_tree, is_running: is_running(status)?, has_no_grace, selinux })))
+}
+
+fn read_in_tree(interner: &Interner, message: &[u8]) -> Result<Option<InTreeVolume>, WireError> {
+    for source in fields(find(message, volume::VOLUME_SOURCE)) {
+        let source = source?;
+        let is_attachable = matches!(
+            source.number,
+            volume_source::AWS_ELASTIC_BLOCK_STORE
+                | volume_source::AZURE_DISK
+                | volume_source::AZURE_FILE
+                | volume_source::CINDER
+                | volume_source::FC
+                | volume_source::GCE_PERSISTENT_DISK
+                | volume_source::ISCSI
+                | volume_source::PORTWORX_VOLUME
+                | volume_source::VSPHERE_VOLUME
+        );
+        if is_attachable {
+            let name = std::str::from_utf8(find(message, volume::NAME)).unwrap_or_default();
+            let raw = source.value.bytes().into();
+            return Ok(Some(InTreeVolume { name: interner.str(name), field: source.number, raw }));
+        }
+    }
+    Ok(None)
 }
 
 fn read_volume(interner: &Interner, pod: &str, message: &[u8]) -> Result<Option<ClaimVolume>, WireError> {

@@ -151,7 +151,7 @@ mod tests {
             (None, "running"),
         ] {
             let machine = machine().state(State::builder().set_name(name.clone()).build()).build();
-            let told = match state(&machine, "eu-west-1", &[Family::V4]) {
+            let reported = match state(&machine, "eu-west-1", &[Family::V4]) {
                 InstanceState::Running(instance) => {
                     assert_eq!(instance.provider_id, "aws:///eu-west-1b/i-1a");
                     assert_eq!((&*instance.instance_type, &*instance.zone), ("m5.large", "eu-west-1b"));
@@ -161,7 +161,7 @@ mod tests {
                 InstanceState::Gone => "gone",
                 InstanceState::Unknown(error) => panic!("{error}"),
             };
-            assert_eq!(told, expected, "{name:?}");
+            assert_eq!(reported, expected, "{name:?}");
         }
     }
 }

@@ -67,8 +67,8 @@ mod tests {
         let state = State { known, not_before: Some(now) };
         assert!(!state.is_worth_asking(&["eu-west-1a"].into(), now));
         assert!(state.is_worth_asking(&["eu-west-1a", "eu-west-1-lhr-1a"].into(), now));
-        let asked = State { not_before: Some(now + PAUSE), ..state };
-        assert!(!asked.is_worth_asking(&["eu-west-1-lhr-1a"].into(), now));
-        assert!(asked.is_worth_asking(&["eu-west-1-lhr-1a"].into(), now + PAUSE));
+        let paused = State { not_before: Some(now + PAUSE), ..state };
+        assert!(!paused.is_worth_asking(&["eu-west-1-lhr-1a"].into(), now));
+        assert!(paused.is_worth_asking(&["eu-west-1-lhr-1a"].into(), now + PAUSE));
     }
 }

@@ -1,8 +1,8 @@
 //! Network Load Balancers, in the steps of a reconcile.
 //!
 //! `spec` reads the Service's fields and annotations; `observed` reads from AWS; `model` builds the desired stack and
-//! the steps that lead to it, without IO; `apply` makes the calls. Each imports only those before it in this order, and
-//! `types`, `names`, `ownership` and `plan`, which all of them share.
+//! the steps that lead to it, without IO; `apply` makes the calls. Each imports only modules to its left in this list,
+//! and the shared ones: `types`, `names`, `ownership` and `plan`.
 
 mod apply;
 mod model;

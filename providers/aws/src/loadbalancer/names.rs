@@ -18,6 +18,8 @@ pub(crate) const CONTROLLER_CLUSTER: &str = "elbv2.k8s.aws/cluster";
 pub(crate) const CONTROLLER_RESOURCE: &str = "elbv2.k8s.aws/resource";
 /// The cluster whose load balancers share a security group; only this provider writes the tag.
 pub(crate) const BACKEND: &str = "kubernetes.io/load-balancer-backend";
+/// The load balancer may have an endpoint service; only this provider writes the tag.
+pub(crate) const ENDPOINT_SERVICE: &str = "kubernetes.io/endpoint-service";
 /// The Service, as `namespace/name` (Load Balancer Controller: tracking provider).
 pub(crate) const STACK: &str = "service.k8s.aws/stack";
 /// The part of the Service's stack that a resource is.

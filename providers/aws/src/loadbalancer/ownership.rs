@@ -7,10 +7,10 @@
 use providers::LoadBalancerId;
 
 use crate::loadbalancer::names::{
-    BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, Flavour, RESOURCE, SERVICE, STACK, UID,
+    BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, ENDPOINT_SERVICE, Flavour, RESOURCE, SERVICE, STACK, UID,
 };
 use crate::loadbalancer::types::Tags;
-use crate::tags::{ClusterTags, OWNED};
+use crate::tags::{ClusterTags, OWNED, SHARED};
 
 const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
 
@@ -146,6 +146,16 @@ pub(crate) fn is_own_creation(tags: &Tags, cluster: &ClusterTags, id: &LoadBalan
     owner.is_some_and(|owner| owner.uid.as_ref() == Some(&id.uid) && owner.may_be(id))
 }
 
+/// Returns whether the tags of a resource of a user allow this cluster's Services to use it.
+pub(crate) fn is_shared(tags: &Tags, cluster: &ClusterTags) -> bool {
+    !cluster.id.is_empty() && tags.get(&cluster.key()).is_some_and(|value| value == SHARED)
+}
+
+/// Returns whether a resource was made for a Service, of any cluster.
+pub(crate) fn is_of_a_service(tags: &Tags) -> bool {
+    [SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key))
+}
+
 /// Returns whether tags may be a part of the tags that a resource was created with. The others may become visible later.
 pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     let has = |key: &str| tags.contains_key(key);
@@ -161,7 +171,7 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
 
 /// Tag keys that decide about ownership, which a Service may not set by annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
-    let named = [SERVICE, UID, STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, BACKEND];
+    let named = [SERVICE, UID, STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, BACKEND, ENDPOINT_SERVICE];
     key.starts_with(CLUSTER_PREFIX) || named.contains(&key)
 }
 

@@ -2,7 +2,7 @@
 
 use providers::{EndpointTarget, LoadBalancerId, LoadBalancerSpec, NodeTarget, Port, Protocol, TargetPort, Targets};
 
-use crate::loadbalancer::observed::stack::{SeenBalancer, State};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, State};
 use crate::loadbalancer::observed::vpc::{Network, Subnet};
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::types::{AddressType, Scheme, Tags};
@@ -94,8 +94,8 @@ pub(crate) fn tags(pairs: &[(&str, &str)]) -> Tags {
 }
 
 /// An active load balancer as in a listing, with these tags.
-pub(crate) fn listed_balancer(name: &str, pairs: &[(&str, &str)]) -> SeenBalancer {
-    SeenBalancer {
+pub(crate) fn listed_balancer(name: &str, pairs: &[(&str, &str)]) -> ObservedBalancer {
+    ObservedBalancer {
         arn: format!("arn:loadbalancer/net/{name}"),
         name: name.into(),
         dns: String::new(),
@@ -110,5 +110,7 @@ pub(crate) fn listed_balancer(name: &str, pairs: &[(&str, &str)]) -> SeenBalance
         capacity: None,
         tags: tags(pairs),
         listeners: Vec::new(),
+        given: false,
+        taken: Default::default(),
     }
 }

@@ -92,7 +92,7 @@ pub(crate) const TRAFFIC_PORT: &str = "traffic-port";
 impl HealthCheck {
     /// Returns whether `seen` has all settings of this check.
     pub(crate) fn is_met_by(&self, seen: &Self) -> bool {
-        let met = |asked: &Option<String>, seen: &Option<String>| asked.is_none() || asked == seen;
+        let met = |requested: &Option<String>, seen: &Option<String>| requested.is_none() || requested == seen;
         self.protocol == seen.protocol
             && self.port == seen.port
             && met(&self.path, &seen.path)
@@ -171,7 +171,7 @@ impl Rule {
 
 /// A rule as read from EC2.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SeenRule {
+pub(crate) struct ObservedRule {
     pub id: String,
     pub rule: Rule,
 }

@@ -266,11 +266,11 @@ mod tests {
     #[test]
     fn full_table_error_has_a_fix_and_changed_table_is_read_again() {
         let full = CloudError::new(ErrorKind::Quota, "CreateRoute", "RouteLimitExceeded: 50 of 50");
-        let told = explained(full, "rtb-1");
-        assert_eq!(told.kind, ErrorKind::Quota);
+        let reported = explained(full, "rtb-1");
+        assert_eq!(reported.kind, ErrorKind::Quota);
         assert!(
-            told.message.starts_with("the route table rtb-1 is full (RouteLimitExceeded: 50 of 50): ask"),
-            "{told}"
+            reported.message.starts_with("the route table rtb-1 is full (RouteLimitExceeded: 50 of 50): ask"),
+            "{reported}"
         );
         let changed = CloudError::new(ErrorKind::NotFound, "ReplaceRoute", "InvalidRoute.NotFound: none");
         assert_eq!(explained(changed, "rtb-1").kind, ErrorKind::Conflict);

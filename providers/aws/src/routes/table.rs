@@ -165,8 +165,8 @@ mod tests {
             (route(A).gateway_id("vgw-1").origin(RouteOrigin::EnableVgwRoutePropagation), None),
             (types::Route::builder().destination_prefix_list_id("pl-1").gateway_id("vpce-1"), None),
         ] {
-            let told = format!("{route:?}");
-            assert_eq!(table("rtb-1", [route]).entries.get(&net(A)), expected.as_ref(), "{told}");
+            let reported = format!("{route:?}");
+            assert_eq!(table("rtb-1", [route]).entries.get(&net(A)), expected.as_ref(), "{reported}");
         }
     }
 

@@ -9,7 +9,7 @@ use providers::{
     Targets, async_trait,
 };
 
-use crate::fixture::make;
+use crate::fixture::start_mock;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
@@ -30,6 +30,8 @@ enum Defect {
     StopsAtFirstBadRoute,
     RemovesStaleRoutes,
     ReportsForeignAsDone,
+    TakesFailedReadsForAbsence,
+    AdoptsByName,
 }
 
 struct Defective {
@@ -76,12 +78,12 @@ impl Instances for DefectiveInstances {
             _ => {}
         }
         for state in &mut states {
-            let gone = match state {
+            let is_reported_gone = match state {
                 InstanceState::Unknown(_) => self.1 == Defect::ReportsErrorsAsGone,
                 InstanceState::Stopped => self.1 == Defect::ReportsStoppedAsGone,
                 _ => false,
             };
-            if gone {
+            if is_reported_gone {
                 *state = InstanceState::Gone;
             }
         }
@@ -142,6 +144,14 @@ impl LoadBalancers for DefectiveBalancers {
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        if self.1 == Defect::TakesFailedReadsForAbsence && !matches!(self.0.observe(id).await, Ok(Observed::Present(_)))
+        {
+            return Ok(Deletion::Gone);
+        }
+        if self.1 == Defect::AdoptsByName {
+            let foreign = LoadBalancerId { cluster: "neighbours".into(), ..id.clone() };
+            self.0.delete(&foreign).await?;
+        }
         if self.1 == Defect::DeletesByName {
             for owned in self.0.list_owned().await?.iter().filter(|owned| owned.id.name == id.name) {
                 self.0.delete(&owned.id).await?;
@@ -179,8 +189,8 @@ impl Routes for DefectiveRoutes {
             {
                 *route = now;
             }
-            let stopped = self.1 == Defect::StopsAtFirstBadRoute && results.iter().any(Result::is_err);
-            results.push(match stopped {
+            let is_skipped = self.1 == Defect::StopsAtFirstBadRoute && results.iter().any(Result::is_err);
+            results.push(match is_skipped {
                 true => Err(CloudError::new(ErrorKind::Transient, "SetRoute", "an earlier one failed")),
                 false => self.0.apply(&[change]).await.remove(0),
             });
@@ -217,15 +227,19 @@ fn each_defect_fails_its_case() {
         (Defect::WritesEachTime, "ensure_is_idempotent"),
         (Defect::StopsAtFirstBadRoute, "invalid_route_change_does_not_stop_the_others"),
         (Defect::RemovesStaleRoutes, "changed_route_is_not_removed"),
+        (Defect::ReportsErrorsAsGone, "failed_read_does_not_report_an_instance_as_gone"),
+        (Defect::TakesFailedReadsForAbsence, "failed_read_does_not_complete_a_deletion"),
+        (Defect::AdoptsByName, "foreign_load_balancer_of_the_same_name_is_kept"),
         (Defect::ReportsForeignAsDone, "foreign_route_is_not_changed"),
     ];
     for (defect, name) in table {
         let outcome = block_on(async {
-            let (inner, fixture) = make().await;
+            let (inner, fixture) = start_mock().await;
             let provider: Arc<dyn CloudProvider> = Arc::new(Defective { inner, defect });
             provider_conformance::run_case(name, &provider, &fixture).await
         });
-        let outcome = outcome.unwrap_or_else(|| panic!("{name} is none of {:?}", case_names().collect::<Vec<_>>()));
-        assert!(matches!(outcome.outcome, Outcome::Failed(_)), "{defect:?} is not found: {outcome}");
+        let outcome =
+            outcome.unwrap_or_else(|| panic!("there is no case {name} in {:?}", case_names().collect::<Vec<_>>()));
+        assert!(matches!(outcome.outcome, Outcome::Failed(_)), "{defect:?} is not detected: {outcome}");
     }
 }

@@ -46,8 +46,8 @@ async fn lost_response_leaves_the_created_resource() {
     balancers.ensure(&spec("other", "0"), &Targets::default()).await.expect("the fault is for another load balancer");
     let error = balancers.ensure(&spec("web", "1"), &Targets::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Transient);
-    let made = cloud.snapshot().balancers.into_iter().find(|balancer| balancer.id.name == "web").unwrap();
-    assert!(made.exists && made.listeners.is_empty() && made.phase == Phase::Incomplete, "{made:?}");
+    let created = cloud.snapshot().balancers.into_iter().find(|balancer| balancer.id.name == "web").unwrap();
+    assert!(created.exists && created.listeners.is_empty() && created.phase == Phase::Incomplete, "{created:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,12 +86,12 @@ async fn provisioning_and_deletion_take_the_configured_time() {
     let cloud = cloud(config);
     let balancers = cloud.provider(CLUSTER).load_balancers().unwrap();
     let spec = spec("web", "1");
-    let made = balancers.ensure(&spec, &Targets::default()).await.unwrap();
-    assert_eq!(made.progress, Progress::After(Duration::from_secs(60)));
-    assert!(made.status.ingress.is_empty());
+    let created = balancers.ensure(&spec, &Targets::default()).await.unwrap();
+    assert_eq!(created.progress, Progress::After(Duration::from_secs(60)));
+    assert!(created.status.ingress.is_empty());
     tokio::time::advance(Duration::from_secs(60)).await;
-    let made = balancers.ensure(&spec, &Targets::default()).await.unwrap();
-    assert_eq!((made.progress, made.status.ingress.len()), (Progress::Settled, 1));
+    let created = balancers.ensure(&spec, &Targets::default()).await.unwrap();
+    assert_eq!((created.progress, created.status.ingress.len()), (Progress::Settled, 1));
     let start = Instant::now();
     for minutes in [10, 7] {
         let deletion = balancers.delete(&spec.id).await.unwrap();
@@ -122,11 +122,11 @@ async fn quotas_apply_and_existing_resources_can_be_deleted() {
     let provider = cloud.provider(CLUSTER);
     let balancers = provider.load_balancers().unwrap();
     balancers.ensure(&spec("one", "1"), &Targets::default()).await.unwrap();
-    let two = spec("two", "2");
-    let error = balancers.ensure(&two, &Targets::default()).await.unwrap_err();
+    let second = spec("two", "2");
+    let error = balancers.ensure(&second, &Targets::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Quota);
     assert_eq!(balancers.list_owned().await.unwrap().len(), 2, "the allocated address is listed");
-    assert_eq!(balancers.delete(&two.id).await.unwrap(), Deletion::Gone);
+    assert_eq!(balancers.delete(&second.id).await.unwrap(), Deletion::Gone);
     assert_eq!(cloud.snapshot().balancers.len(), 1);
     let set = |third: u8| {
         RouteChange::Set(RouteSpec {

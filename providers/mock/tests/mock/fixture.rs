@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use provider_conformance::{Fixture, FixtureError};
+use provider_conformance::{Fixture, FixtureError, ReadFailure};
 use provider_mock::{Effect, Fault, InstanceConfig, MockCloud, MockConfig, Operation, PREFIX, Pattern};
 use providers::{
-    CloudProvider, InstanceRef, IpNet, LoadBalancerId, LoadBalancerSpec, Port, Protocol, TargetPort, async_trait,
+    CloudProvider, Deletion, InstanceRef, IpNet, LoadBalancerId, LoadBalancerSpec, Port, Protocol, TargetPort, Targets,
+    async_trait,
 };
 
 pub const CLUSTER: &str = "testers";
+
+/// Another cluster in the same cloud.
+const OTHER_CLUSTER: &str = "neighbours";
 
 pub fn cloud(config: MockConfig) -> MockCloud {
     MockCloud::new(config).expect("the configuration's faults can happen")
@@ -38,12 +42,17 @@ impl MockFixture {
     }
 }
 
+/// Returns the owner of the load balancer of the same name in another cluster.
+fn foreign(id: &LoadBalancerId) -> LoadBalancerId {
+    LoadBalancerId { cluster: OTHER_CLUSTER.into(), ..id.clone() }
+}
+
 fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).into())).collect()
 }
 
 /// Returns a mock whose load balancers take some time to be created and deleted, as in a real cloud.
-pub async fn make() -> (Arc<dyn CloudProvider>, MockFixture) {
+pub async fn start_mock() -> (Arc<dyn CloudProvider>, MockFixture) {
     let cloud = cloud(MockConfig { provisioning_millis: 5, deletion_millis: 5, ..MockConfig::default() });
     let provider = cloud.provider(CLUSTER);
     provider.initialize().await.expect("nothing to do");
@@ -94,6 +103,43 @@ impl Fixture for MockFixture {
 
     async fn lose_response(&self, nth: u64) -> Result<(), FixtureError> {
         self.arm(Fault::at(Pattern::Changes, nth, Effect::ResponseLost))
+    }
+
+    async fn fail_reads(&self, failure: ReadFailure) -> Result<(), FixtureError> {
+        let effect = match failure {
+            ReadFailure::Denied => Effect::Denied,
+            ReadFailure::Throttled => Effect::Throttle { after_millis: Some(10) },
+            ReadFailure::Outage => Effect::Transient,
+        };
+        self.arm(Fault::always(Pattern::Reads, effect))
+    }
+
+    async fn delay_visibility(&self, time: Duration) -> Result<(), FixtureError> {
+        let effect = Effect::Invisible { millis: time.as_millis() as u64 };
+        for operation in [Operation::AllocateAddress, Operation::CreateBalancer] {
+            self.arm(Fault::always(Pattern::One(operation), effect))?;
+        }
+        Ok(())
+    }
+
+    async fn create_foreign_load_balancer(&self, id: &LoadBalancerId) -> Result<(), FixtureError> {
+        let foreign = LoadBalancerSpec { id: foreign(id), ..spec(&id.name, &id.uid) };
+        let balancers = self.0.provider(OTHER_CLUSTER).load_balancers().expect("the mock has load balancers");
+        let ensured = balancers.ensure(&foreign, &Targets::default()).await;
+        ensured.map(|_| ()).map_err(|error| FixtureError::Failed(error.to_string()))
+    }
+
+    async fn has_foreign_load_balancer(&self, id: &LoadBalancerId) -> Result<bool, FixtureError> {
+        let balancers = self.0.snapshot().balancers;
+        Ok(balancers.iter().any(|balancer| balancer.id == foreign(id) && balancer.listeners.len() == 1))
+    }
+
+    async fn delete_foreign_load_balancer(&self, id: &LoadBalancerId) -> Result<(), FixtureError> {
+        let balancers = self.0.provider(OTHER_CLUSTER).load_balancers().expect("the mock has load balancers");
+        while !matches!(balancers.delete(&foreign(id)).await, Ok(Deletion::Gone)) {
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
 
     async fn restore(&self) -> Result<(), FixtureError> {

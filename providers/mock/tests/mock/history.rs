@@ -218,13 +218,13 @@ impl History {
 
     async fn check(&self) {
         let snapshot = self.cloud.snapshot();
-        let there: BTreeMap<_, _> = snapshot.balancers.iter().map(|balancer| (&balancer.id, balancer)).collect();
+        let existing: BTreeMap<_, _> = snapshot.balancers.iter().map(|balancer| (&balancer.id, balancer)).collect();
         let wanted: BTreeMap<_, _> =
             self.model.balancers.iter().filter_map(|(id, request)| Some((id, request.as_ref()?))).collect();
-        assert_eq!(there.len(), snapshot.balancers.len(), "a load balancer exists twice");
-        assert!(there.keys().eq(wanted.keys()), "these exist: {there:?}");
+        assert_eq!(existing.len(), snapshot.balancers.len(), "a load balancer exists twice");
+        assert!(existing.keys().eq(wanted.keys()), "these exist: {existing:?}");
         for (id, (spec, targets)) in wanted {
-            let balancer = there[id];
+            let balancer = existing[id];
             assert_eq!(balancer.phase, Phase::Active);
             assert_eq!(balancer.addresses.len(), 1);
             assert_eq!(balancer.internal, spec.annotations.contains_key("mock.cloud/scheme"));
@@ -235,9 +235,9 @@ impl History {
             assert!(ids.eq(balancer.targets.iter().map(|target| target.target.clone())), "{balancer:?}");
         }
         let addresses: BTreeSet<_> = snapshot.balancers.iter().flat_map(|balancer| &balancer.addresses).collect();
-        assert_eq!(addresses.len(), there.len(), "no address is shared");
+        assert_eq!(addresses.len(), existing.len(), "two load balancers have the same address");
         let owned = self.balancers().list_owned().await.expect("no faults");
-        assert!(owned.iter().map(|owned| &owned.id).eq(there.keys().copied()));
+        assert!(owned.iter().map(|owned| &owned.id).eq(existing.keys().copied()));
 
         let requested: Vec<_> = (0..NODES).map(|number| InstanceRef::named(format!("node-{number}"))).collect();
         let states = self.cloud.provider(CLUSTER).instances().expect("instances").describe(&requested).await;
@@ -256,8 +256,8 @@ impl History {
             .iter()
             .map(|(destination, id)| {
                 let target = id.as_ref().map(|id| {
-                    let there = self.model.instances.keys().any(|name| provider_id(name) == *id);
-                    if there { RouteTarget::Instance(id.clone()) } else { RouteTarget::Blackhole }
+                    let exists = self.model.instances.keys().any(|name| provider_id(name) == *id);
+                    if exists { RouteTarget::Instance(id.clone()) } else { RouteTarget::Blackhole }
                 });
                 (*destination, target)
             })

@@ -6,3 +6,4 @@ mod faults;
 mod fixture;
 mod history;
 mod http;
+mod remote;

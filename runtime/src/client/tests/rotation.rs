@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::metrics::Metrics;
 
 #[tokio::test]
 async fn rotated_authority_is_reloaded() {
@@ -21,6 +22,20 @@ async fn rotated_authority_is_reloaded() {
     })
     .await;
     until("the old connection is closed", async || bed.server.open.load(Ordering::SeqCst) == 1).await;
+    let metrics = Metrics::new();
+    metrics.rest_client(&clients.metrics);
+    until("the replacements are counted, of the own connections and of those of service accounts", async || {
+        let text = metrics.text();
+        [
+            "rest_client_transport_cache_entries 2",
+            "rest_client_transport_create_calls_total{result=\"miss\"} 4",
+            "rest_client_transport_cache_gc_calls_total{result=\"deleted\"} 2",
+            "rest_client_transport_ca_reload_total{result=\"success\",reason=\"updated\"} 2",
+        ]
+        .iter()
+        .all(|line| text.lines().any(|own| own == *line))
+    })
+    .await;
 }
 
 #[tokio::test]

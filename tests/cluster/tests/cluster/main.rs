@@ -67,6 +67,7 @@ fn main() -> std::process::ExitCode {
             volume_moves_once_when_the_manager_crashes_at_any_write, volume_moves_once_when_any_response_is_lost,
             stale_cache_or_second_leader_attaches_nothing_twice,
         },
+        storage::topology::{first_consumer_decides_on_the_zone_of_its_volume},
         workloads::pod_garbage_collector::{
             evicted_pods_are_deleted_first_when_too_many_are_finished, pods_of_a_deleted_node_are_deleted_after_a_delay,
             unbound_pod_is_deleted_also_after_a_crash,
@@ -108,7 +109,19 @@ fn main() -> std::process::ExitCode {
             stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes,
             node_is_deleted_only_when_its_instance_does_not_exist,
         },
-        cloud::service::{load_balancer_is_created_changed_and_deleted, endpoints_are_targets, nodes_get_their_routes},
+        cloud::failover::{standby_continues_over_the_same_cloud_after_the_leader_is_killed},
+        cloud::kubevirt::{
+            provider_with_listed_nodes_conforms, provider_with_a_selector_conforms,
+            tenants_node_and_service_follow_the_infrastructure,
+        },
+        cloud::kubevirt_changes::{
+            targets_are_changed_without_a_gap, service_of_the_other_provider_is_taken_over,
+            missing_namespace_deletes_no_node,
+        },
+        cloud::service::{
+            load_balancer_is_created_changed_and_deleted, endpoints_are_targets, nodes_get_their_routes,
+            annotations_of_the_provider_are_written_and_removed,
+        },
         process::connections::{
             pod_authenticates_by_its_account_also_after_a_rotation, token_file_of_a_kubeconfig_may_rotate,
             credential_plugin_is_called_again_before_its_token_expires, credential_plugin_provides_a_certificate,
@@ -128,12 +141,15 @@ fn main() -> std::process::ExitCode {
         devices::resource_claims::{
             claim_is_created_from_its_template_and_deleted_with_its_pod, shared_claim_is_deallocated_after_its_last_pod,
             claim_being_deleted_is_released_with_its_last_pod,
-            claim_for_extended_resources_is_deleted_with_the_end_of_its_pod, claim_of_another_owner_is_never_used,
+            claim_for_extended_resources_is_deleted_when_its_pod_finishes, claim_of_another_owner_is_never_used,
             missing_template_is_reported_until_it_exists, lost_response_leads_to_no_second_claim,
             consumers_with_hostile_names_are_dropped, each_of_many_pods_gets_one_claim_from_two_managers,
             administrative_access_needs_a_labelled_namespace,
         },
-        devices::group_claims::{claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_get_claims_only_with_the_gates},
+        devices::group_claims::{
+            claim_of_a_pod_group_is_shared_by_its_pods, pods_of_groups_get_claims_only_with_the_gates,
+            scheduler_allocates_the_claim_of_a_pod_group_whose_pods_are_evicted_together,
+        },
         devices::taint_eviction::{
             pods_that_do_not_tolerate_a_device_taint_are_evicted, eviction_delay_continues_after_a_restart,
             taint_rule_reports_planned_and_executed_evictions,
@@ -189,6 +205,9 @@ fn main() -> std::process::ExitCode {
             broken_api_group_is_reported_and_delays_no_other_group,
         },
         robustness::cluster_crashes::{crash_after_every_write},
+        robustness::gated_crashes::{
+            controllers_with_gates_finish_after_a_fault_at_any_write, migration_finishes_after_a_fault_at_any_write,
+        },
         api::storage_versions::{entries_of_stopped_api_servers_are_removed},
         api::policy_types::{warnings_equal_upstreams, each_failed_write_is_repeated},
         api::storage_migrations::{
@@ -209,8 +228,10 @@ fn main() -> std::process::ExitCode {
         },
         gates::counting::{
             resources_of_a_pod_itself_are_counted_in_quotas, observed_generation_of_an_autoscaler_is_written, autoscalers_of_the_same_pods_are_named,
-            autoscaler_scales_back_from_zero,
+            autoscaler_scales_back_from_zero, missing_class_of_a_pod_follows_its_resources,
         },
+        gates::clients::{uid_of_a_certificate_is_reviewed, uid_in_the_headers_of_a_front_proxy_is_reviewed},
+        gates::logging::{json_is_logged_with_its_gate, streams_are_split_with_their_gate},
         gates::http2::{connection_of_an_unknown_client_is_closed},
         gates::controllers::{
             controllers_and_pages_exist_with_their_gates, device_taint_rules_are_read,
@@ -228,7 +249,7 @@ fn main() -> std::process::ExitCode {
         },
         workloads::horizontal_pod_autoscaler::{
             kubectl_autoscale_scales_up_and_down, unmeasurable_target_is_reported,
-            target_of_any_kind_scales_to_zero_and_up_again,
+            target_of_any_kind_scales_to_zero_and_up_again, unusable_scales_are_reported_and_conflicts_repeated,
         },
         workloads::cronjob::{
             due_run_is_created_once, year_of_missed_runs_leads_to_one_run, crash_leads_to_no_second_run,
@@ -259,6 +280,7 @@ fn main() -> std::process::ExitCode {
             retained_volume_is_released_and_can_be_made_available_again, host_path_volume_is_deleted_with_its_directory,
             claim_is_lost_with_its_volume_and_recovers, external_provisioner_is_requested_and_its_volume_is_bound,
             stateful_pods_with_claims_start, recycled_volume_is_wiped_by_a_pod_and_available_again,
+            volume_is_wiped_after_a_recycler_pod_has_failed,
             csi_volumes_are_provisioned_and_deleted_across_a_crash,
         },
     ]
@@ -274,7 +296,7 @@ fn main() -> std::process::ExitCode {
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
         upstream::differential::{final_state_equals_upstreams},
         nodes::failure::{
-            failing_nodes_are_treated_as_by_upstream, lost_nodes_recover_under_the_other_manager,
+            failing_nodes_are_handled_as_by_upstream, lost_nodes_recover_under_the_other_manager,
             crash_after_a_sample_of_writes,
         },
         network::endpoints::{upstreams_slices_are_kept_after_a_takeover},

@@ -1,5 +1,5 @@
-//! An operator of the SDK on the real API server: children come, are repaired, follow what they depend on, and are
-//! cleaned up after.
+//! An operator of the SDK on the real API server: it creates children, repairs them, updates them after changes of
+//! their inputs, and deletes them at the end.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 
@@ -54,7 +54,7 @@ runtime::custom_resource! {
     namespaced "notes" in "example.com/v1"
 }
 
-async fn write_down(ctx: Context<Note>) -> Result<Outcome, Error> {
+async fn write_note(ctx: Context<Note>) -> Result<Outcome, Error> {
     let heading = ctx.look_up::<Secret>(&ObjectKey::new(ctx.namespace(), "heading"));
     let heading = heading.and_then(|secret| secret.data.clone()?.remove("text")).map(|bytes| bytes.0);
     let heading = String::from_utf8(heading.unwrap_or_default()).map_err(Error::other)?;
@@ -63,7 +63,7 @@ async fn write_down(ctx: Context<Note>) -> Result<Outcome, Error> {
     let metadata = ObjectMeta { name: Some(ctx.name().to_owned()), ..ObjectMeta::default() };
     let applied = ctx.apply(&ConfigMap { metadata, data: Some(data), ..ConfigMap::default() }).await?;
     if applied.metadata.uid.is_none() {
-        return Err(Error::other("the server answers with whole objects"));
+        return Err(Error::other("the response is not the whole object"));
     }
     if ctx.set_status(&NoteStatus { written: text }).await? {
         ctx.event(EventType::Normal, "Written", "the note is written");
@@ -71,13 +71,13 @@ async fn write_down(ctx: Context<Note>) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// Creates an object in the namespace, which proves to a test that this ran before the note was deleted.
+/// Deletes the children before the note is deleted.
 async fn archive(ctx: Context<Note>) -> Result<Outcome, Error> {
     for child in ctx.children::<ConfigMap>() {
         ctx.delete::<ConfigMap>(&child).await?;
     }
-    let gone = ctx.children::<ConfigMap>().is_empty();
-    Ok(if gone { Outcome::Done } else { Outcome::RequeueAfter(Duration::from_millis(50)) })
+    let is_deleted = ctx.children::<ConfigMap>().is_empty();
+    Ok(if is_deleted { Outcome::Done } else { Outcome::RequeueAfter(Duration::from_millis(50)) })
 }
 
 fn controller() -> Prepared {
@@ -88,7 +88,7 @@ fn controller() -> Prepared {
             _ => Vec::new(),
         })
         .finalizer(FINALIZER, archive)
-        .reconcile(write_down)
+        .reconcile(write_note)
 }
 
 #[tokio::test]
@@ -133,10 +133,10 @@ async fn notes_are_written_repaired_and_archived() -> Result<()> {
     // A child that is deleted or edited is restored.
     maps.delete("first", &DeleteParams::default()).await?;
     written("a").await?;
-    let edit = json!({"data": {"text": "graffiti", "other": "theirs"}});
+    let edit = json!({"data": {"text": "edited", "other": "theirs"}});
     maps.patch("first", &PatchParams::default(), &Patch::Merge(edit)).await?;
     let map = written("a").await?;
-    ensure!(map.data.is_some_and(|data| data["other"] == "theirs"), "what others own is left alone");
+    ensure!(map.data.is_some_and(|data| data["other"] == "theirs"), "fields of other owners are kept");
 
     notes.patch("first", &PatchParams::default(), &Patch::Merge(json!({"spec": {"text": "b"}}))).await?;
     written("b").await?;
@@ -146,20 +146,20 @@ async fn notes_are_written_repaired_and_archived() -> Result<()> {
     written("# b").await?;
 
     let events: Api<Event> = Api::default_namespaced(client.clone());
-    eventually("an event says so", || async {
+    eventually("an event is recorded", || async {
         let events = events.list(&ListParams::default()).await?.items;
         ensure!(events.iter().any(|event| event.reason.as_deref() == Some("Written")), "{events:?}");
         Ok(())
     })
     .await?;
 
-    // A foreign object of a child's name is left alone.
+    // An object of another owner with a child's name is not changed.
     let foreign = json!({"metadata": {"name": "second", "ownerReferences": [
         {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1", "controller": true},
     ]}});
     maps.create(&post, &serde_json::from_value(foreign)?).await?;
     notes.create(&post, &Note::new("second", spec)).await?;
-    eventually("it is refused", || async {
+    eventually("the reconcile fails", || async {
         ensure!(counts[0].1.failed.load(std::sync::atomic::Ordering::Relaxed) > 0);
         Ok(())
     })

@@ -1,5 +1,5 @@
-//! The HTTPS surface against the real API server, queried by real TLS clients: which clients have access to which
-//! paths.
+//! The HTTPS server of a manager against the real API server, queried by real TLS clients: which clients have access to
+//! which paths.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,7 +30,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::AsyncReadExt as _;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Served paths, and some that are not served.
+/// Paths that are served, and some that are not.
 const PATHS: &[&str] = &[
     "/healthz",
     "/healthz/ping",
@@ -59,7 +59,7 @@ const OPEN: &[&str] = &["/healthz", "/healthz?verbose", "/livez", "/readyz"];
 type Pair = (String, String);
 
 /// A function that changes the options.
-type Shape = fn(&mut ServeOptions);
+type Change = fn(&mut ServeOptions);
 
 /// The credentials of a client.
 #[derive(Clone, Default)]
@@ -96,7 +96,7 @@ struct TestServer {
 }
 
 impl TestServer {
-    async fn start(shape: impl FnOnce(&mut ServeOptions)) -> Result<Self> {
+    async fn start(change: impl FnOnce(&mut ServeOptions)) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut options = ServeOptions {
             bind_address: LOCAL,
@@ -107,7 +107,7 @@ impl TestServer {
             },
             ..ServeOptions::default()
         };
-        shape(&mut options);
+        change(&mut options);
         let verbosity = Arc::new(Mutex::new(String::new()));
         let set = verbosity.clone();
         let surface = ServedContent {
@@ -134,18 +134,24 @@ impl TestServer {
     }
 
     /// Sends a request with these credentials, over a new connection.
-    async fn ask(&self, shown: &Credentials, method: Method, path: &str, body: &'static str) -> Result<Response> {
+    async fn send(
+        &self,
+        credentials: &Credentials,
+        method: Method,
+        path: &str,
+        body: &'static str,
+    ) -> Result<Response> {
         let own = std::fs::read(self.folder.path().join("manager.crt"))?;
-        let tls = client_config(&own, shown)?;
+        let tls = client_config(&own, credentials)?;
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
-        let https = if shown.http1 { https.enable_http1().build() } else { https.enable_all_versions().build() };
+        let https = if credentials.http1 { https.enable_http1().build() } else { https.enable_all_versions().build() };
         let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build(https);
         let uri = format!("https://{}{path}", self.server.address());
         let mut request = Request::builder().method(method).uri(uri).body(Full::from(body))?;
-        if let Some(token) = &shown.token {
+        if let Some(token) = &credentials.token {
             request.headers_mut().insert(header::AUTHORIZATION, format!("Bearer {token}").parse()?);
         }
-        for (name, value) in &shown.headers {
+        for (name, value) in &credentials.headers {
             request.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let (head, body) = client.request(request).await?.into_parts();
@@ -153,19 +159,19 @@ impl TestServer {
         Ok(Response { status: head.status, headers: head.headers, body })
     }
 
-    async fn status(&self, shown: &Credentials, path: &str) -> Result<u16> {
-        Ok(self.ask(shown, Method::GET, path, "").await?.status.as_u16())
+    async fn status(&self, credentials: &Credentials, path: &str) -> Result<u16> {
+        Ok(self.send(credentials, Method::GET, path, "").await?.status.as_u16())
     }
 }
 
-fn client_config(server: &[u8], shown: &Credentials) -> Result<ClientConfig> {
+fn client_config(server: &[u8], credentials: &Credentials) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(server)?)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
-    Ok(match &shown.certificate {
+    Ok(match &credentials.certificate {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>()?;
@@ -195,7 +201,7 @@ fn raw_field(kubeconfig: &Path, field: &str) -> Option<String> {
 }
 
 /// Returns a client certificate, signed by an authority with the common name `ca` and this key.
-fn sign(ca: &str, key: KeyPair, common_name: &str, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
+fn sign(ca: &str, key: KeyPair, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
     let mut authority = CertificateParams::default();
     authority.distinguished_name = rcgen::DistinguishedName::new();
     authority.distinguished_name.push(DnType::CommonName, ca);
@@ -204,7 +210,7 @@ fn sign(ca: &str, key: KeyPair, common_name: &str, shape: impl FnOnce(&mut Certi
     params.distinguished_name.push(DnType::CommonName, common_name);
     params.distinguished_name.push(DnType::OrganizationName, "system:masters");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    shape(&mut params);
+    change(&mut params);
     let own = KeyPair::generate()?;
     Ok((params.signed_by(&own, &Issuer::new(authority, key))?.pem(), own.serialize_pem()))
 }
@@ -229,9 +235,9 @@ subjects:
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_open_what_they_should_and_nothing_else() -> Result<()> {
-    let plain = Options { kwok: false, scheduler: false, ..Options::default() };
-    let cluster = ControlPlane::start(plain).await?;
+async fn each_credential_gives_access_to_its_paths_only() -> Result<()> {
+    let options_without_nodes = Options { kwok: false, scheduler: false, ..Options::default() };
+    let cluster = ControlPlane::start(options_without_nodes).await?;
     cluster.kubectl_with_input(&["apply", "-f", "-"], SCRAPER)?;
     for account in ["scraper", "other"] {
         cluster.kubectl(&["create", "serviceaccount", account])?;
@@ -256,7 +262,7 @@ async fn credentials_open_what_they_should_and_nothing_else() -> Result<()> {
     let mut open = tokio::net::TcpStream::connect(address).await?;
     surface.server.stop().await;
     ensure!(begun.elapsed() < Duration::from_secs(3), "stopping took {:?}", begun.elapsed());
-    ensure!(matches!(open.read(&mut [0]).await, Ok(0) | Err(_)), "an open connection outlived the server");
+    ensure!(matches!(open.read(&mut [0]).await, Ok(0) | Err(_)), "a connection stayed open after the server stopped");
     ensure!(
         tokio::net::TcpStream::connect(address).await.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     );
@@ -274,17 +280,17 @@ async fn unauthenticated_clients_are_refused_everywhere(surface: &TestServer, cl
     let for_servers = sign("kubernetes", key_of(&ca)?, "kubernetes-admin", |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     })?;
-    let claims = Credentials {
+    let forged_headers = Credentials {
         headers: vec![("x-remote-user", "kubernetes-admin"), ("x-remote-group", "system:masters")],
         ..Credentials::default()
     };
     let wrong = Credentials::token("wrong");
     let http1 = Credentials { http1: true, ..Credentials::default() };
     // (client, status of a closed path, status of an open path)
-    for (who, shown, closed, open) in [
+    for (who, credentials, closed, open) in [
         ("anonymous", Credentials::default(), 403, 200),
         ("anonymous over HTTP/1.1", http1, 403, 200),
-        ("a client with headers of a proxy", claims, 403, 200),
+        ("a client with headers of a proxy", forged_headers, 403, 200),
         ("a wrong token", wrong, 401, 401),
         ("an expired certificate", Credentials::certificate(&expired), 401, 401),
         ("a foreign certificate", Credentials::certificate(&foreign), 401, 401),
@@ -292,23 +298,23 @@ async fn unauthenticated_clients_are_refused_everywhere(surface: &TestServer, cl
     ] {
         for path in PATHS {
             let wanted = if OPEN.contains(path) { open } else { closed };
-            let got = surface.status(&shown, path).await.with_context(|| format!("{who} at {path}"))?;
+            let got = surface.status(&credentials, path).await.with_context(|| format!("{who} at {path}"))?;
             ensure!(got == wanted, "{who} at {path}: {got} instead of {wanted}");
         }
         for method in [Method::PUT, Method::POST, Method::DELETE, Method::HEAD] {
-            let got = surface.ask(&shown, method.clone(), "/debug/flags/v", "9").await?.status;
+            let got = surface.send(&credentials, method.clone(), "/debug/flags/v", "9").await?.status;
             ensure!(got == closed, "{who}: {method} {got}");
         }
     }
     ensure!(surface.verbosity.lock().expect("no panic").is_empty(), "the verbosity was set");
 
-    let refused = surface.ask(&Credentials::default(), Method::GET, "/metrics", "").await?;
+    let refused = surface.send(&Credentials::default(), Method::GET, "/metrics", "").await?;
     let status: serde_json::Value = serde_json::from_str(&refused.body)?;
     ensure!(status["message"] == "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"", "{status}");
     ensure!(
         refused.headers["content-type"] == "application/json" && refused.headers["x-content-type-options"] == "nosniff"
     );
-    let refused = surface.ask(&Credentials::token("wrong"), Method::GET, "/metrics", "").await?;
+    let refused = surface.send(&Credentials::token("wrong"), Method::GET, "/metrics", "").await?;
     ensure!(serde_json::from_str::<serde_json::Value>(&refused.body)?["reason"] == "Unauthorized", "{}", refused.body);
     Ok(())
 }
@@ -320,14 +326,14 @@ async fn permitted_clients_have_access(
     scraper: &Credentials,
     other: &Credentials,
 ) -> Result<()> {
-    let metrics = surface.ask(scraper, Method::GET, "/metrics", "").await?;
+    let metrics = surface.send(scraper, Method::GET, "/metrics", "").await?;
     ensure!(metrics.status == 200 && metrics.body.contains("# TYPE process_cpu_seconds_total counter"));
     ensure!(metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8");
     ensure!(surface.status(scraper, "/%6detrics").await? == 200, "the decoded path is not the one that is authorized");
     for path in ["/configz", "/metrics/slis", "//metrics", "/debug/flags/v"] {
         ensure!(surface.status(scraper, path).await? == 403, "the scraper at {path}");
     }
-    let posted = surface.ask(scraper, Method::POST, "/metrics", "").await?;
+    let posted = surface.send(scraper, Method::POST, "/metrics", "").await?;
     ensure!(posted.status == 403, "the role permits more than get");
     ensure!(surface.status(other, "/metrics").await? == 403, "an account without a role has access");
     let foreign = sign("kubernetes", KeyPair::generate()?, "kubernetes-admin", |_| {})?;
@@ -337,7 +343,7 @@ async fn permitted_clients_have_access(
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "ann");
     })?;
-    let refused = surface.ask(&Credentials::certificate(&named), Method::GET, "/configz", "").await?;
+    let refused = surface.send(&Credentials::certificate(&named), Method::GET, "/configz", "").await?;
     ensure!(refused.status == 403 && refused.body.contains("User \\\"ann\\\" cannot get path"), "{}", refused.body);
     Ok(())
 }
@@ -374,32 +380,32 @@ async fn administrator_has_access_to_everything(surface: &TestServer, cluster: &
         let got = surface.status(&admin, path).await?;
         ensure!(got == wanted, "{path}: {got} instead of {wanted}");
     }
-    let get = |path: &'static str| surface.ask(&admin, Method::GET, path, "");
+    let get = |path: &'static str| surface.send(&admin, Method::GET, path, "");
     ensure!(get("/healthz").await?.body == "ok");
     ensure!(get("/readyz?verbose").await?.body == "[+]leaderElection ok\n[+]stores ok\nreadyz check passed\n");
     ensure!(get("/configz").await?.body == r#"{"example.config.k8s.io":{"answer":42}}"#);
     ensure!(get("/metrics/slis").await?.body.contains("kubernetes_healthcheck{name=\"stores\",type=\"readyz\"} 1"));
-    let head = surface.ask(&admin, Method::HEAD, "/metrics", "").await?;
+    let head = surface.send(&admin, Method::HEAD, "/metrics", "").await?;
     ensure!(head.status == 200 && head.body.is_empty());
-    let set = surface.ask(&admin, Method::PUT, "/debug/flags/v", "7").await?;
+    let set = surface.send(&admin, Method::PUT, "/debug/flags/v", "7").await?;
     ensure!(set.status == 200 && set.body == "successfully set klog.logging.verbosity to 7\n", "{}", set.body);
     ensure!(*surface.verbosity.lock().expect("no panic") == "7");
-    ensure!(surface.ask(&admin, Method::PUT, "/debug/flags/v", "loud").await?.status == 400);
+    ensure!(surface.send(&admin, Method::PUT, "/debug/flags/v", "loud").await?.status == 400);
     Ok(())
 }
 
 async fn lookups_may_fail_only_if_that_is_tolerated(cluster: &ControlPlane) -> Result<()> {
-    let nobody = cluster.kubeconfig(Identity::User { name: "nobody".into(), groups: Vec::new() })?;
+    let unknown_user = cluster.kubeconfig(Identity::User { name: "nobody".into(), groups: Vec::new() })?;
     let with = |tolerate: bool, skip: bool| {
         let authentication = AuthenticationOptions {
-            kubeconfig: Some(nobody.clone()),
+            kubeconfig: Some(unknown_user.clone()),
             tolerate_lookup_failure: tolerate,
             skip_lookup: skip,
             ..AuthenticationOptions::default()
         };
         TestServer::start(move |options| options.authentication = authentication)
     };
-    let refused = with(false, false).await.err().context("it must fail")?;
+    let refused = with(false, false).await.err().context("a failed lookup was tolerated")?;
     ensure!(matches!(refused.downcast_ref(), Some(ServeError::Lookup { .. })), "{refused}");
     let admin = Credentials::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (tolerate, skip) in [(true, false), (false, true)] {
@@ -420,10 +426,10 @@ async fn lookups_may_fail_only_if_that_is_tolerated(cluster: &ControlPlane) -> R
 #[tokio::test]
 async fn tokens_are_refused_without_an_api_server() -> Result<()> {
     let surface = TestServer::start(|_| {}).await?;
-    for shown in [Credentials::default(), Credentials::token("any")] {
+    for credentials in [Credentials::default(), Credentials::token("any")] {
         for path in PATHS {
             let wanted = if OPEN.contains(path) { 200 } else { 403 };
-            ensure!(surface.status(&shown, path).await? == wanted, "{path}");
+            ensure!(surface.status(&credentials, path).await? == wanted, "{path}");
         }
     }
     Ok(())
@@ -438,7 +444,7 @@ async fn taken_port_is_reported_with_its_flag() -> Result<()> {
             options.bind_address = bind_address;
             options.port = port;
         });
-        let message = refused.await.err().context("the port is taken")?.to_string();
+        let message = refused.await.err().context("the server started on a used port")?.to_string();
         ensure!(message.contains("--secure-port") && message.contains(&port.to_string()), "{message}");
     }
     Ok(())
@@ -446,7 +452,7 @@ async fn taken_port_is_reported_with_its_flag() -> Result<()> {
 
 #[tokio::test]
 async fn invalid_settings_are_reported_with_their_flag() -> Result<()> {
-    let cases: [(&str, Shape); 5] = [
+    let cases: [(&str, Change); 5] = [
         ("--tls-min-version", |options| options.tls.min_version = "TLS1.2".into()),
         ("--tls-cipher-suites", |options| options.tls.cipher_suites = vec!["NULL".into()]),
         ("--client-ca-file", |options| options.authentication.client_ca_file = Some("/no/such/file".into())),
@@ -456,8 +462,8 @@ async fn invalid_settings_are_reported_with_their_flag() -> Result<()> {
                 AuthorizationOptions { always_allow_paths: vec!["/a*b".into()], ..AuthorizationOptions::default() };
         }),
     ];
-    for (flag, shape) in cases {
-        let told = TestServer::start(shape).await.err().with_context(|| flag)?.to_string();
+    for (flag, change) in cases {
+        let told = TestServer::start(change).await.err().with_context(|| flag)?.to_string();
         ensure!(told.starts_with(flag), "{told}");
     }
     Ok(())
@@ -467,8 +473,8 @@ async fn invalid_settings_are_reported_with_their_flag() -> Result<()> {
 #[tokio::test]
 async fn panic_affects_one_response() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let asked = Arc::new(AtomicU32::new(0));
-    let count = asked.clone();
+    let calls = Arc::new(AtomicU32::new(0));
+    let count = calls.clone();
     let surface = ServedContent {
         health: Arc::new(Health::new(
             vec![Check::new("first", move || {
@@ -490,8 +496,8 @@ async fn panic_affects_one_response() -> Result<()> {
         ..ServeOptions::default()
     };
     let server = Server::start(options, surface).await?;
-    let surroundings = TestServer { server, folder, verbosity: Arc::default() };
-    ensure!(surroundings.status(&Credentials::default(), "/healthz").await? == 500);
-    ensure!(surroundings.status(&Credentials::default(), "/healthz").await? == 200);
+    let test_server = TestServer { server, folder, verbosity: Arc::default() };
+    ensure!(test_server.status(&Credentials::default(), "/healthz").await? == 500);
+    ensure!(test_server.status(&Credentials::default(), "/healthz").await? == 200);
     Ok(())
 }

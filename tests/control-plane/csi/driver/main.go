@@ -115,6 +115,13 @@ func (b *backend) remove(ctx context.Context, request *csi.DeleteVolumeRequest, 
 	return response, err
 }
 
+// place restricts a volume to the topology that was requested first, instead of the constant one of the mock.
+func place(request *csi.CreateVolumeRequest, volume *csi.Volume) {
+	if preferred := request.GetAccessibilityRequirements().GetPreferred(); len(preferred) > 0 {
+		volume.AccessibleTopology = preferred[:1]
+	}
+}
+
 func (b *backend) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	switch request := request.(type) {
 	case *csi.ControllerPublishVolumeRequest:
@@ -130,6 +137,7 @@ func (b *backend) intercept(ctx context.Context, request any, _ *grpc.UnaryServe
 	}
 	switch response := response.(type) {
 	case *csi.CreateVolumeResponse:
+		place(request.(*csi.CreateVolumeRequest), response.GetVolume())
 		log.Printf("create %s %d", response.GetVolume().GetVolumeId(), response.GetVolume().GetCapacityBytes())
 	case *csi.ControllerExpandVolumeResponse:
 		log.Printf("expand %s %d", request.(*csi.ControllerExpandVolumeRequest).VolumeId, response.CapacityBytes)

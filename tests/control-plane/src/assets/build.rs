@@ -21,7 +21,7 @@ const SOURCES: [&str; 7] = [
     LINKER_FLAGS,
 ];
 
-/// The inputs of the cloud manager's build, which few tests need: a change rebuilds nothing else.
+/// The inputs of the cloud manager's build. They are separate, because few tests need it: a change rebuilds only it.
 const CLOUD_SOURCES: [&str; 4] =
     [include_str!("../../go.mod"), include_str!("../../go.sum"), include_str!("../../cloud/main.go"), LINKER_FLAGS];
 
@@ -180,7 +180,7 @@ impl Part {
     }
 }
 
-/// Returns the name of a part's version.
+/// Returns the version of a part: a hash of its inputs, the name of its folder in the cache.
 pub(super) fn version(part: Part) -> String {
     let sources: &[&str] = match part {
         Part::Cloud => &CLOUD_SOURCES,

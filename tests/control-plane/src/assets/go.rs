@@ -1,5 +1,5 @@
-//! Building a program with Go: under a lock, in a folder of its own, and put into the cache by a rename, so that what is
-//! there is whole.
+//! Builds a program with Go: under a lock, in a separate folder, from which it is renamed into the cache, so that files
+//! in the cache are always complete.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 use crate::processes::last_lines;
 
-/// The linker's flags of every program of Kubernetes. Without a version the scheduler and kwok
-/// refuse the API server's.
+/// The linker's flags of every program of Kubernetes. They set the version: without one, the scheduler and kwok refuse
+/// the API server.
 pub const LINKER_FLAGS: &str = "-s -w \
     -X k8s.io/component-base/version.gitVersion=v1.37.0 \
     -X k8s.io/component-base/version.gitMajor=1 \
@@ -26,19 +26,19 @@ pub const LINKER_FLAGS: &str = "-s -w \
     -X k8s.io/component-base/version.buildDate=2026-08-26T00:00:00Z";
 
 /// Free bytes that a first build needs, most of them in Go's own caches.
-const SPACE: u64 = 6 << 30;
+const NEEDED_SPACE_BYTES: u64 = 6 << 30;
 
 /// The oldest version of Go that builds the programs: its first two numbers.
 const VERSION: (u32, u32) = (1, 26);
 
-const PROGRESS: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// One call of Go and the file that it leaves.
+/// One call of Go, and the file that it creates.
 #[derive(Clone, Debug)]
 pub struct Recipe<'a> {
     /// Its name in progress and errors.
     pub title: &'a str,
-    /// The file that Go makes.
+    /// The file that Go creates.
     pub binary: &'a str,
     /// The names that the binary has in the cache, besides its own.
     pub links: &'a [&'a str],
@@ -46,20 +46,20 @@ pub struct Recipe<'a> {
     pub module: PathBuf,
     /// The arguments of Go, which leave the binary in [`folder`].
     pub arguments: Vec<String>,
-    /// Whether it needs a C compiler.
+    /// It needs a C compiler.
     pub cgo: bool,
 }
 
-/// A hash (FNV-1a) of all that decides what is built, and for which machine.
+/// Returns a hash (FNV-1a) of all inputs of a build and of the platform.
 pub fn version(sources: &[&str]) -> String {
-    let machine = [std::env::consts::OS, std::env::consts::ARCH];
-    let bytes = sources.iter().chain(&machine).flat_map(|text| text.bytes().chain([0]));
+    let platform = [std::env::consts::OS, std::env::consts::ARCH];
+    let bytes = sources.iter().chain(&platform).flat_map(|text| text.bytes().chain([0]));
     let hash = bytes
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     format!("{hash:016x}")
 }
 
-/// The folder that a build works in; it is removed at its end.
+/// Returns the folder of a running build, which the build removes at its end.
 pub fn folder(cache: &Path) -> PathBuf {
     cache.join("building")
 }
@@ -67,7 +67,7 @@ pub fn folder(cache: &Path) -> PathBuf {
 /// Builds a program into the cache, unless another process has just done so.
 ///
 /// # Errors
-/// When Go is missing, fails, or the disk has too little space; the error says what to do.
+/// If Go is missing, fails, or the disk has too little space; the error contains the fix.
 pub fn build(recipe: &Recipe, cache: &Path) -> Result<()> {
     fs::create_dir_all(cache).with_context(|| format!("make the folder {}", cache.display()))?;
     let _lock = lock(&cache.join("lock"))?;
@@ -78,14 +78,14 @@ pub fn build(recipe: &Recipe, cache: &Path) -> Result<()> {
     if let Some(obstacle) = obstacle(&recipe.module) {
         bail!("{} cannot be built: {obstacle}", recipe.title);
     }
-    for place in [cache, &go_cache] {
-        let free = free_space(place)?;
-        if free < SPACE {
+    for folder_on_disk in [cache, &go_cache] {
+        let free = free_space(folder_on_disk)?;
+        if free < NEEDED_SPACE_BYTES {
             bail!(
                 "building {} needs {} GB of free disk space, and {} has {:.1}: free some, or set KCM_TEST_ASSETS and GOCACHE to another disk",
                 recipe.title,
-                SPACE >> 30,
-                place.display(),
+                NEEDED_SPACE_BYTES >> 30,
+                folder_on_disk.display(),
                 free as f64 / f64::from(1 << 30),
             );
         }
@@ -114,8 +114,8 @@ fn link(recipe: &Recipe, cache: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the lock that lasts as long as the file is open, even if the process
-/// is killed. Blocks while another process has it.
+/// Acquires a lock that is released when the file is closed, also if the process is killed. Blocks while another process
+/// has it.
 ///
 /// # Errors
 /// When the file cannot be made.
@@ -179,7 +179,7 @@ fn is_new_enough(version: &str) -> bool {
     }
 }
 
-/// Where Go keeps what it compiled, or the nearest folder above that exists.
+/// Returns the folder of Go's build cache, or its nearest existing parent.
 fn go_cache() -> Result<PathBuf> {
     let output = match Command::new("go").args(["env", "GOCACHE"]).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
@@ -188,16 +188,17 @@ fn go_cache() -> Result<PathBuf> {
         output => output.context("run go env GOCACHE")?,
     };
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    let there = path.ancestors().find(|path| path.is_dir());
-    Ok(there.unwrap_or(Path::new("/")).to_owned())
+    let existing = path.ancestors().find(|path| path.is_dir());
+    Ok(existing.unwrap_or(Path::new("/")).to_owned())
 }
 
-fn free_space(place: &Path) -> Result<u64> {
-    let disk = statvfs(place).with_context(|| format!("look for free disk space at {}", place.display()))?;
+fn free_space(folder_on_disk: &Path) -> Result<u64> {
+    let disk =
+        statvfs(folder_on_disk).with_context(|| format!("look for free disk space at {}", folder_on_disk.display()))?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Runs Go to its end, saying every few seconds how long it has taken.
+/// Runs Go and waits for it; prints the elapsed time every few seconds.
 fn run_go(recipe: &Recipe, folder: &Path) -> Result<()> {
     let log = folder.join("go.log");
     let output = File::create(&log).with_context(|| format!("open {}", log.display()))?;
@@ -215,13 +216,13 @@ fn run_go(recipe: &Recipe, folder: &Path) -> Result<()> {
     let title = recipe.title;
     eprintln!("control-plane: building {title} with Go (once; the first build takes some ten minutes)");
     let start = Instant::now();
-    let mut said = start;
+    let mut reported = start;
     let status = loop {
         if let Some(status) = go.try_wait().context("wait for go")? {
             break status;
         }
-        if said.elapsed() >= PROGRESS {
-            said = Instant::now();
+        if reported.elapsed() >= PROGRESS_INTERVAL {
+            reported = Instant::now();
             eprintln!("control-plane: building {title}: {} s", start.elapsed().as_secs());
         }
         sleep(Duration::from_millis(100));
@@ -238,13 +239,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_keeps_others_out_until_it_is_dropped() {
+    fn lock_excludes_others_until_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let attempt = || flock(File::create(&path).unwrap(), FlockOperation::NonBlockingLockExclusive);
-        let held = lock(&path).unwrap();
+        let first = lock(&path).unwrap();
         assert_eq!(attempt(), Err(Errno::WOULDBLOCK));
-        drop(held);
+        drop(first);
         assert_eq!(attempt(), Ok(()));
     }
 

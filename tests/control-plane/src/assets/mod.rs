@@ -1,12 +1,12 @@
 //! The control plane's programs: from `KUBEBUILDER_ASSETS`, the cache, or one build with Go.
 //!
 //! - `KUBEBUILDER_ASSETS` names a folder with `kube-apiserver`, `etcd` and
-//!   `kubectl` of Kubernetes 1.37, as envtest has it. What it lacks comes from
-//!   the next place.
+//!   `kubectl` of Kubernetes 1.37, as envtest has it. Missing programs come from
+//!   the cache.
 //! - The cache is `$KCM_TEST_ASSETS`, else `kcm-control-plane` in the user's
 //!   cache folder; in it is one folder for each version of the Go module.
-//! - The build takes some ten minutes the first time, and happens once: others
-//!   who need the same programs wait for it.
+//! - The build takes some ten minutes the first time, and happens once: other
+//!   processes that need the same programs wait for it.
 
 mod build;
 pub mod go;
@@ -192,10 +192,10 @@ fn cache(part: Part) -> Result<PathBuf> {
     Ok(cache_root()?.join(build::version(part)))
 }
 
-/// The folder of all programs that were built.
+/// Returns the folder of all programs that were built.
 ///
 /// # Errors
-/// When the environment names no place for it.
+/// If the environment names no folder for it.
 pub fn cache_root() -> Result<PathBuf> {
     let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty());
     let root = variable("KCM_TEST_ASSETS")

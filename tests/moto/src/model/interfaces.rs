@@ -1,5 +1,5 @@
-//! Network interfaces of load balancers: they carry its security groups, and outlive it for a while. A security group
-//! that an interface carries, or that a rule of another group references, cannot be deleted.
+//! Network interfaces of load balancers: they have its security groups, and exist for a while after its deletion. A
+//! security group of an interface, or one that a rule of another group references, cannot be deleted.
 //!
 //! Reference: Amazon EC2 API Reference, DeleteSecurityGroup (`DependencyViolation`); Amazon EC2 User Guide,
 //! "Requester-managed network interfaces", for the descriptions `ELB net/...` and `ELB ...`.
@@ -18,26 +18,26 @@ use crate::xml::Element;
 struct Interface {
     description: String,
     groups: Vec<String>,
-    /// Number of calls that still see it after its load balancer was deleted; `None`: the load balancer exists.
-    left: Option<u64>,
+    /// Number of calls until it is deleted, once its load balancer is; `None`: the load balancer exists.
+    remaining_calls: Option<u64>,
 }
 
-/// The interfaces of load balancers that are, or were, about to be deleted.
+/// The interfaces of load balancers whose deletion was requested.
 #[derive(Debug)]
 pub(super) struct Interfaces {
-    /// Number of calls that still see an interface after its load balancer was deleted.
+    /// Number of calls for which an interface exists after its load balancer was deleted.
     pub outlive: u64,
-    known: BTreeMap<String, Interface>,
+    by_load_balancer: BTreeMap<String, Interface>,
 }
 
 impl Default for Interfaces {
     fn default() -> Self {
-        Self { outlive: 2, known: BTreeMap::new() }
+        Self { outlive: 2, by_load_balancer: BTreeMap::new() }
     }
 }
 
 /// Returns the load balancer that a call deletes: its ARN, or the name of a Classic one.
-fn deleted(call: &Call) -> &str {
+fn deleted_balancer(call: &Call) -> &str {
     if call.is_classic() { call.value("LoadBalancerName") } else { call.value("LoadBalancerArn") }
 }
 
@@ -48,17 +48,17 @@ impl Interfaces {
             return;
         }
         let outlive = self.outlive;
-        if let Some(interface) = self.known.get_mut(deleted(call)) {
-            interface.left.get_or_insert(outlive);
+        if let Some(interface) = self.by_load_balancer.get_mut(deleted_balancer(call)) {
+            interface.remaining_calls.get_or_insert(outlive);
         }
     }
 
-    /// Returns whether an interface of a deleted load balancer carries a group; counts the call.
-    fn holds(&mut self, group: &str) -> bool {
-        let mut held = self.known.values_mut().filter(|one| one.groups.iter().any(|own| own == group));
-        held.any(|one| match &mut one.left {
-            Some(left) if *left > 0 => {
-                *left -= 1;
+    /// Returns whether an interface of a deleted load balancer has a group; counts the call.
+    fn is_in_use(&mut self, group: &str) -> bool {
+        let mut interfaces = self.by_load_balancer.values_mut().filter(|one| one.groups.iter().any(|own| own == group));
+        interfaces.any(|one| match &mut one.remaining_calls {
+            Some(remaining_calls) if *remaining_calls > 0 => {
+                *remaining_calls -= 1;
                 true
             }
             _ => false,
@@ -66,15 +66,22 @@ impl Interfaces {
     }
 
     /// Adds the interfaces of deleted load balancers to a list that is filtered by group.
-    pub(super) fn show(&mut self, call: &Call, answer: &mut Element) {
+    pub(super) fn add_to_list(&mut self, call: &Call, response: &mut Element) {
         if call.action() != "DescribeNetworkInterfaces" || call.value("Filter.1.Name") != "group-id" {
             return;
         }
-        let Some(members) = list_of(call.action()).and_then(|list| answer.at(list.path)) else { return };
-        let asked = call.values("Filter.1.Value", "");
-        for one in self.known.values_mut().filter(|one| one.groups.iter().any(|own| asked.contains(&own.as_str()))) {
-            let Some(left) = one.left.as_mut().filter(|left| **left > 0) else { continue };
-            *left -= 1;
+        let Some(members) = list_of(call.action()).and_then(|list| response.find_mut(list.path)) else { return };
+        let requested = call.values("Filter.1.Value", "");
+        for one in self
+            .by_load_balancer
+            .values_mut()
+            .filter(|one| one.groups.iter().any(|own| requested.contains(&own.as_str())))
+        {
+            let Some(remaining_calls) = one.remaining_calls.as_mut().filter(|remaining_calls| **remaining_calls > 0)
+            else {
+                continue;
+            };
+            *remaining_calls -= 1;
             let mut item = Element { name: "item".into(), ..Element::default() };
             item.children.push(Element::leaf("networkInterfaceId", "eni-0123456789abcdef0"));
             item.children.push(Element::leaf("description", &one.description));
@@ -85,8 +92,8 @@ impl Interfaces {
 
 impl Model {
     /// Records the security groups of a load balancer that is about to be deleted.
-    pub(super) async fn note_interfaces(&self, call: &Call) -> Result<()> {
-        let id = deleted(call);
+    pub(super) async fn record_interfaces(&self, call: &Call) -> Result<()> {
+        let id = deleted_balancer(call);
         let (service, parameter, list, groups) = match call.is_classic() {
             true => {
                 (Service::Classic, "LoadBalancerNames.member.1", "LoadBalancerDescriptions", "SecurityGroups/member")
@@ -98,8 +105,8 @@ impl Model {
         if let Some(balancer) = found.first() {
             let name = id.split_once(":loadbalancer/").map_or(id, |(_, name)| name);
             let groups = balancer.texts(groups).into_iter().map(str::to_owned).collect();
-            let interface = Interface { description: format!("ELB {name}"), groups, left: None };
-            self.state().interfaces.known.insert(id.to_owned(), interface);
+            let interface = Interface { description: format!("ELB {name}"), groups, remaining_calls: None };
+            self.state().interfaces.by_load_balancer.insert(id.to_owned(), interface);
         }
         Ok(())
     }
@@ -116,7 +123,7 @@ impl Model {
                 }
             }
         }
-        if self.state().interfaces.holds(group) {
+        if self.state().interfaces.is_in_use(group) {
             return Ok(refusal("a network interface".into()));
         }
         for rule in self.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &[], "securityGroupRuleSet").await? {
@@ -135,21 +142,21 @@ mod tests {
     #[test]
     fn interface_outlives_its_load_balancer_for_a_while() {
         let mut interfaces = Interfaces::default();
-        let one = Interface { description: "ELB net/a/1".into(), groups: vec!["sg-1".into()], left: None };
-        interfaces.known.insert("arn:1".into(), one);
-        assert!(!interfaces.holds("sg-1"), "the load balancer itself holds it");
+        let one = Interface { description: "ELB net/a/1".into(), groups: vec!["sg-1".into()], remaining_calls: None };
+        interfaces.by_load_balancer.insert("arn:1".into(), one);
+        assert!(!interfaces.is_in_use("sg-1"), "the load balancer exists");
         interfaces.deleted(&Call::of("DeleteLoadBalancer", &[("LoadBalancerArn", "arn:1")]));
         let listed = |interfaces: &mut Interfaces, group: &str| {
-            let asked = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", group)];
-            let mut answer = Element::parse("<r><networkInterfaceSet/></r>").unwrap();
-            interfaces.show(&Call::of("DescribeNetworkInterfaces", &asked), &mut answer);
-            answer.texts("networkInterfaceSet/item/description").join(",")
+            let requested = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", group)];
+            let mut response = Element::parse("<r><networkInterfaceSet/></r>").unwrap();
+            interfaces.add_to_list(&Call::of("DescribeNetworkInterfaces", &requested), &mut response);
+            response.texts("networkInterfaceSet/item/description").join(",")
         };
         assert_eq!(listed(&mut interfaces, "sg-2"), "");
         assert_eq!(listed(&mut interfaces, "sg-1"), "ELB net/a/1");
-        assert!(interfaces.holds("sg-1") && !interfaces.holds("sg-1"));
+        assert!(interfaces.is_in_use("sg-1") && !interfaces.is_in_use("sg-1"));
         // Deletion is idempotent.
         interfaces.deleted(&Call::of("DeleteLoadBalancer", &[("LoadBalancerArn", "arn:1")]));
-        assert!(!interfaces.holds("sg-1"));
+        assert!(!interfaces.is_in_use("sg-1"));
     }
 }

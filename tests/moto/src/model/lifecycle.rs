@@ -1,7 +1,7 @@
 //! The states of load balancers: provisioning takes minutes, and the setup can fail.
 //!
 //! Reference: Elastic Load Balancing API Reference, LoadBalancerState: `provisioning`, `active`, `active_impaired`,
-//! `failed`. moto calls each load balancer active.
+//! `failed`. In moto each load balancer is active.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::xml::Element;
 /// The state of a load balancer that is not active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// For this many more listings.
+    /// For this number of further listings.
     Provisioning(u64),
     Failed,
 }
@@ -19,9 +19,9 @@ enum State {
 /// The load balancers that are not active.
 #[derive(Debug, Default)]
 pub(super) struct Lifecycle {
-    /// Listings in which a load balancer that is created is being provisioned.
+    /// Number of listings in which a new load balancer is being provisioned.
     provisioning: u64,
-    /// Number of the next load balancers that fail.
+    /// Number of further load balancers whose setup fails.
     pub failing: u64,
     states: BTreeMap<String, State>,
 }
@@ -36,8 +36,8 @@ impl Lifecycle {
     }
 
     /// Records a created load balancer, and sets its state. Returns whether the response changed.
-    pub(super) fn created(&mut self, action: &str, answer: &mut Element) -> bool {
-        let Some(one) = answer.at("CreateLoadBalancerResult/LoadBalancers/member") else { return false };
+    pub(super) fn created(&mut self, action: &str, response: &mut Element) -> bool {
+        let Some(one) = response.find_mut("CreateLoadBalancerResult/LoadBalancers/member") else { return false };
         if action != "CreateLoadBalancer" {
             return false;
         }
@@ -53,13 +53,13 @@ impl Lifecycle {
     }
 
     /// Sets the states of listed load balancers.
-    pub(super) fn show(&mut self, action: &str, answer: &mut Element) {
+    pub(super) fn set_listed_states(&mut self, action: &str, response: &mut Element) {
         let Some(list) = list_of(action).filter(|_| action == "DescribeLoadBalancers") else { return };
-        for member in answer.at(list.path).into_iter().flat_map(|members| &mut members.children) {
+        for member in response.find_mut(list.path).into_iter().flat_map(|members| &mut members.children) {
             match self.states.get_mut(member.text(list.id)) {
                 Some(State::Failed) => set(member, "failed"),
-                Some(State::Provisioning(left)) if *left > 0 => {
-                    *left -= 1;
+                Some(State::Provisioning(remaining)) if *remaining > 0 => {
+                    *remaining -= 1;
                     set(member, "provisioning");
                 }
                 _ => {}
@@ -69,7 +69,7 @@ impl Lifecycle {
 }
 
 fn set(balancer: &mut Element, state: &str) {
-    if let Some(code) = balancer.at("State/Code") {
+    if let Some(code) = balancer.find_mut("State/Code") {
         state.clone_into(&mut code.text);
     }
 }
@@ -78,22 +78,22 @@ fn set(balancer: &mut Element, state: &str) {
 mod tests {
     use super::*;
 
-    fn answer(action: &str) -> Element {
+    fn response(action: &str) -> Element {
         let one = "<member><LoadBalancerArn>arn:1</LoadBalancerArn><State><Code>active</Code></State></member>";
         let text = format!("<r><{action}Result><LoadBalancers>{one}</LoadBalancers></{action}Result></r>");
         Element::parse(&text).unwrap()
     }
 
     fn listed(lifecycle: &mut Lifecycle) -> String {
-        let mut answer = answer("DescribeLoadBalancers");
-        lifecycle.show("DescribeLoadBalancers", &mut answer);
-        answer.text("DescribeLoadBalancersResult/LoadBalancers/member/State/Code").to_owned()
+        let mut response = response("DescribeLoadBalancers");
+        lifecycle.set_listed_states("DescribeLoadBalancers", &mut response);
+        response.text("DescribeLoadBalancersResult/LoadBalancers/member/State/Code").to_owned()
     }
 
     #[test]
     fn load_balancer_is_provisioned_before_it_is_active() {
         let mut lifecycle = Lifecycle { provisioning: 2, ..Lifecycle::default() };
-        assert!(lifecycle.created("CreateLoadBalancer", &mut answer("CreateLoadBalancer")));
+        assert!(lifecycle.created("CreateLoadBalancer", &mut response("CreateLoadBalancer")));
         let states = [(); 3].map(|()| listed(&mut lifecycle));
         assert_eq!(states, ["provisioning", "provisioning", "active"]);
     }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn failed_load_balancer_stays_failed() {
         let mut lifecycle = Lifecycle { failing: 1, ..Lifecycle::default() };
-        assert!(lifecycle.created("CreateLoadBalancer", &mut answer("CreateLoadBalancer")));
+        assert!(lifecycle.created("CreateLoadBalancer", &mut response("CreateLoadBalancer")));
         assert_eq!([(); 2].map(|()| listed(&mut lifecycle)), ["failed", "failed"]);
         assert_eq!(lifecycle.failing, 0);
     }

@@ -1,8 +1,10 @@
-//! Behaviour of AWS that moto lacks: names, time and limits. Each rule is in its own file, with its reference.
+//! Behaviour of AWS that moto lacks: idempotent creation, delays and limits. Each rule is in its own file, with its
+//! reference.
 //!
 //! Names, interfaces, quotas and the sizes of pages are always as in AWS. Late visibility and slow or failed load
 //! balancers are switched on by tests.
 
+mod endpoint_services;
 mod interfaces;
 mod lifecycle;
 mod names;
@@ -70,6 +72,8 @@ struct State {
     pages: Pages,
     quotas: Quotas,
     visibility: Visibility,
+    /// Consumers are connected to endpoint services.
+    consumers: bool,
 }
 
 impl Model {
@@ -87,20 +91,25 @@ impl Model {
         self.state().visibility.set(reads);
     }
 
-    /// Load balancers that are created from now on are being provisioned in this number of listings. With 0 all are
-    /// active, except failed ones.
+    /// Keeps new load balancers in the state provisioning for this number of listings. With 0 all are active, except
+    /// failed ones.
     pub(crate) fn provision(&self, listings: u64) {
         self.state().lifecycle.provision(listings);
     }
 
-    /// Lets AWS fail to set up this number of the next load balancers.
+    /// Makes the setup of the next load balancers fail, this number of times.
     pub(crate) fn fail_setup(&self, count: u64) {
         self.state().lifecycle.failing = count;
     }
 
-    /// Lets network interfaces outlive their load balancer for this number of calls that see them.
+    /// Keeps the network interfaces of a deleted load balancer for this number of calls that read them.
     pub(crate) fn keep_interfaces(&self, calls: u64) {
         self.state().interfaces.outlive = calls;
+    }
+
+    /// Sets whether consumers are connected to all endpoint services.
+    pub(crate) fn connect_consumers(&self, connected: bool) {
+        self.state().consumers = connected;
     }
 
     /// Sets a quota of the account.
@@ -110,7 +119,7 @@ impl Model {
 
     /// Limits the members of a page.
     pub(crate) fn limit_pages(&self, members: usize) {
-        self.state().pages.most = members;
+        self.state().pages.max = members;
     }
 
     /// Returns the error of AWS if a rule refuses the call.
@@ -118,8 +127,8 @@ impl Model {
         match call.action() {
             "DeleteSecurityGroup" => self.group_in_use(call).await,
             "DeleteLoadBalancer" => {
-                self.note_interfaces(call).await?;
-                Ok(None)
+                self.record_interfaces(call).await?;
+                self.serves_endpoints(call).await
             }
             _ => self.over_quota(call).await,
         }
@@ -128,27 +137,27 @@ impl Model {
     /// Changes a read before it is sent to moto.
     pub(crate) fn prepare(&self, call: &mut Call) {
         let mut state = self.state();
-        state.visibility.hide_named(call);
+        state.visibility.replace_hidden(call);
         state.pages.prepare(call);
     }
 
     /// Converts moto's response to that of AWS.
-    pub(crate) fn rewrite(&self, call: &Call, answer: String) -> String {
+    pub(crate) fn rewrite(&self, call: &Call, response: String) -> String {
         let action = call.action();
         let lists = list_of(action).is_some() && !call.is_classic();
-        let Some(mut root) = (lists || is_change(action)).then(|| Element::parse(&answer).ok()).flatten() else {
-            return answer;
+        let Some(mut root) = (lists || is_change(action)).then(|| Element::parse(&response).ok()).flatten() else {
+            return response;
         };
         let mut state = self.state();
         if is_change(action) {
             state.visibility.created(&root);
             state.interfaces.deleted(call);
-            return if state.lifecycle.created(action, &mut root) { root.write() } else { answer };
+            return if state.lifecycle.created(action, &mut root) { root.write() } else { response };
         }
         state.visibility.filter(action, &mut root);
-        state.lifecycle.show(action, &mut root);
-        state.interfaces.show(call, &mut root);
-        state.pages.cut(call, &mut root);
+        state.lifecycle.set_listed_states(action, &mut root);
+        state.interfaces.add_to_list(call, &mut root);
+        state.pages.select_page(call, &mut root);
         root.write()
     }
 }

@@ -1,6 +1,6 @@
-//! Idempotent creation: for the name and the settings of an existing resource AWS returns that one, whatever its owner
-//! and tags; for other settings it returns an error. moto creates a second load balancer and a second listener, and
-//! refuses each second target group.
+//! Idempotent creation: for the name and the settings of an existing resource AWS returns that one, regardless of its
+//! owner and tags; for other settings it returns an error. moto creates a second load balancer and a second listener,
+//! and refuses each second target group.
 //!
 //! Reference: Elastic Load Balancing API Reference, CreateLoadBalancer, CreateTargetGroup and CreateListener.
 
@@ -22,8 +22,8 @@ pub(crate) enum Existing {
 }
 
 /// Converts the response of a read to that of a creation.
-fn created(read: &str, answer: &str, action: &str) -> Existing {
-    Existing::Same(answer.replace(read, action))
+fn created(read: &str, response: &str, action: &str) -> Existing {
+    Existing::Same(response.replace(read, action))
 }
 
 fn other(code: &'static str, what: &str) -> Existing {
@@ -43,6 +43,7 @@ impl Model {
             "CreateLoadBalancer" => self.existing_balancer(call).await,
             "CreateTargetGroup" => self.existing_group(call).await,
             "CreateListener" => self.existing_listener(call).await,
+            "DeleteVpcEndpointServiceConfigurations" => Ok(self.connected(call)),
             _ => Ok(Existing::Nothing),
         }
     }
@@ -50,15 +51,15 @@ impl Model {
     async fn existing_balancer(&self, call: &Call) -> Result<Existing> {
         const READ: &str = "DescribeLoadBalancers";
         let named = [("Names.member.1", call.value("Name"))];
-        let Ok(answer) = self.aws.call(Service::Elb, READ, &named).await else { return Ok(Existing::Nothing) };
-        let root = Element::parse(&answer)?;
+        let Ok(response) = self.aws.call(Service::Elb, READ, &named).await else { return Ok(Existing::Nothing) };
+        let root = Element::parse(&response)?;
         let found = root.all("DescribeLoadBalancersResult/LoadBalancers/member");
         let Some(one) = found.first() else { return Ok(Existing::Nothing) };
         let given = [call.values("SubnetMappings.member.", "SubnetId"), call.values("Subnets.member.", "")].concat();
         let same = sorted(one.texts("AvailabilityZones/member/SubnetId")) == sorted(given)
             && one.text("Scheme") == call.value("Scheme");
         Ok(if same {
-            created(READ, &answer, "CreateLoadBalancer")
+            created(READ, &response, "CreateLoadBalancer")
         } else {
             other("DuplicateLoadBalancerName", "load balancer")
         })
@@ -67,13 +68,13 @@ impl Model {
     async fn existing_group(&self, call: &Call) -> Result<Existing> {
         const READ: &str = "DescribeTargetGroups";
         let named = [("Names.member.1", call.value("Name"))];
-        let Ok(answer) = self.aws.call(Service::Elb, READ, &named).await else { return Ok(Existing::Nothing) };
-        let root = Element::parse(&answer)?;
+        let Ok(response) = self.aws.call(Service::Elb, READ, &named).await else { return Ok(Existing::Nothing) };
+        let root = Element::parse(&response)?;
         let found = root.all("DescribeTargetGroupsResult/TargetGroups/member");
         let Some(one) = found.first() else { return Ok(Existing::Nothing) };
         let same = ["Protocol", "Port", "VpcId", "TargetType"].iter().all(|key| one.text(key) == call.value(key));
         Ok(if same {
-            created(READ, &answer, "CreateTargetGroup")
+            created(READ, &response, "CreateTargetGroup")
         } else {
             other("DuplicateTargetGroupName", "target group")
         })
@@ -87,11 +88,11 @@ impl Model {
             return Ok(Existing::Nothing);
         };
         let forwards = sorted(one.texts("DefaultActions/member/ForwardConfig/TargetGroups/member/TargetGroupArn"));
-        let asked = sorted(call.values("DefaultActions.member.1.", "TargetGroupArn"));
-        if one.text("Protocol") != call.value("Protocol") || forwards != asked {
+        let requested = sorted(call.values("DefaultActions.member.1.", "TargetGroupArn"));
+        if one.text("Protocol") != call.value("Protocol") || forwards != requested {
             return Ok(other("DuplicateListener", "listener"));
         }
-        let answer = self.aws.call(Service::Elb, READ, &[("ListenerArns.member.1", one.text("ListenerArn"))]).await?;
-        Ok(created(READ, &answer, "CreateListener"))
+        let response = self.aws.call(Service::Elb, READ, &[("ListenerArns.member.1", one.text("ListenerArn"))]).await?;
+        Ok(created(READ, &response, "CreateListener"))
     }
 }

@@ -20,12 +20,12 @@ const PARAMETERS: [&str; 4] = ["PageSize", "Marker", "MaxResults", "NextToken"];
 #[derive(Debug)]
 pub(super) struct Pages {
     /// Maximum number of members on a page, at most that of AWS.
-    pub most: usize,
+    pub max: usize,
 }
 
 impl Default for Pages {
     fn default() -> Self {
-        Self { most: usize::MAX }
+        Self { max: usize::MAX }
     }
 }
 
@@ -41,26 +41,26 @@ impl Pages {
     }
 
     /// Cuts the requested page out of a list of everything.
-    pub(super) fn cut(&self, asked: &Call, answer: &mut Element) {
-        let Some(list) = list_of(asked.action()).filter(|list| list.action != UNPAGED) else { return };
+    pub(super) fn select_page(&self, requested: &Call, response: &mut Element) {
+        let Some(list) = list_of(requested.action()).filter(|list| list.action != UNPAGED) else { return };
         // Without MaxResults EC2 returns everything.
-        let (size, marker, next, above) = match (asked.is_ec2(), asked.value("MaxResults").parse::<usize>()) {
+        let (size, marker, next, parent) = match (requested.is_ec2(), requested.value("MaxResults").parse::<usize>()) {
             (true, Err(_)) => return,
             (true, Ok(size)) => (size.min(EC2), "NextToken", "nextToken", ""),
             (false, _) => {
-                let above = list.path.split('/').next().unwrap_or_default();
-                (asked.value("PageSize").parse().unwrap_or(ELB).min(ELB), "Marker", "NextMarker", above)
+                let parent = list.path.split('/').next().unwrap_or_default();
+                (requested.value("PageSize").parse().unwrap_or(ELB).min(ELB), "Marker", "NextMarker", parent)
             }
         };
-        let (size, after) = (size.min(self.most), asked.value(marker));
-        let Some(members) = answer.at(list.path) else { return };
-        let place = members.children.iter().position(|member| member.text(list.id) == after);
+        let (size, last_read) = (size.min(self.max), requested.value(marker));
+        let Some(members) = response.find_mut(list.path) else { return };
+        let place = members.children.iter().position(|member| member.text(list.id) == last_read);
         let first = place.map_or(0, |place| place + 1);
         members.children.drain(..first);
         let more = members.children.len() > size;
         members.children.truncate(size);
         let last = members.children.last().map(|member| member.text(list.id).to_owned()).unwrap_or_default();
-        let place = if above.is_empty() { Some(answer) } else { answer.at(above) };
+        let place = if parent.is_empty() { Some(response) } else { response.find_mut(parent) };
         if let Some(place) = place {
             place.children.retain(|child| child.name != next);
             if more {
@@ -76,19 +76,19 @@ mod tests {
 
     #[test]
     fn pages_hold_every_member_once() {
-        let pages = Pages { most: 2 };
+        let pages = Pages { max: 2 };
         let members: String = (1..=5).map(|id| format!("<item><groupId>sg-{id}</groupId></item>")).collect();
         let (mut all, mut token, mut count) = (Vec::new(), String::new(), 0);
         loop {
-            let mut answer =
+            let mut response =
                 Element::parse(&format!("<r><securityGroupInfo>{members}</securityGroupInfo></r>")).unwrap();
-            let asked = [("Version", "2016-11-15"), ("MaxResults", "1000"), ("NextToken", &*token)];
-            let mut call = Call::of("DescribeSecurityGroups", &asked);
-            pages.cut(&call, &mut answer);
+            let requested = [("Version", "2016-11-15"), ("MaxResults", "1000"), ("NextToken", &*token)];
+            let mut call = Call::of("DescribeSecurityGroups", &requested);
+            pages.select_page(&call, &mut response);
             pages.prepare(&mut call);
-            assert_eq!(call.value("NextToken"), "", "moto is asked for everything");
-            all.extend(answer.texts("securityGroupInfo/item/groupId").into_iter().map(str::to_owned));
-            token = answer.text("nextToken").to_owned();
+            assert_eq!(call.value("NextToken"), "", "moto returns everything");
+            all.extend(response.texts("securityGroupInfo/item/groupId").into_iter().map(str::to_owned));
+            token = response.text("nextToken").to_owned();
             count += 1;
             if token.is_empty() {
                 break;

@@ -31,7 +31,7 @@ pub enum Quota {
 }
 
 impl Quota {
-    fn default_of(self) -> usize {
+    fn default_limit(self) -> usize {
         match self {
             Self::LoadBalancers | Self::Listeners => 50,
             Self::TargetGroups => 3000,
@@ -68,7 +68,7 @@ impl Quotas {
     }
 
     fn most(&self, quota: Quota) -> usize {
-        self.0.get(&quota).copied().unwrap_or_else(|| quota.default_of())
+        self.0.get(&quota).copied().unwrap_or_else(|| quota.default_limit())
     }
 }
 
@@ -127,22 +127,22 @@ impl Model {
             Quota::TargetGroups => count("DescribeTargetGroups", &[], "TargetGroups").await + 1,
             Quota::Listeners => count("DescribeListeners", &of("LoadBalancerArn"), "Listeners").await + 1,
             Quota::Certificates => {
-                let has = count("DescribeListenerCertificates", &of("ListenerArn"), "Certificates").await;
-                has.saturating_sub(1) + call.values("Certificates.member.", "Arn").len()
+                let existing = count("DescribeListenerCertificates", &of("ListenerArn"), "Certificates").await;
+                existing.saturating_sub(1) + call.values("Certificates.member.", "Arn").len()
             }
             Quota::Targets => {
                 let (action, of) = ("DescribeTargetHealth", of("TargetGroupArn"));
-                let has = self.aws.list(Service::Elb, action, &of, "TargetHealthDescriptions").await;
+                let existing = self.aws.list(Service::Elb, action, &of, "TargetHealthDescriptions").await;
                 let target = |one: &Element| (one.text("Target/Id").to_owned(), one.text("Target/Port").to_owned());
                 let mut all = named_targets(call);
-                all.extend(has.unwrap_or_default().iter().map(target));
+                all.extend(existing.unwrap_or_default().iter().map(target));
                 all.len()
             }
             Quota::Rules => {
                 let of = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", call.value("GroupId"))];
-                let has =
+                let existing =
                     self.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &of, "securityGroupRuleSet").await?;
-                has.iter().filter(|rule| rule.text("isEgress") == "false").count() + added_rules(call)
+                existing.iter().filter(|rule| rule.text("isEgress") == "false").count() + added_rules(call)
             }
         })
     }

@@ -28,7 +28,7 @@ pub(super) struct Visibility {
 }
 
 impl Visibility {
-    /// Sets the delay.
+    /// Sets the delay in reads; with 0 everything is visible.
     pub(super) fn set(&mut self, delay: u64) {
         self.delay = delay;
         if delay == 0 {
@@ -38,9 +38,9 @@ impl Visibility {
     }
 
     /// Records the resources that a response reports as created.
-    pub(super) fn created(&mut self, answer: &Element) {
-        let Some((_, path)) = CREATED.iter().find(|(name, _)| *name == answer.name) else { return };
-        let id = answer.text(path);
+    pub(super) fn created(&mut self, response: &Element) {
+        let Some((_, path)) = CREATED.iter().find(|(name, _)| *name == response.name) else { return };
+        let id = response.text(path);
         if self.delay > 0 && !id.is_empty() && !self.untagged.contains_key(id) {
             self.hidden.insert(id.to_owned(), self.delay);
             self.untagged.insert(id.to_owned(), self.delay);
@@ -48,25 +48,25 @@ impl Visibility {
     }
 
     /// Replaces hidden ids in a call by ids that do not exist: in each read, and in changes of EC2.
-    pub(super) fn hide_named(&mut self, call: &mut Call) {
+    pub(super) fn replace_hidden(&mut self, call: &mut Call) {
         if is_change(call.action()) && !call.is_ec2() {
             return;
         }
         for (_, value) in &mut call.pairs {
-            if let Some(left) = self.hidden.get_mut(value.as_str()).filter(|left| **left > 0) {
-                *left -= 1;
+            if let Some(remaining) = self.hidden.get_mut(value.as_str()).filter(|remaining| **remaining > 0) {
+                *remaining -= 1;
                 value.push('0');
             }
         }
     }
 
     /// Removes hidden members, and tags that are not visible yet, from a list.
-    pub(super) fn filter(&mut self, action: &str, answer: &mut Element) {
+    pub(super) fn filter(&mut self, action: &str, response: &mut Element) {
         let Some(list) = list_of(action) else { return };
-        let Some(members) = answer.at(list.path) else { return };
+        let Some(members) = response.find_mut(list.path) else { return };
         members.children.retain(|member| match self.hidden.get_mut(member.text(list.id)) {
-            Some(left) if *left > 0 => {
-                *left -= 1;
+            Some(remaining) if *remaining > 0 => {
+                *remaining -= 1;
                 false
             }
             _ => true,
@@ -77,10 +77,13 @@ impl Visibility {
             _ => return,
         };
         for member in &mut members.children {
-            let Some(left) = self.untagged.get_mut(member.text(list.id)).filter(|left| **left > 0) else { continue };
-            *left -= 1;
-            let all = *left > 0;
-            if let Some(tags) = member.at(tags) {
+            let Some(remaining) = self.untagged.get_mut(member.text(list.id)).filter(|remaining| **remaining > 0)
+            else {
+                continue;
+            };
+            *remaining -= 1;
+            let all = *remaining > 0;
+            if let Some(tags) = member.find_mut(tags) {
                 tags.children.truncate(if all { 0 } else { tags.children.len() / 2 });
             }
         }
@@ -97,9 +100,10 @@ mod tests {
 
     fn delayed(reads: u64) -> Visibility {
         let mut visibility = Visibility { delay: reads, ..Visibility::default() };
-        let made = "<member><TargetGroupArn>arn:1</TargetGroupArn></member>";
-        let made = format!("<CreateTargetGroupResult><TargetGroups>{made}</TargetGroups></CreateTargetGroupResult>");
-        visibility.created(&parse(&format!("<CreateTargetGroupResponse>{made}</CreateTargetGroupResponse>")));
+        let result = "<member><TargetGroupArn>arn:1</TargetGroupArn></member>";
+        let result =
+            format!("<CreateTargetGroupResult><TargetGroups>{result}</TargetGroups></CreateTargetGroupResult>");
+        visibility.created(&parse(&format!("<CreateTargetGroupResponse>{result}</CreateTargetGroupResponse>")));
         visibility
     }
 
@@ -111,9 +115,9 @@ mod tests {
         let list =
             format!("<DescribeTargetGroupsResult><TargetGroups>{members}</TargetGroups></DescribeTargetGroupsResult>");
         let mut listed = || {
-            let mut answer = parse(&format!("<r>{list}</r>"));
-            visibility.filter("DescribeTargetGroups", &mut answer);
-            answer.all("DescribeTargetGroupsResult/TargetGroups/member").len()
+            let mut response = parse(&format!("<r>{list}</r>"));
+            visibility.filter("DescribeTargetGroups", &mut response);
+            response.all("DescribeTargetGroupsResult/TargetGroups/member").len()
         };
         assert_eq!([listed(), listed(), listed()], [1, 1, 2]);
     }
@@ -123,7 +127,7 @@ mod tests {
         let mut visibility = delayed(1);
         let mut named = || {
             let mut call = Call::of("DescribeTargetHealth", &[("TargetGroupArn", "arn:1")]);
-            visibility.hide_named(&mut call);
+            visibility.replace_hidden(&mut call);
             call.value("TargetGroupArn").to_owned()
         };
         assert_eq!([named(), named()], ["arn:10", "arn:1"]);
@@ -137,9 +141,9 @@ mod tests {
         let list = format!("<DescribeTagsResult><TagDescriptions>{one}</TagDescriptions></DescribeTagsResult>");
         visibility.hidden.clear();
         let mut tags = || {
-            let mut answer = parse(&format!("<r>{list}</r>"));
-            visibility.filter("DescribeTags", &mut answer);
-            answer.all("DescribeTagsResult/TagDescriptions/member/Tags/member").len()
+            let mut response = parse(&format!("<r>{list}</r>"));
+            visibility.filter("DescribeTags", &mut response);
+            response.all("DescribeTagsResult/TagDescriptions/member/Tags/member").len()
         };
         assert_eq!([tags(), tags(), tags()], [0, 1, 2]);
     }

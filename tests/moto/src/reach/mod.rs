@@ -2,7 +2,7 @@
 
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
@@ -22,11 +22,11 @@ const CUTTING: [&str; 6] = [
     "ModifyTargetGroup",
 ];
 
-/// Whether each registered target is reached.
+/// The registered targets; true: reached by their load balancer.
 pub(crate) type Snapshot = BTreeMap<Key, bool>;
 
 /// The checks of one account.
-pub(crate) struct Watch {
+pub(crate) struct Reachability {
     aws: Aws,
     /// The last read, with the number of changes before it.
     world: tokio::sync::Mutex<Option<(u64, Arc<World>)>>,
@@ -38,9 +38,11 @@ struct State {
     /// The reason for which nothing is checked, if there is one.
     ignored: Option<String>,
     gaps: Vec<String>,
+    /// Beginnings of names of load balancers whose targets are opened by their users.
+    opened: BTreeSet<String>,
 }
 
-impl Watch {
+impl Reachability {
     pub(crate) fn new(aws: Aws) -> Self {
         Self { aws, world: tokio::sync::Mutex::default(), state: Mutex::default() }
     }
@@ -51,11 +53,23 @@ impl Watch {
 
     /// Stops all checks, and drops their results.
     pub(crate) fn ignore(&self, reason: &str) {
-        *self.state() = State { ignored: Some(reason.to_owned()), gaps: Vec::new() };
+        *self.state() = State { ignored: Some(reason.to_owned()), ..State::default() };
+    }
+
+    /// Sets the load balancers whose targets are opened by their users, by the beginnings of their names: they are reached.
+    pub(crate) fn set_opened(&self, names: BTreeSet<String>) {
+        self.state().opened = names;
+    }
+
+    /// Returns whether a target is reached, because of rules or because a user opened it.
+    fn reaches(&self, world: &World, (group, id, port): (&str, &str, &str)) -> bool {
+        let name = world.user(group).and_then(|arn| arn.split_once(":loadbalancer/")?.1.split('/').nth(1));
+        let opened = |name: &str| self.state().opened.iter().any(|opened| name.starts_with(opened));
+        name.is_some_and(opened) || world.reaches(group, id, port)
     }
 
     /// Returns whether targets are checked.
-    pub(crate) fn is_on(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.state().ignored.is_none()
     }
 
@@ -77,12 +91,24 @@ impl Watch {
 
     /// Reads the targets and whether they are reached; with a DNS name only those of the load balancer that has it.
     pub(crate) async fn snapshot(&self, dns: Option<&str>) -> Result<Snapshot> {
-        snapshot(&self.aws, &*self.world().await?, dns).await
+        let (mut found, world) = (Snapshot::new(), self.world().await?);
+        for arn in world.used_groups(dns) {
+            let health = [("TargetGroupArn", &*arn)];
+            let described =
+                self.aws.list(Service::Elb, "DescribeTargetHealth", &health, "TargetHealthDescriptions").await;
+            // A target group that was deleted since then has no targets.
+            for one in described.unwrap_or_default().iter().filter(|one| one.text("TargetHealth/State") != "draining") {
+                let (id, port) = (one.text("Target/Id").to_owned(), one.text("Target/Port").to_owned());
+                let reached = self.reaches(&world, (&arn, &id, &port));
+                found.insert((arn.clone(), id, port), reached);
+            }
+        }
+        Ok(found)
     }
 
     /// Returns the state before a change, if the change can cut targets off.
     pub(crate) async fn before(&self, action: &str) -> Result<Option<Snapshot>> {
-        match CUTTING.contains(&action) && self.is_on() {
+        match CUTTING.contains(&action) && self.is_enabled() {
             true => self.snapshot(None).await.map(Some),
             false => Ok(None),
         }
@@ -90,38 +116,38 @@ impl Watch {
 
     /// Records the targets that a change cut off.
     pub(crate) async fn after(&self, action: &str, before: &Snapshot) -> Result<()> {
-        let lost = world::gaps(before, &self.snapshot(None).await?);
+        let cut_off = world::gaps(before, &self.snapshot(None).await?);
         let mut state = self.state();
         if state.ignored.is_none() {
-            state.gaps.extend(lost.into_iter().map(|(_, id, port)| format!("{action} cuts off {id}:{port}")));
+            state.gaps.extend(cut_off.into_iter().map(|(_, id, port)| format!("{action} cuts off {id}:{port}")));
         }
         Ok(())
     }
 
     /// Returns a response about the health of a target group's targets, in which unreached targets are unhealthy.
-    pub(crate) async fn health(&self, group: &str, answer: String) -> Result<String> {
-        if !self.is_on() {
-            return Ok(answer);
+    pub(crate) async fn health(&self, group: &str, response: String) -> Result<String> {
+        if !self.is_enabled() {
+            return Ok(response);
         }
         let world = self.world().await?;
-        let (ids, ports) = (xml::texts(&answer, "Id"), xml::texts(&answer, "Port"));
-        let unreached = ids.iter().zip(&ports).filter(|(id, port)| !world.reaches(group, id, port));
-        Ok(unreached.fold(answer.clone(), |answer, (id, port)| xml::unreached(&answer, id, port)))
+        let (ids, ports) = (xml::texts(&response, "Id"), xml::texts(&response, "Port"));
+        let unreached = ids.iter().zip(&ports).filter(|(id, port)| !self.reaches(&world, (group, id, port)));
+        Ok(unreached.fold(response.clone(), |response, (id, port)| xml::unreached(&response, id, port)))
     }
 }
 
 tokio::task_local! {
     /// The accounts of the test that runs in this task.
-    static ACCOUNTS: Mutex<Vec<(Arc<Watch>, Arc<Server>)>>;
+    static ACCOUNTS: Mutex<Vec<(Arc<Reachability>, Arc<Server>)>>;
 }
 
 /// Adds an account to those that are checked at the end of the test. Outside a test nothing is checked.
-pub(crate) fn add_account(watch: Arc<Watch>, server: Arc<Server>) {
+pub(crate) fn add_account(reachability: Arc<Reachability>, server: Arc<Server>) {
     let added = ACCOUNTS.try_with(|accounts| {
-        accounts.lock().unwrap_or_else(PoisonError::into_inner).push((watch.clone(), server));
+        accounts.lock().unwrap_or_else(PoisonError::into_inner).push((reachability.clone(), server));
     });
     if added.is_err() {
-        watch.ignore("there is no test");
+        reachability.ignore("there is no test");
     }
 }
 
@@ -135,10 +161,12 @@ pub async fn checked(test: impl Future<Output = Result<()>>) -> Result<()> {
         let result = test.await;
         let accounts =
             ACCOUNTS.with(|accounts| std::mem::take(&mut *accounts.lock().unwrap_or_else(PoisonError::into_inner)));
-        for (watch, _server) in accounts.iter().filter(|(watch, _)| watch.is_on() && result.is_ok()) {
-            let gaps = watch.gaps();
+        for (reachability, _server) in
+            accounts.iter().filter(|(reachability, _)| reachability.is_enabled() && result.is_ok())
+        {
+            let gaps = reachability.gaps();
             ensure!(gaps.is_empty(), "targets were cut off: {gaps:?}");
-            let unreached = names_of_unreached(watch.snapshot(None).await?);
+            let unreached = names_of_unreached(reachability.snapshot(None).await?);
             ensure!(unreached.is_empty(), "targets are not reachable at the end: {unreached:?}");
         }
         result
@@ -150,19 +178,4 @@ pub async fn checked(test: impl Future<Output = Result<()>>) -> Result<()> {
 pub(crate) fn names_of_unreached(snapshot: Snapshot) -> Vec<String> {
     let unreached = snapshot.into_iter().filter(|(_, reached)| !reached);
     unreached.map(|((_, id, port), _)| format!("{id}:{port}")).collect()
-}
-
-async fn snapshot(aws: &Aws, world: &World, dns: Option<&str>) -> Result<Snapshot> {
-    let mut found = Snapshot::new();
-    for arn in world.used_groups(dns) {
-        let health = [("TargetGroupArn", &*arn)];
-        let described = aws.list(Service::Elb, "DescribeTargetHealth", &health, "TargetHealthDescriptions").await;
-        // A target group that was deleted since then has no targets.
-        for one in described.unwrap_or_default().iter().filter(|one| one.text("TargetHealth/State") != "draining") {
-            let (id, port) = (one.text("Target/Id").to_owned(), one.text("Target/Port").to_owned());
-            let reached = world.reaches(&arn, &id, &port);
-            found.insert((arn.clone(), id, port), reached);
-        }
-    }
-    Ok(found)
 }

@@ -36,17 +36,8 @@ struct Source {
 }
 
 impl Rule {
-    fn lets_in(&self, source: &Source, protocol: &str, port: i32) -> bool {
-        let fits = self.protocol == "-1" || (self.protocol == protocol && (self.from..=self.to).contains(&port));
-        let named = source.groups.contains(&self.group);
-        let ranged = !source.subnets.is_empty() && source.subnets.iter().all(|subnet| covers(&self.range, subnet));
-        fits && (named || ranged)
-    }
-
-    /// Returns whether it allows some clients: without security groups of the load balancer their addresses decide.
-    fn lets_in_clients(&self, protocol: &str, port: i32) -> bool {
-        let fits = self.protocol == "-1" || (self.protocol == protocol && (self.from..=self.to).contains(&port));
-        fits && !self.range.is_empty()
+    fn fits(&self, protocol: &str, port: i32) -> bool {
+        self.protocol == "-1" || (self.protocol == protocol && (self.from..=self.to).contains(&port))
     }
 }
 
@@ -59,19 +50,26 @@ fn parse(range: &str) -> Option<(u32, u32)> {
 
 /// Returns whether all addresses of the second range are in the first.
 fn covers(outer: &str, inner: &str) -> bool {
-    let (Some((outer, wide)), Some((inner, narrow))) = (parse(outer), parse(inner)) else { return false };
-    wide <= narrow && inner & wide == outer
+    let (Some((outer, outer_mask)), Some((inner, inner_mask))) = (parse(outer), parse(inner)) else { return false };
+    outer_mask <= inner_mask && inner & outer_mask == outer
 }
 
-/// Returns whether rules allow all packets of a target group: traffic, each a protocol and a port, and probes at a
-/// port.
+/// Returns whether rules allow packets of a load balancer: from one of its security groups, or from all of its subnets.
+fn let_in(rules: &[Rule], source: &Source, protocol: &str, port: i32) -> bool {
+    let fitting = || rules.iter().filter(|rule| rule.fits(protocol, port));
+    let ranged = |subnet: &String| fitting().any(|rule| covers(&rule.range, subnet));
+    fitting().any(|rule| source.groups.contains(&rule.group))
+        || (!source.subnets.is_empty() && source.subnets.iter().all(ranged))
+}
+
+/// Returns whether rules allow all packets of a target group: traffic, as pairs of protocol and port, and health checks
+/// at `probe`. Without security groups of the load balancer, the addresses of clients decide: some have to be allowed.
 fn reaches(rules: &[Rule], source: &Source, traffic: &[(&str, i32)], probe: i32) -> bool {
-    let bare = source.groups.is_empty();
-    let open = |protocol: &str, port: i32| {
-        rules.iter().any(|rule| rule.lets_in(source, protocol, port) || bare && rule.lets_in_clients(protocol, port))
+    let clients = |protocol: &str, port: i32| {
+        source.groups.is_empty() && rules.iter().any(|rule| rule.fits(protocol, port) && !rule.range.is_empty())
     };
-    traffic.iter().all(|(protocol, port)| open(protocol, *port))
-        && rules.iter().any(|rule| rule.lets_in(source, "tcp", probe))
+    traffic.iter().all(|(protocol, port)| let_in(rules, source, protocol, *port) || clients(protocol, *port))
+        && let_in(rules, source, "tcp", probe)
 }
 
 /// Returns the transports of a target group's protocol.
@@ -87,7 +85,7 @@ fn transports(protocol: &str) -> &'static [&'static str] {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Group {
     /// The ARN of the load balancer.
-    user: String,
+    balancer_arn: String,
     protocol: String,
     probe_port: String,
 }
@@ -125,10 +123,10 @@ impl World {
             world.sources.insert(arn, source);
         }
         for group in aws.list(Service::Elb, "DescribeTargetGroups", &[], "TargetGroups").await? {
-            if let Some(user) = group.texts("LoadBalancerArns/member").first() {
+            if let Some(balancer_arn) = group.texts("LoadBalancerArns/member").first() {
                 let (protocol, probe_port) =
                     (group.text("Protocol").to_owned(), group.text("HealthCheckPort").to_owned());
-                let used = Group { user: (*user).to_owned(), protocol, probe_port };
+                let used = Group { balancer_arn: (*balancer_arn).to_owned(), protocol, probe_port };
                 world.groups.insert(group.text("TargetGroupArn").to_owned(), used);
             }
         }
@@ -156,15 +154,21 @@ impl World {
     /// Returns the target groups in use; with a DNS name only those of the load balancer that has it.
     pub fn used_groups(&self, dns: Option<&str>) -> Vec<String> {
         let wanted = dns.map(|dns| self.names.get(&dns.to_ascii_lowercase()));
-        let used = self.groups.iter().filter(|(_, group)| wanted.is_none_or(|wanted| wanted == Some(&group.user)));
+        let used =
+            self.groups.iter().filter(|(_, group)| wanted.is_none_or(|wanted| wanted == Some(&group.balancer_arn)));
         used.map(|(arn, _)| arn.clone()).collect()
+    }
+
+    /// Returns the ARN of the load balancer that uses a target group.
+    pub fn user(&self, group: &str) -> Option<&str> {
+        self.groups.get(group).map(|group| group.user.as_str())
     }
 
     /// Returns whether a load balancer reaches a target. A target counts as reached if its group is not in use or no
     /// network interface has its address.
     pub fn reaches(&self, group: &str, id: &str, port: &str) -> bool {
         let (Some(group), Some(groups)) = (self.groups.get(group), self.interfaces.get(id)) else { return true };
-        let Some(source) = self.sources.get(&group.user) else { return true };
+        let Some(source) = self.sources.get(&group.balancer_arn) else { return true };
         let number: i32 = port.parse().unwrap_or_default();
         let traffic: Vec<(&str, i32)> =
             transports(&group.protocol).iter().map(|transport| (*transport, number)).collect();
@@ -207,23 +211,28 @@ mod tests {
     }
 
     #[test]
-    fn target_is_reached_when_traffic_and_probes_are_let_in() {
+    fn target_is_reached_when_rules_allow_traffic_and_probes() {
         let carried = Source { groups: ["sg-lb".to_owned()].into(), subnets: vec!["10.0.16.0/20".into()] };
-        let bare = Source { groups: BTreeSet::new(), ..carried.clone() };
+        let has_no_groups = Source { groups: BTreeSet::new(), ..carried.clone() };
         let traffic = [("udp", 30_053)];
         let both = [rule("udp", (30_000, 32_767), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
         let subnets = [rule("-1", (-1, -1), "", "10.0.0.0/16")];
         let clients =
             [rule("udp", (30_053, 30_053), "", "192.0.2.0/24"), rule("tcp", (10_256, 10_256), "", "10.0.0.0/16")];
         let grouped = Source { subnets: Vec::new(), ..carried.clone() };
+        let wide = Source { subnets: vec!["10.0.16.0/20".into(), "10.0.32.0/20".into()], ..bare.clone() };
+        let each = [clients[0].clone(), rule("tcp", (10_256, 10_256), "", "10.0.16.0/20")];
+        let all = [&each[..], &[rule("tcp", (10_256, 10_256), "", "10.0.32.0/20")]].concat();
         for (name, rules, source, expected) in [
             ("both ports", &both[..], &carried, true),
             ("no rule for probes", &both[..1], &carried, false),
             ("no rule for traffic", &both[1..], &carried, false),
-            ("a load balancer without groups", &both[..], &bare, false),
-            ("its subnets", &subnets[..], &bare, true),
-            ("clients and its subnets", &clients[..], &bare, true),
-            ("clients only", &clients[..1], &bare, false),
+            ("a load balancer without groups", &both[..], &has_no_groups, false),
+            ("its subnets", &subnets[..], &has_no_groups, true),
+            ("clients and its subnets", &clients[..], &has_no_groups, true),
+            ("clients only", &clients[..1], &has_no_groups, false),
+            ("one of two subnets", &each, &wide, false),
+            ("a rule for each subnet", &all, &wide, true),
             ("clients, though the load balancer has groups", &clients[..], &grouped, false),
             ("no rules", &[], &carried, false),
         ] {
@@ -232,10 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn world_knows_the_targets_of_one_load_balancer() {
-        let group = |user: &str| Group { user: user.into(), protocol: "TCP".into(), probe_port: "10256".into() };
+    fn world_is_limited_to_the_load_balancer_of_a_dns_name() {
+        let group = |balancer_arn: &str| Group {
+            balancer_arn: balancer_arn.into(),
+            protocol: "TCP".into(),
+            probe_port: "10256".into(),
+        };
         let source = Source { groups: ["sg-lb".to_owned()].into(), subnets: Vec::new() };
-        let open = vec![rule("tcp", (30_000, 32_767), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
+        let open_rules = vec![rule("tcp", (30_000, 32_767), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
         let world = World {
             sources: [("lb-1".to_owned(), source.clone()), ("lb-2".to_owned(), source)].into(),
             names: [("one.example".to_owned(), "lb-1".to_owned())].into(),
@@ -243,7 +256,7 @@ mod tests {
             interfaces: [("i-1", "sg-open"), ("i-2", "sg-closed")]
                 .map(|(id, group)| (id.to_owned(), BTreeSet::from([group.to_owned()])))
                 .into(),
-            rules: [("sg-open".to_owned(), open)].into(),
+            rules: [("sg-open".to_owned(), open_rules)].into(),
         };
         assert_eq!(world.used_groups(Some("One.Example")), ["tg-1"]);
         assert_eq!(world.used_groups(Some("other.example")), Vec::<String>::new());

@@ -9,7 +9,7 @@ use cluster_tests::{Space, eventually};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Service as KubeService;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use moto::{Effect, Fault, Machine, Moto, Quota, Service};
+use moto::{Effect, Fault, Instance, Moto, Quota, Service};
 use providers::{
     CloudError, Deletion, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Port, Progress,
     Protocol, TargetPort, Targets,
@@ -104,23 +104,23 @@ pub fn spec(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     spec
 }
 
-pub fn targets(machines: &[Machine]) -> Targets {
-    let node = |machine: &Machine| NodeTarget {
-        name: machine.name.clone(),
-        provider_id: Some(machine.provider_id()),
+pub fn targets(instances: &[Instance]) -> Targets {
+    let node = |instance: &Instance| NodeTarget {
+        name: instance.name.clone(),
+        provider_id: Some(instance.provider_id()),
         ..NodeTarget::default()
     };
-    Targets::nodes(machines.iter().map(node).collect::<Vec<_>>())
+    Targets::nodes(instances.iter().map(node).collect::<Vec<_>>())
 }
 
 /// Returns the load balancers of a provider in a new process, without any cache.
-pub async fn fresh(moto: &Moto) -> Result<Arc<dyn LoadBalancers>> {
+pub async fn new_process(moto: &Moto) -> Result<Arc<dyn LoadBalancers>> {
     let provider = provider(moto)?;
     provider.initialize().await?;
     provider.load_balancers().context("no load balancers")
 }
 
-fn passes(error: &CloudError) -> bool {
+fn is_retried(error: &CloudError) -> bool {
     matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::Transient | ErrorKind::Conflict)
 }
 
@@ -137,7 +137,7 @@ pub async fn settle(
     while Instant::now() < deadline {
         match balancers.ensure(spec, targets).await {
             Ok(ensured) if ensured.progress == Progress::Settled => {
-                let ingress = ensured.status.ingress.first().context("no way in")?;
+                let ingress = ensured.status.ingress.first().context("no address")?;
                 let name = ingress.hostname.clone().context("no name")?;
                 let rules = spec.annotations.get(&format!("{PREFIX}manage-backend-security-group-rules"));
                 if rules.is_none_or(|managed| managed != "false") {
@@ -147,13 +147,13 @@ pub async fn settle(
                 return Ok(name);
             }
             Ok(ensured) => last = format!("{:?}", ensured.progress),
-            Err(error) if passes(&error) => last = error.to_string(),
+            Err(error) if is_retried(&error) => last = error.to_string(),
             Err(error) => bail!(error),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 6 / 5).min(Duration::from_secs(2));
     }
-    bail!("{} never settles: {last}", spec.id)
+    bail!("{} does not reach the desired state: {last}", spec.id)
 }
 
 pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Result<()> {
@@ -163,31 +163,31 @@ pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Resul
         match balancers.delete(id).await {
             Ok(Deletion::Gone) => return Ok(()),
             Ok(Deletion::InProgress(_)) => last = "in progress".into(),
-            Err(error) if passes(&error) => last = error.to_string(),
+            Err(error) if is_retried(&error) => last = error.to_string(),
             Err(error) => bail!(error),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 6 / 5).min(Duration::from_secs(2));
     }
-    bail!("{id} is never gone: {last}")
+    bail!("{id} is not deleted: {last}")
 }
 
 /// Checks the resources of a Service with one port or two.
-async fn as_asked(moto: &Moto, ports: usize) -> Result<()> {
-    let held = AccountResources::read(moto).await?;
-    ensure!(held.balancers.len() == 1 && held.target_groups.len() == ports, "{held:?}");
-    ensure!(held.security_groups.len() == 2 && held.node_rules == 1, "{held:?}");
-    for group in &held.target_groups {
+async fn check_desired_state(moto: &Moto, ports: usize) -> Result<()> {
+    let resources = AccountResources::read(moto).await?;
+    ensure!(resources.balancers.len() == 1 && resources.target_groups.len() == ports, "{resources:?}");
+    ensure!(resources.security_groups.len() == 2 && resources.node_rules == 1, "{resources:?}");
+    for group in &resources.target_groups {
         let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
-        ensure!(texts(&health, "Id").len() == 2, "{group} has not its two targets: {health}");
+        ensure!(texts(&health, "Id").len() == 2, "{group} does not have two targets: {health}");
     }
     let listeners =
-        moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &held.balancers[0])]).await?;
+        moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &resources.balancers[0])]).await?;
     ensure!(texts(&listeners, "ListenerArn").len() == ports, "{listeners}");
     Ok(())
 }
 
-/// Every second call; the next test has the others.
+/// Fails every second call, starting with the first; the next test has the others.
 pub async fn another_process_finishes_after_a_failed_call(_: Space) -> Result<()> {
     finish_in_another_process(Effect::Outage, (1..).step_by(2)).await
 }
@@ -202,43 +202,48 @@ pub async fn another_process_finishes_after_any_call(_: Space) -> Result<()> {
     finish_in_another_process(Effect::ResponseLost, 1..).await
 }
 
-/// Creation, update and deletion crash after each of these calls in turn; another process continues.
-async fn finish_in_another_process(effect: Effect, places: impl Iterator<Item = u64>) -> Result<()> {
+/// For each number in `changes_to_fail`: creation, update and deletion crash at the change of that number, and another
+/// process finishes.
+async fn finish_in_another_process(effect: Effect, changes_to_fail: impl Iterator<Item = u64>) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(2).await?;
-    let all = targets(&machines);
-    for nth in places {
+    let instances = moto.run(2).await?;
+    let all = targets(&instances);
+    for nth in changes_to_fail {
         let one = spec(usize::try_from(nth)?, &[]);
         let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
-        let mut struck = 0;
+        let mut faults_applied = 0;
         moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
         for phase in 0..3 {
             // The first call may fail; the process crashes with it.
-            let dying = fresh(&moto).await?;
+            let crashing = new_process(&moto).await?;
             match phase {
-                0 => drop(dying.ensure(&one, &all).await),
-                1 => drop(dying.ensure(&two, &all).await),
-                _ => drop(dying.delete(&one.id).await),
+                0 => drop(crashing.ensure(&one, &all).await),
+                1 => drop(crashing.ensure(&two, &all).await),
+                _ => drop(crashing.delete(&one.id).await),
             }
-            struck = struck.max(moto.proxy.struck());
-            let next = fresh(&moto).await?;
+            faults_applied = faults_applied.max(moto.proxy.faults_applied());
+            let next = new_process(&moto).await?;
             match phase {
                 0 => drop(settle(&moto, &*next, &one, &all).await?),
                 1 => drop(settle(&moto, &*next, &two, &all).await?),
                 _ => delete(&*next, &one.id).await?,
             }
-            struck = struck.max(moto.proxy.struck());
+            faults_applied = faults_applied.max(moto.proxy.faults_applied());
             match phase {
-                0 => as_asked(&moto, 1).await.with_context(|| format!("{effect:?} at change {nth}, made"))?,
-                1 => as_asked(&moto, 2).await.with_context(|| format!("{effect:?} at change {nth}, changed"))?,
+                0 => check_desired_state(&moto, 1)
+                    .await
+                    .with_context(|| format!("{effect:?} at change {nth}, after creation"))?,
+                1 => check_desired_state(&moto, 2)
+                    .await
+                    .with_context(|| format!("{effect:?} at change {nth}, after the update"))?,
                 _ => {
-                    let held = AccountResources::read(&moto).await?;
-                    ensure!(held.is_empty(), "{effect:?} at change {nth} leaves {held:?}");
+                    let resources = AccountResources::read(&moto).await?;
+                    ensure!(resources.is_empty(), "{effect:?} at change {nth} leaves {resources:?}");
                 }
             }
         }
         moto.proxy.disarm();
-        if struck == 0 {
+        if faults_applied == 0 {
             ensure!(nth > 15, "only {nth} changes were made");
             break;
         }
@@ -250,19 +255,22 @@ async fn finish_in_another_process(effect: Effect, places: impl Iterator<Item = 
 pub async fn failed_creation_leaves_nothing_when_its_service_is_deleted(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     for action in ["CreateLoadBalancer", "CreateTargetGroup", "CreateListener", "RegisterTargets"] {
         let one = spec(1, &[]);
         moto.proxy.arm(Fault::always(action, Effect::refused("TooManyLoadBalancers", "the limit is reached")));
-        let error = balancers.ensure(&one, &all).await.err().context("it was made")?;
+        let error = balancers.ensure(&one, &all).await.err().context("the load balancer was created")?;
         ensure!(error.kind == ErrorKind::Quota, "{error:?}");
-        ensure!(!AccountResources::read(&moto).await?.security_groups.is_empty(), "nothing was half made");
+        ensure!(
+            !AccountResources::read(&moto).await?.security_groups.is_empty(),
+            "no resource was created before the failure"
+        );
         let owned = balancers.list_owned().await?;
-        ensure!(owned.len() == 1 && owned[0].id == one.id, "what is half made is not listed: {owned:?}");
+        ensure!(owned.len() == 1 && owned[0].id == one.id, "an incomplete load balancer is not listed: {owned:?}");
         moto.proxy.disarm();
         delete(&*balancers, &one.id).await?;
-        let held = AccountResources::read(&moto).await?;
-        ensure!(held.is_empty(), "after {action} failed there is {held:?}");
+        let resources = AccountResources::read(&moto).await?;
+        ensure!(resources.is_empty(), "after {action} failed there is {resources:?}");
     }
     Ok(())
 }
@@ -274,30 +282,31 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     moto.proxy.ignore_reachability("it counts the calls of 100 load balancers, and each check reads all of them");
     moto.proxy.limit(Quota::LoadBalancers, SERVICES);
-    let mut machines = moto.run(12).await?;
-    let late = machines.split_off(10);
-    let balancers = fresh(&moto).await?;
+    let mut instances = moto.run(12).await?;
+    let later_nodes = instances.split_off(10);
+    let balancers = new_process(&moto).await?;
     let specs: Vec<LoadBalancerSpec> = (0..SERVICES)
         .map(|number| LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(number, &[]) })
         .collect();
-    // A node joins: only its own reads, however many Services exist.
-    for (services, joined) in [(FEW, &late[0]), (SERVICES, &late[1])] {
-        let some = targets(&machines);
-        let settled: Vec<_> = specs[..services].iter().map(|spec| settle(&moto, &*balancers, spec, &some)).collect();
+    // A node joins: the number of reads does not depend on the number of Services.
+    for (services, joined) in [(FEW, &later_nodes[0]), (SERVICES, &later_nodes[1])] {
+        let current = targets(&instances);
+        let settled: Vec<_> = specs[..services].iter().map(|spec| settle(&moto, &*balancers, spec, &current)).collect();
         stream::iter(settled).buffer_unordered(10).try_collect::<Vec<_>>().await?;
-        machines.push(joined.clone());
-        let more = targets(&machines);
+        instances.push(joined.clone());
+        let more = targets(&instances);
         let before = moto.proxy.calls();
         let all = specs[..services].iter().map(|spec| balancers.set_targets(spec, &more));
         futures::future::try_join_all(all).await?;
         let after = moto.proxy.calls();
-        let made = |action: &str| after.get(action).unwrap_or(&0) - before.get(action).unwrap_or(&0);
-        let reads: u64 = after.keys().filter(|action| action.starts_with("Describe")).map(|action| made(action)).sum();
-        let registrations = made("RegisterTargets");
+        let created = |action: &str| after.get(action).unwrap_or(&0) - before.get(action).unwrap_or(&0);
+        let reads: u64 =
+            after.keys().filter(|action| action.starts_with("Describe")).map(|action| created(action)).sum();
+        let registrations = created("RegisterTargets");
         ensure!(registrations == 2 * services as u64, "{registrations} registrations for {services} Services");
-        ensure!(made("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for {services} Services: {after:?}");
+        ensure!(created("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for {services} Services: {after:?}");
     }
-    let more = targets(&machines);
+    let more = targets(&instances);
     let rules = AccountResources::read(&moto).await?.node_rules;
     ensure!(rules == 1, "{rules} rules for {SERVICES} Services");
 
@@ -309,18 +318,18 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     ensure!(moto.proxy.changes() == changes, "{:?}", moto.proxy.calls());
     let total = |calls: &std::collections::BTreeMap<String, u64>| calls.values().sum::<u64>();
     let each = (total(&moto.proxy.calls()) - total(&before)) / SERVICES as u64;
-    ensure!(each <= 9, "{each} reads for each Service at rest");
+    ensure!(each <= 9, "{each} reads for each Service without changes");
     let gone: Vec<_> = specs.iter().map(|spec| delete(&*balancers, &spec.id)).collect();
     stream::iter(gone).buffer_unordered(10).try_collect::<Vec<_>>().await?;
-    let held = AccountResources::read(&moto).await?;
-    ensure!(held.is_empty(), "{held:?}");
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
     Ok(())
 }
 
 /// A load balancer of cloud-provider-aws is kept, including its name.
 pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(2).await?;
+    let instances = moto.run(2).await?;
     let one = spec(1, &[]);
     let (name, service) = (one.id.default_name(), format!("default/{}", one.id.name));
     let tag = format!("kubernetes.io/cluster/{CLUSTER}");
@@ -331,8 +340,8 @@ pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<
         ("Tags.member.2.Value", &service),
     ];
     let elb = async |action: &str, more: &[(&str, &str)], element: &str| -> Result<String> {
-        let answer = moto.aws.call(Service::Elb, action, &[more, &tags[..]].concat()).await?;
-        texts(&answer, element).into_iter().next().with_context(|| format!("{action} answers {answer}"))
+        let response = moto.aws.call(Service::Elb, action, &[more, &tags[..]].concat()).await?;
+        texts(&response, element).into_iter().next().with_context(|| format!("the response to {action} is {response}"))
     };
     let subnets = &moto.network.subnets;
     let balancer = [
@@ -357,7 +366,7 @@ pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<
     ];
     let group = elb("CreateTargetGroup", &group, "TargetGroupArn").await?;
     let register =
-        [("TargetGroupArn", &*group), ("Targets.member.1.Id", &machines[0].id), ("Targets.member.1.Port", "30080")];
+        [("TargetGroupArn", &*group), ("Targets.member.1.Id", &instances[0].id), ("Targets.member.1.Port", "30080")];
     moto.aws.call(Service::Elb, "RegisterTargets", &register).await?;
     let listener = [
         ("LoadBalancerArn", &*balancer),
@@ -368,11 +377,14 @@ pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<
     ];
     let listener = elb("CreateListener", &listener, "ListenerArn").await?;
 
-    let balancers = fresh(&moto).await?;
-    settle(&moto, &*balancers, &one, &targets(&machines)).await?;
-    let held = AccountResources::read(&moto).await?;
-    ensure!(held.balancers == [balancer.clone()] && held.target_groups == [group.clone()], "{held:?}");
-    ensure!(held.security_groups.is_empty(), "AWS can't give groups to a balancer without: {held:?}");
+    let balancers = new_process(&moto).await?;
+    settle(&moto, &*balancers, &one, &targets(&instances)).await?;
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.balancers == [balancer.clone()] && resources.target_groups == [group.clone()], "{resources:?}");
+    ensure!(
+        resources.security_groups.is_empty(),
+        "AWS cannot add security groups to a load balancer without any: {resources:?}"
+    );
     let calls = moto.proxy.calls();
     for never in ["CreateLoadBalancer", "CreateTargetGroup", "CreateListener", "ModifyListener", "DeregisterTargets"] {
         ensure!(!calls.contains_key(never), "{never} was called: {calls:?}");
@@ -380,10 +392,10 @@ pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<
     let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &balancer)]).await?;
     ensure!(texts(&listeners, "ListenerArn") == [listener], "{listeners}");
     // Nodes are opened to clients, as upstream does for a load balancer without groups.
-    ensure!(held.node_rules > 0, "{held:?}");
+    ensure!(resources.node_rules > 0, "{resources:?}");
     delete(&*balancers, &one.id).await?;
-    let held = AccountResources::read(&moto).await?;
-    ensure!(held.is_empty(), "{held:?}");
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
     Ok(())
 }
 
@@ -391,19 +403,19 @@ pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<
 pub async fn changes_by_other_clients_are_reverted_and_reported(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     let one = spec(1, &[]);
     settle(&moto, &*balancers, &one, &all).await?;
-    let held = AccountResources::read(&moto).await?;
+    let resources = AccountResources::read(&moto).await?;
     let attributes = [
-        ("LoadBalancerArn", &*held.balancers[0]),
+        ("LoadBalancerArn", &*resources.balancers[0]),
         ("Attributes.member.1.Key", "load_balancing.cross_zone.enabled"),
         ("Attributes.member.1.Value", "true"),
     ];
     moto.aws.call(Service::Elb, "ModifyLoadBalancerAttributes", &attributes).await?;
     let ensured = balancers.ensure(&one, &all).await?;
-    let told = ensured.warnings.join("; ");
-    ensure!(told.contains("load_balancing.cross_zone.enabled"), "it said {told:?}");
+    let reported = ensured.warnings.join("; ");
+    ensure!(reported.contains("load_balancing.cross_zone.enabled"), "warnings: {reported:?}");
     ensure!(balancers.ensure(&one, &all).await?.warnings.is_empty());
     delete(&*balancers, &one.id).await
 }
@@ -411,17 +423,17 @@ pub async fn changes_by_other_clients_are_reverted_and_reported(_: Space) -> Res
 /// A target that AWS refuses does not affect the others.
 pub async fn refused_target_does_not_affect_the_others(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(4).await?;
-    let balancers = fresh(&moto).await?;
+    let instances = moto.run(4).await?;
+    let balancers = new_process(&moto).await?;
     let one = spec(1, &[]);
     // The first three attempts contain the bad one: all four, two, and it alone.
     let bad = Effect::refused("InvalidTarget", "the instance is not in the network");
     moto.proxy.arm(Fault { times: Some(3), ..Fault::first("RegisterTargets", bad) });
-    let ensured = balancers.ensure(&one, &targets(&machines)).await?;
+    let ensured = balancers.ensure(&one, &targets(&instances)).await?;
     moto.proxy.disarm();
     ensure!(ensured.warnings.len() == 1 && ensured.warnings[0].contains("gets no traffic"), "{:?}", ensured.warnings);
-    let held = AccountResources::read(&moto).await?;
-    let health = [("TargetGroupArn", &*held.target_groups[0])];
+    let resources = AccountResources::read(&moto).await?;
+    let health = [("TargetGroupArn", &*resources.target_groups[0])];
     let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
     ensure!(texts(&health, "Id").len() == 3, "{health}");
     delete(&*balancers, &one.id).await
@@ -434,13 +446,13 @@ pub fn service(name: &str, annotations: serde_json::Value) -> Result<KubeService
     }))?)
 }
 
-/// The visible behaviour: a DNS name, targets that follow the nodes, and nothing left in the end.
+/// The Service gets a DNS name, targets follow the nodes, and the deletion removes all resources.
 pub async fn service_gets_a_load_balancer_until_it_is_deleted(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
-    let machines = bed.nodes(2).await?;
-    for machine in &machines {
-        bed.initialised(machine).await?;
+    let instances = bed.nodes(2).await?;
+    for instance in &instances {
+        bed.initialised(instance).await?;
     }
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
     let annotations = json!({format!("{PREFIX}type"): "nlb"});
@@ -452,39 +464,40 @@ pub async fn service_gets_a_load_balancer_until_it_is_deleted(_: Space) -> Resul
         Ok(())
     })
     .await?;
-    let has_targets = async |expected: &[&Machine]| {
+    let has_targets = async |expected: &[&Instance]| {
         eventually(format!("there are {} targets", expected.len()), || async {
-            let held = AccountResources::read(&bed.moto).await?;
-            let group = held.target_groups.first().context("no target group")?;
+            let resources = AccountResources::read(&bed.moto).await?;
+            let group = resources.target_groups.first().context("no target group")?;
             let health = bed.moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
             let ids: BTreeSet<String> = texts(&health, "Id").into_iter().collect();
-            ensure!(ids == expected.iter().map(|machine| machine.id.clone()).collect(), "{ids:?}");
+            ensure!(ids == expected.iter().map(|instance| instance.id.clone()).collect(), "{ids:?}");
             Ok(())
         })
         .await
     };
-    has_targets(&[&machines[0], &machines[1]]).await?;
+    has_targets(&[&instances[0], &instances[1]]).await?;
     let third = bed.nodes(1).await?.remove(0);
-    has_targets(&[&machines[0], &machines[1], &third]).await?;
+    has_targets(&[&instances[0], &instances[1], &third]).await?;
     let excluded = json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}});
     bed.cloud.edit(&third.name, excluded).await?;
-    has_targets(&[&machines[0], &machines[1]]).await?;
+    has_targets(&[&instances[0], &instances[1]]).await?;
 
     // A mistake is reported once and changes nothing.
     let wrong = json!({"metadata": {"annotations": {format!("{PREFIX}scheme"): "outside"}}});
     services.patch("web", &PatchParams::default(), &Patch::Merge(&wrong)).await?;
-    eventually("the mistake is told", || async {
+    eventually("the mistake is reported", || async {
         let events = bed.cloud.events("web").await?;
-        let told = events.keys().any(|event| event.contains("scheme is \"outside\": use internal or internet-facing"));
-        ensure!(told, "{events:?}");
+        let is_reported =
+            events.keys().any(|event| event.contains("scheme is \"outside\": use internal or internet-facing"));
+        ensure!(is_reported, "{events:?}");
         Ok(())
     })
     .await?;
     services.delete("web", &DeleteParams::default()).await?;
-    eventually("everything is gone", || async {
-        ensure!(services.get_opt("web").await?.is_none(), "the Service waits");
-        let held = AccountResources::read(&bed.moto).await?;
-        ensure!(held.is_empty(), "{held:?}");
+    eventually("all resources are deleted", || async {
+        ensure!(services.get_opt("web").await?.is_none(), "the Service still has its finalizer");
+        let resources = AccountResources::read(&bed.moto).await?;
+        ensure!(resources.is_empty(), "{resources:?}");
         Ok(())
     })
     .await
@@ -503,35 +516,35 @@ pub async fn missing_permission_is_reported_with_the_fix(_: Space) -> Result<()>
         let before = bed.moto.proxy.calls_of("CreateLoadBalancer");
         let annotations = json!({format!("{PREFIX}type"): "nlb"});
         services.create(&PostParams::default(), &service(name, annotations)?).await?;
-        let told = async || {
+        let matching_events = async || {
             let events = bed.cloud.events(name).await?;
-            let told: Vec<_> = events.into_iter().filter(|(event, _)| event.contains(expected)).collect();
-            anyhow::Ok(told)
+            let found: Vec<_> = events.into_iter().filter(|(event, _)| event.contains(expected)).collect();
+            anyhow::Ok(found)
         };
-        eventually(format!("{name} is told"), || async {
-            let told = told().await?;
-            ensure!(told.len() == 1 && told[0].1 == 1, "{told:?}");
-            ensure!(told[0].0.contains("Warning SyncLoadBalancerFailed"), "{told:?}");
+        eventually(format!("the error of {name} is reported"), || async {
+            let found = matching_events().await?;
+            ensure!(found.len() == 1 && found[0].1 == 1, "{found:?}");
+            ensure!(found[0].0.contains("Warning SyncLoadBalancerFailed"), "{found:?}");
             Ok(())
         })
         .await?;
         // A change of the Service causes another attempt: there is no second Event, and once fixed it works
         // immediately.
         let tried = bed.moto.proxy.calls_of("CreateLoadBalancer") - before;
-        ensure!(tried == 1, "it was tried {tried} times");
+        ensure!(tried == 1, "{tried} attempts");
         bed.moto.proxy.disarm();
-        let asked =
+        let change =
             json!({"metadata": {"annotations": {format!("{PREFIX}cross-zone-load-balancing-enabled"): "true"}}});
-        services.patch(name, &PatchParams::default(), &Patch::Merge(&asked)).await?;
-        eventually(format!("{name} has its balancer"), || async {
+        services.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await?;
+        eventually(format!("{name} has its load balancer"), || async {
             let status = services.get(name).await?.status.and_then(|status| status.load_balancer);
             let ingress = status.and_then(|status| status.ingress).unwrap_or_default();
             ensure!(ingress.first().is_some_and(|one| one.hostname.is_some()), "{ingress:?}");
             Ok(())
         })
         .await?;
-        let told = told().await?;
-        ensure!(told.len() == 1 && told[0].1 == 1, "{told:?}");
+        let found = matching_events().await?;
+        ensure!(found.len() == 1 && found[0].1 == 1, "{found:?}");
     }
     Ok(())
 }

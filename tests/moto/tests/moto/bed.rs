@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{CloudBed, Faults, Manager, eventually};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
-use moto::{Machine, Moto, Policy};
+use moto::{Instance, Moto, Policy};
 use provider_aws::Credentials;
 use providers::{BuildContext, CloudProvider};
 use serde_json::{Value, json};
@@ -23,7 +23,8 @@ pub struct AwsBed {
     pub moto: Moto,
 }
 
-const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
+/// The published IAM policy.
+pub const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
 
 /// Returns the provider for an account in moto, not initialised, with the rights of the published policy only.
 pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
@@ -34,8 +35,12 @@ pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
 /// Returns the provider with this configuration.
 pub fn provider_of(config: String) -> Result<Arc<dyn CloudProvider>> {
     let config = config.into();
-    let context = BuildContext { cluster_name: CLUSTER.into(), config, ..BuildContext::default() };
-    Ok(provider_aws::build_with(&context, Credentials::new("test", "test", None, None, "test"))?)
+    provider_in(&BuildContext { cluster_name: CLUSTER.into(), config, ..BuildContext::default() })
+}
+
+/// Returns the provider for the inputs that ccm gives it.
+pub fn provider_in(context: &BuildContext) -> Result<Arc<dyn CloudProvider>> {
+    Ok(provider_aws::build_with(context, Credentials::new("test", "test", None, None, "test"))?)
 }
 
 impl AwsBed {
@@ -55,38 +60,38 @@ impl AwsBed {
     }
 
     /// Registers the Node of an instance, like a kubelet without a provider ID.
-    pub async fn register(&self, machine: &Machine, more: Value) -> Result<Node> {
-        self.cloud.register(&machine.name, more).await
+    pub async fn register(&self, instance: &Instance, more: Value) -> Result<Node> {
+        self.cloud.register(&instance.name, more).await
     }
 
     /// Starts instances and registers their Nodes.
-    pub async fn nodes(&self, count: usize) -> Result<Vec<Machine>> {
-        let machines = self.moto.run(count).await?;
-        for some in machines.chunks(50) {
-            let registered = some.iter().map(|machine| self.register(machine, json!({})));
+    pub async fn nodes(&self, count: usize) -> Result<Vec<Instance>> {
+        let instances = self.moto.run(count).await?;
+        for some in instances.chunks(50) {
+            let registered = some.iter().map(|instance| self.register(instance, json!({})));
             futures::future::try_join_all(registered).await?;
         }
-        Ok(machines)
+        Ok(instances)
     }
 
     /// Waits until a Node is initialised, with all data of its instance.
-    pub async fn initialised(&self, machine: &Machine) -> Result<Node> {
-        eventually(format!("{} is initialised", machine.name), || async {
-            let node = self.cloud.nodes().get(&machine.name).await?;
+    pub async fn initialised(&self, instance: &Instance) -> Result<Node> {
+        eventually(format!("{} is initialised", instance.name), || async {
+            let node = self.cloud.nodes().get(&instance.name).await?;
             ensure!(!taints(&node).contains(&UNINITIALIZED), "it has the taint");
             let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
-            ensure!(id == Some(&machine.provider_id()), "its id is {id:?}, not {}", machine.provider_id());
+            ensure!(id == Some(&instance.provider_id()), "its id is {id:?}, not {}", instance.provider_id());
             let has = labels(&node);
             for (key, value) in [
-                ("topology.kubernetes.io/zone", &*machine.zone),
+                ("topology.kubernetes.io/zone", &*instance.zone),
                 ("topology.kubernetes.io/region", moto::REGION),
                 ("node.kubernetes.io/instance-type", "m5.large"),
-                ("failure-domain.beta.kubernetes.io/zone", &machine.zone),
+                ("failure-domain.beta.kubernetes.io/zone", &instance.zone),
             ] {
                 ensure!(has.get(key).is_some_and(|has| has == value), "{key} is not {value} in {has:?}");
             }
             let addresses = addresses(&node);
-            for expected in [("InternalIP", &machine.address), ("InternalDNS", &machine.name)] {
+            for expected in [("InternalIP", &instance.address), ("InternalDNS", &instance.name)] {
                 let has = addresses.iter().any(|(kind, address)| (&**kind, address) == expected);
                 ensure!(has, "no {expected:?} in {addresses:?}");
             }

@@ -1,12 +1,12 @@
-//! Classic Load Balancers of cloud-provider-aws: they stay alive, end with their Service, and are replaced without a
-//! gap where an annotation asks for it. All of it under the published policy.
+//! Classic Load Balancers of cloud-provider-aws: they are kept while their Service exists, deleted with
+//! it, and replaced without a gap if an annotation requests it. All tests use only the rights of the published policy.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
-use moto::{Machine, Moto, Service};
+use moto::{Instance, Moto, Service};
 use providers::{Deletion, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, Progress};
 
-use crate::balancers::{AccountResources, PREFIX, delete, fresh, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, new_process, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
@@ -20,7 +20,7 @@ fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
 
 /// Creates the resources that cloud-provider-aws creates for a Service: load balancer, security group, rule, one
 /// instance.
-async fn of_cloud_provider(moto: &Moto, id: &LoadBalancerId, cluster: &str, machine: &Machine) -> Result<String> {
+async fn create_classic(moto: &Moto, id: &LoadBalancerId, cluster: &str, instance: &Instance) -> Result<String> {
     let (name, tag, service) = (id.default_name(), format!("kubernetes.io/cluster/{cluster}"), id.to_string());
     let group = [
         ("GroupName", &*format!("k8s-elb-{name}")),
@@ -51,13 +51,13 @@ async fn of_cloud_provider(moto: &Moto, id: &LoadBalancerId, cluster: &str, mach
         ("Tags.member.2.Value", &*service),
     ];
     moto.aws.call(Service::Classic, "CreateLoadBalancer", &balancer).await?;
-    let instance = [("LoadBalancerName", &*name), ("Instances.member.1.InstanceId", &*machine.id)];
-    moto.aws.call(Service::Classic, "RegisterInstancesWithLoadBalancer", &instance).await?;
+    let registration = [("LoadBalancerName", &*name), ("Instances.member.1.InstanceId", &*instance.id)];
+    moto.aws.call(Service::Classic, "RegisterInstancesWithLoadBalancer", &registration).await?;
     Ok(group)
 }
 
 /// Returns the instances of a Classic Load Balancer, in order; `None` if it does not exist.
-async fn instances(moto: &Moto, id: &LoadBalancerId) -> Result<Option<Vec<String>>> {
+async fn registered_instances(moto: &Moto, id: &LoadBalancerId) -> Result<Option<Vec<String>>> {
     let all = moto.aws.call(Service::Classic, "DescribeLoadBalancers", &[]).await?;
     let name = format!("<LoadBalancerName>{}</LoadBalancerName>", id.default_name());
     if !all.contains(&name) {
@@ -68,16 +68,16 @@ async fn instances(moto: &Moto, id: &LoadBalancerId) -> Result<Option<Vec<String
     Ok(Some(ids))
 }
 
-fn ids(machines: &[Machine]) -> Option<Vec<String>> {
-    let mut ids: Vec<String> = machines.iter().map(|machine| machine.id.clone()).collect();
+fn ids(instances: &[Instance]) -> Option<Vec<String>> {
+    let mut ids: Vec<String> = instances.iter().map(|instance| instance.id.clone()).collect();
     ids.sort();
     Some(ids)
 }
 
-async fn start() -> Result<(Moto, Vec<Machine>)> {
+async fn start() -> Result<(Moto, Vec<Instance>)> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(3).await?;
-    Ok((moto, machines))
+    let instances = moto.run(3).await?;
+    Ok((moto, instances))
 }
 
 fn hostname(ensured: &Ensured) -> Result<String> {
@@ -85,30 +85,38 @@ fn hostname(ensured: &Ensured) -> Result<String> {
     first.hostname.clone().context("no hostname")
 }
 
-/// Nodes come and go, the Service is deleted: the Classic Load Balancer follows, and nothing is left of it.
-pub async fn classic_load_balancer_follows_nodes_and_ends_with_its_service(_: Space) -> Result<()> {
-    let (moto, machines) = start().await?;
-    // Settings that only a Classic Load Balancer can have are no mistake.
+/// Nodes are added and removed: the Classic Load Balancer gets their instances. The Service is deleted: all resources
+/// are.
+pub async fn classic_load_balancer_follows_nodes_and_is_deleted_with_its_service(_: Space) -> Result<()> {
+    let (moto, instances) = start().await?;
+    // Settings that only a Classic Load Balancer can have are not errors.
     let one = untyped(1, &[("extra-security-groups", "sg-extra"), ("proxy-protocol", "*")]);
-    of_cloud_provider(&moto, &one.id, CLUSTER, &machines[0]).await?;
-    let balancers = fresh(&moto).await?;
+    create_classic(&moto, &one.id, CLUSTER, &instances[0]).await?;
+    let balancers = new_process(&moto).await?;
     let before = moto.proxy.changes();
-    let ensured = balancers.ensure(&one, &targets(&machines[..1])).await?;
+    let ensured = balancers.ensure(&one, &targets(&instances[..1])).await?;
     ensure!(ensured.progress == Progress::Settled && hostname(&ensured)?.contains("elb"), "{ensured:?}");
     ensure!(ensured.warnings.iter().any(|one| one.contains("replace-classic")), "{ensured:?}");
     ensure!(moto.proxy.changes() == before, "a takeover changes nothing: {:?}", moto.proxy.calls());
 
-    balancers.set_targets(&one, &targets(&machines[1..])).await?;
-    ensure!(instances(&moto, &one.id).await? == ids(&machines[1..]), "{:?}", instances(&moto, &one.id).await?);
+    balancers.set_targets(&one, &targets(&instances[1..])).await?;
+    ensure!(
+        registered_instances(&moto, &one.id).await? == ids(&instances[1..]),
+        "{:?}",
+        registered_instances(&moto, &one.id).await?
+    );
     // An instance that no longer exists does not affect the others.
-    let mut gone = machines.clone();
-    gone[0].id = "i-00000000000000000".into();
-    balancers.ensure(&one, &targets(&gone)).await?;
-    let held = AccountResources::read(&moto).await?;
-    ensure!(held.balancers.is_empty() && held.target_groups.is_empty() && held.node_rules == 1, "{held:?}");
+    let mut with_missing = instances.clone();
+    with_missing[0].id = "i-00000000000000000".into();
+    balancers.ensure(&one, &targets(&with_missing)).await?;
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(
+        resources.balancers.is_empty() && resources.target_groups.is_empty() && resources.node_rules == 1,
+        "{resources:?}"
+    );
 
     delete(&*balancers, &one.id).await?;
-    ensure!(instances(&moto, &one.id).await?.is_none(), "it is left");
+    ensure!(registered_instances(&moto, &one.id).await?.is_none(), "it still exists");
     let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
     ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
@@ -118,62 +126,68 @@ pub async fn classic_load_balancer_follows_nodes_and_ends_with_its_service(_: Sp
 
 /// A cluster that was restored from a backup has the uids of the original, and changes none of its resources.
 pub async fn classic_load_balancer_of_another_cluster_is_left_alone(_: Space) -> Result<()> {
-    let (moto, machines) = start().await?;
+    let (moto, instances) = start().await?;
     let one = untyped(1, &[]);
-    of_cloud_provider(&moto, &one.id, "original", &machines[0]).await?;
-    let balancers = fresh(&moto).await?;
+    create_classic(&moto, &one.id, "original", &instances[0]).await?;
+    let balancers = new_process(&moto).await?;
     let before = moto.proxy.changes();
-    let error = balancers.ensure(&one, &targets(&machines)).await.err().context("it was taken")?;
+    let error = balancers.ensure(&one, &targets(&instances)).await.err().context("the load balancer was adopted")?;
     ensure!(error.kind == ErrorKind::Conflict && error.message.contains("another cluster"), "{error}");
     delete(&*balancers, &one.id).await?;
     ensure!(moto.proxy.changes() == before, "{:?}", moto.proxy.calls());
-    ensure!(instances(&moto, &one.id).await? == ids(&machines[..1]), "its instances changed");
+    ensure!(registered_instances(&moto, &one.id).await? == ids(&instances[..1]), "its instances changed");
     Ok(())
 }
 
 /// The address changes only when the new load balancer has healthy targets, and the old one is deleted only when
-/// clients had the stated time with the new address.
+/// the time in the annotation has passed since then.
 pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) -> Result<()> {
-    let (moto, machines) = start().await?;
+    let (moto, instances) = start().await?;
     let one = untyped(1, &[("replace-classic", "3600")]);
-    of_cloud_provider(&moto, &one.id, CLUSTER, &machines[0]).await?;
-    machines.iter().for_each(|machine| moto.proxy.check(&machine.id, true));
-    let all = targets(&machines);
-    let balancers = fresh(&moto).await?;
+    create_classic(&moto, &one.id, CLUSTER, &instances[0]).await?;
+    instances.iter().for_each(|instance| moto.proxy.check(&instance.id, true));
+    let all = targets(&instances);
+    let balancers = new_process(&moto).await?;
     let mut old = String::new();
     for _ in 0..3 {
         let ensured = balancers.ensure(&one, &all).await?;
         ensure!(ensured.progress != Progress::Settled, "no target is healthy: {ensured:?}");
         old = hostname(&ensured)?;
-        ensure!(!AccountResources::read(&moto).await?.balancers.is_empty(), "the new one is made next to the old");
-        ensure!(instances(&moto, &one.id).await? == ids(&machines), "the old one serves meanwhile");
+        ensure!(!AccountResources::read(&moto).await?.balancers.is_empty(), "the new load balancer was not created");
+        ensure!(registered_instances(&moto, &one.id).await? == ids(&instances), "the old one keeps serving");
     }
-    machines.iter().for_each(|machine| moto.proxy.check(&machine.id, false));
-    // The status is not written yet: however often it is retried, the old one stays and its time does not begin.
+    instances.iter().for_each(|instance| moto.proxy.check(&instance.id, false));
+    // The status is not written yet: retries neither delete the old one nor record the time of the replacement.
     let mut new = String::new();
     for _ in 0..3 {
         new = hostname(&balancers.ensure(&one, &all).await?)?;
     }
     ensure!(new != old, "the address is still {old}");
-    ensure!(replaced(&moto, &one.id).await?.is_none(), "the time for clients began before they had the address");
+    ensure!(
+        replaced(&moto, &one.id).await?.is_none(),
+        "the replacement is recorded before the status has the new address"
+    );
     balancers.published(&one.id);
     let ensured = balancers.ensure(&one, &all).await?;
     ensure!(hostname(&ensured)? == new && ensured.progress != Progress::Settled, "{ensured:?}");
-    ensure!(replaced(&moto, &one.id).await?.is_some(), "no tag says when its address was replaced");
+    ensure!(replaced(&moto, &one.id).await?.is_some(), "no tag with the time of the replacement");
 
     // Another process continues. The address stays, though the new targets fail; both get other nodes.
-    let next = fresh(&moto).await?;
-    machines.iter().for_each(|machine| moto.proxy.check(&machine.id, true));
-    let ensured = next.ensure(&one, &targets(&machines[1..])).await?;
+    let next = new_process(&moto).await?;
+    instances.iter().for_each(|instance| moto.proxy.check(&instance.id, true));
+    let ensured = next.ensure(&one, &targets(&instances[1..])).await?;
     ensure!(hostname(&ensured)? == new, "{ensured:?}");
-    ensure!(instances(&moto, &one.id).await? == ids(&machines[1..]), "the old one keeps its instances current");
+    ensure!(
+        registered_instances(&moto, &one.id).await? == ids(&instances[1..]),
+        "the old one keeps its instances current"
+    );
 
-    // The time is over.
+    // The time for clients has passed.
     let name = one.id.default_name();
     let tag = [("LoadBalancerNames.member.1", &*name), ("Tags.member.1.Key", REPLACED), ("Tags.member.1.Value", "1")];
     moto.aws.call(Service::Classic, "AddTags", &tag).await?;
     ensure!(settle(&moto, &*next, &one, &all).await? == new, "the address stays");
-    ensure!(instances(&moto, &one.id).await?.is_none(), "the old one is left");
+    ensure!(registered_instances(&moto, &one.id).await?.is_none(), "the old one still exists");
     let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
     ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
@@ -185,36 +199,36 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
 /// The Classic Load Balancer of a deleted Service is found, distinguished from that of a new Service of the same name,
 /// and deleted with its security group.
 pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> Result<()> {
-    let (moto, machines) = start().await?;
-    let (left, kept) = (untyped(1, &[]).id, untyped(2, &[]).id);
-    for id in [&left, &kept] {
-        of_cloud_provider(&moto, id, CLUSTER, &machines[0]).await?;
+    let (moto, instances) = start().await?;
+    let (leaked, kept) = (untyped(1, &[]).id, untyped(2, &[]).id);
+    for id in [&leaked, &kept] {
+        create_classic(&moto, id, CLUSTER, &instances[0]).await?;
     }
     let foreign = untyped(3, &[]).id;
-    of_cloud_provider(&moto, &foreign, "another", &machines[0]).await?;
-    let balancers = fresh(&moto).await?;
+    create_classic(&moto, &foreign, "another", &instances[0]).await?;
+    let balancers = new_process(&moto).await?;
     let owned = balancers.list_owned().await?;
     ensure!(owned.len() == 2 && owned.iter().all(|one| one.certain), "{owned:?}");
-    let leaked = owned.iter().find(|one| one.id.name == left.name).context("it is not listed")?;
-    let later = LoadBalancerId { uid: untyped(4, &[]).id.uid, ..left.clone() };
-    ensure!(balancers.may_be_owned_by(leaked, &left) && !balancers.may_be_owned_by(leaked, &later), "{leaked:?}");
+    let found = owned.iter().find(|one| one.id.name == leaked.name).context("it is not listed")?;
+    let later = LoadBalancerId { uid: untyped(4, &[]).id.uid, ..leaked.clone() };
+    ensure!(balancers.may_be_owned_by(found, &leaked) && !balancers.may_be_owned_by(found, &later), "{found:?}");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while balancers.collect(leaked).await? != Deletion::Gone {
+    while balancers.collect(found).await? != Deletion::Gone {
         ensure!(std::time::Instant::now() < deadline, "it is never deleted");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    ensure!(instances(&moto, &left).await?.is_none(), "it is left");
+    ensure!(registered_instances(&moto, &leaked).await?.is_none(), "it still exists");
     for id in [&kept, &foreign] {
-        ensure!(instances(&moto, id).await?.is_some(), "{id} lost its load balancer");
+        ensure!(registered_instances(&moto, id).await?.is_some(), "{id} lost its load balancer");
     }
     let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
     let named = |id: &LoadBalancerId| groups.contains(&format!("k8s-elb-{}", id.default_name()));
-    ensure!(!named(&left) && named(&kept) && named(&foreign), "{groups:?}");
+    ensure!(!named(&leaked) && named(&kept) && named(&foreign), "{groups:?}");
     ensure!(balancers.list_owned().await?.len() == 1 && moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     Ok(())
 }
 
-/// Returns the time at which its address was replaced.
+/// Returns the tag with the time at which the address of a Classic Load Balancer was replaced.
 async fn replaced(moto: &Moto, id: &LoadBalancerId) -> Result<Option<String>> {
     let name = [("LoadBalancerNames.member.1", &*id.default_name())];
     let tags = moto.aws.call(Service::Classic, "DescribeTags", &name).await?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
-use moto::{Effect, Fault, Machine, Moto, Service};
+use moto::{Effect, Fault, Instance, Moto, Service};
 use provider_conformance::{CaseResult, Fixture, FixtureError, Outcome, Report};
 use providers::{CloudProvider, InstanceRef, InstanceState, IpNet, LoadBalancerId, async_trait};
 
@@ -14,7 +14,7 @@ use crate::balancers::AccountResources;
 use crate::bed::{CLUSTER, provider, provider_of};
 
 /// The cloud behind the provider, for the suite.
-struct OnMoto {
+struct MotoFixture {
     moto: Moto,
 }
 
@@ -32,20 +32,20 @@ fn id(instance: &InstanceRef) -> &str {
     instance.provider_id.as_deref().and_then(|id| id.rsplit('/').next()).unwrap_or_default()
 }
 
-fn node_of(machine: &Machine) -> InstanceRef {
-    InstanceRef::named(&machine.name).with_provider_id(machine.provider_id())
+fn node_of(instance: &Instance) -> InstanceRef {
+    InstanceRef::named(&instance.name).with_provider_id(instance.provider_id())
 }
 
 #[async_trait]
-impl Fixture for OnMoto {
+impl Fixture for MotoFixture {
     fn cluster(&self) -> String {
         CLUSTER.into()
     }
 
     /// AWS chooses its name.
     async fn create_instance(&self, _: &str) -> Result<InstanceRef, FixtureError> {
-        let machines = self.moto.run(1).await.map_err(failed)?;
-        Ok(node_of(&machines[0]))
+        let instances = self.moto.run(1).await.map_err(failed)?;
+        Ok(node_of(&instances[0]))
     }
 
     async fn stop_instance(&self, instance: &InstanceRef) -> Result<(), FixtureError> {
@@ -104,9 +104,9 @@ impl Fixture for OnMoto {
     }
 
     fn destinations(&self) -> Vec<IpNet> {
-        let four = (240..244).map(|third| IpNet::new_assert([10, 244, third, 0].into(), 24));
-        let six = (1..3).map(|part| IpNet::new_assert([0xfd00, 0x10, 0x244, part, 0, 0, 0, 0].into(), 64));
-        four.chain(six).collect()
+        let ipv4 = (240..244).map(|third| IpNet::new_assert([10, 244, third, 0].into(), 24));
+        let ipv6 = (1..3).map(|part| IpNet::new_assert([0xfd00, 0x10, 0x244, part, 0, 0, 0, 0].into(), 64));
+        ipv4.chain(ipv6).collect()
     }
 
     async fn create_foreign_route(&self, destination: IpNet) -> Result<(), FixtureError> {
@@ -134,12 +134,12 @@ impl Fixture for OnMoto {
 
 pub async fn configuration_is_completed_from_instance_metadata(_: Space) -> Result<()> {
     let moto = Moto::start("tagged").await?;
-    let machines = moto.run(2).await?;
-    let provider = provider_of(moto.cloud_config_in_aws(&machines[0]))?;
+    let instances = moto.run(2).await?;
+    let provider = provider_of(moto.cloud_config_in_aws(&instances[0]))?;
     provider.initialize().await?;
-    ensure!(provider.has_cluster_id(), "the machine's tag was not read");
-    let instances = provider.instances().context("no instances")?;
-    let states = instances.describe(&[node_of(&machines[1])]).await;
+    ensure!(provider.has_cluster_id(), "the instance's tag was not read");
+    let api = provider.api().context("no instances")?;
+    let states = api.describe(&[node_of(&instances[1])]).await;
     ensure!(matches!(&states[..], [InstanceState::Running(_)]), "{states:?}");
     // The table is found by the cluster's tag and the instance's network.
     let routes = provider.routes().context("no routes")?.list().await?;
@@ -147,7 +147,7 @@ pub async fn configuration_is_completed_from_instance_metadata(_: Space) -> Resu
 
     // No metadata service here: the error contains the fix.
     let other = Moto::start("tagged").await?;
-    let provider = provider_of(moto.cloud_config_in_aws(&machines[0]).replace(&moto.proxy.url(), &other.proxy.url()))?;
+    let provider = provider_of(moto.cloud_config_in_aws(&instances[0]).replace(&moto.proxy.url(), &other.proxy.url()))?;
     let error = provider.initialize().await.err().context("it was initialised without metadata")?;
     ensure!(error.to_string().contains("set VPC, SubnetID and KubernetesClusterID"), "{error}");
     Ok(())
@@ -155,8 +155,8 @@ pub async fn configuration_is_completed_from_instance_metadata(_: Space) -> Resu
 
 pub async fn provider_passes_the_conformance_suite(_: Space) -> Result<()> {
     // A server handles one call at a time: half of the cases run on each of two.
-    let halves = futures::future::try_join_all((0..2).map(half)).await?;
-    let results: Vec<_> = halves.into_iter().flatten().collect();
+    let results_of_halves = futures::future::try_join_all((0..2).map(run_half)).await?;
+    let results: Vec<_> = results_of_halves.into_iter().flatten().collect();
     let report = Report { results };
     println!("{report}");
     let failed: Vec<_> =
@@ -168,8 +168,8 @@ pub async fn provider_passes_the_conformance_suite(_: Space) -> Result<()> {
 }
 
 /// Runs every second case of the suite, from this one on.
-async fn half(first: usize) -> Result<Vec<CaseResult>> {
-    let fixture = OnMoto { moto: Moto::start(CLUSTER).await? };
+async fn run_half(first: usize) -> Result<Vec<CaseResult>> {
+    let fixture = MotoFixture { moto: Moto::start(CLUSTER).await? };
     let provider: Arc<dyn CloudProvider> = provider(&fixture.moto)?;
     provider.initialize().await?;
     let mut results = Vec::new();

@@ -1,4 +1,4 @@
-//! Forward actions: a part of a load balancer's traffic is sent to another Service, and nothing is left in the end.
+//! Forward actions: a part of a load balancer's traffic is sent to another Service; no resource is leaked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use moto::{Effect, Fault, Moto, Service};
 use providers::{IpFamily, LoadBalancerSpec, OtherService, Targets};
 use serde_json::{Value, json};
 
-use crate::balancers::{AccountResources, PREFIX, delete, fresh, port, service, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, service, settle, spec, targets, texts};
 use crate::bed::{AwsBed, CLUSTER};
 
 const ACTION: &str = "service.beta.kubernetes.io/actions.TCP-80";
@@ -23,8 +23,8 @@ fn action((own, green): (u16, u16), port: &Value) -> String {
 
 /// Returns the weights of the only listener, by target group.
 async fn weights(moto: &Moto) -> Result<BTreeMap<String, String>> {
-    let held = AccountResources::read(moto).await?;
-    let balancer = held.balancers.first().context("no balancer")?;
+    let resources = AccountResources::read(moto).await?;
+    let balancer = resources.balancers.first().context("no balancer")?;
     let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", balancer)]).await?;
     let config = texts(&listeners, "ForwardConfig").into_iter().next().unwrap_or_default();
     Ok(texts(&config, "TargetGroupArn").into_iter().zip(texts(&config, "Weight")).collect())
@@ -38,11 +38,11 @@ async fn registered(moto: &Moto, group: &str) -> Result<BTreeSet<(String, String
 
 /// Returns the target group of `green`, and the other one.
 async fn groups(moto: &Moto) -> Result<(String, String)> {
-    let held = AccountResources::read(moto).await?;
+    let resources = AccountResources::read(moto).await?;
     let (mut green, mut own) = (None, None);
-    for arn in held.target_groups {
+    for arn in resources.target_groups {
         let tags = moto.aws.call(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", &arn)]).await?;
-        ensure!(tags.contains("kubernetes.io/service-uid"), "{arn} does not say whose it is: {tags}");
+        ensure!(tags.contains("kubernetes.io/service-uid"), "{arn} has no tag with its Service: {tags}");
         let place = if tags.contains("default/green:") { &mut green } else { &mut own };
         ensure!(place.replace(arn).is_none(), "there are two");
     }
@@ -54,25 +54,25 @@ async fn groups(moto: &Moto) -> Result<(String, String)> {
 pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
-    let machines = bed.nodes(2).await?;
-    for machine in &machines {
-        bed.initialised(machine).await?;
+    let instances = bed.nodes(2).await?;
+    for instance in &instances {
+        bed.initialised(instance).await?;
     }
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
     let moto = &bed.moto;
     let blue = json!({format!("{PREFIX}type"): "nlb", ACTION: action((90, 10), &json!("web"))});
     services.create(&PostParams::default(), &service("blue", blue)?).await?;
-    let told = async |what: &str| {
-        eventually(format!("{what} is told"), || async {
+    let is_reported = async |what: &str| {
+        eventually(format!("an Event contains {what:?}"), || async {
             let events = bed.cloud.events("blue").await?;
-            let told: Vec<_> = events.iter().filter(|(event, _)| event.contains(what)).collect();
-            ensure!(told.len() == 1 && *told[0].1 == 1, "{events:?}");
+            let found: Vec<_> = events.iter().filter(|(event, _)| event.contains(what)).collect();
+            ensure!(found.len() == 1 && *found[0].1 == 1, "{events:?}");
             Ok(())
         })
         .await
     };
-    told("serviceName green\": make a Service green in namespace default").await?;
-    ensure!(AccountResources::read(moto).await?.is_empty(), "something was made though it can't work");
+    is_reported("serviceName green\": make a Service green in namespace default").await?;
+    ensure!(AccountResources::read(moto).await?.is_empty(), "resources were created although the action is invalid");
 
     let green = |number: u16| {
         json!({
@@ -82,18 +82,19 @@ pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<
         })
     };
     services.create(&PostParams::default(), &serde_json::from_value(green(80))?).await?;
-    let is_spread = async |weights_of: (&str, &str), machines: usize| {
-        eventually(format!("traffic is spread {weights_of:?} over {machines} machines"), || async {
+    let is_spread = async |expected_weights: (&str, &str), instances: usize| {
+        eventually(format!("traffic is spread {expected_weights:?} over {instances} instances"), || async {
             let (green, own) = groups(moto).await?;
-            let expected = [(green.clone(), weights_of.1.to_owned()), (own.clone(), weights_of.0.to_owned())];
+            let expected =
+                [(green.clone(), expected_weights.1.to_owned()), (own.clone(), expected_weights.0.to_owned())];
             let found = weights(moto).await?;
             ensure!(found == expected.into(), "{found:?}");
             for (group, name) in [(&green, "green"), (&own, "blue")] {
                 let ports = services.get(name).await?.spec.and_then(|spec| spec.ports).context("no ports")?;
                 let node_port = ports[0].node_port.context("no node port")?.to_string();
                 let has = registered(moto, group).await?;
-                let right = has.len() == machines && has.iter().all(|(_, port)| *port == node_port);
-                ensure!(right, "{name}, {node_port}: {has:?}");
+                let is_complete = has.len() == instances && has.iter().all(|(_, port)| *port == node_port);
+                ensure!(is_complete, "{name}, {node_port}: {has:?}");
             }
             Ok(green)
         })
@@ -101,8 +102,7 @@ pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<
     };
     let first = is_spread(("90", "10"), 2).await?;
 
-    // Its port gets another node port, and then it gets another port: each time another target group replaces the
-    // previous one.
+    // The node port changes, then the port: each time a new target group replaces the previous one.
     let patch = PatchParams::default();
     let ports = json!([{"name": "web", "port": 80, "targetPort": 8080, "nodePort": 32_123}]);
     let moved = json!({"spec": {"ports": ports}});
@@ -112,26 +112,26 @@ pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<
     let moved = json!({"spec": {"ports": [{"name": "web", "port": 81, "targetPort": 8080}]}});
     services.patch("green", &patch, &Patch::Merge(&moved)).await?;
     eventually("another target group serves the other port", || async {
-        ensure!(is_spread(("90", "10"), 2).await? != second, "it is the one before");
+        ensure!(is_spread(("90", "10"), 2).await? != second, "the target group is still the previous one");
         Ok(())
     })
     .await?;
 
-    // It is deleted: that is an Event, its target group stays, and new nodes are registered there.
+    // The other Service is deleted: an Event reports it, its target group stays, and new nodes are registered there.
     services.delete("green", &DeleteParams::default()).await?;
-    eventually("it is missed once more", || async {
+    eventually("its absence is reported again", || async {
         let events = bed.cloud.events("blue").await?;
-        let told: usize = events
+        let count: usize = events
             .iter()
             .filter(|(event, _)| event.contains("make a Service green"))
-            .map(|(_, count)| *count as usize)
+            .map(|(_, times)| *times as usize)
             .sum();
-        ensure!(told == 2, "{events:?}");
+        ensure!(count == 2, "{events:?}");
         Ok(())
     })
     .await?;
     let third = bed.nodes(1).await?.remove(0);
-    eventually("both target groups have the third machine", || async {
+    eventually("both target groups have the third instance", || async {
         let (green, own) = groups(moto).await?;
         ensure!(weights(moto).await?.len() == 2, "the listener was changed");
         for group in [green, own] {
@@ -144,12 +144,12 @@ pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<
     services.create(&PostParams::default(), &serde_json::from_value(green(80))?).await?;
     is_spread(("90", "10"), 3).await?;
 
-    // Without a weight it no longer has a target group; with it, and the Service deleted, nothing is left.
+    // Without the action the target group is deleted. With it again, the deletion of the Service leaks nothing.
     let none = json!({"metadata": {"annotations": {ACTION: null}}});
     services.patch("blue", &patch, &Patch::Merge(&none)).await?;
     eventually("only its own target group is left", || async {
-        let held = AccountResources::read(moto).await?;
-        ensure!(held.target_groups.len() == 1, "{held:?}");
+        let resources = AccountResources::read(moto).await?;
+        ensure!(resources.target_groups.len() == 1, "{resources:?}");
         Ok(())
     })
     .await?;
@@ -157,14 +157,14 @@ pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<
     services.patch("blue", &patch, &Patch::Merge(&again)).await?;
     is_spread(("1", "1"), 3).await?;
     services.delete("blue", &DeleteParams::default()).await?;
-    eventually("everything is gone", || async {
-        ensure!(services.get_opt("blue").await?.is_none(), "the Service waits");
-        let held = AccountResources::read(moto).await?;
-        ensure!(held.is_empty(), "{held:?}");
+    eventually("all resources are deleted", || async {
+        ensure!(services.get_opt("blue").await?.is_none(), "the Service still has its finalizer");
+        let resources = AccountResources::read(moto).await?;
+        ensure!(resources.is_empty(), "{resources:?}");
         Ok(())
     })
     .await?;
-    ensure!(services.get_opt("green").await?.is_some(), "the other Service is nothing to it");
+    ensure!(services.get_opt("green").await?.is_some(), "the other Service was deleted");
     Ok(())
 }
 
@@ -212,7 +212,7 @@ pub async fn part_of_the_traffic_is_sent_to_pods_of_another_service(_: Space) ->
         .await
     };
     has(&["10.0.16.1"], &["10.0.16.2"]).await?;
-    eventually("it is settled", || async {
+    eventually("the load balancer is in the desired state", || async {
         let events = bed.cloud.events("blue").await?;
         ensure!(events.keys().any(|event| event.contains("EnsuredLoadBalancer")), "{events:?}");
         Ok(())
@@ -223,26 +223,26 @@ pub async fn part_of_the_traffic_is_sent_to_pods_of_another_service(_: Space) ->
     has(&["10.0.16.1"], &["10.0.16.2", "10.0.16.3"]).await?;
     listed("green", &[]).await?;
     has(&["10.0.16.1"], &[]).await?;
-    ensure!(bed.moto.proxy.calls_of("DescribeListeners") == listeners, "more than the targets was looked at");
+    ensure!(bed.moto.proxy.calls_of("DescribeListeners") == listeners, "more than the targets was read");
     services.delete("blue", &DeleteParams::default()).await?;
-    eventually("everything is gone", || async {
-        let held = AccountResources::read(&bed.moto).await?;
-        ensure!(held.is_empty(), "{held:?}");
+    eventually("all resources are deleted", || async {
+        let resources = AccountResources::read(&bed.moto).await?;
+        ensure!(resources.is_empty(), "{resources:?}");
         Ok(())
     })
     .await
 }
 
-/// Returns the Service, with a weight for this port of `green` if given.
-fn asked(plain: &LoadBalancerSpec, green: Option<u16>) -> LoadBalancerSpec {
-    let mut asked = plain.clone();
+/// Returns the Service, with a forward action for this port of `green` if one is given.
+fn with_green(plain: &LoadBalancerSpec, green: Option<u16>) -> LoadBalancerSpec {
+    let mut spec = plain.clone();
     if let Some(number) = green {
         let (ports, ip_families) = (vec![port(number)], vec![IpFamily::IPv4]);
         let green = OtherService { ports, ip_families, health_check_node_port: None };
-        asked.others.insert("green".into(), green);
-        asked.annotations.insert(ACTION.into(), action((9, 1), &json!(number)));
+        spec.others.insert("green".into(), green);
+        spec.annotations.insert(ACTION.into(), action((9, 1), &json!(number)));
     }
-    asked
+    spec
 }
 
 pub async fn weighted_groups_change_despite_crashes(_: Space) -> Result<()> {
@@ -260,43 +260,43 @@ async fn change_weighted_groups(step: usize) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all: Targets = targets(&moto.run(2).await?);
     let plain = spec(1, &[]);
-    settle(&moto, &*fresh(&moto).await?, &plain, &all).await?;
-    for (turn, effect) in [Effect::Outage, Effect::ResponseLost].into_iter().enumerate() {
-        for nth in (1 + turn as u64 % step as u64..).step_by(step) {
+    settle(&moto, &*new_process(&moto).await?, &plain, &all).await?;
+    for (round, effect) in [Effect::Outage, Effect::ResponseLost].into_iter().enumerate() {
+        for nth in (1 + round as u64 % step as u64..).step_by(step) {
             moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
             for green in [Some(81), Some(82), None] {
-                let wanted = asked(&plain, green);
+                let wanted = with_green(&plain, green);
                 // The first call may fail; the process crashes with it.
-                drop(fresh(&moto).await?.ensure(&wanted, &all).await);
-                settle(&moto, &*fresh(&moto).await?, &wanted, &all).await?;
+                drop(new_process(&moto).await?.ensure(&wanted, &all).await);
+                settle(&moto, &*new_process(&moto).await?, &wanted, &all).await?;
                 let at = format!("{effect:?} at change {nth}, {green:?}");
                 if green.is_none() {
-                    let held = AccountResources::read(&moto).await?;
-                    ensure!(held.target_groups.len() == 1, "{at}: {held:?}");
+                    let resources = AccountResources::read(&moto).await?;
+                    ensure!(resources.target_groups.len() == 1, "{at}: {resources:?}");
                     continue;
                 }
                 let (green, own) = groups(&moto).await.with_context(|| at.clone())?;
                 let found = weights(&moto).await?;
                 ensure!(found == [(green, "1".to_owned()), (own, "9".to_owned())].into(), "{at}: {found:?}");
             }
-            let struck = moto.proxy.struck();
+            let faults_applied = moto.proxy.faults_applied();
             moto.proxy.disarm();
-            if struck == 0 {
+            if faults_applied == 0 {
                 ensure!(nth > 8, "only {nth} changes were made");
                 break;
             }
         }
     }
     for nth in (1..).step_by(step) {
-        settle(&moto, &*fresh(&moto).await?, &asked(&plain, Some(81)), &all).await?;
+        settle(&moto, &*new_process(&moto).await?, &with_green(&plain, Some(81)), &all).await?;
         moto.proxy.arm(Fault::nth("changes", nth, Effect::Outage));
-        drop(fresh(&moto).await?.delete(&plain.id).await);
-        delete(&*fresh(&moto).await?, &plain.id).await?;
-        let struck = moto.proxy.struck();
+        drop(new_process(&moto).await?.delete(&plain.id).await);
+        delete(&*new_process(&moto).await?, &plain.id).await?;
+        let faults_applied = moto.proxy.faults_applied();
         moto.proxy.disarm();
-        let held = AccountResources::read(&moto).await?;
-        ensure!(held.is_empty(), "at change {nth} of the deletion: {held:?}");
-        if struck == 0 {
+        let resources = AccountResources::read(&moto).await?;
+        ensure!(resources.is_empty(), "at change {nth} of the deletion: {resources:?}");
+        if faults_applied == 0 {
             break;
         }
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::balancers::{AccountResources, PREFIX, service, texts};
 use crate::bed::AwsBed;
 
-const RIGHTS: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
+const RBAC: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
 const GATE: &str = "target-health.elbv2.k8s.aws/";
 
 struct World {
@@ -21,7 +21,7 @@ struct World {
 }
 
 impl World {
-    /// A pod whose containers are ready, as a kubelet reports, and which waits for these conditions.
+    /// Creates a pod with these readiness gates and the condition `ContainersReady`.
     async fn pod(&self, name: &str, gates: &[&str]) -> Result<Pod> {
         let gates: Vec<Value> = gates.iter().map(|gate| json!({"conditionType": gate})).collect();
         let pod = json!({
@@ -60,27 +60,27 @@ impl World {
         Ok(status.conditions.unwrap_or_default().into_iter().find(|condition| condition.type_ == kind))
     }
 
-    async fn is_told(&self, pod: &str, kind: &str, status: &str, reason: &str) -> Result<PodCondition> {
-        eventually(format!("{pod} is told {status} {reason}"), || async {
-            let said = self.condition(pod, kind).await?.context("nothing was said")?;
-            let same = said.status == status && said.reason.as_deref().unwrap_or_default() == reason;
-            ensure!(same, "{said:?}");
-            Ok(said)
+    async fn has_condition(&self, pod: &str, kind: &str, status: &str, reason: &str) -> Result<PodCondition> {
+        eventually(format!("{pod} has the condition {kind} with {status} {reason}"), || async {
+            let condition = self.condition(pod, kind).await?.context("no such condition")?;
+            let same = condition.status == status && condition.reason.as_deref().unwrap_or_default() == reason;
+            ensure!(same, "{condition:?}");
+            Ok(condition)
         })
         .await
     }
 }
 
-/// Pods get traffic while they wait, get conditions with the health of their targets, and no longer wait when the load
-/// balancer is deleted.
+/// Pods are registered as targets before they are ready, get conditions with the health of their targets, and become
+/// ready when the load balancer is deleted.
 pub async fn pods_become_ready_when_their_targets_are_healthy(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let cluster = bed.cloud.bed.clone();
     let applied =
-        tokio::task::spawn_blocking(move || cluster.cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS));
+        tokio::task::spawn_blocking(move || cluster.cluster.kubectl_with_input(&["apply", "--filename=-"], RBAC));
     applied.await??;
     let client = bed.cloud.bed.client.clone();
-    // No controller creates it here, and without it no pod is admitted.
+    // Pods need the default ServiceAccount, and no controller creates it here.
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}}))?;
     Api::namespaced(client.clone(), "default").create(&PostParams::default(), &account).await?;
     let services: Api<KubeService> = Api::namespaced(client.clone(), "default");
@@ -96,16 +96,16 @@ pub async fn pods_become_ready_when_their_targets_are_healthy(_: Space) -> Resul
     let annotations = json!({format!("{PREFIX}type"): "nlb", format!("{PREFIX}nlb-target-type"): "ip"});
     services.create(&PostParams::default(), &service("web", annotations)?).await?;
 
-    let said = world.is_told("web-0", &of_service, "False", "Elb.InitialHealthChecking").await?;
-    ensure!(said.message.as_deref() == Some("Initial health checks in progress"), "{said:?}");
-    let held = AccountResources::read(&world.bed.moto).await?;
-    let group = held.target_groups.first().context("no target group")?;
+    let condition = world.has_condition("web-0", &of_service, "False", "Elb.InitialHealthChecking").await?;
+    ensure!(condition.message.as_deref() == Some("Initial health checks in progress"), "{condition:?}");
+    let resources = AccountResources::read(&world.bed.moto).await?;
+    let group = resources.target_groups.first().context("no target group")?;
     let health = [("TargetGroupArn", &**group)];
     let health = world.bed.moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
-    ensure!(texts(&health, "Id") == ["10.0.16.10"], "who waits for something else got traffic: {health}");
+    ensure!(texts(&health, "Id") == ["10.0.16.10"], "a pod that waits for another gate is registered: {health}");
     world.bed.moto.proxy.check("10.0.16.10", false);
-    world.is_told("web-0", &of_service, "True", "").await?;
-    ensure!(world.condition("web-1", &of_service).await?.is_none(), "it was told of a target that it is not");
+    world.has_condition("web-0", &of_service, "True", "").await?;
+    ensure!(world.condition("web-1", &of_service).await?.is_none(), "a pod that is no target has a condition");
 
     // The webhook of the Load Balancer Controller names gates by target groups.
     let groups = world.bed.moto.aws.call(Service::Elb, "DescribeTargetGroups", &[]).await?;
@@ -115,11 +115,11 @@ pub async fn pods_become_ready_when_their_targets_are_healthy(_: Space) -> Resul
     world.bed.moto.proxy.check("10.0.16.13", true);
     let third = world.pod("web-3", &[&of_group]).await?;
     world.endpoints(&[(&first, "10.0.16.10"), (&second, "10.0.16.12"), (&third, "10.0.16.13")]).await?;
-    world.is_told("web-2", &of_group, "True", "").await?;
-    world.is_told("web-3", &of_group, "False", "Elb.InitialHealthChecking").await?;
+    world.has_condition("web-2", &of_group, "True", "").await?;
+    world.has_condition("web-3", &of_group, "False", "Elb.InitialHealthChecking").await?;
 
     services.delete("web", &DeleteParams::default()).await?;
-    let said = world.is_told("web-3", &of_group, "True", "").await?;
-    ensure!(said.message.as_deref() == Some("The load balancer is deleted"), "{said:?}");
+    let condition = world.has_condition("web-3", &of_group, "True", "").await?;
+    ensure!(condition.message.as_deref() == Some("The load balancer is deleted"), "{condition:?}");
     Ok(())
 }

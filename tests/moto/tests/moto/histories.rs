@@ -1,10 +1,13 @@
 //! Random histories: Services are created, changed and deleted while calls fail, responses are lost, another client
-//! changes AWS and the process crashes at any time; in the end AWS has the desired state, and nothing after the last
-//! Service.
+//! changes AWS and the process crashes at any time. At the end AWS has the desired state, and after the deletion of all
+//! Services no resource is left.
+//!
+//! Every target is reachable when its Service settles, and is never cut off by a change, except where users manage the
+//! rules in nodes' security groups themselves, or a fault refused a rule.
 //!
 //! `MOTO_HISTORIES` and `MOTO_SEED` set their number and the first seed; a failure prints its seed and its steps. With
 //! `MOTO_SLOW=1` AWS shows created resources late, fails to set up load balancers, keeps network interfaces and has
-//! small pages; with `MOTO_REACH=1` every target has to be reachable when a Service settles.
+//! small pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use futures::{StreamExt as _, stream};
-use moto::{Effect, Fault, Machine, Moto, Server, Service};
+use moto::{Effect, Fault, Instance, Moto, Server, Service};
 use providers::{
     Deletion, EndpointTarget, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Port, Progress, Protocol,
     TargetPort, Targets,
@@ -22,31 +25,31 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
-use crate::balancers::{AccountResources, PREFIX, delete, fresh, id, settle, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, id, new_process, settle, texts};
 
-/// Services of one history.
+/// Number of Services in a history.
 const SERVICES: usize = 3;
-/// Events of one history.
+/// Number of events in a history.
 const STEPS: usize = 25;
-/// Concurrent histories on each server, each in an account of its own.
-const AT_ONCE: usize = 3;
-/// Histories for each set of servers: servers never free the memory of an account.
-const ON_SERVERS: usize = 100;
-/// Histories of the usual tests.
+/// Number of concurrent histories on each server, each in an account of its own.
+const HISTORIES_PER_SERVER: usize = 3;
+/// Number of histories until the servers are restarted: they never free the memory of an account.
+const HISTORIES_PER_START: usize = 100;
+/// Number of histories in the usual tests.
 const SAMPLE: u64 = 12;
 
 /// A Service with its desired state.
 #[derive(Default)]
 struct Slot {
-    asked: Option<LoadBalancerSpec>,
+    desired: Option<LoadBalancerSpec>,
     /// It is being deleted.
-    dying: bool,
+    deleting: bool,
 }
 
 struct History {
     rng: StdRng,
     moto: Moto,
-    machines: Vec<Machine>,
+    instances: Vec<Instance>,
     balancers: Arc<dyn LoadBalancers>,
     slots: Vec<Slot>,
     targets: Targets,
@@ -110,9 +113,6 @@ impl History {
     async fn begin(server: Arc<Server>, seed: u64) -> Result<Self> {
         let moto = Moto::on(server, crate::bed::CLUSTER).await?;
         let mut rng = StdRng::seed_from_u64(seed);
-        if number("MOTO_REACH", 0)? == 0 {
-            moto.proxy.ignore_reachability("some histories settle before rules that a fault refused are added");
-        }
         // AWS shows its resources late.
         if number("MOTO_SLOW", 0)? > 0 {
             moto.proxy.delay_visibility(rng.random_range(1..3));
@@ -121,28 +121,28 @@ impl History {
             moto.proxy.keep_interfaces(rng.random_range(0..6));
             moto.proxy.limit_pages(rng.random_range(1..5));
         }
-        let machines = moto.run(4).await?;
-        let balancers = fresh(&moto).await?;
+        let instances = moto.run(4).await?;
+        let balancers = new_process(&moto).await?;
         let slots = (0..SERVICES).map(|_| Slot::default()).collect();
-        let mut history = Self { rng, moto, machines, balancers, slots, targets: Targets::default(), log: Vec::new() };
+        let mut history = Self { rng, moto, instances, balancers, slots, targets: Targets::default(), log: Vec::new() };
         history.new_targets();
         Ok(history)
     }
 
     /// Chooses some of the instances, and some pods.
     fn new_targets(&mut self) {
-        let mut machines = self.machines.clone();
-        machines.shuffle(&mut self.rng);
-        machines.truncate(self.rng.random_range(1..=self.machines.len()));
-        machines.sort_by(|a, b| a.name.cmp(&b.name));
-        let node = |machine: &Machine| NodeTarget {
-            name: machine.name.clone(),
-            provider_id: Some(machine.provider_id()),
+        let mut instances = self.instances.clone();
+        instances.shuffle(&mut self.rng);
+        instances.truncate(self.rng.random_range(1..=self.instances.len()));
+        instances.sort_by(|a, b| a.name.cmp(&b.name));
+        let node = |instance: &Instance| NodeTarget {
+            name: instance.name.clone(),
+            provider_id: Some(instance.provider_id()),
             ..NodeTarget::default()
         };
         let pods: Vec<u8> = (1..=self.rng.random_range(1..5)).collect();
-        let endpoints = PORTS.iter().flat_map(|asked| {
-            let name = port(*asked).name;
+        let endpoints = PORTS.iter().flat_map(|numbered| {
+            let name = port(*numbered).name;
             pods.iter().map(move |pod| EndpointTarget {
                 port_name: name.clone(),
                 address: [10, 0, 16, 100 + pod].into(),
@@ -157,7 +157,7 @@ impl History {
         });
         let mut endpoints: Vec<EndpointTarget> = endpoints.collect();
         endpoints.sort_by(|a, b| (&a.port_name, a.address, a.port).cmp(&(&b.port_name, b.address, b.port)));
-        let nodes = Targets::nodes(machines.iter().map(node).collect::<Vec<_>>());
+        let nodes = Targets::nodes(instances.iter().map(node).collect::<Vec<_>>());
         self.targets = Targets { endpoints: endpoints.into(), ..nodes };
     }
 
@@ -177,11 +177,11 @@ impl History {
                 annotations.insert(key.into(), value.into());
             }
         }
-        let bare = match before {
+        let without_groups = match before {
             Some(before) => before.annotations.contains_key(&format!("{PREFIX}disable-nlb-sg")),
             None => self.rng.random_bool(0.25),
         };
-        if bare {
+        if without_groups {
             annotations.insert("disable-nlb-sg".into(), "true".into());
         }
         spec.annotations = annotations.into_iter().map(|(key, value)| (format!("{PREFIX}{key}"), value)).collect();
@@ -191,55 +191,73 @@ impl History {
         spec
     }
 
+    /// Opens the targets of Services whose users manage the rules in nodes' security groups.
+    fn open_unmanaged(&self) {
+        let managed = format!("{PREFIX}manage-backend-security-group-rules");
+        let asked = self.slots.iter().filter_map(|slot| slot.asked.as_ref());
+        let unmanaged = asked.filter(|asked| asked.annotations.get(&managed).is_some_and(|managed| managed == "false"));
+        let names = unmanaged.flat_map(|asked| {
+            let service = asked.id.name.replace('-', "");
+            [asked.id.default_name(), format!("k8s-{}-{service}-", asked.id.namespace.replace('-', ""))]
+        });
+        self.moto.proxy.open_by_hand(names.collect());
+    }
+
+    /// Creates or changes a Service, and reconciles it a few times.
+    async fn ensure_some(&mut self, slot: usize) {
+        if self.slots[slot].dying {
+            return;
+        }
+        let before = self.slots[slot].asked.clone();
+        let keeps = before.is_some() && self.rng.random_bool(0.3);
+        let asked = match before.clone().filter(|_| keeps) {
+            Some(same) => same,
+            None => self.spec(slot, before.as_ref()),
+        };
+        self.slots[slot].asked = Some(asked.clone());
+        self.open_unmanaged();
+        for _ in 0..self.rng.random_range(1..4) {
+            let ensured = self.balancers.ensure(&asked, &self.targets).await;
+            let settled = matches!(&ensured, Ok(ensured) if ensured.progress == Progress::Settled);
+            self.log.push(match ensured {
+                Ok(ensured) => format!("  {:?}", ensured.progress),
+                Err(error) => format!("  {error}"),
+            });
+            if settled {
+                break;
+            }
+        }
+    }
+
     async fn step(&mut self) -> Result<()> {
         let slot = self.rng.random_range(0..SERVICES);
         let kind = self.rng.random_range(0..14);
         self.log.push(format!("{kind} {slot}"));
         match kind {
-            0..=4 => {
-                if self.slots[slot].dying {
-                    return Ok(());
-                }
-                let before = self.slots[slot].asked.clone();
-                let keeps = before.is_some() && self.rng.random_bool(0.3);
-                let asked = match before.clone().filter(|_| keeps) {
-                    Some(same) => same,
-                    None => self.spec(slot, before.as_ref()),
-                };
-                self.slots[slot].asked = Some(asked.clone());
-                for _ in 0..self.rng.random_range(1..4) {
-                    let ensured = self.balancers.ensure(&asked, &self.targets).await;
-                    let settled = matches!(&ensured, Ok(ensured) if ensured.progress == Progress::Settled);
-                    self.log.push(match ensured {
-                        Ok(ensured) => format!("  {:?}", ensured.progress),
-                        Err(error) => format!("  {error}"),
-                    });
-                    if settled {
-                        break;
-                    }
-                }
-            }
+            0..=4 => self.ensure_some(slot).await,
             5 | 6 => {
                 self.new_targets();
-                for slot in self.slots.iter().filter(|slot| !slot.dying) {
-                    if let Some(asked) = &slot.asked {
-                        drop(self.balancers.set_targets(asked, &self.targets).await);
+                for slot in self.slots.iter().filter(|slot| !slot.deleting) {
+                    if let Some(desired) = &slot.desired {
+                        drop(self.balancers.set_targets(desired, &self.targets).await);
                     }
                 }
             }
             7 | 8 => {
-                let Some(id) = self.slots[slot].asked.as_ref().map(|asked| asked.id.clone()) else { return Ok(()) };
-                self.slots[slot].dying = true;
+                let Some(id) = self.slots[slot].desired.as_ref().map(|desired| desired.id.clone()) else {
+                    return Ok(());
+                };
+                self.slots[slot].deleting = true;
                 for _ in 0..self.rng.random_range(1..6) {
                     if self.balancers.delete(&id).await == Ok(Deletion::Gone) {
                         self.slots[slot] = Slot::default();
-                        self.log.push("  gone".into());
+                        self.log.push("  deleted".into());
                         break;
                     }
                 }
             }
-            // A process whose first calls fail is started again later.
-            9 => match fresh(&self.moto).await {
+            // The process is restarted. If its first calls fail, the old one continues.
+            9 => match new_process(&self.moto).await {
                 Ok(balancers) => self.balancers = balancers,
                 Err(error) => self.log.push(format!("  {error:#}")),
             },
@@ -248,25 +266,25 @@ impl History {
                 self.log.push(format!("  {fault:?}"));
                 self.moto.proxy.arm(fault);
             }
-            _ => self.meddle().await?,
+            _ => self.change_as_another_client().await?,
         }
         Ok(())
     }
 
     /// Another client changes something in AWS.
-    async fn meddle(&mut self) -> Result<()> {
-        let held = AccountResources::read(&self.moto).await?;
+    async fn change_as_another_client(&mut self) -> Result<()> {
+        let resources = AccountResources::read(&self.moto).await?;
         let (Some(balancer), Some(group)) =
-            (held.balancers.choose(&mut self.rng), held.target_groups.choose(&mut self.rng))
+            (resources.balancers.choose(&mut self.rng), resources.target_groups.choose(&mut self.rng))
         else {
             return Ok(());
         };
         let (balancer, group) = (balancer.as_str(), group.as_str());
-        let deed = self.rng.random_range(0..4);
-        self.log.push(format!("  by hand {deed}"));
+        let choice = self.rng.random_range(0..4);
+        self.log.push(format!("  another client: {choice}"));
         let aws = &self.moto.aws;
         let elb = async |action: &str, parameters: &[(&str, &str)]| aws.call(Service::Elb, action, parameters).await;
-        match deed {
+        match choice {
             0 => drop(elb("DeleteLoadBalancer", &[("LoadBalancerArn", balancer)]).await?),
             1 => {
                 let listeners = elb("DescribeListeners", &[("LoadBalancerArn", balancer)]).await?;
@@ -282,54 +300,54 @@ impl History {
                 ];
                 elb("ModifyLoadBalancerAttributes", &parameters).await?;
             }
-            // It may be in use, and then stays.
+            // AWS refuses to delete a group in use.
             _ => drop(elb("DeleteTargetGroup", &[("TargetGroupArn", group)]).await),
         }
         Ok(())
     }
 
-    /// Without further faults everything reaches the desired state, and is deleted completely.
-    async fn end(&mut self) -> Result<()> {
+    /// Stops all faults, and checks that AWS reaches the desired state and that everything can be deleted.
+    async fn finish(&mut self) -> Result<()> {
         self.moto.proxy.disarm();
         self.moto.proxy.delay_visibility(0);
         self.moto.proxy.provision(0);
         self.moto.proxy.fail_setup(0);
-        // Delayed deletions are executed by then.
+        // The longest delay of a deletion by a fault.
         tokio::time::sleep(Duration::from_millis(700)).await;
-        self.balancers = fresh(&self.moto).await?;
-        let mut asked: Vec<LoadBalancerSpec> = Vec::new();
+        self.balancers = new_process(&self.moto).await?;
+        let mut desired: Vec<LoadBalancerSpec> = Vec::new();
         for slot in std::mem::take(&mut self.slots) {
-            match (slot.asked, slot.dying) {
+            match (slot.desired, slot.deleting) {
                 (Some(spec), true) => delete(&*self.balancers, &spec.id).await?,
-                (Some(spec), false) => asked.push(spec),
+                (Some(spec), false) => desired.push(spec),
                 (None, _) => {}
             }
         }
-        for spec in &asked {
+        for spec in &desired {
             settle(&self.moto, &*self.balancers, spec, &self.targets).await?;
         }
-        self.as_asked(&asked).await?;
-        for spec in &asked {
+        self.check_desired_state(&desired).await?;
+        for spec in &desired {
             delete(&*self.balancers, &spec.id).await?;
         }
-        let held = AccountResources::read(&self.moto).await?;
-        ensure!(held.is_empty(), "there is left: {held:?}");
+        let resources = AccountResources::read(&self.moto).await?;
+        ensure!(resources.is_empty(), "leaked: {resources:?}");
         let owned = self.balancers.list_owned().await?;
-        ensure!(owned.is_empty(), "there is said to be left: {owned:?}");
+        ensure!(owned.is_empty(), "listed as leaked: {owned:?}");
         Ok(())
     }
 
-    async fn as_asked(&self, asked: &[LoadBalancerSpec]) -> Result<()> {
-        let held = AccountResources::read(&self.moto).await?;
+    async fn check_desired_state(&self, desired: &[LoadBalancerSpec]) -> Result<()> {
+        let resources = AccountResources::read(&self.moto).await?;
         let numbers = |spec: &LoadBalancerSpec| {
             let mut numbers: Vec<u16> = spec.ports.iter().map(|port| port.port).collect();
             numbers.sort_unstable();
             numbers.dedup();
             numbers.len()
         };
-        ensure!(held.balancers.len() == asked.len(), "{} Services have {held:?}", asked.len());
-        let groups: usize = asked.iter().map(numbers).sum();
-        ensure!(held.target_groups.len() == groups, "{groups} listeners have {held:?}");
+        ensure!(resources.balancers.len() == desired.len(), "{} Services have {resources:?}", desired.len());
+        let groups: usize = desired.iter().map(numbers).sum();
+        ensure!(resources.target_groups.len() == groups, "{groups} listeners have {resources:?}");
         let instances: BTreeSet<String> = self
             .targets
             .nodes
@@ -337,13 +355,13 @@ impl History {
             .filter_map(|node| Some(node.provider_id.as_ref()?.rsplit('/').next()?.into()))
             .collect();
         let pods: BTreeSet<String> = self.targets.endpoints.iter().map(|pod| pod.address.to_string()).collect();
-        for group in &held.target_groups {
+        for group in &resources.target_groups {
             let health = [("TargetGroupArn", &**group)];
             let health = self.moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
             let targets: BTreeSet<String> = texts(&health, "Id").into_iter().collect();
             ensure!(targets == instances || targets == pods, "{group} has {targets:?}, not {instances:?} or {pods:?}");
         }
-        let wanted: Vec<LoadBalancerId> = asked.iter().map(|spec| spec.id.clone()).collect();
+        let wanted: Vec<LoadBalancerId> = desired.iter().map(|spec| spec.id.clone()).collect();
         let owned = self.balancers.list_owned().await?;
         ensure!(owned.iter().all(|owned| wanted.contains(&owned.id)), "{owned:?} is more than {wanted:?}");
         Ok(())
@@ -351,19 +369,19 @@ impl History {
 }
 
 /// Runs one history; an error contains its seed.
-async fn play(server: Arc<Server>, seed: u64) -> Result<()> {
+async fn run_history(server: Arc<Server>, seed: u64) -> Result<()> {
     let mut history = History::begin(server, seed).await?;
-    let mut played = Ok(());
+    let mut result = Ok(());
     for _ in 0..STEPS {
-        played = history.step().await;
-        if played.is_err() {
+        result = history.step().await;
+        if result.is_err() {
             break;
         }
     }
-    if played.is_ok() {
-        played = history.end().await;
+    if result.is_ok() {
+        result = history.finish().await;
     }
-    played.with_context(|| format!("{}\nMOTO_SEED={seed} MOTO_HISTORIES=1 plays it again", history.log.join("\n")))
+    result.with_context(|| format!("{}\nMOTO_SEED={seed} MOTO_HISTORIES=1 repeats it", history.log.join("\n")))
 }
 
 fn number(variable: &str, default: u64) -> Result<u64> {
@@ -378,17 +396,17 @@ async fn histories(default: u64) -> Result<()> {
     println!("seeds {first} to {}", first + count.saturating_sub(1));
     let seeds: Vec<u64> = (first..first + count).collect();
     // A server handles one call at a time.
-    let parallel = std::thread::available_parallelism().map_or(1, usize::from);
+    let server_count = std::thread::available_parallelism().map_or(1, usize::from);
     let mut failed = 0;
-    for seeds in seeds.chunks(ON_SERVERS) {
-        let servers = (0..parallel).map(|_| tokio::task::spawn_blocking(|| Server::start(None).map(Arc::new)));
+    for seeds in seeds.chunks(HISTORIES_PER_START) {
+        let servers = (0..server_count).map(|_| tokio::task::spawn_blocking(|| Server::start(None).map(Arc::new)));
         let servers: Vec<Arc<Server>> =
             futures::future::try_join_all(servers).await?.into_iter().collect::<Result<_>>()?;
-        let places: Vec<(Arc<Server>, u64)> = servers.iter().cycle().cloned().zip(seeds.iter().copied()).collect();
-        let played = stream::iter(places).map(|(server, seed)| play(server, seed));
-        let mut played = played.buffer_unordered(AT_ONCE * parallel);
-        while let Some(played) = played.next().await {
-            if let Err(error) = played {
+        let assignments: Vec<(Arc<Server>, u64)> = servers.iter().cycle().cloned().zip(seeds.iter().copied()).collect();
+        let result = stream::iter(assignments).map(|(server, seed)| run_history(server, seed));
+        let mut result = result.buffer_unordered(HISTORIES_PER_SERVER * server_count);
+        while let Some(result) = result.next().await {
+            if let Err(error) = result {
                 failed += 1;
                 println!("{error:#}\n");
             }
@@ -399,7 +417,7 @@ async fn histories(default: u64) -> Result<()> {
     Ok(())
 }
 
-/// A sample, limited in time.
+/// Few histories, because each takes seconds.
 pub async fn sample_of_histories_leaves_nothing(_: Space) -> Result<()> {
     histories(SAMPLE).await
 }

@@ -8,7 +8,7 @@ use moto::Service;
 use providers::LoadBalancerId;
 use serde_json::json;
 
-use crate::balancers::{AccountResources, PREFIX, fresh, service, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, new_process, service, settle, spec, targets, texts};
 use crate::bed::{AwsBed, CLUSTER};
 
 /// Creates a target group, like a process that crashed right after that.
@@ -25,8 +25,8 @@ async fn target_group(bed: &AwsBed, name: &str, tags: &[(&str, &str)]) -> Result
         parameters.push((format!("Tags.member.{number}.Value"), (*value).to_owned()));
     }
     let parameters: Vec<(&str, &str)> = parameters.iter().map(|(key, value)| (&**key, &**value)).collect();
-    let made = bed.moto.aws.call(Service::Elb, "CreateTargetGroup", &parameters).await?;
-    texts(&made, "TargetGroupArn").into_iter().next().context("no target group")
+    let created = bed.moto.aws.call(Service::Elb, "CreateTargetGroup", &parameters).await?;
+    texts(&created, "TargetGroupArn").into_iter().next().context("no target group")
 }
 
 /// Opens the nodes' group for a load balancer without security groups.
@@ -43,63 +43,67 @@ async fn node_rule(bed: &AwsBed, port: &str, description: &str) -> Result<()> {
 }
 
 /// A complete load balancer, an incomplete one, and rules, all of deleted Services: they are deleted. Resources that
-/// have a Service, or may be another cluster's, stay.
+/// have a Service, or may be another cluster's, are kept.
 pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
-    let machines = bed.nodes(1).await?;
+    let instances = bed.nodes(1).await?;
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
     let annotations = json!({format!("{PREFIX}type"): "nlb"});
     let web = services.create(&PostParams::default(), &service("web", annotations)?).await?;
     let uid = web.metadata.uid.context("no uid")?;
 
-    let left = spec(7, &[]);
-    settle(&bed.moto, &*fresh(&bed.moto).await?, &left, &targets(&machines)).await?;
-    let whole = AccountResources::read(&bed.moto).await?.balancers;
+    let leaked = spec(7, &[]);
+    settle(&bed.moto, &*new_process(&bed.moto).await?, &leaked, &targets(&instances)).await?;
+    let complete = AccountResources::read(&bed.moto).await?.balancers;
     let own = format!("kubernetes.io/cluster/{CLUSTER}");
-    let gone = ("kubernetes.io/service-name", "default/gone");
-    let half = target_group(&bed, "half", &[(&own, "owned"), gone]).await?;
-    let another = target_group(&bed, "another", &[("kubernetes.io/cluster/another", "owned"), gone]).await?;
+    let deleted_service = ("kubernetes.io/service-name", "default/gone");
+    let incomplete = target_group(&bed, "half", &[(&own, "owned"), deleted_service]).await?;
+    let another = target_group(&bed, "another", &[("kubernetes.io/cluster/another", "owned"), deleted_service]).await?;
     let both =
         [(&*own, "owned"), ("kubernetes.io/cluster/another", "owned"), ("kubernetes.io/service-name", "default/x")];
     let both = target_group(&bed, "both", &both).await?;
-    let standing = LoadBalancerId { cluster: CLUSTER.into(), namespace: "default".into(), name: "web".into(), uid };
+    let existing = LoadBalancerId { cluster: CLUSTER.into(), namespace: "default".into(), name: "web".into(), uid };
     node_rule(&bed, "31001", "kubernetes.io/rule/nlb/client=a0123456789abcdef").await?;
-    node_rule(&bed, "31002", &format!("kubernetes.io/rule/nlb/client={}", standing.default_name())).await?;
+    node_rule(&bed, "31002", &format!("kubernetes.io/rule/nlb/client={}", existing.default_name())).await?;
     node_rule(&bed, "31003", "by hand").await?;
 
     // Without the flag they are only reported.
     let flags = ["--controllers=cloud-node,service", "--load-balancer-audit-period=1s"];
     let manager = bed.ccm(&flags).await?;
-    let told = async |name: &str, what: &str| {
-        eventually(format!("{what} of {name} is told"), || async {
+    let has_event = async |name: &str, what: &str| {
+        eventually(format!("{name} has an Event with {what:?}"), || async {
             let events = bed.cloud.events(name).await?;
             ensure!(events.keys().any(|event| event.contains(what)), "{events:?}");
             Ok(())
         })
         .await
     };
-    told(&left.id.name, "Warning LeakedLoadBalancer the Service no longer exists, but the cloud has resources of it: ")
-        .await?;
-    told("gone", &half).await?;
-    told("x", "delete it by hand if it is not needed").await?;
-    told("a0123456789abcdef", &format!("{}/sgr-", bed.moto.network.group)).await?;
-    let held = AccountResources::read(&bed.moto).await?;
-    let stays = held.target_groups.contains(&half) && held.balancers.contains(&whole[0]);
-    ensure!(stays, "it was deleted: {held:?}");
+    has_event(
+        &leaked.id.name,
+        "Warning LeakedLoadBalancer the Service no longer exists, but the cloud has resources of it: ",
+    )
+    .await?;
+    has_event("gone", &incomplete).await?;
+    has_event("x", "delete it by hand if it is not needed").await?;
+    has_event("a0123456789abcdef", &format!("{}/sgr-", bed.moto.network.group)).await?;
+    let resources = AccountResources::read(&bed.moto).await?;
+    let is_kept = resources.target_groups.contains(&incomplete) && resources.balancers.contains(&complete[0]);
+    ensure!(is_kept, "deleted without the flag: {resources:?}");
     manager.stop().await?;
 
     let _manager = bed.ccm(&[&flags[..], &["--collect-leaked-load-balancers"]].concat()).await?;
-    eventually("what is left is gone", || async {
-        let held = AccountResources::read(&bed.moto).await?;
-        // One of the Service, those of other owners.
-        ensure!(held.balancers.len() == 1 && held.target_groups.len() == 3, "{held:?}");
-        // The Service's own group and the shared one; rules for the shared one, for the Service, and of another client.
-        ensure!(held.security_groups.len() == 2 && held.node_rules == 3, "{held:?}");
+    eventually("leaked resources are deleted", || async {
+        let resources = AccountResources::read(&bed.moto).await?;
+        // The Service's load balancer and target group; target groups of other clusters.
+        ensure!(resources.balancers.len() == 1 && resources.target_groups.len() == 3, "{resources:?}");
+        // The Service's security group and the shared one; rules for the shared one, for the Service, and of another
+        // client.
+        ensure!(resources.security_groups.len() == 2 && resources.node_rules == 3, "{resources:?}");
         Ok(())
     })
     .await?;
-    told(&left.id.name, "Normal LeakedLoadBalancerDeleted").await?;
-    let held = AccountResources::read(&bed.moto).await?;
-    ensure!([another, both].iter().all(|group| held.target_groups.contains(group)), "{held:?}");
+    has_event(&leaked.id.name, "Normal LeakedLoadBalancerDeleted").await?;
+    let resources = AccountResources::read(&bed.moto).await?;
+    ensure!([another, both].iter().all(|group| resources.target_groups.contains(group)), "{resources:?}");
     Ok(())
 }

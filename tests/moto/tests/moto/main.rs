@@ -11,8 +11,11 @@ mod balancers;
 mod bed;
 mod classic;
 mod conformance;
+mod eks;
+mod endpoint_services;
 mod forwards;
 mod gates;
+mod given;
 mod histories;
 mod leaks;
 mod neighbours;
@@ -36,21 +39,30 @@ fn main() -> std::process::ExitCode {
             service_gets_a_load_balancer_until_it_is_deleted, missing_permission_is_reported_with_the_fix,
         },
         classic::{
-            classic_load_balancer_follows_nodes_and_ends_with_its_service,
+            classic_load_balancer_follows_nodes_and_is_deleted_with_its_service,
             classic_load_balancer_of_another_cluster_is_left_alone,
             classic_load_balancer_of_a_deleted_service_is_a_leak,
             service_moves_to_a_network_load_balancer_without_a_gap,
         },
+        eks::{installation_on_eks_serves_only_its_class},
+        endpoint_services::{
+            endpoint_service_follows_its_service, endpoint_service_survives_crashes,
+            deletion_waits_for_consumers_of_an_endpoint_service,
+        },
         forwards::{
             weighted_groups_change_despite_crashes, part_of_the_traffic_is_sent_to_another_service,
             part_of_the_traffic_is_sent_to_pods_of_another_service,
+        },
+        given::{
+            services_share_a_load_balancer_of_a_user, load_balancer_of_a_user_needs_the_clusters_tag,
+            service_moves_to_a_load_balancer_of_a_user_and_back,
         },
         gates::{pods_become_ready_when_their_targets_are_healthy},
         histories::{sample_of_histories_leaves_nothing},
         leaks::{leaked_resources_are_reported_and_deleted},
         neighbours::{
             stack_of_the_controller_survives_the_cleanup_of_its_service,
-            rules_of_nodes_carry_nothing_that_the_controller_revokes, load_balancer_of_the_same_name_stays_with_its_service,
+            rules_of_nodes_have_no_marks_of_the_controller, load_balancer_of_the_same_name_stays_with_its_service,
             firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
             untagged_group_of_nodes_is_only_a_warning,
         },
@@ -59,7 +71,11 @@ fn main() -> std::process::ExitCode {
             nodes_get_the_data_of_their_instances, one_bad_id_does_not_split_the_batch_into_single_calls, nodes_are_initialised_despite_faults,
             node_waits_for_an_instance_that_is_not_visible_yet, nodes_follow_stopped_started_and_terminated_instances, three_hundred_nodes_are_initialised,
         },
-        reach::{every_target_is_reached_without_a_gap, target_behind_a_closed_group_is_unhealthy},
+        reach::{
+            every_target_is_reached_without_a_gap, targets_without_the_shared_group_are_reached_without_a_gap,
+            rule_of_two_load_balancers_stays_while_one_needs_it, pod_with_its_own_security_group_is_reached,
+            target_behind_a_closed_group_is_unhealthy,
+        },
         routes::{routes_are_added_and_removed_with_nodes, every_table_gets_its_routes, routes_are_created_despite_faults},
         sharing::{cluster_deregisters_only_its_own_targets, record_is_a_config_map},
         tagging::{instances_have_tags_while_they_have_nodes},

@@ -6,7 +6,7 @@ use cluster_tests::Space;
 use moto::{Moto, Service};
 use providers::{EndpointTarget, LoadBalancerSpec, Targets};
 
-use crate::balancers::{AccountResources, delete, fresh, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 const LABEL: &str = "elbv2.k8s.aws/targetGroupBinding=shared";
@@ -23,8 +23,8 @@ async fn stack_of_the_controller(moto: &Moto, service: &str) -> Result<[String; 
         ("Tags.member.3.Value", "LoadBalancer"),
     ];
     let elb = async |action: &str, more: &[(&str, &str)], element: &str| -> Result<String> {
-        let answer = moto.aws.call(Service::Elb, action, &[more, &tags[..]].concat()).await?;
-        texts(&answer, element).into_iter().next().with_context(|| format!("{action} answers {answer}"))
+        let response = moto.aws.call(Service::Elb, action, &[more, &tags[..]].concat()).await?;
+        texts(&response, element).into_iter().next().with_context(|| format!("the response to {action} is {response}"))
     };
     let group = [
         ("GroupName", "k8s-default-web1-0123456789"),
@@ -50,22 +50,23 @@ async fn stack_of_the_controller(moto: &Moto, service: &str) -> Result<[String; 
 pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let one = spec(1, &[("type", "external"), ("nlb-target-type", "ip")]);
-    let made = stack_of_the_controller(&moto, &one.id.name).await?;
-    let balancers = fresh(&moto).await?;
+    let created = stack_of_the_controller(&moto, &one.id.name).await?;
+    let balancers = new_process(&moto).await?;
     let before = moto.proxy.changes();
     delete(&*balancers, &one.id).await?;
     ensure!(moto.proxy.changes() == before, "something was changed: {:?}", moto.proxy.calls());
-    let held = AccountResources::read(&moto).await?;
-    let left = held.balancers == [made[0].clone()] && held.target_groups == [made[1].clone()];
-    ensure!(left && held.security_groups.contains(&made[2]), "{held:?}");
-    ensure!(balancers.list_owned().await?.is_empty(), "it is called a leak");
+    let resources = AccountResources::read(&moto).await?;
+    let is_kept = resources.balancers == [created[0].clone()] && resources.target_groups == [created[1].clone()];
+    ensure!(is_kept && resources.security_groups.contains(&created[2]), "{resources:?}");
+    ensure!(balancers.list_owned().await?.is_empty(), "the stack is listed as leaked");
     Ok(())
 }
 
-/// Neither the shared security group nor its rules have the marks of resources that the controller revokes and deletes.
-pub async fn rules_of_nodes_carry_nothing_that_the_controller_revokes(_: Space) -> Result<()> {
+/// Neither the shared security group nor its rules have the tags and labels by which the controller finds resources to
+/// delete.
+pub async fn rules_of_nodes_have_no_marks_of_the_controller(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     let (one, all) = (spec(1, &[]), targets(&moto.run(1).await?));
     settle(&moto, &*balancers, &one, &all).await?;
     let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
@@ -73,7 +74,7 @@ pub async fn rules_of_nodes_carry_nothing_that_the_controller_revokes(_: Space) 
     ensure!(!rules.contains(LABEL), "{rules}");
     let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", "elbv2.k8s.aws/cluster")];
     let groups = moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?;
-    ensure!(groups.is_empty(), "the controller would take {groups:?} for its own");
+    ensure!(groups.is_empty(), "the controller would delete {groups:?}");
 
     // A rule that is revoked nevertheless is added again, with a warning.
     let ids = texts(&rules, "securityGroupRuleId");
@@ -81,14 +82,14 @@ pub async fn rules_of_nodes_carry_nothing_that_the_controller_revokes(_: Space) 
         let one = [("GroupId", &*moto.network.group), ("SecurityGroupRuleId.1", id)];
         moto.aws.call(Service::Ec2, "RevokeSecurityGroupIngress", &one).await.ok();
     }
-    let again = AccountResources::read(&moto).await?;
-    ensure!(again.node_rules == 0, "{again:?}");
-    // A recent read is reused.
+    let after_revoke = AccountResources::read(&moto).await?;
+    ensure!(after_revoke.node_rules == 0, "{after_revoke:?}");
+    // Listings of the last seconds are reused, so this takes a while.
     let mut warnings = Vec::new();
-    let back = || async { Ok::<_, anyhow::Error>(AccountResources::read(&moto).await?.node_rules == 1) };
+    let is_restored = || async { Ok::<_, anyhow::Error>(AccountResources::read(&moto).await?.node_rules == 1) };
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !back().await? {
-        ensure!(std::time::Instant::now() < deadline, "the rule does not come back");
+    while !is_restored().await? {
+        ensure!(std::time::Instant::now() < deadline, "the rule was not added again");
         warnings = balancers.ensure(&one, &all).await?.warnings;
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
@@ -96,24 +97,25 @@ pub async fn rules_of_nodes_carry_nothing_that_the_controller_revokes(_: Space) 
     delete(&*balancers, &one.id).await
 }
 
-/// AWS returns another Service's load balancer of the same name as created: it is refused, and stays.
+/// AWS returns another Service's load balancer of the same name as created: the provider refuses and keeps it.
 pub async fn load_balancer_of_the_same_name_stays_with_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
-    let named = [("name", "public"), ("disable-nlb-sg", "true")];
-    let (first, second) = (spec(1, &named), spec(2, &named));
-    let balancers = fresh(&moto).await?;
+    let names = [("name", "public"), ("disable-nlb-sg", "true")];
+    let (first, second) = (spec(1, &names), spec(2, &names));
+    let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &first, &all).await?;
     let before = AccountResources::read(&moto).await?;
-    let error = balancers.ensure(&second, &all).await.err().context("the other's was taken")?;
+    let error =
+        balancers.ensure(&second, &all).await.err().context("the load balancer of the other Service was adopted")?;
     ensure!(error.to_string().contains(&format!("belongs to Service default/{}", first.id.name)), "{error}");
     delete(&*balancers, &second.id).await?;
     let after = AccountResources::read(&moto).await?;
     ensure!(after.balancers == before.balancers && after.target_groups == before.target_groups, "{before:?} {after:?}");
     settle(&moto, &*balancers, &first, &all).await?;
     delete(&*balancers, &first.id).await?;
-    let held = AccountResources::read(&moto).await?;
-    ensure!(held.is_empty(), "{held:?}");
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
     Ok(())
 }
 
@@ -151,7 +153,7 @@ pub async fn firewall_follows_targets(_: Space) -> Result<()> {
     let one = spec(1, &[("nlb-target-type", "ip")]);
     let name = one.ports[0].name.clone();
     let with = |of: &[(u8, u16)]| Targets { nodes: nodes.clone(), ..endpoints(&name, of) };
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &with(&[])).await?;
     ensure!(open(&moto).await?.is_empty(), "no pod, no rule: {:?}", open(&moto).await?);
     balancers.set_targets(&one, &with(&[(9, 8080)])).await?;
@@ -166,13 +168,13 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
     let moto = Moto::start(CLUSTER).await?;
     let one = spec(1, &[("nlb-target-type", "ip")]);
     let name = one.ports[0].name.clone();
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &endpoints(&name, &[(9, 8080)])).await?;
     let refused = moto::Effect::refused("InvalidConfigurationRequest", "no");
     moto.proxy.arm(moto::Fault::always("ModifyLoadBalancerAttributes", refused));
-    let crossing = ("service.beta.kubernetes.io/aws-load-balancer-cross-zone-load-balancing-enabled", "true");
+    let cross_zone = ("service.beta.kubernetes.io/aws-load-balancer-cross-zone-load-balancing-enabled", "true");
     let mut two = LoadBalancerSpec { ..one.clone() };
-    two.annotations.insert(crossing.0.into(), crossing.1.into());
+    two.annotations.insert(cross_zone.0.into(), cross_zone.1.into());
     for pods in [&[(10, 8080)][..], &[(11, 8080), (12, 8080)]] {
         ensure!(balancers.ensure(&two, &endpoints(&name, pods)).await.is_err(), "nothing was refused");
         let group = AccountResources::read(&moto).await?.target_groups.remove(0);
@@ -190,21 +192,21 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
 /// the guide requires.
 pub async fn published_policy_is_enough(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(2).await?;
-    let balancers = fresh(&moto).await?;
+    let instances = moto.run(2).await?;
+    let balancers = new_process(&moto).await?;
     let one = spec(1, &[]);
-    settle(&moto, &*balancers, &one, &targets(&machines[..1])).await?;
-    balancers.set_targets(&one, &targets(&machines)).await?;
+    settle(&moto, &*balancers, &one, &targets(&instances[..1])).await?;
+    balancers.set_targets(&one, &targets(&instances)).await?;
     let mut two = spec(1, &[("additional-resource-tags", "team=blue"), ("cross-zone-load-balancing-enabled", "true")]);
     two.id = one.id.clone();
     two.ports.push(crate::balancers::port(443));
-    settle(&moto, &*balancers, &two, &targets(&machines)).await?;
-    settle(&moto, &*balancers, &one, &targets(&machines[..1])).await?;
+    settle(&moto, &*balancers, &two, &targets(&instances)).await?;
+    settle(&moto, &*balancers, &one, &targets(&instances[..1])).await?;
     delete(&*balancers, &one.id).await?;
     let denied = moto.proxy.denied();
     ensure!(denied.is_empty(), "{denied:?}");
-    let held = AccountResources::read(&moto).await?;
-    ensure!(held.is_empty(), "{held:?}");
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
     Ok(())
 }
 
@@ -212,16 +214,16 @@ pub async fn published_policy_is_enough(_: Space) -> Result<()> {
 /// created nevertheless.
 pub async fn untagged_group_of_nodes_is_only_a_warning(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(1).await?;
+    let instances = moto.run(1).await?;
     let key = format!("kubernetes.io/cluster/{CLUSTER}");
     let untag = [("ResourceId.1", &*moto.network.group), ("Tag.1.Key", &key)];
     moto.aws.call(Service::Ec2, "DeleteTags", &untag).await?;
     moto.proxy.ignore_reachability("the policy does not allow rules in the nodes' group");
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     let one = spec(1, &[]);
-    let ensured = balancers.ensure(&one, &targets(&machines)).await?;
+    let ensured = balancers.ensure(&one, &targets(&instances)).await?;
     let told = ensured.warnings.join("; ");
     ensure!(told.contains(&moto.network.group) && told.contains(&key), "{told:?}");
-    settle(&moto, &*balancers, &one, &targets(&machines)).await?;
+    settle(&moto, &*balancers, &one, &targets(&instances)).await?;
     delete(&*balancers, &one.id).await
 }

@@ -2,14 +2,14 @@
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
-use moto::{Machine, Moto, Service};
-use providers::{LoadBalancerSpec, Protocol};
+use moto::{Instance, Moto, Service};
+use providers::{EndpointTarget, LoadBalancerSpec, Port, Protocol, Targets};
 
-use crate::balancers::{AccountResources, delete, fresh, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 /// Starts an instance of another node group: it has a security group of its own, with the cluster's tag.
-async fn of_another_group(moto: &Moto) -> Result<Machine> {
+async fn start_in_another_group(moto: &Moto) -> Result<Instance> {
     let (tag, network) = (format!("kubernetes.io/cluster/{CLUSTER}"), &moto.network);
     let group = [
         ("GroupName", "other-nodes"),
@@ -32,23 +32,32 @@ async fn of_another_group(moto: &Moto) -> Result<Machine> {
         ("TagSpecification.1.Tag.1.Value", "owned"),
     ];
     let id = moto.aws.ec2("RunInstances", &instance, "instanceId").await?.into_iter().next().context("no instance")?;
-    Ok(Machine { id, zone: "eu-west-1a".into(), name: "other".into(), address: String::new() })
+    Ok(Instance { id, zone: "eu-west-1a".into(), name: "other".into(), address: String::new() })
 }
 
 /// Nodes with another security group join; ports, node ports and probes change: at each moment every registered target
 /// that was reached before is reached.
 pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
+    reached_without_a_gap(&[]).await
+}
+
+/// The same with rules for clients and subnets in the nodes' groups, as cloud-provider-aws makes them.
+pub async fn targets_without_the_shared_group_are_reached_without_a_gap(_: Space) -> Result<()> {
+    reached_without_a_gap(&[("disable-nlb-sg", "true")]).await
+}
+
+async fn reached_without_a_gap(annotations: &[(&str, &str)]) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let mut machines = moto.run(2).await?;
-    machines.push(of_another_group(&moto).await?);
-    let balancers = fresh(&moto).await?;
-    let one = spec(1, &[]);
-    settle(&moto, &*balancers, &one, &targets(&machines[..1])).await?;
-    balancers.set_targets(&one, &targets(&machines)).await?;
+    let mut instances = moto.run(2).await?;
+    instances.push(start_in_another_group(&moto).await?);
+    let balancers = new_process(&moto).await?;
+    let one = spec(1, annotations);
+    settle(&moto, &*balancers, &one, &targets(&instances[..1])).await?;
+    balancers.set_targets(&one, &targets(&instances)).await?;
 
     let mut dns = port(53);
     dns.protocol = Protocol::Udp;
-    let moved = providers::Port { node_port: Some(31_999), ..port(80) };
+    let moved = Port { node_port: Some(31_999), ..port(80) };
     let probed = ("service.beta.kubernetes.io/aws-load-balancer-healthcheck-port".to_owned(), "10256".to_owned());
     for (what, ports, annotation) in [
         ("another port", vec![port(80), port(443)], None),
@@ -58,26 +67,106 @@ pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
     ] {
         let mut changed = LoadBalancerSpec { ports, ..one.clone() };
         changed.annotations.extend(annotation);
-        settle(&moto, &*balancers, &changed, &targets(&machines)).await.context(what)?;
+        settle(&moto, &*balancers, &changed, &targets(&instances)).await.context(what)?;
         let unreached = moto.proxy.unreached(None).await?;
         ensure!(unreached.is_empty(), "{what}: {unreached:?} are not reached");
         ensure!(moto.proxy.gaps().is_empty(), "{what}: {:?}", moto.proxy.gaps());
     }
-    balancers.set_targets(&one, &targets(&machines[2..])).await.ok();
-    settle(&moto, &*balancers, &one, &targets(&machines[2..])).await?;
+    balancers.set_targets(&one, &targets(&instances[2..])).await.ok();
+    settle(&moto, &*balancers, &one, &targets(&instances[2..])).await?;
     ensure!(moto.proxy.unreached(None).await?.is_empty() && moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
     delete(&*balancers, &one.id).await?;
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     Ok(())
 }
 
-/// A test of the model: a rule that another client revokes makes targets unhealthy, and is a gap.
+/// Two load balancers without security groups need the same rule for health checks of nodes, which EC2 stores once. The
+/// one that is named in it is deleted, by the process that made both, and by another one that has not seen them yet.
+pub async fn rule_of_two_load_balancers_stays_while_one_needs_it(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(2).await?);
+    let dns = |number: usize, node_port: u16| {
+        let udp = Port { protocol: Protocol::Udp, node_port: Some(node_port), ..port(53) };
+        LoadBalancerSpec { ports: vec![udp], ..spec(number, &[("disable-nlb-sg", "true")]) }
+    };
+    for another_process in [false, true] {
+        let balancers = fresh(&moto).await?;
+        let (first, second) = (dns(1, 30_053), dns(2, 31_053));
+        settle(&moto, &*balancers, &first, &all).await?;
+        settle(&moto, &*balancers, &second, &all).await?;
+        let balancers = if another_process { fresh(&moto).await? } else { balancers };
+        delete(&*balancers, &first.id).await?;
+        let unreached = moto.proxy.unreached(None).await?;
+        ensure!(unreached.is_empty(), "another process {another_process}: {unreached:?} are not reached");
+        ensure!(moto.proxy.gaps().is_empty(), "another process {another_process}: {:?}", moto.proxy.gaps());
+        settle(&moto, &*balancers, &second, &all).await?;
+        let owned = balancers.list_owned().await?;
+        ensure!(owned.len() == 1 && owned[0].id == second.id, "a rule names a deleted load balancer: {owned:?}");
+        delete(&*balancers, &second.id).await?;
+        ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
+    }
+    Ok(())
+}
+
+/// Creates a security group of pods, and a network interface with it and this address.
+async fn interface_of_pod(moto: &Moto, address: &str) -> Result<String> {
+    let (tag, network) = (format!("kubernetes.io/cluster/{CLUSTER}"), &moto.network);
+    let group = [
+        ("GroupName", "pods"),
+        ("GroupDescription", "pods"),
+        ("VpcId", &*network.vpc),
+        ("TagSpecification.1.ResourceType", "security-group"),
+        ("TagSpecification.1.Tag.1.Key", &*tag),
+        ("TagSpecification.1.Tag.1.Value", "owned"),
+    ];
+    let group = moto.aws.ec2("CreateSecurityGroup", &group, "groupId").await?.remove(0);
+    let interface = [("SubnetId", &*network.subnets[0]), ("PrivateIpAddress", address), ("SecurityGroupId.1", &*group)];
+    moto.aws.ec2("CreateNetworkInterface", &interface, "networkInterfaceId").await?;
+    Ok(group)
+}
+
+/// A pod has a network interface with a security group of its own, as on Fargate: that group is opened, and closed after
+/// the last load balancer.
+pub async fn pod_with_its_own_security_group_is_reached(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let nodes = targets(&moto.run(1).await?).nodes;
+    let group = interface_of_pod(&moto, "10.0.16.200").await?;
+    let one = spec(1, &[("nlb-target-type", "ip")]);
+    let pod = EndpointTarget {
+        port_name: one.ports[0].name.clone(),
+        address: [10, 0, 16, 200].into(),
+        port: 8080,
+        node: None,
+        zone: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        pod: None,
+    };
+    let balancers = fresh(&moto).await?;
+    settle(&moto, &*balancers, &one, &Targets { nodes: nodes.clone(), ..Targets::default() }).await?;
+    balancers.set_targets(&one, &Targets { nodes, endpoints: [pod].into(), ..Targets::default() }).await?;
+    let unreached = moto.proxy.unreached(None).await?;
+    ensure!(unreached.is_empty(), "{unreached:?} are not reached");
+    let rules = async || {
+        let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*group)];
+        let egress = moto.aws.ec2("DescribeSecurityGroupRules", &filter, "isEgress").await?;
+        anyhow::Ok(egress.iter().filter(|egress| *egress == "false").count())
+    };
+    ensure!(rules().await? == 1, "{} rules", rules().await?);
+    delete(&*balancers, &one.id).await?;
+    ensure!(rules().await? == 0, "{} rules are left", rules().await?);
+    ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
+    Ok(())
+}
+
+/// A test of the mock: a rule that another client revokes makes targets unreachable and unhealthy.
 pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(1).await?;
-    let balancers = fresh(&moto).await?;
+    let instances = moto.run(1).await?;
+    let balancers = new_process(&moto).await?;
     let one = spec(1, &[]);
-    settle(&moto, &*balancers, &one, &targets(&machines)).await?;
+    settle(&moto, &*balancers, &one, &targets(&instances)).await?;
     ensure!(moto.proxy.unreached(None).await?.is_empty(), "{:?}", moto.proxy.unreached(None).await?);
     let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
     let rules = moto.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &filter, "securityGroupRuleSet").await?;
@@ -86,17 +175,17 @@ pub async fn target_behind_a_closed_group_is_unhealthy(_: Space) -> Result<()> {
         let one = [("GroupId", &*moto.network.group), ("SecurityGroupRuleId.1", id)];
         moto.aws.call(Service::Ec2, "RevokeSecurityGroupIngress", &one).await?;
     }
-    let expected = format!("{}:30080", machines[0].id);
+    let expected = format!("{}:30080", instances[0].id);
     ensure!(moto.proxy.unreached(None).await? == [expected.clone()], "{:?}", moto.proxy.unreached(None).await?);
-    // The next change detects it.
+    // Targets that are registered from now on are unhealthy.
     balancers.set_targets(&one, &targets(&[])).await?;
-    balancers.set_targets(&one, &targets(&machines)).await?;
+    balancers.set_targets(&one, &targets(&instances)).await?;
     let group = AccountResources::read(&moto).await?.target_groups.remove(0);
     let observed = balancers.observe(&one.id).await?;
     let providers::Observed::Present(balancer) = observed else { anyhow::bail!("there is no load balancer") };
     let health: Vec<_> = balancer.targets.iter().map(|target| target.health).collect();
     ensure!(health == [providers::Health::Unhealthy], "{group}: {health:?}");
-    let direct = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
-    ensure!(texts(&direct, "State") == ["healthy"], "moto finds all healthy: {direct}");
+    let from_moto = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
+    ensure!(texts(&from_moto, "State") == ["healthy"], "moto itself reports all targets as healthy: {from_moto}");
     delete(&*balancers, &one.id).await
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use cluster_tests::{Space, during, eventually};
 use kube::api::DeleteParams;
-use moto::{Effect, Fault, Machine, Service};
+use moto::{Effect, Fault, Instance, Service};
 use serde_json::json;
 
 use crate::bed::{AwsBed, network};
@@ -22,23 +22,25 @@ fn networks(number: usize) -> [String; 2] {
     [format!("10.244.{number}.0/24"), format!("fd00:10:244:{number}::/64")]
 }
 
-async fn register(bed: &AwsBed, machine: &Machine, number: usize) -> Result<()> {
+async fn register(bed: &AwsBed, instance: &Instance, number: usize) -> Result<()> {
     let cidrs = networks(number);
-    let spec = json!({"podCIDR": cidrs[0], "podCIDRs": cidrs, "providerID": machine.provider_id()});
-    bed.register(machine, json!({"spec": spec})).await.map(drop)
+    let spec = json!({"podCIDR": cidrs[0], "podCIDRs": cidrs, "providerID": instance.provider_id()});
+    bed.register(instance, json!({"spec": spec})).await.map(drop)
 }
 
 /// Returns the expected routes of a table.
-fn expected(nodes: &[(&Machine, usize)]) -> Vec<(String, String)> {
-    let routes = nodes.iter().flat_map(|(machine, number)| networks(*number).map(|net| (net, machine.id.clone())));
+fn expected(nodes: &[(&Instance, usize)]) -> Vec<(String, String)> {
+    let routes = nodes
+        .iter()
+        .flat_map(|(instance, number)| networks(*number).map(|network_cidr| (network_cidr, instance.id.clone())));
     let mut routes: Vec<_> = routes.collect();
     routes.sort();
     routes
 }
 
-async fn table_has(bed: &AwsBed, table: &str, nodes: &[(&Machine, usize)]) -> Result<()> {
+async fn table_has(bed: &AwsBed, table: &str, nodes: &[(&Instance, usize)]) -> Result<()> {
     let expected = expected(nodes);
-    eventually(format!("the table leads to {} nodes", nodes.len()), || async {
+    eventually(format!("the table has the routes of {} nodes", nodes.len()), || async {
         let routes = bed.moto.routes(table).await?;
         ensure!(routes == expected, "{routes:?} instead of {expected:?}");
         Ok(())
@@ -46,10 +48,10 @@ async fn table_has(bed: &AwsBed, table: &str, nodes: &[(&Machine, usize)]) -> Re
     .await
 }
 
-async fn told(bed: &AwsBed, machine: &Machine, status: &str, reason: &str) -> Result<()> {
-    eventually(format!("{} is told {reason}", machine.name), || async {
-        let said = network(&bed.cloud.nodes().get(&machine.name).await?)?;
-        ensure!(said == (status.to_owned(), reason.to_owned()), "{said:?}");
+async fn has_condition(bed: &AwsBed, instance: &Instance, status: &str, reason: &str) -> Result<()> {
+    eventually(format!("{} has the condition {reason}", instance.name), || async {
+        let condition = network(&bed.cloud.nodes().get(&instance.name).await?)?;
+        ensure!(condition == (status.to_owned(), reason.to_owned()), "{condition:?}");
         Ok(())
     })
     .await
@@ -58,21 +60,21 @@ async fn told(bed: &AwsBed, machine: &Machine, status: &str, reason: &str) -> Re
 pub async fn routes_are_added_and_removed_with_nodes(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&FLAGS).await?;
-    let machines = bed.moto.run(4).await?;
-    let [one, two, three, four] = &machines[..] else { unreachable!("four were made") };
-    for (number, machine) in (1..).zip([one, two, three]) {
-        register(&bed, machine, number).await?;
+    let instances = bed.moto.run(4).await?;
+    let [one, two, three, four] = &instances[..] else { unreachable!("four were made") };
+    for (number, instance) in (1..).zip([one, two, three]) {
+        register(&bed, instance, number).await?;
     }
     let table = &bed.moto.network.table;
     table_has(&bed, table, &[(one, 1), (two, 2), (three, 3)]).await?;
-    for machine in [one, two, three] {
-        told(&bed, machine, "False", "RouteCreated").await?;
-        let parameters = [("InstanceId", &*machine.id), ("Attribute", "sourceDestCheck")];
+    for instance in [one, two, three] {
+        has_condition(&bed, instance, "False", "RouteCreated").await?;
+        let parameters = [("InstanceId", &*instance.id), ("Attribute", "sourceDestCheck")];
         let checks = bed.moto.aws.call(Service::Ec2, "DescribeInstanceAttribute", &parameters).await?;
-        ensure!(checks.contains("<value>false</value>"), "{} does not forward: {checks}", machine.name);
+        ensure!(checks.contains("<value>false</value>"), "{} does not forward: {checks}", instance.name);
     }
-    let set = bed.moto.proxy.calls_of("ModifyInstanceAttribute");
-    ensure!(set == 3, "the check was changed {set} times for 3 machines");
+    let check_changes = bed.moto.proxy.calls_of("ModifyInstanceAttribute");
+    ensure!(check_changes == 3, "the check was changed {check_changes} times for 3 instances");
 
     // Without changes: one read for each pass.
     let (changes, reads) = (bed.moto.proxy.changes(), bed.moto.proxy.calls_of("DescribeRouteTables"));
@@ -91,15 +93,15 @@ pub async fn routes_are_added_and_removed_with_nodes(_: Space) -> Result<()> {
     bed.cloud.nodes().delete(&three.name, &DeleteParams::default()).await?;
     register(&bed, four, 3).await?;
     table_has(&bed, table, &[(two, 2), (four, 3)]).await?;
-    told(&bed, four, "False", "RouteCreated").await
+    has_condition(&bed, four, "False", "RouteCreated").await
 }
 
 pub async fn every_table_gets_its_routes(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let other = bed.moto.add_table().await?;
     let _manager = bed.ccm(&FLAGS).await?;
-    let machines = bed.moto.run(2).await?;
-    let (one, two) = (&machines[0], &machines[1]);
+    let instances = bed.moto.run(2).await?;
+    let (one, two) = (&instances[0], &instances[1]);
     register(&bed, one, 1).await?;
     register(&bed, two, 2).await?;
     for table in [&bed.moto.network.table, &other] {
@@ -108,8 +110,8 @@ pub async fn every_table_gets_its_routes(_: Space) -> Result<()> {
     // Created later, and without some routes: they are added.
     let third = bed.moto.add_table().await?;
     table_has(&bed, &third, &[(one, 1), (two, 2)]).await?;
-    let net = networks(1)[0].clone();
-    let parameters = [("RouteTableId", &*other), ("DestinationCidrBlock", &net)];
+    let network_cidr = networks(1)[0].clone();
+    let parameters = [("RouteTableId", &*other), ("DestinationCidrBlock", &network_cidr)];
     bed.moto.aws.call(Service::Ec2, "DeleteRoute", &parameters).await?;
     table_has(&bed, &other, &[(one, 1), (two, 2)]).await?;
     bed.cloud.nodes().delete(&one.name, &DeleteParams::default()).await?;
@@ -122,11 +124,11 @@ pub async fn every_table_gets_its_routes(_: Space) -> Result<()> {
 pub async fn routes_are_created_despite_faults(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let manager = bed.ccm(&FLAGS).await?;
-    let machines = bed.moto.run(7).await?;
+    let instances = bed.moto.run(7).await?;
     let table = &bed.moto.network.table;
-    let mut nodes: Vec<(&Machine, usize)> = Vec::new();
+    let mut nodes: Vec<(&Instance, usize)> = Vec::new();
     let throttle = Effect::Throttle { retry_after: Some(1) };
-    for ((number, machine), fault) in (1..).zip(&machines).zip([
+    for ((number, instance), fault) in (1..).zip(&instances).zip([
         Fault::first("CreateRoute", Effect::ResponseLost),
         Fault::first("CreateRoute", Effect::Outage),
         Fault::first("ModifyInstanceAttribute", throttle),
@@ -136,23 +138,24 @@ pub async fn routes_are_created_despite_faults(_: Space) -> Result<()> {
     ]) {
         let what = format!("{fault:?}");
         bed.moto.proxy.arm(fault);
-        register(&bed, machine, number).await?;
-        nodes.push((machine, number));
+        register(&bed, instance, number).await?;
+        nodes.push((instance, number));
         table_has(&bed, table, &nodes).await?;
-        told(&bed, machine, "False", "RouteCreated").await?;
-        ensure!(bed.moto.proxy.struck() > 0, "{what} did not strike, and proves nothing");
+        has_condition(&bed, instance, "False", "RouteCreated").await?;
+        ensure!(bed.moto.proxy.faults_applied() > 0, "{what}: no call had the fault");
         bed.moto.proxy.disarm();
     }
     // A full table is an error with the fix, and the routes of other nodes are not affected.
     let full = Effect::refused("RouteLimitExceeded", "The maximum number of routes has been reached.");
     bed.moto.proxy.arm(Fault::always("CreateRoute", full));
-    let (last, number) = (&machines[6], 7);
+    let (last, number) = (&instances[6], 7);
     register(&bed, last, number).await?;
-    told(&bed, last, "True", "NoRouteCreated").await?;
-    eventually("the quota is told of", || async {
+    has_condition(&bed, last, "True", "NoRouteCreated").await?;
+    eventually("the quota is reported", || async {
         let events = bed.cloud.events(&last.name).await?;
-        let told = |event: &&String| event.contains("FailedToCreateRoute") && event.contains("Routes per route table");
-        ensure!(events.keys().any(|event| told(&event)), "{events:?}");
+        let is_quota_event =
+            |event: &&String| event.contains("FailedToCreateRoute") && event.contains("Routes per route table");
+        ensure!(events.keys().any(|event| is_quota_event(&event)), "{events:?}");
         Ok(())
     })
     .await?;

@@ -7,21 +7,21 @@ use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{Space, eventually};
 use k8s_openapi::api::core::v1::{ConfigMap, Service as KubeService};
 use kube::api::{Api, PostParams};
-use moto::{Effect, Fault, Machine, Moto, Service};
+use moto::{Effect, Fault, Instance, Moto, Service};
 use providers::{CloudError, LoadBalancerId, LoadBalancers, Records, async_trait};
 use serde_json::json;
 
 use crate::balancers::{AccountResources, PREFIX, delete, service, settle, spec, targets, texts};
 use crate::bed::{AwsBed, CLUSTER, provider};
 
-const RIGHTS: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
+const RBAC: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
 
 /// Records that outlive processes.
 #[derive(Default)]
-struct Kept(Mutex<BTreeMap<String, BTreeMap<String, String>>>);
+struct RecordsInMemory(Mutex<BTreeMap<String, BTreeMap<String, String>>>);
 
 #[async_trait]
-impl Records for Kept {
+impl Records for RecordsInMemory {
     async fn read(&self, _: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned())
     }
@@ -32,7 +32,7 @@ impl Records for Kept {
     }
 }
 
-async fn fresh(moto: &Moto, records: &Arc<Kept>) -> Result<Arc<dyn LoadBalancers>> {
+async fn new_process(moto: &Moto, records: &Arc<RecordsInMemory>) -> Result<Arc<dyn LoadBalancers>> {
     let provider = provider(moto)?;
     provider.keep_records(records.clone());
     provider.initialize().await?;
@@ -44,47 +44,47 @@ async fn registered(moto: &Moto, group: &str) -> Result<BTreeSet<String>> {
     Ok(texts(&health, "Id").into_iter().collect())
 }
 
-fn ids(machines: &[&Machine]) -> BTreeSet<String> {
-    machines.iter().map(|machine| machine.id.clone()).collect()
+fn ids(instances: &[&Instance]) -> BTreeSet<String> {
+    instances.iter().map(|instance| instance.id.clone()).collect()
 }
 
 /// Another cluster's target stays, whatever changes here and whenever the process crashes; own targets are deregistered
 /// although another process registered them.
 pub async fn cluster_deregisters_only_its_own_targets(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(4).await?;
-    let (foreign, own) = machines.split_last().context("machines")?;
+    let instances = moto.run(4).await?;
+    let (other_cluster, own) = instances.split_last().context("machines")?;
     let one = spec(1, &[("multi-cluster-target-group", "true")]);
-    let records = Arc::new(Kept::default());
-    let balancers = fresh(&moto, &records).await?;
+    let records = Arc::new(RecordsInMemory::default());
+    let balancers = new_process(&moto, &records).await?;
     settle(&moto, &*balancers, &one, &targets(&own[..2])).await?;
     let group = AccountResources::read(&moto).await?.target_groups.first().cloned().context("no target group")?;
     let register =
-        [("TargetGroupArn", &*group), ("Targets.member.1.Id", &foreign.id), ("Targets.member.1.Port", "30080")];
+        [("TargetGroupArn", &*group), ("Targets.member.1.Id", &other_cluster.id), ("Targets.member.1.Port", "30080")];
     moto.aws.call(Service::Elb, "RegisterTargets", &register).await?;
 
     // The same process, and one without a cache.
     balancers.set_targets(&one, &targets(&own[1..])).await?;
-    ensure!(registered(&moto, &group).await? == ids(&[&own[1], &own[2], foreign]), "after a change of targets");
-    let next = fresh(&moto, &records).await?;
+    ensure!(registered(&moto, &group).await? == ids(&[&own[1], &own[2], other_cluster]), "after a change of targets");
+    let next = new_process(&moto, &records).await?;
     next.set_targets(&one, &targets(&own[2..])).await?;
-    ensure!(registered(&moto, &group).await? == ids(&[&own[2], foreign]), "after a restart");
-    let next = fresh(&moto, &records).await?;
+    ensure!(registered(&moto, &group).await? == ids(&[&own[2], other_cluster]), "after a restart");
+    let next = new_process(&moto, &records).await?;
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
-    ensure!(registered(&moto, &group).await? == ids(&[&own[0], foreign]), "after a look at all of it");
+    ensure!(registered(&moto, &group).await? == ids(&[&own[0], other_cluster]), "after `ensure`");
 
-    // It crashes when the target is registered and the response is lost: the target is on record.
+    // The response to a registration is lost, and the process crashes: the target was recorded before the call.
     moto.proxy.arm(Fault::first("RegisterTargets", Effect::ResponseLost));
-    let dying = fresh(&moto, &records).await?;
-    ensure!(dying.set_targets(&one, &targets(&own[..2])).await.is_err(), "nothing went wrong");
+    let crashing = new_process(&moto, &records).await?;
+    ensure!(crashing.set_targets(&one, &targets(&own[..2])).await.is_err(), "the response was not lost");
     moto.proxy.disarm();
-    ensure!(registered(&moto, &group).await? == ids(&[&own[0], &own[1], foreign]), "it was not registered");
-    let next = fresh(&moto, &records).await?;
+    ensure!(registered(&moto, &group).await? == ids(&[&own[0], &own[1], other_cluster]), "it was not registered");
+    let next = new_process(&moto, &records).await?;
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
-    ensure!(registered(&moto, &group).await? == ids(&[&own[0], foreign]), "after a death");
+    ensure!(registered(&moto, &group).await? == ids(&[&own[0], other_cluster]), "after a crash");
     let changes = moto.proxy.changes();
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
-    ensure!(moto.proxy.changes() == changes, "at rest something was changed");
+    ensure!(moto.proxy.changes() == changes, "changes without a reason");
     delete(&*next, &one.id).await
 }
 
@@ -93,21 +93,21 @@ pub async fn record_is_a_config_map(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let cluster = bed.cloud.bed.clone();
     let applied =
-        tokio::task::spawn_blocking(move || cluster.cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS));
+        tokio::task::spawn_blocking(move || cluster.cluster.kubectl_with_input(&["apply", "--filename=-"], RBAC));
     applied.await??;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
-    let machines = bed.nodes(1).await?;
+    let instances = bed.nodes(1).await?;
     let client = bed.cloud.bed.client.clone();
     let services: Api<KubeService> = Api::namespaced(client.clone(), "default");
     let maps: Api<ConfigMap> = Api::namespaced(client, "default");
     let annotations = json!({format!("{PREFIX}type"): "nlb", format!("{PREFIX}multi-cluster-target-group"): "true"});
     let web = services.create(&PostParams::default(), &service("web", annotations)?).await?;
-    eventually("the target is on record", || async {
+    eventually("the target is recorded", || async {
         let groups = bed.moto.aws.call(Service::Elb, "DescribeTargetGroups", &[]).await?;
         let name = texts(&groups, "TargetGroupName").into_iter().next().context("no target group")?;
         let map = maps.get(&format!("aws-lbc-targets-{name}")).await?;
         let port = services.get("web").await?.spec.and_then(|spec| spec.ports).context("no ports")?[0].node_port;
-        let expected = format!("{}:{}", machines[0].id, port.unwrap_or_default());
+        let expected = format!("{}:{}", instances[0].id, port.unwrap_or_default());
         let data = map.data.unwrap_or_default();
         ensure!(data.get("targets") == Some(&expected), "{data:?}, not {expected}");
         let owners = map.metadata.owner_references.unwrap_or_default();

@@ -3,17 +3,17 @@
 use anyhow::{Result, ensure};
 use cluster_tests::{QUIET, Space, during, eventually};
 use kube::api::DeleteParams;
-use moto::{Effect, Fault, Machine};
+use moto::{Effect, Fault, Instance};
 
 use crate::bed::{AwsBed, labels};
 
 const FLAGS: [&str; 3] = ["--controllers=cloud-node,tagging", "--tags=team=blue,stage=test", "--resources=instance"];
 /// The label with a checksum of the tags of a Node's instance.
-const NOTE: &str = "k8s.io/cloud-provider-aws";
+const TAGS_LABEL: &str = "k8s.io/cloud-provider-aws";
 
 /// Returns those tags of the instance that the test sets, as `key=value`.
-async fn tags(bed: &AwsBed, machine: &Machine) -> Result<Vec<String>> {
-    let filter = [("Filter.1.Name", "resource-id"), ("Filter.1.Value.1", &*machine.id)];
+async fn tags(bed: &AwsBed, instance: &Instance) -> Result<Vec<String>> {
+    let filter = [("Filter.1.Name", "resource-id"), ("Filter.1.Value.1", &*instance.id)];
     let (keys, values) = futures::future::try_join(
         bed.moto.aws.ec2("DescribeTags", &filter, "key"),
         bed.moto.aws.ec2("DescribeTags", &filter, "value"),
@@ -25,20 +25,20 @@ async fn tags(bed: &AwsBed, machine: &Machine) -> Result<Vec<String>> {
     Ok(tags)
 }
 
-async fn tagged(bed: &AwsBed, machine: &Machine, wanted: &[&str]) -> Result<()> {
-    eventually(format!("{} is tagged {wanted:?}", machine.name), || async {
-        let tags = tags(bed, machine).await?;
+async fn wait_for_tags(bed: &AwsBed, instance: &Instance, wanted: &[&str]) -> Result<()> {
+    eventually(format!("{} is tagged {wanted:?}", instance.name), || async {
+        let tags = tags(bed, instance).await?;
         ensure!(tags == wanted, "{tags:?}");
         Ok(())
     })
     .await
 }
 
-async fn noted(bed: &AwsBed, machine: &Machine) -> Result<String> {
-    eventually(format!("{} says that it is tagged", machine.name), || async {
-        let note = labels(&bed.cloud.nodes().get(&machine.name).await?).remove(NOTE);
-        ensure!(note.as_ref().is_some_and(|note| note.len() == 32), "{note:?}");
-        Ok(note.unwrap_or_default())
+async fn label_of(bed: &AwsBed, instance: &Instance) -> Result<String> {
+    eventually(format!("{} has the label of tagged instances", instance.name), || async {
+        let label = labels(&bed.cloud.nodes().get(&instance.name).await?).remove(TAGS_LABEL);
+        ensure!(label.as_ref().is_some_and(|label| label.len() == 32), "{label:?}");
+        Ok(label.unwrap_or_default())
     })
     .await
 }
@@ -48,19 +48,19 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     bed.moto.proxy.arm(Fault::first("CreateTags", Effect::ResponseLost));
     let manager = bed.ccm(&FLAGS).await?;
-    let machines = bed.nodes(20).await?;
-    for machine in &machines {
-        tagged(&bed, machine, &ALL).await?;
-        noted(&bed, machine).await?;
+    let instances = bed.nodes(20).await?;
+    for instance in &instances {
+        wait_for_tags(&bed, instance, &ALL).await?;
+        label_of(&bed, instance).await?;
     }
-    ensure!(bed.moto.proxy.struck() == 1, "no answer was lost: this proves nothing");
+    ensure!(bed.moto.proxy.faults_applied() == 1, "no response was lost");
     let calls = bed.moto.proxy.calls_of("CreateTags");
-    ensure!(calls <= 10, "{calls} calls for {} machines", machines.len());
+    ensure!(calls <= 10, "{calls} calls for {} instances", instances.len());
 
     // A restart makes no calls.
     manager.stop().await?;
     let manager = bed.ccm(&FLAGS).await?;
-    during(QUIET, "what is noted is not tagged again", || async {
+    during(QUIET, "labelled nodes are not tagged again", || async {
         let now = bed.moto.proxy.calls_of("CreateTags");
         ensure!(now == calls, "{} calls more", now - calls);
         Ok(())
@@ -68,17 +68,17 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     .await?;
 
     // A Node is deleted: its instance loses the tags, and tags of other owners stay.
-    bed.cloud.nodes().delete(&machines[0].name, &DeleteParams::default()).await?;
-    tagged(&bed, &machines[0], &[]).await?;
-    tagged(&bed, &machines[1], &ALL).await?;
+    bed.cloud.nodes().delete(&instances[0].name, &DeleteParams::default()).await?;
+    wait_for_tags(&bed, &instances[0], &[]).await?;
+    wait_for_tags(&bed, &instances[1], &ALL).await?;
 
     // Other tags: another label value.
-    let before = noted(&bed, &machines[1]).await?;
+    let before = label_of(&bed, &instances[1]).await?;
     manager.stop().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,tagging", "--tags=team=red", "--resources=instance"]).await?;
-    tagged(&bed, &machines[1], &["stage=test", "team=red"]).await?;
-    eventually("the note follows", || async {
-        let now = noted(&bed, &machines[1]).await?;
+    wait_for_tags(&bed, &instances[1], &["stage=test", "team=red"]).await?;
+    eventually("the label has the checksum of the new tags", || async {
+        let now = label_of(&bed, &instances[1]).await?;
         ensure!(now != before, "{now} as before");
         Ok(())
     })

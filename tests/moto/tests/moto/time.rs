@@ -1,13 +1,13 @@
-//! Names, time and limits of AWS: resources that are visible late, load balancers that are set up slowly or not at all,
-//! network interfaces that outlive them, quotas, and pages. The provider creates each resource once, reports a limit
-//! once, and leaves nothing.
+//! Delays and limits of AWS: resources that are visible late, load balancers whose setup is slow or fails, network
+//! interfaces that exist after their load balancer, quotas, and pages. The provider creates each resource once, reports
+//! a limit once, and leaks nothing.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Moto, Quota, Service};
 use providers::{EndpointTarget, ErrorKind, IpNet, LoadBalancerSpec, LoadBalancers, Progress, TargetPort, Targets};
 
-use crate::balancers::{AccountResources, delete, fresh, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 /// Numbers of reads that miss a created resource.
@@ -18,41 +18,41 @@ fn two_ports(number: usize) -> LoadBalancerSpec {
     LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(number, &[]) }
 }
 
-async fn is_there_once(moto: &Moto, groups: usize) -> Result<()> {
-    let held = AccountResources::read(moto).await?;
-    ensure!(held.balancers.len() == 1 && held.target_groups.len() == groups, "{held:?}");
-    ensure!(held.security_groups.len() == 2, "{held:?}");
-    let listeners = [("LoadBalancerArn", &*held.balancers[0])];
+async fn exists_once(moto: &Moto, groups: usize) -> Result<()> {
+    let resources = AccountResources::read(moto).await?;
+    ensure!(resources.balancers.len() == 1 && resources.target_groups.len() == groups, "{resources:?}");
+    ensure!(resources.security_groups.len() == 2, "{resources:?}");
+    let listeners = [("LoadBalancerArn", &*resources.balancers[0])];
     let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &listeners).await?;
     ensure!(texts(&listeners, "ListenerArn").len() == groups, "{listeners}");
     Ok(())
 }
 
-async fn is_nothing_left(moto: &Moto) -> Result<()> {
-    let held = AccountResources::read(moto).await?;
-    ensure!(held.is_empty(), "{held:?}");
+async fn has_no_resources(moto: &Moto) -> Result<()> {
+    let resources = AccountResources::read(moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
     Ok(())
 }
 
-/// One process creates, changes and deletes a load balancer that it cannot see at first.
+/// One process creates, changes and deletes a load balancer that is missing from its first reads.
 pub async fn load_balancer_is_created_once_when_it_is_visible_late(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
     for delay in DELAYS {
         moto.proxy.delay_visibility(delay);
-        let (balancers, one) = (fresh(&moto).await?, spec(1, &[]));
+        let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));
         settle(&moto, &*balancers, &one, &all).await.with_context(|| format!("{delay} reads"))?;
-        is_there_once(&moto, 1).await.with_context(|| format!("{delay} reads"))?;
+        exists_once(&moto, 1).await.with_context(|| format!("{delay} reads"))?;
         let two = LoadBalancerSpec { id: one.id.clone(), ..two_ports(1) };
         settle(&moto, &*balancers, &two, &all).await.with_context(|| format!("{delay} reads"))?;
-        is_there_once(&moto, 2).await.with_context(|| format!("{delay} reads"))?;
+        exists_once(&moto, 2).await.with_context(|| format!("{delay} reads"))?;
         delete(&*balancers, &one.id).await?;
-        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads"))?;
+        has_no_resources(&moto).await.with_context(|| format!("{delay} reads"))?;
     }
     Ok(())
 }
 
-/// Another process continues after each of the changes, and does not see resources of the first one.
+/// Another process continues after each of the changes, and its first reads miss resources of the first process.
 pub async fn another_process_finishes_what_is_visible_late(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
@@ -60,13 +60,13 @@ pub async fn another_process_finishes_what_is_visible_late(_: Space) -> Result<(
         moto.proxy.delay_visibility(delay);
         let one = two_ports(1);
         moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
-        drop(fresh(&moto).await?.ensure(&one, &all).await);
+        drop(new_process(&moto).await?.ensure(&one, &all).await);
         moto.proxy.disarm();
-        let next = fresh(&moto).await?;
+        let next = new_process(&moto).await?;
         settle(&moto, &*next, &one, &all).await.with_context(|| format!("{delay} reads after change {nth}"))?;
-        is_there_once(&moto, 2).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+        exists_once(&moto, 2).await.with_context(|| format!("{delay} reads after change {nth}"))?;
         delete(&*next, &one.id).await?;
-        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+        has_no_resources(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
     }
     Ok(())
 }
@@ -79,15 +79,15 @@ pub async fn deletion_waits_for_tags_that_are_visible_late(_: Space) -> Result<(
         moto.proxy.delay_visibility(delay);
         let one = spec(1, &[]);
         moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
-        drop(fresh(&moto).await?.ensure(&one, &all).await);
+        drop(new_process(&moto).await?.ensure(&one, &all).await);
         moto.proxy.disarm();
         // It is visible again, and has no tags yet.
-        let next = fresh(&moto).await?;
+        let next = new_process(&moto).await?;
         for _ in 0..delay {
             drop(next.list_owned().await);
         }
         delete(&*next, &one.id).await?;
-        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+        has_no_resources(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
     }
     Ok(())
 }
@@ -98,34 +98,34 @@ pub async fn named_load_balancer_is_deleted_when_its_tags_are_visible_late(_: Sp
     let all = targets(&moto.run(1).await?);
     for delay in DELAYS {
         moto.proxy.delay_visibility(delay);
-        let (balancers, one) = (fresh(&moto).await?, spec(1, &[("name", "public")]));
+        let (balancers, one) = (new_process(&moto).await?, spec(1, &[("name", "public")]));
         drop(balancers.ensure(&one, &all).await);
         delete(&*balancers, &one.id).await?;
-        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads, deleted at once"))?;
+        has_no_resources(&moto).await.with_context(|| format!("{delay} reads, deleted immediately"))?;
         let one = spec(1, &[("name", "public")]);
         settle(&moto, &*balancers, &one, &all).await.with_context(|| format!("{delay} reads"))?;
         delete(&*balancers, &one.id).await?;
-        is_nothing_left(&moto).await.with_context(|| format!("{delay} reads"))?;
+        has_no_resources(&moto).await.with_context(|| format!("{delay} reads"))?;
     }
     Ok(())
 }
 
-/// AWS takes minutes to set up a load balancer, or fails: then it is created again, with pauses.
+/// The setup of a load balancer takes long, or fails; in this case it is created again, with pauses.
 pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     moto.proxy.provision(1);
     moto.proxy.fail_setup(1);
     let one = spec(1, &[]);
     settle(&moto, &*balancers, &one, &all).await?;
-    is_there_once(&moto, 1).await?;
+    exists_once(&moto, 1).await?;
     let created = moto.proxy.calls_of("CreateLoadBalancer");
     ensure!(created == 2, "it was created {created} times");
     delete(&*balancers, &one.id).await?;
-    is_nothing_left(&moto).await?;
+    has_no_resources(&moto).await?;
 
-    // AWS fails each time: every attempt requests a pause.
+    // The setup fails each time: every attempt requests a pause.
     moto.proxy.fail_setup(1000);
     let one = spec(1, &[]);
     for _ in 0..6 {
@@ -134,34 +134,35 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     }
     moto.proxy.fail_setup(0);
     delete(&*balancers, &one.id).await?;
-    is_nothing_left(&moto).await
+    has_no_resources(&moto).await
 }
 
-/// Security groups are deleted once the network interfaces that carry them are.
+/// Security groups are deleted once the network interfaces with them are.
 pub async fn security_groups_are_deleted_after_network_interfaces(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     for calls in [0, 1, 7] {
         moto.proxy.keep_interfaces(calls);
-        let (balancers, one) = (fresh(&moto).await?, spec(1, &[]));
+        let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));
         settle(&moto, &*balancers, &one, &all).await?;
         delete(&*balancers, &one.id).await?;
-        is_nothing_left(&moto).await.with_context(|| format!("{calls} calls"))?;
-        // Another process ends the deletion.
+        has_no_resources(&moto).await.with_context(|| format!("{calls} calls"))?;
+        // Another process finishes the deletion.
         let one = spec(2, &[]);
         settle(&moto, &*balancers, &one, &all).await?;
         drop(balancers.delete(&one.id).await);
-        delete(&*fresh(&moto).await?, &one.id).await?;
-        is_nothing_left(&moto).await.with_context(|| format!("{calls} calls, another process"))?;
+        delete(&*new_process(&moto).await?, &one.id).await?;
+        has_no_resources(&moto).await.with_context(|| format!("{calls} calls, another process"))?;
     }
     Ok(())
 }
 
-/// A quota is an error that names it; existing traffic continues, and once the quota is raised the rest is done.
+/// An exceeded quota is an error that names it. Existing traffic continues, and once the quota is raised the load
+/// balancer is completed.
 pub async fn quota_is_reported_and_affects_nothing_else(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let machines = moto.run(3).await?;
-    let (some, all) = (targets(&machines[..2]), targets(&machines));
+    let instances = moto.run(3).await?;
+    let (current, all) = (targets(&instances[..2]), targets(&instances));
     let ranges: Vec<IpNet> = (0..4).map(|part| IpNet::new_assert([192, 0, 2, part * 8].into(), 29)).collect();
     for (quota, most, raised) in [
         (Quota::LoadBalancers, 0, 50),
@@ -170,9 +171,10 @@ pub async fn quota_is_reported_and_affects_nothing_else(_: Space) -> Result<()> 
         (Quota::Rules, 3, 60),
     ] {
         let one = LoadBalancerSpec { source_ranges: ranges.clone(), ..two_ports(1) };
-        let balancers = fresh(&moto).await?;
+        let balancers = new_process(&moto).await?;
         moto.proxy.limit(quota, most);
-        let error = balancers.ensure(&one, &some).await.err().with_context(|| format!("{quota:?} has no effect"))?;
+        let error =
+            balancers.ensure(&one, &current).await.err().with_context(|| format!("{quota:?} was not exceeded"))?;
         ensure!(error.kind == ErrorKind::Quota && error.message.contains("have this quota raised"), "{error}");
         // Targets of existing groups follow the nodes nevertheless.
         drop(balancers.ensure(&one, &all).await);
@@ -184,7 +186,7 @@ pub async fn quota_is_reported_and_affects_nothing_else(_: Space) -> Result<()> 
         moto.proxy.limit(quota, raised);
         settle(&moto, &*balancers, &one, &all).await.with_context(|| format!("{quota:?} raised"))?;
         delete(&*balancers, &one.id).await?;
-        is_nothing_left(&moto).await.with_context(|| format!("{quota:?}"))?;
+        has_no_resources(&moto).await.with_context(|| format!("{quota:?}"))?;
     }
     Ok(())
 }
@@ -222,25 +224,25 @@ pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
     one.ports[0].target_port = TargetPort::Number(8080);
     let name = one.ports[0].name.clone();
     let expected = |numbers: std::ops::Range<u8>| numbers.map(|last| format!("10.0.200.{last}")).collect::<Vec<_>>();
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &pods(&name, 10..16)).await?;
     balancers.set_targets(&one, &pods(&name, 20..26)).await?;
     ensure!(addresses(&moto).await? == expected(20..26), "{:?}", addresses(&moto).await?);
     // Again in a process without a cache.
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &pods(&name, 30..36)).await?;
     ensure!(addresses(&moto).await? == expected(30..36), "{:?}", addresses(&moto).await?);
 
     // Two do not fit.
     let error = balancers.set_targets(&one, &pods(&name, 40..48)).await.err().context("all fit")?;
     ensure!(error.kind == ErrorKind::Quota, "{error}");
-    let some = addresses(&moto).await?;
-    ensure!(some.len() >= 4 && some.iter().all(|one| expected(40..48).contains(one)), "{some:?}");
-    let balancers = fresh(&moto).await?;
+    let current = addresses(&moto).await?;
+    ensure!(current.len() >= 4 && current.iter().all(|one| expected(40..48).contains(one)), "{current:?}");
+    let balancers = new_process(&moto).await?;
     let error = balancers.ensure(&one, &pods(&name, 50..58)).await.err().context("all fit")?;
     ensure!(error.kind == ErrorKind::Quota, "{error}");
-    let some = addresses(&moto).await?;
-    ensure!(some.len() >= 4 && some.iter().all(|one| expected(50..58).contains(one)), "{some:?}");
+    let current = addresses(&moto).await?;
+    ensure!(current.len() >= 4 && current.iter().all(|one| expected(50..58).contains(one)), "{current:?}");
     moto.proxy.limit(Quota::Targets, 500);
     settle(&moto, &*balancers, &one, &pods(&name, 50..58)).await?;
     ensure!(addresses(&moto).await? == expected(50..58), "{:?}", addresses(&moto).await?);
@@ -253,12 +255,12 @@ pub async fn every_page_is_read(_: Space) -> Result<()> {
     let all = targets(&moto.run(2).await?);
     moto.proxy.limit_pages(2);
     let specs: Vec<LoadBalancerSpec> = (1..=4).map(two_ports).collect();
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     for spec in &specs {
         settle(&moto, &*balancers, spec, &all).await?;
     }
     let changes = moto.proxy.changes();
-    let next = fresh(&moto).await?;
+    let next = new_process(&moto).await?;
     for spec in &specs {
         settle(&moto, &*next, spec, &all).await?;
     }
@@ -266,7 +268,7 @@ pub async fn every_page_is_read(_: Space) -> Result<()> {
     let owned = next.list_owned().await?;
     ensure!(owned.len() == specs.len(), "{owned:?}");
     remove_all(&*next, &specs).await?;
-    is_nothing_left(&moto).await
+    has_no_resources(&moto).await
 }
 
 async fn remove_all(balancers: &dyn LoadBalancers, specs: &[LoadBalancerSpec]) -> Result<()> {

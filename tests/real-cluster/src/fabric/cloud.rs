@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde::Deserialize;
 
-/// The cloud at one moment.
+/// A snapshot of the cloud.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Cloud {
     /// Instances by name.
@@ -92,12 +92,12 @@ pub enum RouteTarget {
 }
 
 impl Cloud {
-    /// The address of an instance, by its id.
+    /// Returns the address of an instance by its id.
     pub fn address_of(&self, provider_id: &str) -> Option<Ipv4Addr> {
         address(self.instances.values().find(|instance| instance.provider_id == provider_id)?)
     }
 
-    /// The address of an instance, by its name.
+    /// Returns the address of an instance by its name.
     pub fn address_of_name(&self, name: &str) -> Option<Ipv4Addr> {
         address(self.instances.get(name)?)
     }

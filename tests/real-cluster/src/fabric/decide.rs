@@ -15,7 +15,7 @@ pub type Table = BTreeMap<String, BTreeSet<Ipv4Addr>>;
 /// A node, with the health check port for a load balancer's traffic.
 pub type Check = (Ipv4Addr, u16);
 
-/// All checks that the load balancers need.
+/// Returns all health checks that the load balancers need.
 pub fn checks(cloud: &Cloud) -> BTreeSet<Check> {
     let checks = cloud.balancers.iter().flat_map(|balancer| {
         let port = balancer.attributes.health_check_port.unwrap_or(KUBE_PROXY_HEALTH);
@@ -24,7 +24,7 @@ pub fn checks(cloud: &Cloud) -> BTreeSet<Check> {
     checks.collect()
 }
 
-/// The routes: pod ranges to their nodes, and addresses of load balancers to their healthy targets.
+/// Returns the routes: pod ranges to their nodes, and addresses of load balancers to their healthy targets.
 pub fn routes(cloud: &Cloud, is_healthy: impl Fn(Check) -> bool) -> Table {
     let mut table = Table::new();
     for route in &cloud.routes {
@@ -46,7 +46,7 @@ pub fn routes(cloud: &Cloud, is_healthy: impl Fn(Check) -> bool) -> Table {
     table
 }
 
-/// Commands of `ip` that turn one table into another.
+/// Returns the commands of `ip` that change one table into another.
 pub fn changes(from: &Table, to: &Table) -> String {
     let mut commands = String::new();
     for destination in from.keys().filter(|destination| !to.contains_key(*destination)) {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn route_is_deleted_when_the_cloud_has_it_no_longer() {
+    fn route_that_the_cloud_lacks_is_deleted() {
         let table = Table::from([("10.244.0.0/24".to_owned(), BTreeSet::new())]);
         assert_eq!(changes(&table, &Table::new()), "route delete 10.244.0.0/24\n");
     }

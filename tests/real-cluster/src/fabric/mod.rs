@@ -2,7 +2,7 @@
 //!
 //! Packets to a pod on another node, and packets to a load balancer, pass the router. It has a route for each pod range
 //! in the cloud, and one for each load balancer to those targets that are healthy. On a node, kube-proxy takes over.
-//! The cloud lives in ccm: while ccm does not run, routes stay as they are.
+//! The state of the cloud is in ccm: while ccm does not run, routes do not change.
 
 mod cloud;
 mod decide;
@@ -26,7 +26,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Maximum duration of a health check. A node that exceeds it gets no traffic until it responds again.
 const CHECK_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The running task. It ends when this is dropped.
+/// The running task, which is aborted when this is dropped.
 #[derive(Debug)]
 pub struct Fabric {
     task: JoinHandle<()>,

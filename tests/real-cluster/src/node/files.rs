@@ -11,7 +11,7 @@ use crate::address::{DNS, PODS};
 use crate::images::PAUSE;
 use crate::images::registry::HOST;
 
-/// The file names in [`OWN`].
+/// containerd's configuration, as a file name in [`OWN`] like those below.
 pub const CONTAINERD: &str = "containerd.toml";
 /// The kubelet's configuration.
 pub const KUBELET: &str = "kubelet.json";
@@ -37,17 +37,17 @@ const SYS_RESOURCE: u64 = 1 << 24;
 /// Writes all files.
 pub(super) fn write(node: &NodeConfig) -> Result<()> {
     let may_raise_priority = capabilities()? & SYS_RESOURCE != 0;
-    own(CONTAINERD, &containerd(may_raise_priority))?;
+    write_own(CONTAINERD, &containerd(may_raise_priority))?;
     write_registry(node)?;
-    own(POD_NETWORK, &pod_network().to_string())?;
-    own(KUBELET, &kubelet().to_string())?;
-    own(KUBE_PROXY, &kube_proxy(&node.name).to_string())?;
-    own(RESOLVER, "")?;
+    write_own(POD_NETWORK, &pod_network().to_string())?;
+    write_own(KUBELET, &kubelet().to_string())?;
+    write_own(KUBE_PROXY, &kube_proxy(&node.name).to_string())?;
+    write_own(RESOLVER, "")?;
     let machine_id = fs::read_to_string("/proc/sys/kernel/random/uuid").context("read a random number")?;
-    etc("machine-id", &machine_id.replace('-', ""))?;
-    etc("hostname", &format!("{}\n", node.name))?;
-    etc("hosts", &format!("127.0.0.1 localhost\n{} {}\n", node.address, node.name))?;
-    etc("resolv.conf", "")?;
+    replace_in_etc("machine-id", &machine_id.replace('-', ""))?;
+    replace_in_etc("hostname", &format!("{}\n", node.name))?;
+    replace_in_etc("hosts", &format!("127.0.0.1 localhost\n{} {}\n", node.address, node.name))?;
+    replace_in_etc("resolv.conf", "")?;
     // The machine may have static pods and pod networks of its own, which are not for this node.
     let (networks, pods) = (format!("{OWN}/{POD_NETWORKS}"), format!("{OWN}/{STATIC_PODS}"));
     for folder in [networks.as_str(), &pods, "/var/lib/kubelet", "/var/log/pods"] {
@@ -61,22 +61,22 @@ fn write_registry(node: &NodeConfig) -> Result<()> {
     let folder = Path::new(OWN).join(REGISTRIES).join(HOST);
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     let hosts = format!("[host.\"http://{}\"]\n  capabilities = [\"pull\", \"resolve\"]\n", node.registry);
-    own(&format!("{REGISTRIES}/{HOST}/hosts.toml"), &hosts)
+    write_own(&format!("{REGISTRIES}/{HOST}/hosts.toml"), &hosts)
 }
 
-fn own(name: &str, text: &str) -> Result<()> {
+fn write_own(name: &str, text: &str) -> Result<()> {
     let path = Path::new(OWN).join(name);
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
 /// Replaces a file of `/etc`, which may be a link to a place that the node does not have.
-fn etc(name: &str, text: &str) -> Result<()> {
+fn replace_in_etc(name: &str, text: &str) -> Result<()> {
     let path = Path::new("/etc").join(name);
     let _ = fs::remove_file(&path);
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// The capabilities of this process.
+/// Returns the effective capabilities of this process.
 fn capabilities() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).context("no capabilities in the status")?;

@@ -1,7 +1,7 @@
 //! The node's view of file systems: its own `/run`, `/tmp`, `/var/lib`, `/var/log`, changes of `/etc` and cgroups, and the
 //! machine's for the rest.
 //!
-//! Everything is mounted in the node's mount namespace, which vanishes with its last process.
+//! Everything is mounted in the node's mount namespace, which the kernel removes with its last process.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -17,8 +17,8 @@ use rustix::mount::{
 use super::config::{NodeConfig, OWN, PROGRAMS};
 use crate::cgroups::{self, Layout};
 
-/// Kernel settings that kubelet and kube-proxy want for the machine. They find them in files of the node instead, and
-/// the machine keeps its own.
+/// Kernel settings that kubelet and kube-proxy require. The node gets files with these values over those of
+/// `/proc/sys`, and the machine's settings do not change.
 const SETTINGS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -28,7 +28,7 @@ const SETTINGS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// Folders of the machine that are the node's own, and the folders in [`OWN`] that they are.
+/// Folders that the node has for itself: the path, the folder in [`OWN`] that is mounted there, and its mode.
 const OWN_FOLDERS: [(&str, &str, u32); 3] =
     [("/var/lib", "lib", 0o755), ("/var/log", "log", 0o755), ("/tmp", "tmp", 0o1777)];
 
@@ -42,7 +42,7 @@ pub(super) fn set_up(node: &NodeConfig) -> Result<()> {
     mount_settings()
 }
 
-/// The file system of devices shows the node's network only after it is mounted again.
+/// Mounts the node's cgroups, and `/sys` again: sysfs has the network devices of the namespace in which it was mounted.
 fn mount_cgroups(layout: &Layout) -> Result<()> {
     unmount(cgroups::ROOT, UnmountFlags::DETACH).context("unmount the machine's cgroups")?;
     mount_fs("sysfs", "/sys")?;
@@ -77,7 +77,7 @@ fn mount_cgroups(layout: &Layout) -> Result<()> {
 }
 
 fn mount_own_folders(node: &NodeConfig) -> Result<()> {
-    // These may be in folders that are hidden in a moment: an open folder can still be mounted.
+    // These may be in folders that the following mounts hide. An open folder can still be mounted.
     let (own, programs) = (open(&node.folder)?, open(&node.programs)?);
     mount_fs("tmpfs", "/run")?;
     for (folder, target) in [(&own, OWN), (&programs, PROGRAMS)] {

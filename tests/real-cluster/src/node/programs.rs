@@ -13,10 +13,10 @@ use super::config::{NodeConfig, OWN, PROGRAMS};
 use super::files::{CONTAINERD, CONTAINERD_SOCKET, KUBE_PROXY, KUBELET};
 use crate::command;
 
-/// How long containerd may take to start.
+/// Maximum time until containerd is ready.
 const CONTAINERD_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs the programs until one of them ends.
+/// Runs the programs until one of them exits.
 pub(super) fn run(node: &NodeConfig) -> Result<()> {
     let containerd = start("containerd", &["--config".into(), format!("{OWN}/{CONTAINERD}")])?;
     wait_for_containerd()?;
@@ -79,12 +79,12 @@ fn wait_for_containerd() -> Result<()> {
     let ctr = format!("{PROGRAMS}/ctr");
     let deadline = Instant::now() + CONTAINERD_DEADLINE;
     loop {
-        let answer = if Path::new(CONTAINERD_SOCKET).exists() {
+        let result = if Path::new(CONTAINERD_SOCKET).exists() {
             command::run(&ctr, &["version"])
         } else {
             Err(anyhow!("it has no socket"))
         };
-        match answer {
+        match result {
             Ok(_) => return Ok(()),
             Err(error) if Instant::now() > deadline => {
                 let last = last_lines("containerd");

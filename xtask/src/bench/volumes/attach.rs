@@ -24,7 +24,7 @@ pub struct Size {
     pub nodes: u32,
 }
 
-/// The stage of a pod's life.
+/// The node of a pod.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// On its first node.
@@ -55,20 +55,20 @@ pub async fn measure(
     let attacher = Attacher::start(&client).await?;
     let kubelets = Kubelets::start(&client, &nodes).await?;
     let manager = Running::start(&cluster, binaries, subject, mode, &[VOLUMES])?;
-    let turn = Turn { client: &client, manager: &manager, attacher: &attacher, kubelets: &kubelets, size };
-    let measured = turn.course().await;
+    let manager_run = ManagerRun { client: &client, manager: &manager, attacher: &attacher, kubelets: &kubelets, size };
+    let measured = manager_run.run().await;
     manager.keep_log(log)?;
     let (wall, from) = measured?;
-    let (to, asked) = (manager.mark()?, manager.requests_since(&from)?);
-    let node_writes = asked.of("nodes/status");
+    let (to, requests) = (manager.mark()?, manager.requests_since(&from)?);
+    let node_writes = requests.of("nodes/status");
     let about = (subject, mode, Scenario::VolumesAttach);
-    let mut measurement = Measurement::new(about, Some(wall), (&from, &to), asked);
+    let mut measurement = Measurement::new(about, Some(wall), (&from, &to), requests);
     measurement.values.insert(Metric::NodeStatusWrites, node_writes as f64);
     Ok(measurement)
 }
 
 /// A running manager.
-struct Turn<'a> {
+struct ManagerRun<'a> {
     client: &'a Client,
     manager: &'a Running<'a>,
     attacher: &'a Attacher,
@@ -76,9 +76,9 @@ struct Turn<'a> {
     size: Size,
 }
 
-impl Turn<'_> {
+impl ManagerRun<'_> {
     /// Returns the seconds from the first pod to the last detached volume, and the mark before them.
-    async fn course(&self) -> Result<(f64, Mark)> {
+    async fn run(&self) -> Result<(f64, Mark)> {
         self.manager.until_leader(self.client).await?;
         self.manager.until_quiet().await?;
         eprintln!("  {}: {:?}", Scenario::VolumesAttach.name(), self.size);

@@ -1,4 +1,4 @@
-//! A CSI attacher that needs no time, and that detects a volume on two nodes.
+//! A CSI attacher without delay, which detects a volume that is attached to two nodes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::AT_ONCE;
+use super::PARALLEL;
 use super::follow::{Change, Task, follow};
 use super::objects::{ATTACHMENTS, PROTECTED_BY_ATTACHER};
 use crate::bench::api::{self, Patch};
@@ -45,10 +45,10 @@ impl Attacher {
     /// Starts to serve all attachments.
     pub async fn start(client: &Client) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
-        let (operations, requested) = mpsc::unbounded();
-        let applied = state.clone();
-        let follower = follow(Api::<VolumeAttachment>::all(client.clone()), move |change| {
-            let mut state = lock(&applied);
+        let (operations, requests) = mpsc::unbounded();
+        let applied_state = state.clone();
+        let watch_task = follow(Api::<VolumeAttachment>::all(client.clone()), move |change| {
+            let mut state = lock(&applied_state);
             let operation = match change {
                 Change::Applied(attachment) => state.apply(&attachment),
                 Change::Deleted(name) => {
@@ -57,13 +57,13 @@ impl Attacher {
                 }
             };
             if let Some(operation) = operation {
-                // The receiver lives as long as the attachments are followed.
+                // The receiver is dropped only after this watch.
                 let _ = operations.unbounded_send(operation);
             }
         })
         .await?;
         let client = client.clone();
-        let serving = Task::spawn(requested.for_each_concurrent(AT_ONCE, move |operation| {
+        let serve_task = Task::spawn(requests.for_each_concurrent(PARALLEL, move |operation| {
             let client = client.clone();
             async move {
                 if let Err(error) = serve(&client, &operation).await {
@@ -71,7 +71,7 @@ impl Attacher {
                 }
             }
         }));
-        Ok(Self { state, _tasks: [follower, serving] })
+        Ok(Self { state, _tasks: [watch_task, serve_task] })
     }
 
     /// Returns the number of attachments.
@@ -86,7 +86,7 @@ impl Attacher {
 }
 
 impl State {
-    /// Applies an attachment; returns the operation that it begins.
+    /// Applies an attachment; returns the operation that it requires.
     fn apply(&mut self, attachment: &VolumeAttachment) -> Option<Operation> {
         let (name, uid) = (attachment.name_any(), attachment.uid().unwrap_or_default());
         let volume = attachment.spec.source.persistent_volume_name.clone().unwrap_or_default();
@@ -163,11 +163,11 @@ mod tests {
     #[test]
     fn second_node_is_a_violation_until_the_first_is_detached() {
         let mut state = State::default();
-        let (plain, ending) = (json!({}), json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }));
+        let (plain, deleting) = (json!({}), json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }));
         assert_eq!(state.apply(&attachment("a", &plain)), Some(Operation::Attach("on-a".into())));
         assert_eq!(state.apply(&attachment("a", &plain)), None);
-        assert_eq!(state.apply(&attachment("a", &ending)), Some(Operation::Detach("on-a".into())));
-        assert_eq!(state.apply(&attachment("a", &ending)), None);
+        assert_eq!(state.apply(&attachment("a", &deleting)), Some(Operation::Detach("on-a".into())));
+        assert_eq!(state.apply(&attachment("a", &deleting)), None);
         assert_eq!(state.apply(&attachment("b", &plain)), Some(Operation::Attach("on-b".into())));
         assert_eq!(state.violations, Vec::<String>::new());
         assert_eq!(state.apply(&attachment("c", &plain)), Some(Operation::Attach("on-c".into())));

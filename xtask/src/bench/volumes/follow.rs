@@ -1,4 +1,4 @@
-//! A list and watch of one kind that survives the end of a watch.
+//! A list and watch of one kind that restarts when a watch ends.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ pub enum Change<K> {
     Deleted(String),
 }
 
-/// A task that ends when this is dropped.
+/// A task that is aborted when this is dropped.
 pub struct Task(JoinHandle<()>);
 
 impl Task {
@@ -34,7 +34,7 @@ impl Drop for Task {
     }
 }
 
-/// Calls `apply` with every object that exists, and then with every change, in order.
+/// Calls `apply` with every existing object, and then with every change, in order.
 ///
 /// # Errors
 /// When the objects cannot be listed at the beginning.
@@ -42,14 +42,14 @@ pub async fn follow<K>(api: Api<K>, mut apply: impl FnMut(Change<K>) + Send + 's
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let mut known = HashSet::new();
-    let mut version = relist(&api, &mut known, &mut apply).await?;
+    let mut names = HashSet::new();
+    let mut version = relist(&api, &mut names, &mut apply).await?;
     Ok(Task::spawn(async move {
         loop {
-            if !watch(&api, &mut version, &mut known, &mut apply).await
-                && let Ok(listed) = relist(&api, &mut known, &mut apply).await
+            if !watch(&api, &mut version, &mut names, &mut apply).await
+                && let Ok(relisted) = relist(&api, &mut names, &mut apply).await
             {
-                version = listed;
+                version = relisted;
             }
         }
     }))
@@ -58,7 +58,7 @@ where
 /// Lists all objects; returns the list's version.
 async fn relist<K>(
     api: &Api<K>,
-    known: &mut HashSet<String>,
+    names: &mut HashSet<String>,
     apply: &mut (impl FnMut(Change<K>) + Send),
 ) -> Result<String>
 where
@@ -67,11 +67,11 @@ where
     let list = api.list(&ListParams::default()).await?;
     let version = list.metadata.resource_version.unwrap_or_default();
     let present: HashSet<String> = list.items.iter().map(ResourceExt::name_any).collect();
-    for name in known.difference(&present) {
+    for name in names.difference(&present) {
         apply(Change::Deleted(name.clone()));
     }
     list.items.into_iter().for_each(|object| apply(Change::Applied(object)));
-    *known = present;
+    *names = present;
     Ok(version)
 }
 
@@ -79,7 +79,7 @@ where
 async fn watch<K>(
     api: &Api<K>,
     version: &mut String,
-    known: &mut HashSet<String>,
+    names: &mut HashSet<String>,
     apply: &mut (impl FnMut(Change<K>) + Send),
 ) -> bool
 where
@@ -91,12 +91,12 @@ where
         match event {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
                 *version = object.resource_version().unwrap_or_default();
-                known.insert(object.name_any());
+                names.insert(object.name_any());
                 apply(Change::Applied(object));
             }
             Ok(WatchEvent::Deleted(object)) => {
                 *version = object.resource_version().unwrap_or_default();
-                known.remove(&object.name_any());
+                names.remove(&object.name_any());
                 apply(Change::Deleted(object.name_any()));
             }
             Ok(WatchEvent::Bookmark(bookmark)) => *version = bookmark.metadata.resource_version,

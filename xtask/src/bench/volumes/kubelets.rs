@@ -1,7 +1,8 @@
-//! Kubelets that only mount: volumes are in use before they are waited for, and until after their pods have ended.
+//! Kubelets that only mount volumes: they report a volume as in use before they wait for its attachment, and until its
+//! pod is removed.
 //!
-//! Each node has one task, so that its status has one writer. The kubelets need no time, so that only the manager's
-//! time is measured.
+//! Each node has one task, so that its status has one writer. The kubelets act without delay, so that only the
+//! manager's time is measured.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,52 +23,52 @@ use crate::bench::api::{self, Patch};
 /// Pause after a failed pass.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// Kubelets of all nodes, and what they observe.
+/// Kubelets of all nodes, with the state that they observe.
 pub struct Kubelets {
-    observed: Arc<Mutex<Observed>>,
+    observed: Arc<Mutex<ObservedState>>,
     _tasks: Vec<Task>,
 }
 
 #[derive(Default)]
-struct Observed {
-    /// Existing pods, and whether they run.
+struct ObservedState {
+    /// Existing pods; true: the pod runs.
     pods: HashMap<String, bool>,
     /// The number of attached volumes in each node's status.
     attached: HashMap<String, usize>,
 }
 
 /// A change for the kubelet of one node.
-enum News {
-    /// A pod that should run or, if it is being deleted, end.
+enum NodeChange {
+    /// A pod that should be started or, if it is being deleted, removed.
     Pod { name: String, volume: String, is_ending: bool },
     /// Unique names of the node's attached volumes.
     Attached(BTreeSet<String>),
 }
 
-type Inboxes = HashMap<String, UnboundedSender<News>>;
+type Inboxes = HashMap<String, UnboundedSender<NodeChange>>;
 
 impl Kubelets {
     /// Starts the kubelets of these nodes, which exist.
     pub async fn start(client: &Client, nodes: &[String]) -> Result<Self> {
-        let observed = Arc::new(Mutex::new(Observed::default()));
+        let observed = Arc::new(Mutex::new(ObservedState::default()));
         let (mut inboxes, mut tasks) = (Inboxes::new(), Vec::new());
         for node in nodes {
-            let (inbox, news) = mpsc::unbounded();
+            let (inbox, changes) = mpsc::unbounded();
             inboxes.insert(node.clone(), inbox);
-            tasks.push(Task::spawn(Kubelet::new(client.clone(), node.clone()).run(news)));
+            tasks.push(Task::spawn(Kubelet::new(client.clone(), node.clone()).run(changes)));
         }
         let inboxes = Arc::new(inboxes);
-        let (observing, of_pods) = (observed.clone(), inboxes.clone());
+        let (state, pod_inboxes) = (observed.clone(), inboxes.clone());
         tasks.push(
             follow(Api::<Pod>::namespaced(client.clone(), NAMESPACE), move |change| {
-                apply_pod(&mut lock(&observing), &of_pods, change);
+                apply_pod(&mut lock(&state), &pod_inboxes, change);
             })
             .await?,
         );
-        let (observing, of_nodes) = (observed.clone(), inboxes);
+        let (state, node_inboxes) = (observed.clone(), inboxes);
         tasks.push(
             follow(Api::<Node>::all(client.clone()), move |change| {
-                apply_node(&mut lock(&observing), &of_nodes, change);
+                apply_node(&mut lock(&state), &node_inboxes, change);
             })
             .await?,
         );
@@ -86,7 +87,7 @@ impl Kubelets {
     }
 }
 
-fn apply_pod(observed: &mut Observed, inboxes: &Inboxes, change: Change<Pod>) {
+fn apply_pod(observed: &mut ObservedState, inboxes: &Inboxes, change: Change<Pod>) {
     let pod = match change {
         Change::Applied(pod) => pod,
         Change::Deleted(name) => {
@@ -106,22 +107,22 @@ fn apply_pod(observed: &mut Observed, inboxes: &Inboxes, change: Change<Pod>) {
         let claim = claim.map(|source| source.claim_name.as_str()).unwrap_or_default();
         let volume = objects::unique_name(&objects::volume_name(claim));
         // The receiver lives as long as the pods are followed.
-        let _ = inbox.unbounded_send(News::Pod { name: pod.name_any(), volume, is_ending });
+        let _ = inbox.unbounded_send(NodeChange::Pod { name: pod.name_any(), volume, is_ending });
     }
 }
 
-fn apply_node(observed: &mut Observed, inboxes: &Inboxes, change: Change<Node>) {
+fn apply_node(observed: &mut ObservedState, inboxes: &Inboxes, change: Change<Node>) {
     let Change::Applied(node) = change else { return };
     let attached = node.status.as_ref().and_then(|status| status.volumes_attached.as_ref());
     let attached: BTreeSet<String> = attached.into_iter().flatten().map(|volume| volume.name.clone()).collect();
     observed.attached.insert(node.name_any(), attached.len());
     if let Some(inbox) = inboxes.get(&node.name_any()) {
         // The receiver lives as long as the nodes are followed.
-        let _ = inbox.unbounded_send(News::Attached(attached));
+        let _ = inbox.unbounded_send(NodeChange::Attached(attached));
     }
 }
 
-fn lock(observed: &Mutex<Observed>) -> MutexGuard<'_, Observed> {
+fn lock(observed: &Mutex<ObservedState>) -> MutexGuard<'_, ObservedState> {
     observed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -131,10 +132,10 @@ struct Kubelet {
     node: String,
     /// Volumes of pods that are not being deleted.
     wanted: BTreeMap<String, String>,
-    /// Those of them that still have to be started.
-    waiting: BTreeSet<String>,
+    /// Pods that still have to be started.
+    to_start: BTreeSet<String>,
     /// Pods that still have to be removed.
-    ending: BTreeSet<String>,
+    to_remove: BTreeSet<String>,
     attached: BTreeSet<String>,
     /// The volumes that the node's status reports as in use.
     in_use: BTreeSet<String>,
@@ -142,14 +143,14 @@ struct Kubelet {
 
 impl Kubelet {
     fn new(client: Client, node: String) -> Self {
-        let (wanted, empty) = (BTreeMap::new(), BTreeSet::new);
-        Self { client, node, wanted, waiting: empty(), ending: empty(), attached: empty(), in_use: empty() }
+        let (wanted, no_pods) = (BTreeMap::new(), BTreeSet::new);
+        Self { client, node, wanted, to_start: no_pods(), to_remove: no_pods(), attached: no_pods(), in_use: no_pods() }
     }
 
-    async fn run(mut self, mut news: UnboundedReceiver<News>) {
-        while let Some(first) = news.next().await {
+    async fn run(mut self, mut changes: UnboundedReceiver<NodeChange>) {
+        while let Some(first) = changes.next().await {
             self.apply(first);
-            while let Ok(next) = news.try_recv() {
+            while let Ok(next) = changes.try_recv() {
                 self.apply(next);
             }
             while let Err(error) = self.pass().await {
@@ -159,19 +160,19 @@ impl Kubelet {
         }
     }
 
-    fn apply(&mut self, news: News) {
-        match news {
-            News::Attached(attached) => self.attached = attached,
-            News::Pod { name, is_ending: true, .. } => {
-                self.waiting.remove(&name);
+    fn apply(&mut self, changes: NodeChange) {
+        match changes {
+            NodeChange::Attached(attached) => self.attached = attached,
+            NodeChange::Pod { name, is_ending: true, .. } => {
+                self.to_start.remove(&name);
                 // The removal is a change too, and must not be repeated.
                 if self.wanted.remove(&name).is_some() {
-                    self.ending.insert(name);
+                    self.to_remove.insert(name);
                 }
             }
-            News::Pod { name, volume, is_ending: false } => {
+            NodeChange::Pod { name, volume, is_ending: false } => {
                 self.wanted.insert(name.clone(), volume);
-                self.waiting.insert(name);
+                self.to_start.insert(name);
             }
         }
     }
@@ -185,30 +186,30 @@ impl Kubelet {
             api::patch(&self.client, &path, "kubelet", Patch::Merge, &status).await?;
             self.in_use = in_use;
         }
-        while let Some(name) = self.ending.first().cloned() {
+        while let Some(name) = self.to_remove.first().cloned() {
             api::delete(&self.client, &format!("{}/{name}", pods())).await?;
-            self.ending.remove(&name);
+            self.to_remove.remove(&name);
         }
-        for name in self.startable() {
+        for name in self.pods_to_start() {
             let path = format!("{}/{name}/status", pods());
             api::patch(&self.client, &path, "kubelet", Patch::Merge, &running()).await?;
-            self.waiting.remove(&name);
+            self.to_start.remove(&name);
         }
         Ok(())
     }
 
-    fn startable(&self) -> Vec<String> {
+    fn pods_to_start(&self) -> Vec<String> {
         let is_attached = |name: &String| self.wanted.get(name).is_some_and(|volume| self.attached.contains(volume));
-        self.waiting.iter().filter(|name| is_attached(name)).cloned().collect()
+        self.to_start.iter().filter(|name| is_attached(name)).cloned().collect()
     }
 }
 
-/// The collection of the bench's pods.
+/// Returns the collection of the bench's pods.
 pub fn pods() -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/pods")
 }
 
-/// A merge patch with the status of a pod that runs and is ready.
+/// Returns a merge patch with the status of a pod that runs and is ready.
 fn running() -> serde_json::Value {
     let since = "2026-01-05T08:30:00Z";
     let kinds = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];

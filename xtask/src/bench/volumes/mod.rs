@@ -23,7 +23,7 @@ pub use rest::Rest;
 const NAMESPACE: &str = "bench";
 
 /// The number of parallel requests of the provisioner and the attacher.
-const AT_ONCE: usize = 24;
+const PARALLEL: usize = 24;
 
 /// Maximum duration of a step.
 const DEADLINE: Duration = Duration::from_secs(900);

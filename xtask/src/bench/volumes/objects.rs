@@ -1,4 +1,4 @@
-//! Claims, their volumes and attachments as in a cluster with a CSI driver: unprovisioned, or complete.
+//! Claims, their volumes and attachments as in a cluster with a CSI driver: before provisioning, or bound and attached.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ pub const DRIVER: &str = "bench.csi.example.com";
 /// The class of all claims.
 const CLASS: &str = "fast";
 
-/// The field managers of complete objects.
+/// The field managers of bound and attached objects.
 const BINDER: &str = "kube-controller-manager";
 const PROVISIONER: &str = "csi-provisioner";
 const ATTACHER: &str = "csi-attacher";
@@ -32,22 +32,22 @@ pub const VOLUMES: &str = "/api/v1/persistentvolumes";
 /// The collection of VolumeAttachments.
 pub const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 
-/// The collection of a namespace's claims.
+/// Returns the collection of a namespace's claims.
 pub fn claims(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims")
 }
 
-/// The name of a claim.
+/// Returns the name of a claim.
 pub fn claim_name(number: u32) -> String {
     format!("data-{number}")
 }
 
-/// The name and handle of a complete claim's volume.
+/// Returns the name and handle of a bound claim's volume.
 pub fn volume_name(claim: &str) -> String {
     format!("volume-of-{claim}")
 }
 
-/// The name of a volume in a node's status.
+/// Returns the name of a volume in a node's status.
 pub fn unique_name(handle: &str) -> String {
     format!("kubernetes.io/csi/{DRIVER}^{handle}")
 }
@@ -76,7 +76,7 @@ pub async fn create_csi_node(client: &Client, node: &str) -> Result<()> {
     api::create(client, "/apis/storage.k8s.io/v1/csinodes", "kubelet", &registered).await.map(drop)
 }
 
-/// A claim for which the driver has to provision a volume.
+/// Returns a claim for which the driver has to provision a volume.
 pub fn claim(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -88,7 +88,7 @@ pub fn claim(name: &str) -> Value {
     })
 }
 
-/// The volume that the driver provisions for a claim.
+/// Returns the volume that the driver provisions for a claim.
 pub fn volume(name: &str, namespace: &str, claim: &str, claim_uid: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
@@ -135,7 +135,7 @@ pub async fn create_bound(client: &Client, namespace: &str, claim: &str) -> Resu
     api::patch(client, &format!("{}/{claim}/status", claims(namespace)), BINDER, Patch::Merge, &bound).await
 }
 
-/// Creates the attachment of a complete claim's volume to a node, as it is once the volume is attached.
+/// Creates the attachment of a bound claim's volume to a node, as it is once the volume is attached.
 pub async fn create_attached(client: &Client, claim: &str, node: &str) -> Result<()> {
     let volume = volume_name(claim);
     let name = attachment_name(&volume, node);
@@ -149,7 +149,7 @@ pub async fn create_attached(client: &Client, claim: &str, node: &str) -> Result
     api::patch(client, &format!("{ATTACHMENTS}/{name}/status"), ATTACHER, Patch::Merge, &attached).await
 }
 
-/// The name by which manager and kubelet know an attachment.
+/// Returns the name that manager and kubelet give an attachment.
 fn attachment_name(handle: &str, node: &str) -> String {
     let mut name = String::from("csi-");
     for byte in Sha256::digest(format!("{handle}{DRIVER}{node}")) {

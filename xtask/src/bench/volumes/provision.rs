@@ -1,4 +1,4 @@
-//! Claims that are created together, provisioned by a driver that needs no time, and bound.
+//! Claims that are created together, provisioned by a driver without delay, and bound.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, Client, ResourceExt};
 
 use super::follow::{Change, Task, follow};
-use super::{AT_ONCE, NAMESPACE, VOLUMES, objects, until};
+use super::{NAMESPACE, PARALLEL, VOLUMES, objects, until};
 use crate::bench::api;
 use crate::bench::measure::{Measurement, Scenario};
 use crate::bench::subject::{Binaries, Mode, Running, Subject};
@@ -35,16 +35,16 @@ pub async fn measure(
     objects::create_class(&client).await?;
     let provisioner = Provisioner::start(&client).await?;
     let manager = Running::start(&cluster, binaries, subject, mode, &[VOLUMES])?;
-    let measured = course(&client, &manager, &provisioner, claims).await;
+    let measured = run(&client, &manager, &provisioner, claims).await;
     manager.keep_log(log)?;
-    let (wall, from) = measured?;
+    let (seconds, from) = measured?;
     let to = manager.mark()?;
     let about = (subject, mode, Scenario::VolumesProvision);
-    Ok(Measurement::new(about, Some(wall), (&from, &to), manager.requests_since(&from)?))
+    Ok(Measurement::new(about, Some(seconds), (&from, &to), manager.requests_since(&from)?))
 }
 
 /// Returns the seconds from the first claim to the last binding, and the mark before them.
-async fn course(
+async fn run(
     client: &Client,
     manager: &Running<'_>,
     provisioner: &Provisioner,
@@ -64,53 +64,54 @@ async fn course(
     let total = count as usize;
     let describe = || format!("bound: {:?} of {count} (claims, volumes)", provisioner.bound());
     until(manager, describe, || provisioner.bound() == (total, total)).await?;
-    let wall = start.elapsed().as_secs_f64();
+    let seconds = start.elapsed().as_secs_f64();
     manager.until_quiet().await?;
-    Ok((wall, from))
+    Ok((seconds, from))
 }
 
 /// Creates a volume for each claim that requests one, like csi-provisioner, and counts bound claims and volumes.
 struct Provisioner {
-    bound: Arc<Mutex<Bound>>,
+    bound: Arc<Mutex<BoundObjects>>,
     _tasks: [Task; 3],
 }
 
 #[derive(Default)]
-struct Bound {
+struct BoundObjects {
     claims: HashSet<String>,
     volumes: HashSet<String>,
 }
 
 impl Provisioner {
     async fn start(client: &Client) -> Result<Self> {
-        let bound = Arc::new(Mutex::new(Bound::default()));
+        let bound = Arc::new(Mutex::new(BoundObjects::default()));
         let (requests, requested) = mpsc::unbounded();
-        let of_claims = bound.clone();
+        let claim_state = bound.clone();
         let mut started = HashSet::new();
         let claims = follow(Api::namespaced(client.clone(), NAMESPACE), move |change| {
             if let Change::Applied(claim) = change {
-                lock(&of_claims).apply_claim(&claim);
+                lock(&claim_state).apply_claim(&claim);
                 request(&claim, &mut started, &requests);
             }
         })
         .await?;
-        let of_volumes = bound.clone();
+        let volume_state = bound.clone();
         let volumes = follow(Api::all(client.clone()), move |change| {
             if let Change::Applied(volume) = change {
-                lock(&of_volumes).apply_volume(&volume);
+                lock(&volume_state).apply_volume(&volume);
             }
         })
         .await?;
         let client = client.clone();
-        let provisioning = Task::spawn(requested.for_each_concurrent(AT_ONCE, move |(name, uid): (String, String)| {
-            let client = client.clone();
-            async move {
-                let volume = objects::volume(&format!("pvc-{uid}"), NAMESPACE, &name, &uid);
-                if let Err(error) = api::create(&client, objects::VOLUMES, "csi-provisioner", &volume).await {
-                    eprintln!("  the claim {name} gets no volume: {error:#}");
+        let provisioning =
+            Task::spawn(requested.for_each_concurrent(PARALLEL, move |(name, uid): (String, String)| {
+                let client = client.clone();
+                async move {
+                    let volume = objects::volume(&format!("pvc-{uid}"), NAMESPACE, &name, &uid);
+                    if let Err(error) = api::create(&client, objects::VOLUMES, "csi-provisioner", &volume).await {
+                        eprintln!("  the claim {name} gets no volume: {error:#}");
+                    }
                 }
-            }
-        }));
+            }));
         Ok(Self { bound, _tasks: [claims, volumes, provisioning] })
     }
 
@@ -131,7 +132,7 @@ fn request(claim: &PersistentVolumeClaim, started: &mut HashSet<String>, request
     }
 }
 
-impl Bound {
+impl BoundObjects {
     fn apply_claim(&mut self, claim: &PersistentVolumeClaim) {
         if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound") {
             self.claims.insert(claim.name_any());
@@ -145,6 +146,6 @@ impl Bound {
     }
 }
 
-fn lock(bound: &Mutex<Bound>) -> std::sync::MutexGuard<'_, Bound> {
+fn lock(bound: &Mutex<BoundObjects>) -> std::sync::MutexGuard<'_, BoundObjects> {
     bound.lock().unwrap_or_else(PoisonError::into_inner)
 }

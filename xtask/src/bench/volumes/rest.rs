@@ -20,7 +20,7 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Starts a control plane and fills it.
+    /// Starts a control plane and creates bound claims.
     pub async fn gather(claims: u32) -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
@@ -63,8 +63,8 @@ impl Rest {
             let from = manager.mark()?;
             sleep(idle).await;
             let to = manager.mark()?;
-            let asked = manager.requests_since(&from)?;
-            Ok(Measurement::new((subject, mode, Scenario::ClaimsAtRest), None, (&from, &to), asked))
+            let requests = manager.requests_since(&from)?;
+            Ok(Measurement::new((subject, mode, Scenario::ClaimsAtRest), None, (&from, &to), requests))
         };
         let measured: Result<Measurement> = measured.await;
         manager.keep_log(log)?;

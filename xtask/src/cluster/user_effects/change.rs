@@ -10,7 +10,7 @@ pub enum Change {
     /// A rolling update of all servers to another image.
     Update,
     /// A node fails, as after a loss of power.
-    NodeDeath,
+    NodeFailure,
 }
 
 /// An event in the middle of a change that affects the manager.
@@ -24,7 +24,7 @@ pub enum Disturbance {
     Replace,
 }
 
-const CHANGES: [Change; 3] = [Change::Scale, Change::Update, Change::NodeDeath];
+const CHANGES: [Change; 3] = [Change::Scale, Change::Update, Change::NodeFailure];
 const DISTURBANCES: [Disturbance; 3] = [Disturbance::None, Disturbance::Kill, Disturbance::Replace];
 
 impl Change {
@@ -32,17 +32,17 @@ impl Change {
     pub const fn runs(self) -> usize {
         match self {
             Self::Scale | Self::Update => 3,
-            Self::NodeDeath => 1,
+            Self::NodeFailure => 1,
         }
     }
 
     /// Returns the time from the change to its disturbance: well before upstream's manager is done.
-    pub const fn middle(self) -> Duration {
+    pub const fn delay_to_disturbance(self) -> Duration {
         match self {
             Self::Scale => Duration::from_secs(1),
             Self::Update => Duration::from_secs(5),
             // A node is unresponsive after 50 s without a heartbeat.
-            Self::NodeDeath => Duration::from_secs(25),
+            Self::NodeFailure => Duration::from_secs(25),
         }
     }
 }
@@ -64,6 +64,6 @@ mod tests {
         let quick = scenarios(true);
         assert_eq!(quick.len(), 5);
         assert!(quick.contains(&(Change::Update, Disturbance::Replace)));
-        assert!(!quick.contains(&(Change::NodeDeath, Disturbance::Kill)));
+        assert!(!quick.contains(&(Change::NodeFailure, Disturbance::Kill)));
     }
 }

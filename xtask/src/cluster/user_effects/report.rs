@@ -14,7 +14,7 @@ pub fn name(change: Change, disturbance: Disturbance) -> String {
     let change = match change {
         Change::Scale => "scale 0 to 50",
         Change::Update => "rolling update of 20",
-        Change::NodeDeath => "node fails",
+        Change::NodeFailure => "node fails",
     };
     let disturbance = match disturbance {
         Disturbance::None => "",
@@ -30,20 +30,20 @@ pub fn markdown(ours: &Results, upstream: &Results) -> String {
         "| scenario | ours, s | upstream, s | ours, failed requests | upstream, failed requests | ours, failures until s | upstream, failures until s | load: ours | upstream |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for (scenario, own) in ours {
-        let Some(their) = upstream.get(scenario) else { continue };
+    for (scenario, our_effects) in ours {
+        let Some(upstream_effects) = upstream.get(scenario) else { continue };
         let _ = writeln!(
             text,
             "| {} | {:.1} | {:.1} | {} | {} | {} | {} | {:.0} | {:.0} |",
             name(scenario.0, scenario.1),
-            own.took.as_secs_f64(),
-            their.took.as_secs_f64(),
-            requests(own),
-            requests(their),
-            failures(own),
-            failures(their),
-            own.load,
-            their.load,
+            our_effects.took.as_secs_f64(),
+            upstream_effects.took.as_secs_f64(),
+            requests(our_effects),
+            requests(upstream_effects),
+            failures(our_effects),
+            failures(upstream_effects),
+            our_effects.load,
+            upstream_effects.load,
         );
     }
     text
@@ -127,8 +127,8 @@ mod tests {
             load: 1.5,
             ..UserEffects::default()
         };
-        let (update, death) = ((Change::Update, Disturbance::Kill), (Change::NodeDeath, Disturbance::None));
-        let ours = Results::from([(update, effects(3, 1)), (death, effects(4, 1))]);
+        let (update, failure) = ((Change::Update, Disturbance::Kill), (Change::NodeFailure, Disturbance::None));
+        let ours = Results::from([(update, effects(3, 1)), (failure, effects(4, 1))]);
         let text = markdown(&ours, &Results::from([(update, effects(5, 0))]));
         let row = "| rolling update of 20, manager killed | 3.0 | 5.0 | 1 of 100 (1.00 %) | 0 of 100 (0.00 %) | 2.0 |  | 2 | 2 |\n";
         assert!(text.ends_with(row), "{text}");

@@ -64,7 +64,7 @@ impl<'a> Stage<'a> {
     pub async fn play(&mut self, change: Change, disturbance: Disturbance) -> Result<UserEffects> {
         match change {
             Change::Scale => self.scale_servers(0).await?,
-            Change::Update | Change::NodeDeath => self.serve().await?,
+            Change::Update | Change::NodeFailure => self.serve().await?,
         }
         let start = Instant::now();
         let (changed, disturbed) = tokio::join!(self.change(change, start), self.disturb(change, disturbance));
@@ -77,7 +77,7 @@ impl<'a> Stage<'a> {
         if disturbance == Disturbance::Replace {
             self.restore_manager().await.context("give the cluster its manager back")?;
         }
-        if change == Change::NodeDeath {
+        if change == Change::NodeFailure {
             self.restore_node().await.context("give the cluster its node back")?;
         }
         Ok(effects)
@@ -102,7 +102,7 @@ impl<'a> Stage<'a> {
                 self.wait_for_quiet(start).await?;
                 Ok(took)
             }
-            Change::NodeDeath => {
+            Change::NodeFailure => {
                 self.cluster.kill_node(VICTIM)?;
                 self.web.wait_for_evacuation(&real_cluster::node_name(VICTIM), SERVERS, DEADLINE).await?;
                 let took = start.elapsed();
@@ -114,7 +114,7 @@ impl<'a> Stage<'a> {
 
     async fn disturb(&self, change: Change, disturbance: Disturbance) -> Result<()> {
         if disturbance != Disturbance::None {
-            sleep(change.middle()).await;
+            sleep(change.delay_to_disturbance()).await;
         }
         match disturbance {
             Disturbance::None => Ok(()),

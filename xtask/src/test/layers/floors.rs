@@ -143,6 +143,19 @@ pub const CRATES: &[Layers] = &[
             &["provider"],
         ],
     },
+    Layers {
+        folder: "providers/kubevirt/src",
+        is_complete: true,
+        floors: &[
+            &["config", "error", "objects"],
+            &["infra", "ownership"],
+            &["desired", "virtual_machines"],
+            &["instances"],
+            &["slices"],
+            &["load_balancers"],
+            &["provider"],
+        ],
+    },
     // Two circles around MockCloud are left.
     Layers { folder: "providers/mock/src", is_complete: false, floors: &[] },
     Layers {
@@ -152,7 +165,7 @@ pub const CRATES: &[Layers] = &[
             &["fixture", "report"],
             &["context"],
             &["load_balancer_creation", "instances", "routes"],
-            &["load_balancer_changes", "load_balancer_deletion"],
+            &["incomplete_reads", "load_balancer_changes", "load_balancer_deletion"],
             &["cases"],
         ],
     },

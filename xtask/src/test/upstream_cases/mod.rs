@@ -12,18 +12,24 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The lists, by controller.
-const LISTS: [(&str, &str); 17] = [
+const LISTS: [(&str, &str); 23] = [
     ("attach_detach", include_str!("attach_detach.txt")),
     ("cronjob", include_str!("cronjob.txt")),
+    ("daemonset", include_str!("daemonset.txt")),
     ("deployment", include_str!("deployment.txt")),
+    ("disruption", include_str!("disruption.txt")),
     ("endpointslice", include_str!("endpointslice.txt")),
     ("garbage_collector", include_str!("garbage_collector.txt")),
+    ("horizontal_pod_autoscaler", include_str!("horizontal_pod_autoscaler.txt")),
+    ("job", include_str!("job.txt")),
     ("namespace", include_str!("namespace.txt")),
+    ("node_lifecycle", include_str!("node_lifecycle.txt")),
     ("podgroup_protection", include_str!("podgroup_protection.txt")),
     ("replicaset", include_str!("replicaset.txt")),
     ("resource_claim", include_str!("resource_claim.txt")),
     ("resource_pool_status_request", include_str!("resource_pool_status_request.txt")),
     ("resource_quota", include_str!("resource_quota.txt")),
+    ("statefulset", include_str!("statefulset.txt")),
     ("storage_version_migrator", include_str!("storage_version_migrator.txt")),
     ("storageversion_garbage_collector", include_str!("storageversion_garbage_collector.txt")),
     ("taint_eviction", include_str!("taint_eviction.txt")),
@@ -60,14 +66,14 @@ fn case(line: &str) -> Result<Case<'_>, String> {
     }
 }
 
-/// The packages of a list, and its cases.
+/// Returns the packages of a list, and its cases.
 fn read(list: &str) -> Result<(Vec<&str>, Vec<Case<'_>>), String> {
     let packages = list.lines().filter_map(|line| line.strip_prefix("# package ")).collect();
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok((packages, lines.map(case).collect::<Result<_, _>>()?))
 }
 
-/// Reports whether a file has a test function: one with a test attribute, of a property test, or of a cluster test.
+/// Checks that a file has a test function: one with a test attribute, of a property test, or of a cluster test.
 pub(super) fn has_test(root: &Path, test: &str) -> Result<(), String> {
     let (file, function) = test.split_once("::").ok_or_else(|| format!("{test}: no `file::function`"))?;
     let text = std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
@@ -85,8 +91,8 @@ pub(super) fn has_test(root: &Path, test: &str) -> Result<(), String> {
     Err(format!("{test}: there is no such test"))
 }
 
-/// Names of the test functions of a Go package.
-fn upstreams_tests(package: &Path) -> Vec<String> {
+/// Returns the names of the test functions of a Go package.
+fn upstream_tests(package: &Path) -> Vec<String> {
     let files = std::fs::read_dir(package).expect("upstream's package").map(|entry| entry.expect("an entry").path());
     let tests = files.filter(|path| path.to_string_lossy().ends_with("_test.go"));
     let text: String = tests.map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
@@ -117,11 +123,20 @@ fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
         }
         let Some(source) = std::env::var_os("KUBERNETES_SOURCE") else { continue };
         let listed: BTreeSet<&str> = cases.iter().map(|case| case.upstream).collect();
-        let all = packages.iter().flat_map(|package| upstreams_tests(&Path::new(&source).join(package)));
+        let all = packages.iter().flat_map(|package| upstream_tests(&Path::new(&source).join(package)));
         let missing = all.filter(|test| !listed.contains(test.as_str()));
         problems.extend(missing.map(|test| format!("{controller}: {test} is not listed")));
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn each_file_of_cases_is_in_the_lists() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/test/upstream_cases");
+    let names = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").file_name());
+    let names: BTreeSet<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    let files: BTreeSet<&str> = names.iter().filter_map(|name| name.strip_suffix(".txt")).collect();
+    assert_eq!(files, LISTS.iter().map(|(controller, _)| *controller).collect());
 }
 
 #[test]

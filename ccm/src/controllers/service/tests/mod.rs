@@ -1,9 +1,11 @@
-//! Tests: tables of decisions, audits, scenarios of single Services and of Services that refer to others, crashes after
-//! every step, random histories.
+//! Tests: tables of decisions, audits, scenarios of single Services and of Services that refer to others, crashes
+//! after every step, annotations, random histories.
 
 mod actions;
+mod annotations;
 mod audits;
 mod crashes;
+mod crashing_cloud;
 mod forecasts;
 mod histories;
 mod others;

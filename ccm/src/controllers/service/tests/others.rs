@@ -93,6 +93,14 @@ impl LoadBalancers for Forwarding {
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
         self.cloud.delete(id).await
     }
+    async fn delete_last(
+        &self,
+        id: &LoadBalancerId,
+        last: Option<Arc<LoadBalancerSpec>>,
+    ) -> Result<Deletion, CloudError> {
+        self.last_request(|last_request| last_request.spec = last.map(Arc::unwrap_or_clone));
+        self.delete(id).await
+    }
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
         self.cloud.list_owned().await
     }
@@ -243,4 +251,26 @@ async fn endpoints_of_the_other_service_are_targets_too() {
     pass(1.0).await;
     assert_eq!(cloud.calls(), (0, 0));
     assert_eq!(failures(&sim), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_has_the_last_known_request() {
+    let (sim, cloud, process) = sim(&[], true).await;
+    for deleted in [false, true] {
+        cloud.last_request(|last_request| last_request.spec = None);
+        if deleted {
+            sim.delete(&key("blue"));
+        } else {
+            sim.change(&key("blue"), |service| service.kind = ServiceType::ClusterIp);
+        }
+        process.deliver(&key("blue"));
+        pass(1.0).await;
+        let last = cloud.last_request(|last_request| last_request.spec.clone()).expect("the last request");
+        assert_eq!(last.annotations[OTHERS], "green");
+        if !deleted {
+            sim.change(&key("blue"), |service| service.kind = ServiceType::LoadBalancer);
+            process.deliver(&key("blue"));
+            pass(1.0).await;
+        }
+    }
 }

@@ -13,10 +13,7 @@ use kinds::meta::{Meta, ObjectKey, Time};
 use kinds::service::{Balancing, Ingress, ServicePort, ServiceType};
 use kinds::{GatedPod, Service, Uid};
 use provider_mock::{MockCloud, MockConfig};
-use providers::{
-    CloudError, Deletion, EndpointTarget, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
-    NodeTarget, Observed, Owned, Targeting, Targets, async_trait,
-};
+use providers::{CloudError, EndpointTarget, LoadBalancers, NodeTarget, async_trait};
 use runtime::events::{EventType, ObjectReference};
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
@@ -24,6 +21,8 @@ use runtime::store::Change;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
 use tokio::task::JoinSet;
 
+use super::crashing_cloud::CrashingCloud;
+use crate::controllers::service::annotations::AnnotationEdits;
 use crate::controllers::service::audit::{Audit, AuditResult};
 use crate::controllers::service::cluster::{Cluster, Refusal};
 use crate::controllers::service::decide::FINALIZER;
@@ -136,6 +135,12 @@ pub fn port(number: i32) -> ServicePort {
 
 pub fn annotated(service: &mut Service, annotations: &[(&str, &str)]) {
     service.annotations = annotations.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+}
+
+fn edit_annotations(service: &mut Service, edits: &AnnotationEdits) {
+    let kept = service.annotations.iter().filter(|(name, _)| !edits.contains_key(&**name)).cloned();
+    let set = edits.iter().filter_map(|(name, value)| Some((name.as_str().into(), value.as_deref()?.into())));
+    service.annotations = kept.chain(set).collect();
 }
 
 pub fn key(name: &str) -> ObjectKey {
@@ -282,7 +287,7 @@ impl Simulation {
     }
 
     /// Like `acted`, for a call to the cloud.
-    async fn called<T>(&self, answer: &Result<T, CloudError>) {
+    pub async fn called<T>(&self, answer: &Result<T, CloudError>) {
         if answer.is_err() && std::mem::take(&mut self.server().dies_on_error) {
             self.server().dies_after = Some(1);
         }
@@ -407,71 +412,37 @@ impl Cluster for ProcessCache {
         self.sim.write(service, add).await
     }
 
-    async fn publish(&self, service: &Service, ingress: &[Ingress]) -> Result<(), Refusal> {
+    async fn publish(
+        &self,
+        service: &Service,
+        ingress: Option<&[Ingress]>,
+        annotations: &AnnotationEdits,
+    ) -> Result<(), Refusal> {
         lock(&self.written).insert(service.meta.key());
         let set = |service: &mut Service| {
-            if let Some(settings) = &mut service.balancing {
+            edit_annotations(service, annotations);
+            if let Some((settings, ingress)) = service.balancing.as_mut().zip(ingress) {
                 settings.ingress = ingress.to_vec();
             }
         };
         self.sim.write(service, set).await
     }
 
-    async fn release(&self, service: &Service, clear_status: bool) -> Result<(), Refusal> {
+    async fn release(
+        &self,
+        service: &Service,
+        clear_status: bool,
+        annotations: &AnnotationEdits,
+    ) -> Result<(), Refusal> {
         lock(&self.written).insert(service.meta.key());
         let free = |service: &mut Service| {
+            edit_annotations(service, annotations);
             service.meta.finalizers = Arc::new([]);
             if let Some(settings) = service.balancing.as_mut().filter(|_| clear_status) {
                 settings.ingress.clear();
             }
         };
         self.sim.write(service, free).await
-    }
-}
-
-/// The mock cloud as a process uses it, which may crash after any call.
-struct CrashingCloud {
-    cloud: Arc<dyn LoadBalancers>,
-    sim: Arc<Simulation>,
-}
-
-#[async_trait]
-impl LoadBalancers for CrashingCloud {
-    fn features(&self) -> Features {
-        self.cloud.features()
-    }
-    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
-        self.cloud.targeting(spec)
-    }
-    fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
-        self.cloud.others(spec)
-    }
-    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
-        self.cloud.observe(id).await
-    }
-    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
-        let answer = self.cloud.ensure(spec, targets).await;
-        self.sim.called(&answer).await;
-        answer
-    }
-    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
-        let answer = self.cloud.set_targets(spec, targets).await;
-        self.sim.called(&answer).await;
-        answer
-    }
-    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
-        let answer = self.cloud.delete(id).await;
-        self.sim.called(&answer).await;
-        answer
-    }
-    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
-        self.cloud.list_owned().await
-    }
-    fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
-        self.cloud.may_be_owned_by(owned, service)
-    }
-    async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
-        self.cloud.collect(owned).await
     }
 }
 

@@ -233,19 +233,27 @@ fn nodes_are_eligible_whether_or_not_they_are_ready() {
 fn changes_that_load_balancers_do_not_depend_on_requeue_no_service() {
     let (plain, tainted) = (node("n", |_| {}), node("n", |node| node.unschedulable = true));
     type Record = Arc<kinds::Node>;
-    let differs =
-        |old: &Record, new: &Record| keys::nodes_differ(&runtime::store::Change { old: Some(old), new: Some(new) });
-    assert!(!differs(&plain, &tainted));
-    for (key, expected) in
-        [("ToBeDeletedByClusterAutoscaler", true), ("karpenter.sh/disrupted", true), ("example.com/other", false)]
-    {
+    let delay =
+        |old: &Record, new: &Record| keys::delay_of_node(&runtime::store::Change { old: Some(old), new: Some(new) });
+    let immediately = Some(Duration::ZERO);
+    assert_eq!(delay(&plain, &tainted), None);
+    for (key, expected) in [
+        ("ToBeDeletedByClusterAutoscaler", immediately),
+        ("karpenter.sh/disrupted", immediately),
+        ("example.com/other", None),
+    ] {
         let (key, value) = (key.into(), "".into());
         let taint = kinds::taint::Taint { key, value, effect: "NoSchedule".into(), added: Time::default() };
-        assert_eq!(differs(&plain, &node("n", |node| node.taints = [taint].into())), expected);
+        let marked = node("n", |node| node.taints = [taint].into());
+        assert_eq!(delay(&plain, &marked), expected);
+        assert_eq!(delay(&marked, &plain).is_some(), expected.is_some());
+        assert_ne!(delay(&marked, &plain), immediately, "an additional node is not urgent");
     }
-    assert!(differs(&plain, &node("n", |node| node.meta.deletion = Time(1))));
-    assert!(differs(&plain, &node("n", |node| node.cloud = None)));
-    assert!(keys::nodes_differ(&runtime::store::Change { old: None, new: Some(&plain) }));
+    assert_eq!(delay(&plain, &node("n", |node| node.meta.deletion = Time(1))), immediately);
+    assert_eq!(delay(&plain, &node("n", |node| node.cloud = None)), immediately);
+    assert_eq!(keys::delay_of_node(&runtime::store::Change { old: Some(&plain), new: None }), immediately);
+    let additional = keys::delay_of_node(&runtime::store::Change { old: None, new: Some(&plain) });
+    assert!(additional.is_some_and(|delay| !delay.is_zero()));
     let of = |old: Option<Service>, new: Option<Service>| {
         let (old, new) = (old.map(Arc::new), new.map(Arc::new));
         keys::of_service(&runtime::store::Change { old: old.as_ref(), new: new.as_ref() }).map(|key| key.to_string())

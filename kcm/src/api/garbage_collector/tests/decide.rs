@@ -37,6 +37,18 @@ fn object_is_deleted_when_no_owner_exists() {
     }
 }
 
+/// A search of the owners for each owner would take seconds.
+#[test]
+fn half_of_many_owners_is_dropped() {
+    let standing = |number: u128| if number.is_multiple_of(2) { Solid } else { Dangling };
+    let owners: Vec<(Uid, Standing)> = (0..20_000).map(|number| (uid(number), standing(number))).collect();
+    let Plan::DropReferences(dropped) = plan(&owners, &[], false, || false) else { panic!("some owners exist") };
+    assert_eq!((dropped.len(), &dropped[0]), (10_000, &uid(1)));
+    let item = object(50_000, "n", (0..20_000).map(|number| owner(&A, number)).collect());
+    let kept = patch::without_references(&item, &dropped);
+    assert_eq!(kept["metadata"]["ownerReferences"].as_array().map(Vec::len), Some(10_000));
+}
+
 #[test]
 fn patches_have_preconditions() {
     let item = deleting(object(5, "n", vec![blocking(&A, 1), owner(&A, 2)]), &["a/x", "orphan"]);

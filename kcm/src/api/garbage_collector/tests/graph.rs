@@ -74,6 +74,20 @@ fn virtual_owner_without_references_is_forgotten() {
     assert_eq!(graph.view(&uid(1)), None);
 }
 
+/// A search of one list for each entry of the other would take seconds at each change of such an object.
+#[test]
+fn change_of_one_owner_among_many_checks_only_the_new_one() {
+    let mut many: Vec<_> = (1..=20_000).map(|number| owner(&A, number)).collect();
+    let mut graph = Graph::default();
+    assert_eq!(checks(&graph.observe(&A, &object(50_000, "n", many.clone()))).len(), 20_000);
+    for number in 30_000..30_010 {
+        many.rotate_left(1);
+        many[0] = owner(&A, number);
+        assert_eq!(checks(&graph.observe(&A, &object(50_000, "n", many.clone()))), [number]);
+    }
+    assert_eq!(graph.len(), (20_001, 20_000));
+}
+
 #[test]
 fn deletion_begins_once() {
     let mut graph = graph(&[(A, object(1, "n", vec![])), (A, object(2, "n", vec![blocking(&A, 1)]))]);

@@ -1,5 +1,6 @@
 //! Tables of the rules and of the keys that changes lead to.
 
+mod histories;
 mod server;
 mod sync;
 

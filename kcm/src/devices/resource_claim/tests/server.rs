@@ -2,6 +2,7 @@
 //! are based on an old version.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use http::{Method, Request, Response, StatusCode};
@@ -28,6 +29,24 @@ pub struct Server {
     reads: Mutex<Vec<String>>,
     /// A method and the status that it is answered with.
     refused: Mutex<Option<(Method, u16, &'static str)>>,
+    /// Number of writes before the one with the fault.
+    fault: Mutex<Option<(usize, Fault)>>,
+    /// Statuses that were applied to pods and PodGroups, with the ends of their paths.
+    applied: Mutex<Vec<(String, serde_json::Value)>>,
+    /// Number of versions after [`FIRST_VERSION`].
+    versions: AtomicU64,
+}
+
+/// The version of the first write.
+const FIRST_VERSION: u64 = 50;
+
+/// A write without a conclusive response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It is not executed.
+    LostBefore,
+    /// It is executed.
+    LostAfter,
 }
 
 /// The path of an object in namespace `ns`.
@@ -40,7 +59,7 @@ fn meta_of(object: &[u8]) -> Meta {
 }
 
 /// A copy of an object with one more metadata field; the last one of a number counts.
-fn with_meta(object: &[u8], number: u32, value: &str) -> Vec<u8> {
+pub fn with_meta(object: &[u8], number: u32, value: &str) -> Vec<u8> {
     let mut meta = find(object, METADATA).to_vec();
     meta.put_str(number, value);
     replaced(object, &[METADATA], |copy| copy.put_bytes(METADATA, &meta)).expect("well-formed")
@@ -77,6 +96,47 @@ impl Server {
     /// Refuses the requests of a method.
     pub fn refuse(&self, method: Method, status: u16, reason: &'static str) {
         *lock(&self.refused) = Some((method, status, reason));
+    }
+
+    /// Gives the write after this number of others a fault, or none.
+    pub fn set_fault(&self, fault: Option<(usize, Fault)>) {
+        *lock(&self.fault) = fault;
+    }
+
+    /// Removes and returns the statuses that were applied since the last call.
+    pub fn take_applied(&self) -> Vec<(String, serde_json::Value)> {
+        std::mem::take(&mut lock(&self.applied))
+    }
+
+    /// The version of the last write.
+    pub fn version(&self) -> u64 {
+        FIRST_VERSION + self.versions.load(Ordering::SeqCst)
+    }
+
+    fn next_version(&self) -> u64 {
+        FIRST_VERSION + self.versions.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Changes an object as another client does.
+    pub fn edit<K: Kind>(&self, name: &str, edit: impl FnOnce(&[u8]) -> Vec<u8>) {
+        let version = self.next_version().to_string();
+        if let Some(object) = lock(&self.objects).get_mut(&path::<K>(name)) {
+            *object = with_meta(&edit(object), object_meta::RESOURCE_VERSION, &version);
+        }
+    }
+
+    /// Removes an object.
+    pub fn remove<K: Kind>(&self, name: &str) {
+        self.next_version();
+        lock(&self.objects).remove(&path::<K>(name));
+    }
+
+    /// Counts down to the write with the fault.
+    fn next_fault(&self) -> Option<Fault> {
+        let mut fault = lock(&self.fault);
+        let (writes, kind) = (*fault)?;
+        *fault = writes.checked_sub(1).map(|writes| (writes, kind));
+        fault.is_none().then_some(kind)
     }
 
     /// An object, if it exists.
@@ -137,29 +197,43 @@ impl Server {
         if let Some((_, status, reason)) = lock(&self.refused).as_ref().filter(|(refused, _, _)| refused == method) {
             return refusal(*status, reason);
         }
+        let fault = if method == Method::GET { None } else { self.next_fault() };
+        if fault == Some(Fault::LostBefore) {
+            return refusal(504, "Timeout");
+        }
+        let response = self.execute(request, &path);
+        if fault == Some(Fault::LostAfter) { refusal(504, "Timeout") } else { response }
+    }
+
+    fn execute(&self, request: &Request<Vec<u8>>, path: &str) -> Response<ResponseBody> {
         let mut objects = lock(&self.objects);
-        match *method {
-            Method::GET if path == ResourceClaim::RESOURCE.path(Some("ns")) => list(&objects, &path),
-            Method::GET => objects.get(&path).map_or_else(|| refusal(404, "NotFound"), |object| whole(object)),
+        let version = if request.method() == Method::GET { 0 } else { self.next_version() };
+        match *request.method() {
+            Method::GET if path == ResourceClaim::RESOURCE.path(Some("ns")) => list(&objects, path),
+            Method::GET => objects.get(path).map_or_else(|| refusal(404, "NotFound"), |object| whole(object)),
             Method::POST => {
                 let object = envelope::unwrap(request.body()).expect("protobuf");
                 let prefix =
                     String::from_utf8_lossy(find(find(object, METADATA), object_meta::GENERATE_NAME)).into_owned();
                 let name = format!("{prefix}{}", objects.len());
                 let named = with_meta(object, object_meta::NAME, &name);
-                let created = with_meta(&named, object_meta::RESOURCE_VERSION, "50");
+                let created = with_meta(&named, object_meta::RESOURCE_VERSION, &version.to_string());
                 let answer = whole(&created);
                 objects.insert(format!("{path}/{name}"), created);
                 answer
             }
-            Method::PUT => replace(&mut objects, path.trim_end_matches("/status"), request.body()),
-            Method::PATCH => match objects.get(path.trim_end_matches("/status")) {
+            Method::PUT => replace(&mut objects, path.trim_end_matches("/status"), request.body(), version),
+            Method::PATCH => match objects.get_mut(path.trim_end_matches("/status")) {
                 Some(object) => {
-                    answer(200, envelope::wrap(&Pod::RESOURCE, &with_meta(object, object_meta::RESOURCE_VERSION, "60")))
+                    let status = serde_json::from_slice(request.body()).expect("JSON");
+                    let name = path.trim_end_matches("/status").rsplit('/').next().unwrap_or_default();
+                    lock(&self.applied).push((name.to_owned(), status));
+                    *object = with_meta(object, object_meta::RESOURCE_VERSION, &version.to_string());
+                    answer(200, envelope::wrap(&Pod::RESOURCE, object))
                 }
                 None => refusal(404, "NotFound"),
             },
-            Method::DELETE => objects.remove(&path).map_or_else(|| refusal(404, "NotFound"), |object| whole(&object)),
+            Method::DELETE => objects.remove(path).map_or_else(|| refusal(404, "NotFound"), |object| whole(&object)),
             _ => refusal(405, "MethodNotAllowed"),
         }
     }
@@ -173,14 +247,13 @@ fn list(objects: &BTreeMap<String, Vec<u8>>, path: &str) -> Response<ResponseBod
     whole(&list)
 }
 
-fn replace(objects: &mut BTreeMap<String, Vec<u8>>, path: &str, body: &[u8]) -> Response<ResponseBody> {
+fn replace(objects: &mut BTreeMap<String, Vec<u8>>, path: &str, body: &[u8], version: u64) -> Response<ResponseBody> {
     let object = envelope::unwrap(body).expect("protobuf");
     let Some(known) = objects.get(path) else { return refusal(404, "NotFound") };
-    let version = meta_of(known).version;
-    if meta_of(object).version != version {
+    if meta_of(object).version != meta_of(known).version {
         return refusal(409, "Conflict");
     }
-    let stored = with_meta(object, object_meta::RESOURCE_VERSION, &(version + 1).to_string());
+    let stored = with_meta(object, object_meta::RESOURCE_VERSION, &version.to_string());
     let answer = whole(&stored);
     let meta = meta_of(&stored);
     if meta.is_deleting() && meta.finalizers.is_empty() {

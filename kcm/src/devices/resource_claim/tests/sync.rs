@@ -90,9 +90,6 @@ fn plain(name: &str) -> Vec<u8> {
     object
 }
 
-/// A creation time after the start of the leadership term in each of these tests.
-const LATER: Time = Time(10_000_000_000);
-
 /// The caches and the API server before a reconcile.
 struct World {
     gates: Gates,
@@ -101,6 +98,8 @@ struct World {
     claims: Vec<Claim>,
     template: Option<ResourceClaimTemplate>,
     server: Arc<Server>,
+    /// The namespace was compared with the API server before.
+    is_compared: bool,
 }
 
 impl World {
@@ -111,7 +110,7 @@ impl World {
             server.add::<ResourceClaim>(&claim.object());
         }
         let template = Some(named(resource_claim_template::METADATA, "template"));
-        Self { gates, pods, groups: vec![], claims: cached, template, server }
+        Self { gates, pods, groups: vec![], claims: cached, template, server, is_compared: false }
     }
 
     fn with_groups(self, groups: Vec<PodGroup>) -> Self {
@@ -131,6 +130,7 @@ impl World {
             queue: Queue::new(QueueOptions::named("test")),
             deleted: Arc::default(),
         };
+        let compared = Takeover::compared("ns", keys.claims.progress());
         let writer = self.server.writer().await;
         let (recorder, _) = Recorder::new("test", Arc::new(writer.clone()));
         ResourceClaims {
@@ -138,12 +138,11 @@ impl World {
             templates: Arc::new(filled_store(decode(), vec![], self.template.clone())),
             writer,
             recorder,
-            takeover: Takeover::default(),
+            takeover: if self.is_compared { compared } else { Takeover::default() },
             pod_writes: Consistency::default(),
             group_writes: Consistency::default(),
             claim_writes: Consistency::default(),
             created: metrics::creations(&Metrics::new()),
-            clock: Arc::new(jiff::Timestamp::now),
         }
     }
 
@@ -295,7 +294,7 @@ async fn pod_gets_the_claims_that_it_lacks() {
     ] {
         let mut world = world;
         world.server.add::<Pod>(&plain("web"));
-        world.pods.iter_mut().for_each(|pod| pod.meta.created = LATER);
+        world.is_compared = true;
         let result = world.reconcile(pod_key()).await;
         let result = result.map(|outcome| assert_eq!(outcome, Outcome::Done, "{name}"));
         let expected = expected.map_err(|(message, terminal)| ReconcileError { message: message.to_owned(), terminal });
@@ -315,7 +314,7 @@ async fn refused_requests_create_nothing_and_are_retried() {
         ("read", Method::GET, 500, "InternalError", served(), "checking claim existence: test: InternalError"),
     ] {
         let mut world = World::new(OFF, vec![pod], vec![], &[]);
-        world.pods[0].meta.created = LATER;
+        world.is_compared = true;
         world.server.refuse(method, status, reason);
         let error = world.reconcile(pod_key()).await.expect_err(name);
         assert_eq!(error.message, format!("pod ns/web, PodResourceClaim gpu: {expected}"), "{name}");
@@ -324,8 +323,10 @@ async fn refused_requests_create_nothing_and_are_retried() {
 }
 
 #[tokio::test]
-async fn claim_that_the_previous_leader_created_is_awaited() {
-    let world = World::new(OFF, vec![waiting()], vec![], &[made()]);
+async fn claim_that_the_previous_leader_created_is_awaited_whatever_the_clocks_show() {
+    let mut world = World::new(OFF, vec![waiting()], vec![], &[made()]);
+    // The API server's clock may be ahead of the one of this process.
+    world.pods[0].meta.created = Time(10_000_000_000);
     let controller = world.controller().await;
     assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::Done));
     assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::WaitingForCache));
@@ -336,7 +337,7 @@ async fn claim_that_the_previous_leader_created_is_awaited() {
 #[tokio::test]
 async fn lost_response_to_a_creation_is_followed_by_a_list() {
     let mut world = World::new(OFF, vec![waiting()], vec![], &[]);
-    world.pods[0].meta.created = LATER;
+    world.is_compared = true;
     world.server.refuse(Method::POST, 504, "Timeout");
     let controller = world.controller().await;
     assert!(controller.reconcile(&pod_key()).await.is_err());
@@ -385,7 +386,7 @@ async fn allocated_claim_is_reserved_for_a_pod_on_a_node() {
         ),
     ] {
         let mut world = world;
-        world.pods[0].meta.created = LATER;
+        world.is_compared = true;
         // A pod may not use the claim of its PodGroup with one of the gates off.
         let is_refused = name.ends_with("gate off");
         assert_eq!(world.reconcile(pod_key()).await.is_err(), is_refused, "{name}");
@@ -415,7 +416,7 @@ async fn pod_group_gets_its_claims_and_keeps_the_names_that_it_has() {
         ("no entries", vec![], vec![], vec![], &[]),
     ] {
         let mut world = World::new(ON, vec![], cached, &served).with_groups(gang(entries));
-        world.groups[0].meta.created = LATER;
+        world.is_compared = true;
         world.server.add::<PodGroup>(&plain("gang"));
         assert_eq!(world.reconcile(group_key()).await, Ok(Outcome::Done), "{name}");
         assert_eq!(world.writes(), expected, "{name}");
@@ -428,16 +429,17 @@ fn group_key() -> Key {
 
 #[tokio::test]
 async fn pod_group_gets_no_claim_when_it_ends_or_its_template_is_missing() {
-    let waiting = || edited(group("gang", vec![generated("b", None)]), |group| group.meta.created = LATER);
+    let waiting = || group("gang", vec![generated("b", None)]);
     let deleting = || edited(waiting(), |group| group.meta.deletion = Time(1));
     let foreign = || Claim { entry: Some("b"), group: Some("other"), ..of_gang() };
     let lost = || edited(waiting(), |group| group.claims = [generated("b", Some(Some("gang-claim")))].into());
     let missing = "PodGroup ns/gang, PodGroupResourceClaim b: resource claim template \"template\": \
                    resourceclaimtemplate.resource.k8s.io \"template\" not found";
     let refused = "PodGroup ns/gang, PodGroupResourceClaim b: create ResourceClaim : test: Conflict";
-    let world = |groups: Vec<PodGroup>| World::new(ON, vec![], vec![], &[]).with_groups(groups);
+    let compared = |world: World| World { is_compared: true, ..world };
+    let world = |groups: Vec<PodGroup>| compared(World::new(ON, vec![], vec![], &[]).with_groups(groups));
     let without = |world: World| World { template: None, ..world };
-    let owned = || World::new(ON, vec![], vec![foreign()], &[]).with_groups(vec![lost()]);
+    let owned = || compared(World::new(ON, vec![], vec![foreign()], &[]).with_groups(vec![lost()]));
     for (name, world, refuses, expected) in [
         ("missing PodGroup", world(vec![]), false, Ok(Outcome::Done)),
         ("being deleted", world(vec![deleting()]), false, Ok(Outcome::Done)),

@@ -2,8 +2,9 @@
 
 use kinds::Time;
 use kinds::endpoint_slice::Contents;
+use kinds::intstr::IntOrString;
 
-use super::builders::{World, service};
+use super::builders::{World, pod, port, service, with_port};
 
 /// Returns a world whose slices contain these pods.
 fn world(pods: u8, slices: &[(u8, u8)]) -> World {
@@ -64,6 +65,21 @@ fn overflow_gets_a_new_slice_and_the_remainder_fills_partial_slices() {
     let mut world = world(250, &[(0, 62), (62, 123)]);
     assert_eq!(world.settle(), 2);
     assert_eq!(world.sizes(), [61, 89, 100]);
+}
+
+/// Each comparison of two lists of ports would sort both: minutes, for a tenant's few hundred pods.
+#[test]
+fn pods_that_differ_in_one_of_many_ports_have_their_own_slices() {
+    let mut world = World::new(service(), []);
+    world.service.ports = (1..1000).map(|number| port(&number.to_string(), IntOrString::Int(number))).collect();
+    world.service.ports.push(port("http", IntOrString::Text("http".into())));
+    for number in 0..200 {
+        world.pods.insert(number, with_port(pod(number), "http", 10_000 + i32::from(number)));
+    }
+    world.settle();
+    assert_eq!(world.slices.len(), 200);
+    assert!(world.slices.iter().all(|slice| slice.contents.endpoints.len() == 1));
+    assert_eq!(world.settle(), 0);
 }
 
 #[test]

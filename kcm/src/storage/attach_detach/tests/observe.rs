@@ -1,12 +1,14 @@
 //! Observations with filled caches.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use kinds::meta::Meta;
+use kinds::meta::{Meta, ObjectKey};
 use kinds::node_volumes::{AttachedVolume, NodeVolumes};
 use kinds::persistent_volume::{ClaimRef, Source};
 use kinds::persistent_volume_claim::Phase;
-use kinds::schema::{csi_driver, node, object_meta, volume_attachment};
+use kinds::pod::InTreeVolume;
+use kinds::schema::{aws_elastic_block_store, csi_driver, node, object_meta, volume_attachment, volume_source};
 use kinds::wire::Put;
 use kinds::{
     CsiDriver, Decode, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, Uid, VolumeAttachment,
@@ -18,8 +20,10 @@ use tokio::time::Instant;
 use crate::storage::attach_detach::decide::Attachment;
 use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume};
 use crate::storage::attach_detach::memory::{Memory, SiteMemory, Sites, User};
+use crate::storage::attach_detach::metrics::{volumes_by_state, volumes_in_use};
 use crate::storage::attach_detach::observe::{Caches, Observation};
 use crate::storage::indexes::pods_by_claim;
+use crate::storage::inline_volume::pods_by_inline_volume;
 use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, volume};
 use crate::storage::volume_name::{Plugin, attachment_name, of_csi, volumes_by_unique_name};
 
@@ -82,21 +86,30 @@ impl Cluster {
     }
 
     fn observe(self) -> Observation {
+        self.observe_at(Instant::now())
+    }
+
+    fn observe_at(self, now: Instant) -> Observation {
+        let (caches, memory) = self.caches();
+        let name = of_csi(DRIVER, HANDLE);
+        let plugin = Plugin::of(&name).expect("it is known");
+        caches.observe(&name, plugin, &memory, now)
+    }
+
+    fn caches(self) -> (Caches, Memory) {
         fn store<K: Kind>(indexes: Vec<runtime::store::Index<K>>, records: Vec<K>) -> Arc<Store<K>> {
             let decode = Decode { interner: Arc::default(), sections: Sections::default() };
             Arc::new(filled_store(decode, indexes, records))
         }
         let caches = Caches {
-            pods: store(vec![pods_by_claim()], self.pods),
+            pods: store(vec![pods_by_claim(), pods_by_inline_volume()], self.pods),
             nodes: store(vec![nodes_by_attached_volume()], self.nodes),
             claims: store(Vec::new(), self.claims),
             volumes: store(vec![volumes_by_unique_name()], self.volumes),
             attachments: store(vec![attachments_by_volume()], self.attachments),
             drivers: store(Vec::new(), self.drivers),
         };
-        let name = of_csi(DRIVER, HANDLE);
-        let plugin = Plugin::of(&name).expect("it is known");
-        caches.observe(&name, plugin, &self.memory, Instant::now())
+        (caches, self.memory)
     }
 
     fn meta_of_claim(&mut self) -> &mut Meta {
@@ -216,4 +229,108 @@ async fn node_that_lists_a_deleted_volume_is_found() {
     assert_eq!(wanted(&observation), [("other", false)]);
     let site = &observation.places[0].site;
     assert_eq!((site.attachment, site.is_listed, site.is_in_use), (Attachment::Attached, true, false));
+}
+
+/// Upstream's Test_SetVolumesMountedByNode_Positive_UnsetWithInitialSetVerifyDetachRequestedTimePerserved.
+#[tokio::test(start_paused = true)]
+async fn time_since_the_last_pod_does_not_restart_when_the_use_changes() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let start = Instant::now();
+    let mut memory = SiteMemory::default();
+    for (name, minutes, is_in_use, has_pod, expected) in [
+        ("pod deleted, still mounted", 1, true, false, 0),
+        ("unmounted", 2, false, false, 1),
+        ("mounted again", 3, true, false, 2),
+        ("wanted by a pod", 4, true, true, 0),
+        ("pod deleted again", 5, true, false, 0),
+        ("still mounted", 7, true, false, 2),
+    ] {
+        let mut cluster = Cluster::new();
+        if !has_pod {
+            cluster.pods.clear();
+        }
+        let in_use = is_in_use.then(|| of_csi(DRIVER, HANDLE));
+        cluster.nodes[0].volumes.as_mut().expect("it has volumes").in_use = in_use.into_iter().collect();
+        cluster.memory.store(&of_csi(DRIVER, HANDLE), Sites::from([("node".into(), memory)]));
+        let mut observation = cluster.observe_at(start + MINUTE * minutes);
+        let place = observation.places.remove(0);
+        assert_eq!((place.site.is_in_use, place.site.unwanted_for), (is_in_use, MINUTE * expected), "{name}");
+        memory = place.memory;
+    }
+}
+
+/// Upstream's TestVolumesInUseMetricCollection and TestTotalVolumesMetricCollection.
+#[tokio::test]
+async fn volumes_are_counted_by_node_plugin_and_state() {
+    let mut cluster = Cluster::new();
+    let mut unscheduled = pod_with("waiting", &["data"]);
+    unscheduled.node = "".into();
+    cluster.pods.extend([unscheduled, pod_with("unbound", &["missing"])]);
+    let (caches, memory) = cluster.caches();
+    let plugin = format!("kubernetes.io/csi:{DRIVER}");
+    let labels = |first: (&'static str, &str), last: (&'static str, &str)| {
+        [(first.0, first.1.to_owned()), (last.0, last.1.to_owned())]
+    };
+    let in_use = labels(("node", "node"), ("volume_plugin", &plugin));
+    assert_eq!(volumes_in_use(&caches).into_iter().collect::<Vec<_>>(), [(in_use, 1.0)]);
+
+    let user = User { pod: ObjectKey::new("default", "web"), uid: Uid::parse("web-uid") };
+    let wanted = SiteMemory { users: vec![user], ..SiteMemory::default() };
+    let attached = SiteMemory { is_attached: true, ..SiteMemory::default() };
+    let both = SiteMemory { is_attached: true, ..wanted.clone() };
+    memory.store(&of_csi(DRIVER, "vol-1"), Sites::from([("a".into(), wanted), ("b".into(), attached)]));
+    memory.store(&of_csi(DRIVER, "vol-2"), Sites::from([("a".into(), both)]));
+    let state = |name| labels(("plugin_name", &plugin), ("state", name));
+    let expected = [(state("actual_state_of_world"), 2), (state("desired_state_of_world"), 2)];
+    assert_eq!(volumes_by_state(&memory).into_iter().collect::<Vec<_>>(), expected);
+}
+
+/// Upstream's TestNodeStatusUpdater_UpdateNodeStatuses_TwoNodesUpdate.
+#[test]
+fn lists_of_two_nodes_are_written_independently() {
+    let (memory, volume) = (Memory::default(), of_csi(DRIVER, HANDLE));
+    let (a, b) = ("a".into(), "b".into());
+    let listed = [AttachedVolume { name: volume.clone(), device_path: "".into() }];
+    assert!(memory.decide_listing(&a, &volume, true) && memory.decide_listing(&b, &volume, false));
+    assert_eq!(memory.begin_write("a", &[]).as_deref(), Some(&listed[..]));
+    assert_eq!(memory.begin_write("b", &listed).as_deref(), Some(&[][..]));
+    assert!(memory.may_be_writing("a", &volume) && !memory.may_be_writing("b", &volume));
+    assert_eq!(memory.end_write("b"), Vec::<kinds::Str>::new());
+    assert!(memory.may_be_writing("a", &volume), "the other node's write has not ended");
+    assert_eq!(memory.end_write("a"), [volume]);
+}
+
+/// A pod with an inline volume of a driver that has taken over EBS.
+fn pod_with_inline(name: &str, id: &str) -> Pod {
+    let mut raw = Vec::new();
+    raw.put_str(aws_elastic_block_store::VOLUME_ID, id);
+    let field = volume_source::AWS_ELASTIC_BLOCK_STORE;
+    let mut pod = pod_with(name, &["data"]);
+    let volumes = pod.volumes.as_mut().expect("it has volumes");
+    volumes.claims = Box::default();
+    volumes.in_tree = [InTreeVolume { name: "disk".into(), field, raw: raw.into() }].into();
+    pod
+}
+
+#[tokio::test]
+async fn volume_that_pods_define_themselves_is_wanted_where_they_run() {
+    let mut cluster = Cluster::new();
+    let mut elsewhere = pod_with_inline("other", "aws:///vol-7");
+    elsewhere.node = "second".into();
+    let mut unscheduled = pod_with_inline("waiting", "vol-7");
+    unscheduled.node = "".into();
+    let mut finished = pod_with_inline("finished", "vol-7");
+    finished.phase = kinds::pod::Phase::Succeeded;
+    cluster.pods =
+        vec![pod_with_inline("web", "vol-7"), elsewhere, unscheduled, finished, pod_with_inline("x", "vol-8")];
+    cluster.nodes.push(managed_node("second"));
+    let (caches, memory) = cluster.caches();
+    let name = of_csi("ebs.csi.aws.com", "vol-7");
+    let plugin = Plugin::of(&name).expect("it is known");
+    let observation = caches.observe(&name, plugin, &memory, Instant::now());
+    assert_eq!(wanted(&observation), [("node", true), ("second", true)]);
+    let inline = observation.inline.as_ref().expect("pods define it");
+    assert!(observation.is_exclusive && observation.volume.is_none() && inline.spec.is_some());
+    assert_eq!(&*observation.label, "ebs.csi.aws.com-vol-7");
+    assert_eq!(caches.names_of_pod(&pod_with_inline("web", "vol-7")).collect::<Vec<_>>(), [name]);
 }

@@ -4,4 +4,5 @@ pub mod builders;
 mod claim_table;
 mod index;
 mod model;
+mod provision_table;
 mod volume_table;

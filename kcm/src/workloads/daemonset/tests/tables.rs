@@ -57,6 +57,23 @@ fn fitness_of_a_node_follows_from_name_labels_and_taints() {
 }
 
 #[test]
+fn node_must_have_both_the_name_and_the_labels() {
+    let both = |spec: &mut Vec<u8>| {
+        spec.put_str(pod_spec::NODE_NAME, "node-1");
+        spec.put_entry(pod_spec::NODE_SELECTOR, "disk", "fast");
+    };
+    let placement = set_with(0, both).placement.expect("a template");
+    for (name, disk, expected) in [
+        ("node-1", "fast", RUNS),
+        ("node-1", "slow", Fit::NONE),
+        ("node-2", "fast", Fit::NONE),
+        ("node-2", "slow", Fit::NONE),
+    ] {
+        assert_eq!(fit(&placement, &node(name, &[("disk", disk)], &[]), false), expected, "{name} {disk}");
+    }
+}
+
+#[test]
 fn tolerations_compare_numbers_only_with_the_gate() {
     let above = |spec: &mut Vec<u8>| {
         Toleration { operator: "Gt", value: "5", ..Toleration::of("x", NO_SCHEDULE) }.put(spec, pod_spec::TOLERATIONS);
@@ -163,6 +180,21 @@ fn with_surge_the_old_pod_stays_until_the_new_one_is_available() {
         let (create, delete) = expected;
         let delete: Vec<String> = delete.into_iter().map(String::from).collect();
         assert_eq!(managed(rolling(0, 1), fit, pods), (create, delete), "{what}");
+    }
+}
+
+#[test]
+fn with_surge_a_new_pod_counts_after_min_ready_seconds() {
+    let ready_for = |seconds: i64| Pod { ready_since: Time(NOW - seconds), ..pod("new", NEW) };
+    for (min_ready_seconds, ready_seconds, deleted) in
+        [(10, 5, &[][..]), (10, 9, &[]), (10, 15, &["old"]), (0, 0, &["old"])]
+    {
+        let mut set = set_with(min_ready_seconds, |_| {});
+        set.strategy = rolling(0, 1);
+        let places = [place(Some(RUNS), vec![pod("old", "old"), ready_for(ready_seconds)])];
+        let plan = manage(&set, &places, REVISION, now(), |_| None);
+        assert_eq!(names(&plan.delete), deleted, "ready for {ready_seconds} of {min_ready_seconds} seconds");
+        assert!(plan.create.is_empty());
     }
 }
 

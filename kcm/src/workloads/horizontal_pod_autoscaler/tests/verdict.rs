@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kinds::horizontal_pod_autoscaler::{
-    AutoscalerCondition, Current, HorizontalPodAutoscaler, Metric, MetricId, MetricStatus, Source, Target,
+    AutoscalerCondition, Behavior, Current, HorizontalPodAutoscaler, Metric, MetricId, MetricStatus, Rules, Select,
+    Source, Target,
 };
 use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
@@ -120,6 +121,26 @@ fn highest_proposal_wins_and_a_failed_metric_prevents_scaling_down() {
         assert_eq!(&*draft.status.condition(SCALING_ACTIVE).expect("set").reason, active, "{case}");
         assert_eq!(error.is_some(), combined.statuses.contains(&MetricStatus::unknown()), "{case}");
     }
+}
+
+#[test]
+fn tolerance_of_the_spec_replaces_the_default_in_its_direction() {
+    let rules = |tolerance| Rules { window: None, select: Select::Max, policies: Box::default(), tolerance };
+    let without_gate = Gates { configurable_tolerance: false, ..GATES };
+    for (case, up, down, gates, expected) in [
+        ("none", None, None, GATES, (0.1, 0.1)),
+        ("up", Some(0.5), None, GATES, (0.5, 0.1)),
+        ("down", None, Some(0.0), GATES, (0.1, 0.0)),
+        ("both", Some(0.5), Some(0.2), GATES, (0.5, 0.2)),
+        ("gate off", Some(0.5), Some(0.2), without_gate, (0.1, 0.1)),
+    ] {
+        let mut object = autoscaler(None, 10, false, None);
+        object.behavior = Some(Box::new(Behavior { up: rules(up), down: rules(down) }));
+        let tolerances = decide::tolerances(&object, 0.1, gates);
+        assert_eq!((tolerances.up, tolerances.down), expected, "{case}");
+    }
+    let plain = decide::tolerances(&autoscaler(None, 10, false, None), 0.1, GATES);
+    assert_eq!((plain.up, plain.down), (0.1, 0.1), "without a behavior");
 }
 
 #[test]

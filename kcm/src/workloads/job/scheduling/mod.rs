@@ -1,19 +1,22 @@
 //! Scheduling of a Job's pods as a group: its Workload and its PodGroup (gate WorkloadWithJob).
 //!
-//! The objects are read from the API server by their names, which are computed, and only when the Job's spec has
-//! changed, so that no cache of all Workloads and PodGroups is needed. Upstream: pkg/controller/job,
-//! job_scheduling_manager.go.
+//! The objects are read from the API server by their names, which are computed: when the Job's spec or its PodGroup has
+//! changed, and from time to time while pods are created. A cache of all Workloads is not needed. Upstream:
+//! pkg/controller/job, job_scheduling_manager.go.
 
 mod compile;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
-use kinds::{Job, Kind, Resource, Str, Uid};
+use kinds::{Job, Kind, PodGroup, Resource, Str, Uid};
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
+use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -28,10 +31,18 @@ const WORKLOADS: Resource = Resource {
     plural: "workloads",
     namespaced: true,
 };
-const GROUPS: Resource = Resource { kind: "PodGroup", plural: "podgroups", ..WORKLOADS };
+const GROUPS: Resource = PodGroup::RESOURCE;
 
-/// Age up to which the parent's Workload of a delegated Job is not read again.
-const PARENT_AGE: Duration = Duration::from_secs(30);
+/// Age up to which the Workload is not read again, and neither are the Job's annotations, whose changes do not change its
+/// generation. It applies to Jobs whose pods are created, and to delegated ones, whose parent may resize the group.
+const LONGEST_AGE: Duration = Duration::from_secs(30);
+
+/// A PodGroup as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Group {
+    name: Str,
+    version: u64,
+}
 
 /// The PodGroup of a Job, as of the last time that it was compared with the spec.
 #[derive(Debug, Clone)]
@@ -40,11 +51,12 @@ struct CheckedGroup {
     generation: i64,
     checked: Instant,
     is_delegated: bool,
-    group: Option<Str>,
+    group: Option<Group>,
 }
 
 /// Workloads and PodGroups of Jobs.
 pub struct Scheduling {
+    groups: Arc<Store<PodGroup>>,
     writer: Writer,
     recorder: Recorder,
     known: Mutex<HashMap<ObjectKey, CheckedGroup>>,
@@ -52,7 +64,7 @@ pub struct Scheduling {
 
 /// The group of a Job's pods, and whether a parent decides on its size.
 struct GroupResult {
-    group: Option<Str>,
+    group: Option<Group>,
     is_delegated: bool,
 }
 
@@ -60,8 +72,8 @@ const UNGROUPED: GroupResult = GroupResult { group: None, is_delegated: false };
 
 impl Scheduling {
     /// Creates the reader and writer of the Job controller.
-    pub fn new(writer: Writer, recorder: Recorder) -> Self {
-        Self { writer, recorder, known: Mutex::default() }
+    pub fn new(groups: Arc<Store<PodGroup>>, writer: Writer, recorder: Recorder) -> Self {
+        Self { groups, writer, recorder, known: Mutex::default() }
     }
 
     /// Forgets a Job that was deleted or has finished.
@@ -70,18 +82,26 @@ impl Scheduling {
     }
 
     /// Returns the PodGroup of a Job's pods after it was created or resized; `None` if the pods are scheduled one by
-    /// one.
+    /// one. `has_pods` and `creates_pods`: the Job has pods, and some will be created.
     ///
     /// # Errors
     /// When a read or write failed, or the Workload has an unexpected form.
-    pub async fn group(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<Option<Str>, String> {
+    pub async fn group(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        has_pods: bool,
+        creates_pods: bool,
+    ) -> Result<Option<Str>, String> {
         let known = lock(&self.known).get(key).cloned();
         let is_current = |known: &CheckedGroup| {
-            let is_recent = !known.is_delegated || known.checked.elapsed() < PARENT_AGE;
-            known.uid == job.meta.uid && known.generation == job.meta.generation && is_recent
+            let may_be_old = !creates_pods && !known.is_delegated;
+            let is_recent = may_be_old || known.checked.elapsed() < LONGEST_AGE;
+            let is_unchanged = known.group.as_ref().is_none_or(|group| !self.has_changed(key, group));
+            known.uid == job.meta.uid && known.generation == job.meta.generation && is_recent && is_unchanged
         };
         if let Some(known) = known.filter(is_current) {
-            return Ok(known.group);
+            return Ok(known.group.map(|group| group.name));
         }
         let checked = Instant::now();
         let ensured = self.ensure(key, job, has_pods).await;
@@ -91,7 +111,16 @@ impl Scheduling {
         let (uid, generation) = (job.meta.uid.clone(), job.meta.generation);
         let known = CheckedGroup { uid, generation, checked, is_delegated, group: group.clone() };
         lock(&self.known).insert(key.clone(), known);
-        Ok(group)
+        Ok(group.map(|group| group.name))
+    }
+
+    /// Returns true if the cache shows that the group of a Job was deleted or written since it was read.
+    fn has_changed(&self, job: &ObjectKey, group: &Group) -> bool {
+        let key = ObjectKey { namespace: job.namespace.clone(), name: group.name.clone() };
+        match self.groups.get(&key) {
+            Some(cached) => cached.meta.version > group.version,
+            None => self.groups.progress().version() >= group.version,
+        }
     }
 
     async fn ensure(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<GroupResult, String> {
@@ -132,7 +161,9 @@ impl Scheduling {
             self.patch(&WORKLOADS, &workload, resized).await?;
             self.patch(&GROUPS, &group, compile::group_resize(&group, size)).await?;
         }
-        Ok(GroupResult { group: group["metadata"]["name"].as_str().map(Into::into), is_delegated })
+        let text = |field: &str| group["metadata"][field].as_str().unwrap_or_default();
+        let version = text("resourceVersion").parse().unwrap_or(0);
+        Ok(GroupResult { group: Some(Group { name: text("name").into(), version }), is_delegated })
     }
 
     /// Reads or creates the Workload of a Job; `None` if there is none and the Job is not new.
@@ -208,6 +239,7 @@ impl Scheduling {
         let created = self.writer.create_json(resource, &key.namespace, &object).await;
         let meta = created.map_err(|error| error.to_string())?.meta().map_err(|error| error.to_string())?;
         object["metadata"]["uid"] = meta.uid.to_string().into();
+        object["metadata"]["resourceVersion"] = meta.version.to_string().into();
         Ok(object)
     }
 

@@ -183,11 +183,11 @@ fn counts_of_running_pods_are_delayed_while_others_start() {
     for (what, begun, was, (active, ready), waits) in [
         ("nothing new", true, (3, 1), (3, 1), None),
         ("the Job starts", false, (0, 0), (3, 0), Some(0)),
-        ("the first is ready", true, (3, 0), (3, 1), Some(3)),
+        ("the first is ready", true, (3, 0), (3, 1), Some(1)),
         ("all are ready", true, (3, 1), (3, 3), Some(0)),
         ("one is no longer ready", true, (3, 3), (3, 2), Some(0)),
-        ("one has ended", true, (3, 0), (2, 0), Some(3)),
-        ("one has ended, the others are ready", true, (3, 3), (2, 2), Some(3)),
+        ("one has ended", true, (3, 0), (2, 0), Some(1)),
+        ("one has ended, the others are ready", true, (3, 3), (2, 2), Some(1)),
         ("no pod is active", true, (1, 0), (0, 0), Some(0)),
     ] {
         let job = with(a_job(3, Some(9)), |job| {
@@ -214,8 +214,8 @@ fn recording_of_successes_is_delayed_while_pods_run() {
     let (good, bad, runs) = (Phase::Succeeded, Phase::Failed, Phase::Running);
     for (what, phases, deleted, indexed, waits) in [
         ("none ended", [runs, runs], false, false, None),
-        ("one of two", [good, runs], false, false, Some(3)),
-        ("one of two, by index", [good, runs], false, true, Some(3)),
+        ("one of two", [good, runs], false, false, Some(1)),
+        ("one of two, by index", [good, runs], false, true, Some(1)),
         ("it failed", [bad, runs], false, false, Some(0)),
         ("another client waits for its deletion", [good, runs], true, false, Some(0)),
         ("the last", [good, good], false, false, Some(0)),

@@ -10,13 +10,14 @@ use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::calls::{authorize, revoke};
+use crate::loadbalancer::model::bare_rules::{self, Changes, Sharer};
 use crate::loadbalancer::model::node_rules::{self, Change};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::MISSING;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing, backend_cluster};
 use crate::loadbalancer::observed::network;
-use crate::loadbalancer::types::{Ports, Rule, SeenRule, Source, Tags};
+use crate::loadbalancer::types::{ObservedRule, Ports, Rule, Source, Tags};
 use crate::session::Session;
 
 /// Rules are read again after this time.
@@ -35,8 +36,10 @@ pub(crate) struct Shared {
     gone: BTreeSet<String>,
     /// Services whose load balancers carry it, or will carry it soon.
     users: BTreeSet<LoadBalancerId>,
+    /// Rules that load balancers without security groups need.
+    bare: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
     /// Rules of nodes' groups, with the time of the read.
-    rules: HashMap<String, (Instant, Vec<SeenRule>)>,
+    rules: HashMap<String, (Instant, Vec<ObservedRule>)>,
 }
 
 impl Shared {
@@ -60,7 +63,7 @@ impl Shared {
         }
         let name = backend_cluster(session, &id.cluster);
         let tags = names::backend_tags(&session.cluster, &name);
-        let made = make(session, &names::backend_group(&name), &tags).await;
+        let made = create_group(session, &names::backend_group(&name), &tags).await;
         // It may exist whatever the response was: a deletion reads again before it concludes that nothing is left.
         inventory.expire().await;
         let group = made?;
@@ -73,7 +76,7 @@ impl Shared {
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
-    ) -> Result<BTreeMap<String, Vec<SeenRule>>, CloudError> {
+    ) -> Result<BTreeMap<String, Vec<ObservedRule>>, CloudError> {
         let now = Instant::now();
         self.rules.retain(|_, (at, _)| now < *at + RULES);
         let unknown: Vec<String> = groups.iter().filter(|group| !self.rules.contains_key(*group)).cloned().collect();
@@ -111,33 +114,86 @@ impl Shared {
         Ok(opened)
     }
 
-    /// Sets the rules for a load balancer without security groups in each of the nodes' groups; `wanted` is for those
-    /// of `nodes`, and the others have none. `names` are names of the load balancer, which identify its rules. Returns
-    /// the refusals.
+    /// Sets the rules for a load balancer without security groups in each of the nodes' groups. Returns the refusals.
     pub(crate) async fn set_bare(
         &mut self,
         session: &Session,
-        names: &[String],
-        all: &BTreeSet<String>,
-        nodes: &BTreeSet<String>,
-        wanted: &BTreeSet<Rule>,
+        listing: &Listing,
+        id: &LoadBalancerId,
+        rules: BareRules<'_>,
     ) -> Result<Vec<String>, CloudError> {
+        let BareRules { all, nodes, wanted, done } = rules;
+        self.bare.insert(id.clone(), wanted.clone());
+        let (names, others) = (bare_rules::rule_names(id), self.sharers(session, listing, id));
         let none = BTreeSet::new();
+        self.change_bare(session, &all.union(nodes).cloned().collect(), |group, rules| {
+            let wanted = if nodes.contains(group) { wanted } else { &none };
+            let changes = bare_rules::changes(rules, &names, wanted, &others);
+            if done { changes } else { changes.without_removals() }
+        })
+        .await
+    }
+
+    /// Revokes the rules of a Service's load balancer, which `names` identify, except those that others need. Returns
+    /// the refusals.
+    pub(crate) async fn revoke_bare(
+        &mut self,
+        session: &Session,
+        listing: &Listing,
+        (id, names): (&LoadBalancerId, &[String]),
+        groups: &BTreeSet<String>,
+    ) -> Result<Vec<String>, CloudError> {
+        self.bare.remove(id);
+        let others = self.sharers(session, listing, id);
+        let none = BTreeSet::new();
+        self.change_bare(session, groups, |_, rules| bare_rules::changes(rules, names, &none, &others)).await
+    }
+
+    /// Forgets the rules of a Service whose load balancer has security groups now.
+    pub(crate) fn forget_bare(&mut self, id: &LoadBalancerId) {
+        self.bare.remove(id);
+    }
+
+    /// Returns the cluster's other load balancers without security groups.
+    fn sharers(&self, session: &Session, listing: &Listing, id: &LoadBalancerId) -> Vec<Sharer> {
+        let others = self.bare.iter().filter(|(other, _)| *other != id);
+        let known = others.map(|(other, wanted)| {
+            let named = wanted.iter().find_map(bare_rules::balancer_of).map(str::to_owned);
+            Sharer { name: named.unwrap_or_else(|| other.default_name()), wanted: Some(wanted.clone()) }
+        });
+        // Before a takeover the uid of a listed load balancer's Service is not known.
+        let same = |one: &LoadBalancerId, owner: &LoadBalancerId| {
+            let uid = owner.uid.is_empty() || one.uid == owner.uid;
+            uid && one.namespace == owner.namespace && one.name == owner.name
+        };
+        let is_known = |owner: &LoadBalancerId| same(id, owner) || self.bare.keys().any(|one| same(one, owner));
+        let listed = listing.bare(session, &id.cluster).into_iter().filter(|(owner, _)| !is_known(owner));
+        known.chain(listed.map(|(_, name)| Sharer { name, wanted: None })).collect()
+    }
+
+    /// Applies changes to the rules of groups. Returns the refusals.
+    async fn change_bare(
+        &mut self,
+        session: &Session,
+        groups: &BTreeSet<String>,
+        changes: impl Fn(&str, &[SeenRule]) -> Changes,
+    ) -> Result<Vec<String>, CloudError> {
         let mut refused = Vec::new();
-        let groups: BTreeSet<String> = all.union(nodes).cloned().collect();
-        for (group, rules) in self.rules(session, &groups).await? {
-            let wanted = if nodes.contains(&group) { wanted } else { &none };
-            let (add, gone) = node_rules::bare_changes(&rules, names, wanted);
-            if add.is_empty() && gone.is_empty() {
+        for (group, rules) in self.rules(session, groups).await? {
+            let changes = changes(&group, &rules);
+            if changes.is_empty() {
                 continue;
             }
             self.rules.remove(&group);
             let result = async {
-                if !add.is_empty() {
-                    authorize(session, &group, &add).await?;
+                if !changes.add.is_empty() {
+                    authorize(session, &group, &changes.add).await?;
                 }
-                if !gone.is_empty() {
-                    revoke(session, &group, &gone).await?;
+                if !changes.hand_over.is_empty() {
+                    modify(session, &group, &changes.hand_over).await?;
+                }
+                if !changes.revoke.is_empty() {
+                    revoke(session, &group, &changes.revoke).await?;
                 }
                 Ok(())
             };
@@ -227,6 +283,18 @@ impl Shared {
     }
 }
 
+/// The rules of a load balancer without security groups.
+pub(crate) struct BareRules<'a> {
+    /// The nodes' groups of the cluster, which may have rules of it.
+    pub all: &'a BTreeSet<String>,
+    /// The groups of its targets.
+    pub nodes: &'a BTreeSet<String>,
+    /// The rules for the groups of its targets; the other groups have none.
+    pub wanted: &'a BTreeSet<Rule>,
+    /// Rules that are not wanted are removed.
+    pub done: bool,
+}
+
 /// Security groups that were opened, and those that could not be opened.
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
@@ -242,18 +310,23 @@ async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(),
     for change in changes {
         match change {
             Change::Add(rule) => add.push(rule.clone()),
-            Change::Widen(id, rule) => widened.push(convert::changed_rule(id, rule)),
+            Change::Widen(id, rule) => widened.push(SeenRule { id: id.clone(), rule: rule.clone() }),
         }
     }
     if !add.is_empty() {
         authorize(session, group, &add).await?;
     }
     if !widened.is_empty() {
-        let request = session.api.ec2.modify_security_group_rules().group_id(group);
-        let request = request.set_security_group_rules(Some(widened));
-        session.api.change(Class::Ec2Change, "ModifySecurityGroupRules", request.send()).await?;
+        modify(session, group, &widened).await?;
     }
     Ok(())
+}
+
+/// Replaces rules with the same ids.
+async fn modify(session: &Session, group: &str, rules: &[SeenRule]) -> Result<(), CloudError> {
+    let changed = rules.iter().map(|seen| convert::changed_rule(&seen.id, &seen.rule)).collect();
+    let request = session.api.ec2.modify_security_group_rules().group_id(group).set_security_group_rules(Some(changed));
+    session.api.change(Class::Ec2Change, "ModifySecurityGroupRules", request.send()).await.map(drop)
 }
 
 /// Returns the warning for a group that this process may not change, or that is full. Such a group must not fail the
@@ -277,7 +350,7 @@ fn refusal(session: &Session, group: &str, error: CloudError) -> Result<String, 
     }
 }
 
-async fn make(session: &Session, name: &str, tags: &Tags) -> Result<String, CloudError> {
+async fn create_group(session: &Session, name: &str, tags: &Tags) -> Result<String, CloudError> {
     let request = session.api.ec2.create_security_group().vpc_id(&session.vpc).group_name(name);
     let request = request.description("Network Load Balancers of the Kubernetes cluster (ccm)");
     let request = request.tag_specifications(convert::ec2_tags(tags));

@@ -13,25 +13,24 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::loadbalancer::apply::backend_group::Shared;
+use crate::loadbalancer::apply::backend_group::{BareRules, Shared};
 use crate::loadbalancer::apply::calls::{self, Caller};
+use crate::loadbalancer::apply::endpoint_service;
 use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::model::build::{self, StackInputs};
-use crate::loadbalancer::model::{diff, node_rules};
-use crate::loadbalancer::observed::balancer_state::{
-    BalancerState, BalancerStates, KnownGroup, Opening, VISIBLE, known,
-};
+use crate::loadbalancer::model::{bare_rules, diff, node_rules};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, Opening, VISIBLE};
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
-use crate::loadbalancer::observed::stack::Seen;
+use crate::loadbalancer::observed::stack::ObservedStack;
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::annotations;
 use crate::loadbalancer::spec::settings::{Policy, SecurityGroups, Settings};
-use crate::loadbalancer::types::{Desired, TargetHealth};
+use crate::loadbalancer::types::{Desired, Mapping};
 use crate::session::{Session, Sessions};
 
 /// A listing of this age is still used, if nothing was changed since.
@@ -50,7 +49,7 @@ pub(crate) struct Balancers {
     pub(super) classes: ClassFilter,
     pub(super) inventory: Inventory,
     pub(super) networks: Networks,
-    pub(super) courses: BalancerStates,
+    pub(super) states: BalancerStates,
     pub(super) shared: Mutex<Shared>,
     /// Services that move from a Classic Load Balancer and whose status should get the new address, and whether it did.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
@@ -74,6 +73,39 @@ struct Followed {
     exchanging: BTreeSet<u16>,
     /// Changes to resources that were in the desired state before.
     done: Vec<String>,
+}
+
+impl Followed {
+    /// Adds an applied step.
+    fn add(&mut self, step: &Step) {
+        if !step.is_about_targets() {
+            self.done.push(step.words());
+        }
+    }
+
+    /// Returns warnings about applied steps; `settled`: everything was in the desired state before.
+    fn warnings(&self, settled: bool, overdue: bool) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if settled && !self.done.is_empty() {
+            warnings.push(format!("changes by somebody else were undone: {}", self.done.join("; ")));
+        }
+        if overdue && !self.exchanging.is_empty() {
+            let ports = self.exchanging.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+            warnings.push(format!(
+                "traffic of port {ports} stays where it is until a target of where it is to go is healthy"
+            ));
+        }
+        warnings
+    }
+}
+
+/// Returns the warning about targets whose security group cannot be chosen, if there are any.
+fn not_opened(session: &Session, targets: BTreeSet<String>) -> Option<String> {
+    let targets: Vec<String> = Some(targets).filter(|targets| !targets.is_empty())?.into_iter().collect();
+    let (key, targets) = (session.cluster.key(), targets.join(", "));
+    Some(format!(
+        "targets with several security groups, none of them with the tag {key}, are not opened to the balancer: {targets}"
+    ))
 }
 
 impl fmt::Debug for Balancers {
@@ -101,7 +133,7 @@ impl Balancers {
             classes,
             inventory: Inventory::default(),
             networks: Networks::default(),
-            courses: BalancerStates::default(),
+            states: BalancerStates::default(),
             shared: Mutex::default(),
             moved: std::sync::Mutex::default(),
             records: OnceLock::new(),
@@ -137,10 +169,14 @@ impl Balancers {
     }
 
     /// Returns a listing of everything that began after the last change of this Service.
-    pub(super) async fn look(&self, session: &Session, course: &BalancerState) -> Result<Arc<Listing>, CloudError> {
+    pub(super) async fn recent_listing(
+        &self,
+        session: &Session,
+        state: &BalancerState,
+    ) -> Result<Arc<Listing>, CloudError> {
         let now = Instant::now();
         let recent = now.checked_sub(FRESH).unwrap_or(now);
-        self.inventory.look(session, course.changed.map_or(recent, |changed| changed.max(recent))).await
+        self.inventory.listing_since(session, state.changed.map_or(recent, |changed| changed.max(recent))).await
     }
 
     /// Makes the call of one step, and records the result. The deletion of a resource that no longer exists succeeds.
@@ -156,23 +192,23 @@ impl Balancers {
             Step::DeleteSecurityGroup { id } => Some(id),
             _ => None,
         };
-        let result = caller.make(step, seen).await;
+        let result = caller.execute(step, seen).await;
         let now = Instant::now();
-        course.changed = Some(now);
-        course.unconfirmed.extend(caller.unconfirmed.drain(..).map(|arn| (arn, now)));
+        state.changed = Some(now);
+        state.unconfirmed.extend(caller.unconfirmed.drain(..).map(|arn| (arn, now)));
         let made = match result {
             // It may not be visible yet, so it is deleted again later.
-            Err(error) if error.is_not_found() && deleted.is_some_and(|id| course.may_appear(id, now)) => return Ok(()),
+            Err(error) if error.is_not_found() && deleted.is_some_and(|id| state.may_appear(id, now)) => return Ok(()),
             Err(error) if error.is_not_found() && deleted.is_some() => Default::default(),
             result => result?,
         };
         if !made.id.is_empty() {
-            course.unconfirmed.remove(&made.id);
-            course.made.insert(made.id.clone(), now);
+            state.unconfirmed.remove(&made.id);
+            state.made.insert(made.id.clone(), now);
         }
         if let Some(id) = deleted {
-            course.made.remove(id);
-            course.doomed.insert(id.clone());
+            state.made.remove(id);
+            state.deleting.insert(id.clone());
         }
         seen.follow(step, &made);
         match step {
@@ -185,104 +221,140 @@ impl Balancers {
         Ok(())
     }
 
-    pub(super) async fn bring(
+    pub(super) async fn ensure_stack(
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
         course: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
-        let Work { session, id, settings, targets } = *work;
-        let listing = self.look(session, course).await?;
-        let mut seen = listing.of(&session.cluster, id, Purpose::Ensure(settings.flavour));
-        let dying = seen.take_out(&course.doomed);
-        if dying.is_empty() {
-            course.doomed.clear();
+        let (session, id) = (work.session, work.id);
+        let (listing, mut seen, dying) = self.observe_stack(work, course).await?;
+        let network = self.networks.network(session).await?;
+        let TargetGroups { groups, without } = self.target_groups(work, &listing).await?;
+        let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &seen).await?;
+        warnings.extend(not_opened(session, without));
+        if dying.contains(&desired.balancer.name) {
+            // Its name is free once it is deleted.
+            let progress = Progress::After(state.pause());
+            return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
         }
+        let opening = Opening { groups, ports: node_rules::ports(&desired) };
+        let settled = course.settled.as_ref() == Some(spec);
+        if let Some(backend) = &backend {
+            let unchanged = settled && course.opening.covers(&opening.groups, &opening.ports);
+            warnings.extend(self.open_backend(session, backend, &opening, unchanged).await?);
+        }
+        let (followed, told) =
+            self.change_stack(work, (&listing, &network), &desired, &mut seen, &opening.groups, course).await?;
+        course.opening = opening;
+        warnings.extend(followed.warnings(settled, course.is_overdue()).into_iter().chain(told));
+        course.remember_groups(id, &desired, &seen);
+        let balancer = seen.balancer(&desired.balancer.name);
+        let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
+        let progress = match followed.again || !dying.is_empty() {
+            true => Progress::After(state.pause()),
+            false => course.settle(spec),
+        };
+        Ok(Ensured { progress, warnings, ..Ensured::settled(status) })
+    }
+
+    /// Returns the desired state, the security group that all load balancers share if this one should carry it, and
+    /// warnings.
+    async fn desire(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        network: &Network,
+        seen: &Seen,
+    ) -> Result<(Desired, Option<String>, Vec<String>), CloudError> {
+        let Work { session, id, settings, targets } = *work;
+        let given = self.given_groups(session, settings).await?;
+        let backend = match build::wants_backend(settings, build::existing(settings, id, seen)) {
+            true => Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?),
+            false => None,
+        };
+        let cluster = &session.cluster;
+        let around = StackInputs { id, cluster, network, seen, backend: backend.as_deref(), given: &given, targets };
+        let desired = build::desired(settings, &around);
+        if desired.is_err() {
+            // An operator may be fixing the network.
+            self.networks.forget().await;
+        }
+        let (desired, warnings) = desired?;
+        Ok((desired, backend, warnings))
+    }
+
+    /// Brings the load balancer and the nodes' rules of one without security groups to the desired state; `nodes` are the
+    /// security groups of its targets. Returns the progress, and warnings.
+    async fn change_stack(
+        &self,
+        work: &Work<'_>,
+        around: (&Listing, &Network),
+        desired: &Desired,
+        seen: &mut Seen,
+        nodes: &BTreeSet<String>,
+        course: &mut BalancerState,
+    ) -> Result<(Followed, Vec<String>), CloudError> {
+        if work.settings.node_rules {
+            // A refusal is returned again afterwards.
+            self.set_bare_rules(work, around, desired, seen, nodes, false).await?;
+        }
+        let mut caller = self.caller(work.session, around.1, work.id);
+        let name = &desired.balancer.name;
+        let exposed = self.prepare_endpoint_service(work, &mut caller, name, seen, course).await?;
+        let followed = self.follow(desired, seen, &mut caller, course).await?;
+        if !exposed {
+            self.bring_endpoint_service(work, seen.balancer(name), course).await?;
+        }
+        let mut warnings = caller.warnings;
+        if work.settings.node_rules {
+            warnings.extend(self.set_bare_rules(work, around, desired, seen, nodes, !followed.again).await?);
+        }
+        let balancer = seen.balancer(&desired.balancer.name);
+        let bare = balancer.is_some_and(|one| one.security_groups.is_empty());
+        if std::mem::replace(&mut course.bare, bare) && !bare {
+            self.shared.lock().await.forget_bare(work.id);
+        }
+        Ok((followed, warnings))
+    }
+
+    /// Reads the observed state of a Service. Returns also the names of load balancers that are being deleted.
+    async fn observe_stack(
+        &self,
+        work: &Work<'_>,
+        course: &mut BalancerState,
+    ) -> Result<(Arc<Listing>, Seen, Vec<String>), CloudError> {
+        let listing = self.look(work.session, course).await?;
+        let mut seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        let dying = seen.take_out(&state.deleting);
+        if dying.is_empty() {
+            state.deleting.clear();
+        }
+        self.add_given(work, &listing, &mut seen)?;
         if !seen.is_empty() {
             self.read_details(work, &mut seen).await?;
         }
-        let network = self.networks.network(session).await?;
-        let existing = build::existing(settings, id, &seen);
-        let given = self.given_groups(session, settings).await?;
-        let mut warnings = Vec::new();
-        let TargetGroups { groups, without } = self.target_groups(work, &listing).await?;
-        if !without.is_empty() {
+        Ok((listing, seen, dying))
+    }
+
+    /// Opens the targets' security groups to the group that all load balancers share. Returns warnings; `unchanged`: this
+    /// process has added the rules before.
+    async fn open_backend(
+        &self,
+        session: &Session,
+        backend: &str,
+        opening: &Opening,
+        unchanged: bool,
+    ) -> Result<Vec<String>, CloudError> {
+        let opened = self.shared.lock().await.open(session, &opening.groups, backend, &opening.ports).await?;
+        let mut warnings = opened.refused;
+        if unchanged && !opened.changed.is_empty() {
+            let groups = opened.changed.join(", ");
             warnings.push(format!(
-                "targets with several security groups, none of them with the tag {}, are not opened to the balancer: {}",
-                session.cluster.key(),
-                without.into_iter().collect::<Vec<_>>().join(", ")
+                "rules for the load balancer were missing in the nodes' security groups and were added again: {groups}"
             ));
         }
-        let backend = match build::wants_backend(settings, existing) {
-            true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
-            false => None,
-        };
-        let around = StackInputs {
-            id,
-            cluster: &session.cluster,
-            network: &network,
-            seen: &seen,
-            backend: backend.as_deref(),
-            given: &given,
-            targets,
-        };
-        let (desired, told) = match build::desired(settings, &around) {
-            // An operator may be fixing the network.
-            Err(error) => {
-                self.networks.forget().await;
-                return Err(error);
-            }
-            desired => desired?,
-        };
-        warnings.extend(told);
-        if dying.contains(&desired.balancer.name) {
-            // Its name is free once it is deleted.
-            let progress = Progress::After(course.pause());
-            return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
-        }
-        let ports = node_rules::ports(&desired);
-        let unchanged = course.settled.as_ref() == Some(spec) && course.opening.covers(&groups, &ports);
-        if let Some(backend) = &backend {
-            let opened = self.shared.lock().await.open(session, &groups, backend, &ports).await?;
-            warnings.extend(opened.refused);
-            if unchanged && !opened.changed.is_empty() {
-                let groups = opened.changed.join(", ");
-                warnings.push(format!("rules for the load balancer were missing in the nodes' security groups and were added again: {groups}"));
-            }
-        }
-        let mut caller = self.caller(session, &network, id);
-        let Followed { again, exchanging, done } = self.follow(&desired, &mut seen, &mut caller, course).await?;
-        let balancer = seen.balancer(&desired.balancer.name);
-        course.bare = balancer.is_some_and(|one| one.security_groups.is_empty());
-        if settings.node_rules && course.bare {
-            let refused = self.bare_rules(work, &listing, &desired, &seen, &network, &groups).await?;
-            warnings.extend(refused);
-        }
-        course.opening = Opening { groups, ports };
-        if course.settled.as_ref() == Some(spec) && !done.is_empty() {
-            warnings.push(format!("changes by somebody else were undone: {}", done.join("; ")));
-        }
-        if course.is_overdue() && !exchanging.is_empty() {
-            let ports = exchanging.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-            warnings.push(format!(
-                "traffic of port {ports} stays where it is until a target of where it is to go is healthy"
-            ));
-        }
-        warnings.append(&mut caller.warnings);
-        let known = known(work.id, &desired, &seen);
-        course.serving = known.iter().all(|group| is_serving(group, &seen));
-        course.known = Some(known);
-        let balancer = seen.balancer(&desired.balancer.name);
-        let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
-        let progress = match again || !dying.is_empty() {
-            true => Progress::After(course.pause()),
-            false => {
-                course.arrived();
-                course.settled = Some(spec.clone());
-                Progress::Settled
-            }
-        };
-        Ok(Ensured { status, progress, warnings })
+        Ok(warnings)
     }
 
     /// Applies plans until nothing can be done now.
@@ -291,52 +363,31 @@ impl Balancers {
         desired: &Desired,
         seen: &mut Seen,
         caller: &mut Caller<'_>,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<Followed, CloudError> {
         let mut followed = Followed { again: true, ..Followed::default() };
         // AWS returns an existing target group as created, which may have targets. The next call reads them.
         let mut created = false;
         for _ in 0..ROUNDS {
             let plan = diff::ensure(desired, seen);
-            followed.exchanging = plan.exchanging;
             if plan.steps.is_empty() {
-                return Ok(Followed { again: plan.again.is_some() || created, ..followed });
+                return Ok(Followed {
+                    again: plan.again.is_some() || created,
+                    exchanging: plan.exchanging,
+                    done: followed.done,
+                });
             }
             created |= plan.steps.iter().any(Step::is_creation_of_a_group);
             let (mut blocked, mut full) = (false, None);
             for step in &plan.steps {
-                let step = match self.step(caller, step, seen, course).await {
+                match self.step_or_detour(caller, step, seen, course).await {
                     // There may be room after others are deregistered.
-                    Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => {
-                        full = Some(error);
-                        continue;
-                    }
-                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {
-                        blocked = true;
-                        continue;
-                    }
-                    // A listener of a load balancer with IPv6 cannot be changed to UDP.
-                    Err(error) if error.is_invalid() && seen.as_recreation(step).is_some() => {
-                        for step in seen.as_recreation(step).into_iter().flatten() {
-                            self.step(caller, &step, seen, course).await?;
-                        }
-                        step.clone()
-                    }
-                    // Some listeners cannot send traffic to several groups.
-                    Err(error) if error.is_invalid() && step.is_on_the_way() => {
-                        let at_once = step.at_once();
-                        self.step(caller, &at_once, seen, course).await?;
-                        at_once
-                    }
-                    result => {
-                        result?;
-                        step.clone()
-                    }
-                };
-                if !step.is_about_targets() {
-                    followed.done.push(step.words());
+                    Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
+                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => blocked = true,
+                    step => followed.add(&step?),
                 }
             }
+            followed.exchanging = plan.exchanging;
             if let Some(error) = full.filter(|_| !plan.steps.iter().any(Step::is_deregistration)) {
                 return Err(error);
             }
@@ -347,7 +398,33 @@ impl Balancers {
         Ok(followed)
     }
 
-    async fn read_details(&self, work: &Work<'_>, seen: &mut Seen) -> Result<(), CloudError> {
+    /// Applies a step, or other steps with the same result where AWS refuses it. Returns the applied one.
+    async fn step_or_detour(
+        &self,
+        caller: &mut Caller<'_>,
+        step: &Step,
+        seen: &mut Seen,
+        course: &mut BalancerState,
+    ) -> Result<Step, CloudError> {
+        match self.step(caller, step, seen, course).await {
+            // A listener of a load balancer with IPv6 cannot be changed to UDP.
+            Err(error) if error.is_invalid() && seen.as_recreation(step).is_some() => {
+                for step in seen.as_recreation(step).into_iter().flatten() {
+                    self.step(caller, &step, seen, course).await?;
+                }
+                Ok(step.clone())
+            }
+            // Some listeners cannot send traffic to several groups.
+            Err(error) if error.is_invalid() && step.is_on_the_way() => {
+                let at_once = step.at_once();
+                self.step(caller, &at_once, seen, course).await?;
+                Ok(at_once)
+            }
+            result => result.map(|()| step.clone()),
+        }
+    }
+
+    async fn read_details(&self, work: &Work<'_>, seen: &mut ObservedStack) -> Result<(), CloudError> {
         let (session, settings) = (work.session, work.settings);
         calls::details(session, seen, settings.capacity.is_some()).await?;
         self.read_records(work, seen).await?;
@@ -356,12 +433,12 @@ impl Balancers {
         let mut tags = self.inventory.tags_of(session, &arns).await?;
         for listener in seen.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners) {
             listener.tags = tags.remove(&listener.arn).unwrap_or_default();
-            let asked = settings.listeners.iter().find(|asked| asked.port == listener.port);
-            if asked.is_some_and(|asked| !asked.attributes.is_empty()) {
+            let requested = settings.listeners.iter().find(|requested| requested.port == listener.port);
+            if requested.is_some_and(|requested| !requested.attributes.is_empty()) {
                 listener.attributes = calls::listener_attributes(session, &listener.arn).await?;
             }
         }
-        Ok(())
+        self.separate_listeners(session, work.id, seen).await
     }
 
     async fn given_groups(&self, session: &Session, settings: &Settings) -> Result<Vec<String>, CloudError> {
@@ -373,28 +450,36 @@ impl Balancers {
         })
     }
 
-    /// Returns the rules for a load balancer without a security group of its own.
-    async fn bare_rules(
+    /// Sets the rules in nodes' groups for a load balancer without security groups. Until it is `done`, only rules are
+    /// added, also for its future subnets: traffic still takes the old ways. Returns the refusals.
+    async fn set_bare_rules(
         &self,
         work: &Work<'_>,
-        listing: &Listing,
+        (listing, network): (&Listing, &Network),
         desired: &Desired,
         seen: &Seen,
-        network: &Network,
-        groups: &BTreeSet<String>,
+        nodes: &BTreeSet<String>,
+        done: bool,
     ) -> Result<Vec<String>, CloudError> {
         let Some(balancer) = seen.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty()) else {
             return Ok(Vec::new());
         };
-        let wanted = node_rules::bare_rules(work.id, work.settings, desired, balancer, network);
+        let future = desired.balancer.subnets.iter().filter(|_| !done);
+        let subnets: Vec<Mapping> = balancer.subnets.iter().chain(future).cloned().collect();
+        let wanted = bare_rules::desired(work.id, work.settings, desired, (&balancer.name, &subnets), network);
         let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
-        let names = node_rules::rule_names(work.id);
-        self.shared.lock().await.set_bare(work.session, &names, &all, groups, &wanted).await
+        let mut shared = self.shared.lock().await;
+        shared.set_bare(work.session, listing, work.id, BareRules { all: &all, nodes, wanted: &wanted, done }).await
     }
 
     /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer
     /// the Service's: another controller may have taken them over since.
-    async fn confirm(&self, session: &Session, id: &LoadBalancerId, seen: &mut Seen) -> Result<(), CloudError> {
+    async fn confirm(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        seen: &mut ObservedStack,
+    ) -> Result<(), CloudError> {
         let arns: Vec<String> = seen.ids().filter(|id| !id.starts_with("sg-")).collect();
         if !self.inventory.forget_older(&arns, DELETION_TAGS) {
             return Ok(());
@@ -410,21 +495,21 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         let now = Instant::now();
-        course.unconfirmed.retain(|_, created| now < *created + VISIBLE);
-        let arns: Vec<String> = course.unconfirmed.keys().cloned().collect();
+        state.unconfirmed.retain(|_, created| now < *created + VISIBLE);
+        let arns: Vec<String> = state.unconfirmed.keys().cloned().collect();
         let tags = self.inventory.tags_of(session, &arns).await?;
         for (arn, tags) in &tags {
             if ownership::is_own_creation(tags, &session.cluster, id) {
-                course.made.insert(arn.clone(), now);
+                state.made.insert(arn.clone(), now);
             }
             if !ownership::is_incomplete(tags, &session.cluster) {
-                course.unconfirmed.remove(arn);
+                state.unconfirmed.remove(arn);
             }
         }
-        Ok(course.unconfirmed.is_empty())
+        Ok(state.unconfirmed.is_empty())
     }
 
     /// Returns whether a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
@@ -434,15 +519,15 @@ impl Balancers {
         session: &Session,
         id: &LoadBalancerId,
         listing: &Listing,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> bool {
         let incomplete = listing.incomplete(session, id);
         let now = Instant::now();
-        if incomplete.is_empty() || now >= *course.incomplete_since.get_or_insert(now) + VISIBLE {
+        if incomplete.is_empty() || now >= *state.incomplete_since.get_or_insert(now) + VISIBLE {
             return false;
         }
         incomplete.iter().for_each(|arn| self.inventory.forget(arn));
-        course.changed = Some(now);
+        state.changed = Some(now);
         true
     }
 
@@ -450,39 +535,43 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<Deletion, CloudError> {
-        (course.known, course.settled) = (None, None);
-        let listing = self.look(session, course).await?;
+        (state.known, state.settled) = (None, None);
+        let listing = self.recent_listing(session, state).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         self.confirm(session, id, &mut seen).await?;
-        let confirmed = self.confirm_creations(session, id, course).await?;
+        if endpoint_service::is_marked(&seen.balancers) {
+            endpoint_service::delete_all(session, id).await?;
+        }
+        let confirmed = self.confirm_creations(session, id, state).await?;
+        self.find_strays(session, id, &mut seen).await?;
         let mut steps = diff::delete(&seen, &id.uid).steps;
         // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
         // another controller.
-        let unlisted = course.made.keys().filter(|id| !listing.has(id));
+        let unlisted = state.made.keys().filter(|id| !listing.has(id));
         steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {
             let network = self.networks.network(session).await?;
             let mut caller = self.caller(session, &network, id);
             for step in &steps {
-                match self.step(&mut caller, step, &mut seen, course).await {
+                match self.step(&mut caller, step, &mut seen, state).await {
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
                     result => result?,
                 }
             }
-            return Ok(Deletion::InProgress(course.pause()));
+            return Ok(Deletion::InProgress(state.pause()));
         }
-        if !confirmed || self.waits_for_tags(session, id, &listing, course) {
-            return Ok(Deletion::InProgress(course.pause()));
+        if !confirmed || self.waits_for_tags(session, id, &listing, state) {
+            return Ok(Deletion::InProgress(state.pause()));
         }
-        if !self.remove_classic(session, id, &listing, course).await? {
-            return Ok(Deletion::InProgress(course.pause()));
+        if !self.remove_classic(session, id, &listing, state).await? {
+            return Ok(Deletion::InProgress(state.pause()));
         }
         let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
         let mut shared = self.shared.lock().await;
-        let names = node_rules::rule_names(id);
-        let refused = shared.set_bare(session, &names, &all, &BTreeSet::new(), &BTreeSet::new()).await?;
+        let names = bare_rules::rule_names(id);
+        let refused = shared.revoke_bare(session, &listing, (id, &names), &all).await?;
         if let Some(refusal) = refused.into_iter().next() {
             return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
         }
@@ -491,15 +580,9 @@ impl Balancers {
         // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
         self.inventory.expire().await;
         if !released? {
-            course.changed = Some(Instant::now());
-            return Ok(Deletion::InProgress(course.pause()));
+            state.changed = Some(Instant::now());
+            return Ok(Deletion::InProgress(state.pause()));
         }
         Ok(Deletion::Gone)
     }
-}
-
-/// Returns whether a target group has a healthy target, or none at all.
-fn is_serving(group: &KnownGroup, seen: &Seen) -> bool {
-    let Some(seen) = seen.target_group_by_arn(&group.arn) else { return false };
-    group.targets.is_empty() || group.targets.iter().any(|one| seen.targets.get(one) == Some(&TargetHealth::Healthy))
 }

@@ -10,22 +10,23 @@ use providers::{CloudError, ErrorKind, LoadBalancerId, Records};
 use crate::client::Class;
 use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::stack::{Made, Seen, SeenBalancer, SeenListener, SeenTargetGroup};
+use crate::loadbalancer::observed::stack::{
+    CreatedResource, ObservedBalancer, ObservedListener, ObservedStack, ObservedTargetGroup,
+};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::observed::{convert, network};
 use crate::loadbalancer::ownership;
-use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::types::{
-    Attributes, HealthCheck, Listener, Probe, Protocol, Rule, Tags, Target, TargetGroup, TargetType,
+    Attributes, Balancer, Listener, Probe, Protocol, Rule, Tags, Target, TargetGroup, TargetType,
 };
 use crate::session::Session;
 
-/// Targets that one call may name.
-const TARGETS: usize = 200;
+/// Maximum number of targets in one call.
+const TARGETS_PER_CALL: usize = 200;
 
 /// Reads the details that listings lack: listeners, attributes, targets, rules.
-pub(crate) async fn details(session: &Session, seen: &mut Seen, capacity: bool) -> Result<(), CloudError> {
+pub(crate) async fn details(session: &Session, seen: &mut ObservedStack, capacity: bool) -> Result<(), CloudError> {
     let ids: Vec<String> = seen.security_groups.iter().map(|group| group.id.clone()).collect();
     let balancers = try_join_all(seen.balancers.iter_mut().map(|one| balancer(session, one, capacity)));
     let groups = try_join_all(seen.target_groups.iter_mut().map(|one| target_group(session, one)));
@@ -36,7 +37,7 @@ pub(crate) async fn details(session: &Session, seen: &mut Seen, capacity: bool) 
     Ok(())
 }
 
-async fn balancer(session: &Session, balancer: &mut SeenBalancer, capacity: bool) -> Result<(), CloudError> {
+async fn balancer(session: &Session, balancer: &mut ObservedBalancer, capacity: bool) -> Result<(), CloudError> {
     let arn = balancer.arn.clone();
     let request = session.api.elb.describe_load_balancer_attributes().load_balancer_arn(&arn);
     let attributes = session.api.read(Class::ElbRead, "DescribeLoadBalancerAttributes", || request.clone().send());
@@ -49,19 +50,20 @@ async fn balancer(session: &Session, balancer: &mut SeenBalancer, capacity: bool
     if capacity {
         let request = session.api.elb.describe_capacity_reservation().load_balancer_arn(&arn);
         let send = || request.clone().send();
-        let answer = session.api.read(Class::ElbRead, "DescribeCapacityReservation", send).await?;
-        balancer.capacity = answer.minimum_load_balancer_capacity().and_then(|capacity| capacity.capacity_units());
+        let response = session.api.read(Class::ElbRead, "DescribeCapacityReservation", send).await?;
+        balancer.capacity = response.minimum_load_balancer_capacity().and_then(|capacity| capacity.capacity_units());
     }
     Ok(())
 }
 
-async fn listeners(session: &Session, balancer: &str) -> Result<Vec<SeenListener>, CloudError> {
+/// Reads the listeners of a load balancer, without their tags.
+pub(super) async fn listeners(session: &Session, balancer: &str) -> Result<Vec<ObservedListener>, CloudError> {
     let (mut all, mut marker) = (Vec::new(), None);
     loop {
         let request = session.api.elb.describe_listeners().load_balancer_arn(balancer).set_marker(marker);
-        let answer = session.api.read(Class::ElbRead, "DescribeListeners", || request.clone().send()).await?;
-        all.extend(answer.listeners().iter().filter_map(convert::listener));
-        marker = answer.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+        let response = session.api.read(Class::ElbRead, "DescribeListeners", || request.clone().send()).await?;
+        all.extend(response.listeners().iter().filter_map(convert::listener));
+        marker = response.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
         if marker.is_none() {
             break;
         }
@@ -69,8 +71,8 @@ async fn listeners(session: &Session, balancer: &str) -> Result<Vec<SeenListener
     for listener in all.iter_mut().filter(|listener| listener.protocol == Protocol::Tls) {
         let request = session.api.elb.describe_listener_certificates().listener_arn(&listener.arn).page_size(400);
         let send = || request.clone().send();
-        let answer = session.api.read(Class::ElbRead, "DescribeListenerCertificates", send).await?;
-        let more = answer.certificates().iter().filter(|one| one.is_default() != Some(true));
+        let response = session.api.read(Class::ElbRead, "DescribeListenerCertificates", send).await?;
+        let more = response.certificates().iter().filter(|one| one.is_default() != Some(true));
         let more = more.filter_map(|one| one.certificate_arn()).map(str::to_owned);
         let default = listener.certificates.first().cloned();
         listener.certificates.extend(more.filter(|arn| Some(arn) != default.as_ref()));
@@ -81,14 +83,14 @@ async fn listeners(session: &Session, balancer: &str) -> Result<Vec<SeenListener
 /// Reads the attributes of a listener; needed only where a Service sets some.
 pub(crate) async fn listener_attributes(session: &Session, arn: &str) -> Result<Attributes, CloudError> {
     let request = session.api.elb.describe_listener_attributes().listener_arn(arn);
-    let answer = session.api.read(Class::ElbRead, "DescribeListenerAttributes", || request.clone().send()).await?;
+    let response = session.api.read(Class::ElbRead, "DescribeListenerAttributes", || request.clone().send()).await?;
     let pair = |one: &elb::ListenerAttribute| {
         (one.key().unwrap_or_default().to_owned(), one.value().unwrap_or_default().to_owned())
     };
-    Ok(answer.attributes().iter().map(pair).collect())
+    Ok(response.attributes().iter().map(pair).collect())
 }
 
-async fn target_group(session: &Session, group: &mut SeenTargetGroup) -> Result<(), CloudError> {
+async fn target_group(session: &Session, group: &mut ObservedTargetGroup) -> Result<(), CloudError> {
     let arn = group.arn.clone();
     let request = session.api.elb.describe_target_group_attributes().target_group_arn(&arn);
     let attributes = session.api.read(Class::ElbRead, "DescribeTargetGroupAttributes", || request.clone().send());
@@ -103,12 +105,12 @@ async fn target_group(session: &Session, group: &mut SeenTargetGroup) -> Result<
     Ok(())
 }
 
-/// Makes the calls of steps.
+/// Executes the steps of a plan.
 pub(crate) struct Caller<'a> {
     pub session: &'a Session,
     pub network: &'a Network,
     pub id: &'a LoadBalancerId,
-    /// Storage for the record of this cluster's targets in shared groups, if there is one.
+    /// Storage for the record of this cluster's targets in shared target groups, if there is one.
     pub records: Option<&'a dyn Records>,
     /// Warnings about single targets that failed while the others succeeded.
     pub warnings: Vec<String>,
@@ -117,188 +119,12 @@ pub(crate) struct Caller<'a> {
 }
 
 /// The resource of a step no longer exists.
-fn gone(what: &str, name: &str) -> CloudError {
+pub(super) fn gone(what: &str, name: &str) -> CloudError {
     CloudError::new(ErrorKind::Conflict, "FollowPlan", format!("{what} {name} is not there any more"))
 }
 
 impl Caller<'_> {
-    /// Makes one call, or a few if one cannot hold everything.
-    pub(crate) async fn make(&mut self, step: &Step, seen: &Seen) -> Result<Made, CloudError> {
-        let balancer =
-            |name: &str| seen.balancer(name).map(|one| one.arn.clone()).ok_or_else(|| gone("balancer", name));
-        let group = |name: &str| seen.target_group(name).ok_or_else(|| gone("target group", name));
-        let security = |name: &str| {
-            seen.security_group(name).map(|one| one.id.clone()).ok_or_else(|| gone("security group", name))
-        };
-        let api = &self.session.api;
-        let elb = &api.elb;
-        match step {
-            Step::CreateSecurityGroup(wanted) => {
-                let request = api.ec2.create_security_group().vpc_id(&self.session.vpc).group_name(&wanted.name);
-                let request = request.description(&wanted.description);
-                let request = request.tag_specifications(convert::ec2_tags(&wanted.tags));
-                let answer = api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
-                return Ok(Made { id: answer.group_id().unwrap_or_default().to_owned(), ..Made::default() });
-            }
-            Step::Authorize { group, rules } => {
-                let rules = authorize(self.session, &security(group)?, rules).await?;
-                return Ok(Made { rules, ..Made::default() });
-            }
-            Step::Revoke { group, rules } => revoke(self.session, &security(group)?, rules).await?,
-            Step::DeleteSecurityGroup { id } => {
-                let request = api.ec2.delete_security_group().group_id(id);
-                api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await?;
-            }
-            Step::CreateBalancer(wanted) => return self.create_balancer(wanted).await,
-            Step::SetSubnets { balancer: name, subnets, source_nat } => {
-                let mappings = subnets.iter().map(convert::subnet_mapping).collect();
-                let request = elb.set_subnets().load_balancer_arn(balancer(name)?).set_subnet_mappings(Some(mappings));
-                let nat = source_nat.then_some(elb::EnablePrefixForIpv6SourceNatEnum::On);
-                let request = request.set_enable_prefix_for_ipv6_source_nat(nat);
-                api.change(Class::ElbChange, "SetSubnets", request.send()).await?;
-            }
-            Step::SetAddressType { balancer: name, address_type } => {
-                let kind = elb::IpAddressType::from(address_type.as_str());
-                let request = elb.set_ip_address_type().load_balancer_arn(balancer(name)?).ip_address_type(kind);
-                api.change(Class::ElbChange, "SetIpAddressType", request.send()).await?;
-            }
-            Step::SetSecurityGroups { balancer: name, groups, private_link } => {
-                let request = elb.set_security_groups().load_balancer_arn(balancer(name)?);
-                let request = request.set_security_groups(Some(groups.clone()));
-                let link = private_link.map(|on| if on { "on" } else { "off" });
-                let request =
-                    request.set_enforce_security_group_inbound_rules_on_private_link_traffic(link.map(Into::into));
-                api.change(Class::ElbChange, "SetSecurityGroups", request.send()).await?;
-            }
-            Step::SetCapacity { balancer: name, units } => {
-                let request = elb.modify_capacity_reservation().load_balancer_arn(balancer(name)?);
-                let capacity = elb::MinimumLoadBalancerCapacity::builder().capacity_units(*units).build();
-                let request = match units {
-                    0 => request.reset_capacity_reservation(true),
-                    _ => request.minimum_load_balancer_capacity(capacity),
-                };
-                api.change(Class::ElbChange, "ModifyCapacityReservation", request.send()).await?;
-            }
-            Step::SetBalancerAttributes { balancer: name, attributes } => {
-                let one = |(key, value)| elb::LoadBalancerAttribute::builder().key(key).value(value).build();
-                let request = elb.modify_load_balancer_attributes().load_balancer_arn(balancer(name)?);
-                let request = request.set_attributes(Some(attributes.clone().into_iter().map(one).collect()));
-                api.change(Class::ElbChange, "ModifyLoadBalancerAttributes", request.send()).await?;
-            }
-            Step::DeleteBalancer { arn } => {
-                let request = elb.delete_load_balancer().load_balancer_arn(arn);
-                api.change(Class::ElbChange, "DeleteLoadBalancer", request.send()).await?;
-            }
-            Step::CreateTargetGroup(wanted) => return self.create_target_group(wanted).await,
-            Step::SetHealthCheck { group: name, health } => {
-                let HealthCheck { protocol, port, path, codes, interval, timeout, healthy, unhealthy } = health;
-                let request = elb
-                    .modify_target_group()
-                    .target_group_arn(&group(name)?.arn)
-                    .health_check_protocol(convert::probe(*protocol))
-                    .health_check_port(port)
-                    .set_health_check_path(path.clone())
-                    .set_matcher(codes.as_ref().map(|codes| elb::Matcher::builder().http_code(codes).build()))
-                    .health_check_interval_seconds(interval.cast_signed())
-                    .set_health_check_timeout_seconds(timeout.map(u32::cast_signed))
-                    .healthy_threshold_count(healthy.cast_signed())
-                    .unhealthy_threshold_count(unhealthy.cast_signed());
-                api.change(Class::ElbChange, "ModifyTargetGroup", request.send()).await?;
-            }
-            Step::SetGroupAttributes { group: name, attributes } => {
-                let one = |(key, value)| elb::TargetGroupAttribute::builder().key(key).value(value).build();
-                let request = elb.modify_target_group_attributes().target_group_arn(&group(name)?.arn);
-                let request = request.set_attributes(Some(attributes.clone().into_iter().map(one).collect()));
-                api.change(Class::ElbChange, "ModifyTargetGroupAttributes", request.send()).await?;
-            }
-            Step::Record { group, targets } => self.record(group, targets).await?,
-            Step::Register { group: name, targets } => {
-                let group = group(name)?;
-                self.register(&group.arn, group.target_type, targets).await?;
-            }
-            Step::Deregister { group: name, targets } => self.deregister(&group(name)?.arn, targets).await?,
-            Step::DeleteTargetGroup { arn } => {
-                let request = elb.delete_target_group().target_group_arn(arn);
-                api.change(Class::ElbChange, "DeleteTargetGroup", request.send()).await?;
-            }
-            Step::CreateListener { balancer: name, listener, forwards } => {
-                let (certificates, policy, alpn) = encryption(listener);
-                let request = elb
-                    .create_listener()
-                    .load_balancer_arn(balancer(name)?)
-                    .port(listener.port.into())
-                    .protocol(elb::ProtocolEnum::from(listener.protocol.as_str()))
-                    .set_certificates(certificates)
-                    .set_ssl_policy(policy)
-                    .set_alpn_policy(alpn)
-                    .default_actions(convert::forward(&seen.arns(forwards), listener.is_sticky()))
-                    .set_tags(convert::elb_tags(&listener.tags));
-                let answer = api.change(Class::ElbChange, "CreateListener", request.send()).await?;
-                let arn = answer.listeners().first().and_then(|listener| listener.listener_arn());
-                return Ok(Made { id: arn.unwrap_or_default().to_owned(), ..Made::default() });
-            }
-            Step::ModifyListener { arn, listener, forwards, .. } => {
-                let (certificates, policy, alpn) = encryption(listener);
-                // Some protocols of a listener cannot be set again.
-                let protocol = Some(elb::ProtocolEnum::from(listener.protocol.as_str()));
-                let request = elb
-                    .modify_listener()
-                    .listener_arn(arn)
-                    .set_protocol(protocol.filter(|_| seen.protocol(arn) != Some(listener.protocol)))
-                    .set_certificates(certificates)
-                    .set_ssl_policy(policy)
-                    .set_alpn_policy(alpn)
-                    .default_actions(convert::forward(&seen.arns(forwards), listener.is_sticky()));
-                api.change(Class::ElbChange, "ModifyListener", request.send()).await?;
-            }
-            Step::SetListenerAttributes { arn, attributes } => {
-                let one = |(key, value)| elb::ListenerAttribute::builder().key(key).value(value).build();
-                let request = elb.modify_listener_attributes().listener_arn(arn);
-                let request = request.set_attributes(Some(attributes.clone().into_iter().map(one).collect()));
-                api.change(Class::ElbChange, "ModifyListenerAttributes", request.send()).await?;
-            }
-            Step::AddCertificates { balancer: name, port, certificates: arns } => {
-                let listeners = seen.balancer(name).map(|balancer| balancer.listeners.as_slice()).unwrap_or_default();
-                let listener = listeners.iter().find(|listener| listener.port == *port);
-                let arn = listener.map(|listener| &listener.arn).ok_or_else(|| gone("listener", &port.to_string()))?;
-                let request = elb.add_listener_certificates().listener_arn(arn);
-                let request = request.set_certificates(Some(arns.iter().map(|arn| certificate(arn)).collect()));
-                api.change(Class::ElbChange, "AddListenerCertificates", request.send()).await?;
-            }
-            Step::RemoveCertificates { arn, certificates: arns } => {
-                let request = elb.remove_listener_certificates().listener_arn(arn);
-                let request = request.set_certificates(Some(arns.iter().map(|arn| certificate(arn)).collect()));
-                api.change(Class::ElbChange, "RemoveListenerCertificates", request.send()).await?;
-            }
-            Step::DeleteListener { arn } => {
-                let request = elb.delete_listener().listener_arn(arn);
-                api.change(Class::ElbChange, "DeleteListener", request.send()).await?;
-            }
-            Step::AddTags { arn, tags } if arn.starts_with("sg-") => {
-                let one = |(key, value)| aws_sdk_ec2::types::Tag::builder().key(key).value(value).build();
-                let tags = tags.clone().into_iter().map(one).collect();
-                let request = api.ec2.create_tags().resources(arn).set_tags(Some(tags));
-                api.change(Class::Ec2Change, "CreateTags", request.send()).await?;
-            }
-            Step::RemoveTags { arn, keys } if arn.starts_with("sg-") => {
-                let one = |key: &String| aws_sdk_ec2::types::Tag::builder().key(key).build();
-                let tags = keys.iter().map(one).collect();
-                let request = api.ec2.delete_tags().resources(arn).set_tags(Some(tags));
-                api.change(Class::Ec2Change, "DeleteTags", request.send()).await?;
-            }
-            Step::AddTags { arn, tags } => {
-                let request = elb.add_tags().resource_arns(arn).set_tags(convert::elb_tags(tags));
-                api.change(Class::ElbChange, "AddTags", request.send()).await?;
-            }
-            Step::RemoveTags { arn, keys } => {
-                let request = elb.remove_tags().resource_arns(arn).set_tag_keys(Some(keys.iter().cloned().collect()));
-                api.change(Class::ElbChange, "RemoveTags", request.send()).await?;
-            }
-        }
-        Ok(Made::default())
-    }
-
-    async fn create_balancer(&mut self, wanted: &crate::loadbalancer::types::Balancer) -> Result<Made, CloudError> {
+    pub(super) async fn create_balancer(&mut self, wanted: &Balancer) -> Result<Made, CloudError> {
         let groups = Some(wanted.security_groups.clone()).filter(|groups| !groups.is_empty());
         let request = self
             .session
@@ -315,8 +141,8 @@ impl Caller<'_> {
                 wanted.source_nat.then_some(elb::EnablePrefixForIpv6SourceNatEnum::On),
             )
             .set_tags(convert::elb_tags(&wanted.tags));
-        let answer = self.session.api.change(Class::ElbChange, "CreateLoadBalancer", request.send()).await?;
-        let made = answer.load_balancers().first();
+        let response = self.session.api.change(Class::ElbChange, "CreateLoadBalancer", request.send()).await?;
+        let made = response.load_balancers().first();
         let arn = made.and_then(|one| one.load_balancer_arn()).unwrap_or_default();
         if !names::is_generated(self.id, &wanted.name) {
             let checked = self.check_creation(arn, &wanted.name).await;
@@ -325,19 +151,19 @@ impl Caller<'_> {
             }
             checked?;
         }
-        Ok(Made {
+        Ok(CreatedResource {
             id: arn.to_owned(),
             dns: made.and_then(|one| one.dns_name()).unwrap_or_default().to_ascii_lowercase(),
             rules: Vec::new(),
         })
     }
 
-    /// Refuses a load balancer that AWS returned as created and that belongs to something else. Creation is idempotent
-    /// by name: a user can give the same name to two Services.
+    /// Refuses a load balancer that AWS returned as created and that another Service or program owns. Creation is
+    /// idempotent by name, and a user can give the same name to two Services.
     async fn check_creation(&self, arn: &str, name: &str) -> Result<(), CloudError> {
         let request = self.session.api.elb.describe_tags().resource_arns(arn);
-        let answer = self.session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
-        let tags: Tags = answer
+        let response = self.session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
+        let tags: Tags = response
             .tag_descriptions()
             .iter()
             .flat_map(|one| one.tags())
@@ -356,7 +182,7 @@ impl Caller<'_> {
         Err(CloudError::invalid_annotation(&format!("{PREFIX}name"), name, &fix))
     }
 
-    async fn create_target_group(&self, wanted: &TargetGroup) -> Result<Made, CloudError> {
+    pub(super) async fn create_target_group(&self, wanted: &TargetGroup) -> Result<Made, CloudError> {
         let health = &wanted.health;
         let ipv6 = wanted.ipv6.then_some(elb::TargetGroupIpAddressTypeEnum::Ipv6);
         let request = self
@@ -380,9 +206,9 @@ impl Caller<'_> {
             .healthy_threshold_count(health.healthy.cast_signed())
             .unhealthy_threshold_count(health.unhealthy.cast_signed())
             .set_tags(convert::elb_tags(&wanted.tags));
-        let answer = self.session.api.change(Class::ElbChange, "CreateTargetGroup", request.send()).await?;
-        let arn = answer.target_groups().first().and_then(|group| group.target_group_arn());
-        Ok(Made { id: arn.unwrap_or_default().to_owned(), ..Made::default() })
+        let response = self.session.api.change(Class::ElbChange, "CreateTargetGroup", request.send()).await?;
+        let arn = response.target_groups().first().and_then(|group| group.target_group_arn());
+        Ok(CreatedResource { id: arn.unwrap_or_default().to_owned(), ..CreatedResource::default() })
     }
 
     fn described(&self, target_type: TargetType, target: &Target) -> elb::TargetDescription {
@@ -395,7 +221,7 @@ impl Caller<'_> {
     /// Registers targets. If AWS refuses one, the batch is halved until it is alone, so that all others are registered.
     ///
     /// # Errors
-    /// `Quota` if not all fit; as many as fit are registered then.
+    /// `Quota` if the target group is full; it is filled up before.
     pub(crate) async fn register(
         &mut self,
         arn: &str,
@@ -403,7 +229,7 @@ impl Caller<'_> {
         targets: &BTreeSet<Target>,
     ) -> Result<(), CloudError> {
         let all: Vec<&Target> = targets.iter().collect();
-        let mut waiting: Vec<&[&Target]> = all.chunks(TARGETS).rev().collect();
+        let mut waiting: Vec<&[&Target]> = all.chunks(TARGETS_PER_CALL).rev().collect();
         while let Some(batch) = waiting.pop() {
             let described = batch.iter().map(|target| self.described(target_type, target)).collect();
             let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
@@ -416,7 +242,7 @@ impl Caller<'_> {
                 Err(error) if error.is_invalid() => {
                     self.warnings.push(format!("target {} gets no traffic: {}", batch[0].id, error.message));
                 }
-                answer => drop(answer?),
+                response => drop(response?),
             }
         }
         Ok(())
@@ -433,7 +259,7 @@ impl Caller<'_> {
     /// Deregisters targets.
     pub(crate) async fn deregister(&self, arn: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
         let all: Vec<&Target> = targets.iter().collect();
-        for batch in all.chunks(TARGETS) {
+        for batch in all.chunks(TARGETS_PER_CALL) {
             let one =
                 |target: &&Target| elb::TargetDescription::builder().id(&target.id).port(target.port.into()).build();
             let described = batch.iter().map(one).collect();
@@ -445,16 +271,16 @@ impl Caller<'_> {
 }
 
 /// A listener's default certificate, policy and ALPN policy.
-type Encryption = (Option<Vec<elb::Certificate>>, Option<String>, Option<Vec<String>>);
+pub(super) type Encryption = (Option<Vec<elb::Certificate>>, Option<String>, Option<Vec<String>>);
 
-fn encryption(listener: &Listener) -> Encryption {
+pub(super) fn encryption(listener: &Listener) -> Encryption {
     let certificates = listener.certificates.first().map(|arn| vec![certificate(arn)]);
     let tls = listener.protocol == Protocol::Tls;
     let alpn = tls.then(|| vec![listener.alpn.clone().unwrap_or_else(|| "None".into())]);
     (certificates, listener.policy.clone(), alpn)
 }
 
-fn certificate(arn: &str) -> elb::Certificate {
+pub(super) fn certificate(arn: &str) -> elb::Certificate {
     elb::Certificate::builder().certificate_arn(arn).build()
 }
 
@@ -463,18 +289,18 @@ pub(crate) async fn authorize(session: &Session, group: &str, rules: &[Rule]) ->
     let permissions: Vec<_> = rules.iter().map(convert::permission).collect();
     let request = session.api.ec2.authorize_security_group_ingress().group_id(group);
     let request = request.set_ip_permissions(Some(permissions));
-    let answer = session.api.change(Class::Ec2Change, "AuthorizeSecurityGroupIngress", request.send()).await?;
-    let made: Vec<_> = answer.security_group_rules().iter().filter_map(convert::rule).collect();
+    let response = session.api.change(Class::Ec2Change, "AuthorizeSecurityGroupIngress", request.send()).await?;
+    let made: Vec<_> = response.security_group_rules().iter().filter_map(convert::rule).collect();
     let id = |rule: &Rule| made.iter().find(|one| one.rule.key() == rule.key()).map(|one| one.id.clone());
     Ok(rules.iter().map(|rule| id(rule).unwrap_or_default()).collect())
 }
 
-/// Revokes rules by id: other rules that allow the same traffic stay.
+/// Revokes rules by id, so that other rules that allow the same traffic stay.
 pub(crate) async fn revoke(session: &Session, group: &str, rules: &[String]) -> Result<(), CloudError> {
     let request = session.api.ec2.revoke_security_group_ingress().group_id(group);
     let request = request.set_security_group_rule_ids(Some(rules.to_vec()));
     match session.api.change(Class::Ec2Change, "RevokeSecurityGroupIngress", request.send()).await {
         Err(error) if error.is_not_found() => Ok(()),
-        answer => answer.map(drop),
+        response => response.map(drop),
     }
 }

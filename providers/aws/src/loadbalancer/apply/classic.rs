@@ -43,43 +43,43 @@ fn status(classic: &Classic) -> LoadBalancerStatus {
 
 impl Balancers {
     /// Brings a Service to the desired state, including a Classic Load Balancer that it may have.
-    pub(super) async fn bring_any(
+    pub(super) async fn ensure_with_classic(
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
-        let listing = self.look(work.session, course).await?;
+        let listing = self.recent_listing(work.session, state).await?;
         let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         let network = !seen.balancers.is_empty();
-        course.classic = None;
-        let Some(mut classic) = self.find_classic(work, course, &listing, network).await? else {
+        state.classic = None;
+        let Some(mut classic) = self.find_classic(work, state, &listing, network).await? else {
             if let Some(error) = &work.settings.classic_only {
                 return Err(error.clone());
             }
-            let ensured = self.bring(spec, work, course).await?;
+            let ensured = self.ensure_stack(spec, work, state).await?;
             // After a move its security group stays for as long as network interfaces use it.
             let moved = work.settings.replace_classic.is_some();
-            let deleted = !moved || self.remove_classic(work.session, work.id, &listing, course).await?;
+            let deleted = !moved || self.remove_classic(work.session, work.id, &listing, state).await?;
             return Ok(if deleted { ensured } else { later(ensured, PACE) });
         };
         let stage = model::stage(work.settings.replace_classic, network, classic.replaced(), now());
         let mut warnings = model::warnings(work.settings, &classic, stage);
         if stage != Stage::Delete {
-            warnings.extend(self.point_classic(work, &mut classic, &listing).await?);
-            course.classic = Some((classic.clone(), stage == Stage::Keep));
+            warnings.extend(self.set_classic_instances(work, &mut classic, &listing).await?);
+            state.classic = Some((classic.clone(), stage == Stage::Keep));
         }
         let mut ensured = match stage {
             Stage::Keep => Ensured::settled(status(&classic)),
-            Stage::Both => self.bring(spec, work, course).await?,
-            Stage::Prepare => self.prepare(spec, work, course, &mut classic).await?,
+            Stage::Both => self.ensure_stack(spec, work, state).await?,
+            Stage::Prepare => self.prepare(spec, work, state, &mut classic).await?,
             Stage::Drain { left } => {
-                let ensured = self.bring(spec, work, course).await?;
+                let ensured = self.ensure_stack(spec, work, state).await?;
                 later(ensured, left)
             }
             Stage::Delete => {
-                let deleted = self.remove_classic(work.session, work.id, &listing, course).await?;
-                let ensured = self.bring(spec, work, course).await?;
+                let deleted = self.remove_classic(work.session, work.id, &listing, state).await?;
+                let ensured = self.ensure_stack(spec, work, state).await?;
                 if deleted { ensured } else { later(ensured, PACE) }
             }
         };
@@ -88,12 +88,12 @@ impl Balancers {
     }
 
     /// Returns the actions of the next `ensure`.
-    pub(super) async fn foresee(&self, work: &Work<'_>) -> Result<Forecast, CloudError> {
-        let mut course = BalancerState::default();
-        let listing = self.look(work.session, &course).await?;
+    pub(super) async fn make_forecast(&self, work: &Work<'_>) -> Result<Forecast, CloudError> {
+        let mut state = BalancerState::default();
+        let listing = self.recent_listing(work.session, &state).await?;
         let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         let network = seen.balancers.first().map(|one| one.name.as_str());
-        let classic = match self.find_classic(work, &mut course, &listing, network.is_some()).await {
+        let classic = match self.find_classic(work, &mut state, &listing, network.is_some()).await {
             Err(error) if error.kind == ErrorKind::Conflict => {
                 return Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] });
             }
@@ -108,11 +108,11 @@ impl Balancers {
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
         classic: &mut Classic,
     ) -> Result<Ensured, CloudError> {
-        let ensured = self.bring(spec, work, course).await?;
-        let ready = ensured.progress == Progress::Settled && course.serving && !ensured.status.ingress.is_empty();
+        let ensured = self.ensure_stack(spec, work, state).await?;
+        let ready = ensured.progress == Progress::Settled && state.serving && !ensured.status.ingress.is_empty();
         if !ready {
             self.moved().remove(work.id);
             return Ok(later(Ensured { status: status(classic), ..ensured }, PACE));
@@ -134,7 +134,7 @@ impl Balancers {
     async fn find_classic(
         &self,
         work: &Work<'_>,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
         listing: &Listing,
         network: bool,
     ) -> Result<Option<Classic>, CloudError> {
@@ -142,13 +142,13 @@ impl Balancers {
         let likely = listing.classic_group(work.session, work.id).is_some()
             || settings.replace_classic.is_some()
             || (settings.untyped && !network);
-        if course.no_classic || settings.flavour != Flavour::CloudProvider || !likely {
+        if state.no_classic || settings.flavour != Flavour::CloudProvider || !likely {
             return Ok(None);
         }
         match classic::find(work.session, work.id).await? {
             Found::Own(classic) => Ok(Some(classic)),
             Found::Absent => {
-                course.no_classic = true;
+                state.no_classic = true;
                 Ok(None)
             }
             Found::Foreign => {
@@ -163,7 +163,7 @@ impl Balancers {
     }
 
     /// Registers the instances of the Service's nodes and deregisters all others. Returns warnings.
-    async fn point_classic(
+    async fn set_classic_instances(
         &self,
         work: &Work<'_>,
         classic: &mut Classic,
@@ -220,15 +220,19 @@ impl Balancers {
     }
 
     /// Updates the instances of a Classic Load Balancer that is known. Returns true if it alone serves the Service.
-    pub(super) async fn point_kept(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<bool, CloudError> {
+    pub(super) async fn update_kept_classic(
+        &self,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<bool, CloudError> {
         // After a failure the next call reads it again.
-        let Some((mut classic, alone)) = course.classic.take() else { return Ok(false) };
+        let Some((mut classic, alone)) = state.classic.take() else { return Ok(false) };
         let now = Instant::now();
-        let listing = self.inventory.look(work.session, now.checked_sub(GROUPS_AGE).unwrap_or(now)).await?;
-        for warning in self.point_classic(work, &mut classic, &listing).await? {
+        let listing = self.inventory.listing_since(work.session, now.checked_sub(GROUPS_AGE).unwrap_or(now)).await?;
+        for warning in self.set_classic_instances(work, &mut classic, &listing).await? {
             tracing::warn!(service = %work.id, "{warning}");
         }
-        course.classic = Some((classic, alone));
+        state.classic = Some((classic, alone));
         Ok(alone)
     }
 
@@ -238,24 +242,24 @@ impl Balancers {
         session: &Session,
         id: &LoadBalancerId,
         listing: &Listing,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         let group = listing.classic_group(session, id);
-        if course.no_classic && group.is_none() {
+        if state.no_classic && group.is_none() {
             return Ok(true);
         }
         match classic::find(session, id).await? {
             Found::Own(classic) => {
-                self.delete_classic(session, &classic.name, course).await?;
+                self.delete_classic(session, &classic.name, state).await?;
                 return Ok(false);
             }
             // Another cluster has the same uid, so the group of this name may serve it.
             Found::Foreign => return Ok(true),
-            Found::Absent => course.no_classic = true,
+            Found::Absent => state.no_classic = true,
         }
         self.moved().remove(id);
         match group {
-            Some(group) => self.delete_classic_group(session, &group.id, course).await,
+            Some(group) => self.delete_classic_group(session, &group.id, state).await,
             None => Ok(true),
         }
     }

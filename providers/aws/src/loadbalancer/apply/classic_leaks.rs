@@ -74,7 +74,7 @@ pub(super) async fn collect(
     session: &Session,
     listing: &Listing,
     owned: &Owned,
-    course: &mut BalancerState,
+    state: &mut BalancerState,
 ) -> Result<bool, CloudError> {
     let mut deleted = true;
     for name in names_in(owned) {
@@ -82,7 +82,7 @@ pub(super) async fn collect(
             let same = |owner: Owner| owner.namespace == owned.id.namespace && owner.name == owned.id.name;
             let its = owner(&classic, &session.cluster, &owned.id.cluster).is_some_and(same);
             if its && ownership::is_certain(&classic.tags, &session.cluster) {
-                balancers.delete_classic(session, name, course).await?;
+                balancers.delete_classic(session, name, state).await?;
                 deleted = false;
             }
             // Its security group is in use.
@@ -92,7 +92,7 @@ pub(super) async fn collect(
         let listed = |group: &&ListedGroup| owned.resources.contains(&group.id);
         let certain = |group: &&ListedGroup| ownership::is_certain(&group.tags, &session.cluster);
         if let Some(group) = group.filter(listed).filter(certain) {
-            deleted &= balancers.delete_classic_group(session, &group.id, course).await?;
+            deleted &= balancers.delete_classic_group(session, &group.id, state).await?;
         }
     }
     Ok(deleted)
@@ -104,9 +104,9 @@ impl Balancers {
         &self,
         session: &Session,
         name: &str,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<(), CloudError> {
-        course.changed = Some(Instant::now());
+        state.changed = Some(Instant::now());
         let request = session.api.classic.delete_load_balancer().load_balancer_name(name);
         session.api.change(Class::ElbChange, "DeleteLoadBalancer", request.send()).await?;
         tracing::info!(classic = name, "deleted Classic Load Balancer");
@@ -119,16 +119,16 @@ impl Balancers {
         &self,
         session: &Session,
         group: &str,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         self.shared.lock().await.revoke_rules_of(session, group).await?;
-        course.changed = Some(Instant::now());
+        state.changed = Some(Instant::now());
         let request = session.api.ec2.delete_security_group().group_id(group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
             Err(error) if error.is_not_found() => Ok(true),
             // Network interfaces outlive the load balancer for a while.
             Err(error) if error.kind == ErrorKind::Conflict => Ok(false),
-            answer => answer.map(|_| true),
+            response => response.map(|_| true),
         }
     }
 }

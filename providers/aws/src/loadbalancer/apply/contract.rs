@@ -12,7 +12,7 @@ use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::{calls, leaks, readiness_gates};
 use crate::loadbalancer::observed::report::{instances, observed};
 use crate::loadbalancer::ownership::Purpose;
-use crate::loadbalancer::spec::annotation_reader::others;
+use crate::loadbalancer::spec::annotation_reader::forwarded_services;
 use crate::loadbalancer::spec::annotations;
 
 #[async_trait]
@@ -21,6 +21,7 @@ impl LoadBalancers for Balancers {
         Features {
             classes: self.classes.clone(),
             endpoint_targets: true,
+            selects_targets: false,
             source_ranges: true,
             protocols: vec![Transport::Tcp, Transport::Udp],
             mixed_protocols: true,
@@ -28,6 +29,7 @@ impl LoadBalancers for Balancers {
             dual_stack: true,
             gates: Some(readiness_gates::PREFIX),
             annotations: vec!["service.beta.kubernetes.io/".to_owned()],
+            written_annotations: None,
         }
     }
 
@@ -36,14 +38,14 @@ impl LoadBalancers for Balancers {
     }
 
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
-        others(spec)
+        forwarded_services(spec)
     }
 
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
         let session = self.sessions.get()?;
-        let course = self.courses.get(id);
-        let course = course.lock().await;
-        let listing = self.inventory.look(&session, Instant::now()).await?;
+        let state = self.states.get(id);
+        let state = state.lock().await;
+        let listing = self.inventory.listing_since(&session, Instant::now()).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         if seen.is_empty() {
             return Ok(match self.observe_classic(&session, id).await? {
@@ -52,24 +54,24 @@ impl LoadBalancers for Balancers {
             });
         }
         calls::details(&session, &mut seen, false).await.map_err(retried)?;
-        let machines = self.networks.by_id(&session, instances(&seen)).await?;
-        let zones = machines.into_iter().map(|(id, machine)| (id, machine.zone)).collect();
-        let going = seen.balancers.iter().any(|one| course.doomed.contains(&one.arn));
-        Ok(Observed::Present(Box::new(observed(&seen, going, &zones))))
+        let instances_by_id = self.networks.by_id(&session, instances(&seen)).await?;
+        let zones = instances_by_id.into_iter().map(|(id, instance)| (id, instance.zone)).collect();
+        let is_deleting = seen.balancers.iter().any(|one| state.deleting.contains(&one.arn));
+        Ok(Observed::Present(Box::new(observed(&seen, is_deleting, &zones))))
     }
 
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
         let settings = self.settings(spec)?;
         let session = self.sessions.get()?;
-        let course = self.courses.get(&spec.id);
-        let mut course = course.lock().await;
+        let state = self.states.get(&spec.id);
+        let mut state = state.lock().await;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        let result = self.bring_any(spec, &work, &mut course).await;
+        let result = self.ensure_with_classic(spec, &work, &mut state).await;
         if let Err(error) = &result {
-            (course.known, course.settled) = (None, None);
-            // Pods and nodes change nevertheless, and their traffic must not wait for a change that AWS refuses.
+            (state.known, state.settled) = (None, None);
+            // Targets still follow pods and nodes: their traffic must not wait for a change that AWS refuses.
             if !matches!(error.kind, ErrorKind::Throttled { .. })
-                && let Err(error) = self.keep_targets(&work, &mut course).await
+                && let Err(error) = self.update_existing_targets(&work, &mut state).await
                 && !error.is_not_found()
             {
                 tracing::warn!(service = %spec.id, %error, "targets of the existing load balancer were not updated");
@@ -81,19 +83,19 @@ impl LoadBalancers for Balancers {
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
         let settings = self.settings(spec)?;
         let session = self.sessions.get()?;
-        let course = self.courses.get(&spec.id);
-        let mut course = course.lock().await;
+        let state = self.states.get(&spec.id);
+        let mut state = state.lock().await;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        if self.point_kept(&work, &mut course).await? {
+        if self.update_kept_classic(&work, &mut state).await? {
             return Ok(());
         }
-        if course.known.is_none() {
-            self.find_groups(&work, &mut course).await?;
+        if state.known.is_none() {
+            self.find_groups(&work, &mut state).await?;
         }
-        if !self.open_nodes(&work, &mut course).await? {
-            return self.bring(spec, &work, &mut course).await.map(drop);
+        if !self.open_nodes(&work, &mut state).await? {
+            return self.ensure_stack(spec, &work, &mut state).await.map(drop);
         }
-        match self.point(&work, &mut course).await? {
+        match self.update_targets(&work, &mut state).await? {
             Some(()) => Ok(()),
             None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "its target groups are others")),
         }
@@ -102,15 +104,15 @@ impl LoadBalancers for Balancers {
     async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
         let settings = self.settings(spec)?;
         let session = self.sessions.get()?;
-        let course = self.courses.get(&spec.id);
-        let mut course = course.lock().await;
+        let state = self.states.get(&spec.id);
+        let mut state = state.lock().await;
         let targets = Targets::default();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
-        if course.known.is_none() {
-            self.find_groups(&work, &mut course).await?;
+        if state.known.is_none() {
+            self.find_groups(&work, &mut state).await?;
         }
-        let known = course.known.clone().unwrap_or_default();
-        drop(course);
+        let known = state.known.clone().unwrap_or_default();
+        drop(state);
         readiness_gates::of(&session, &spec.id, &known).await
     }
 
@@ -119,7 +121,7 @@ impl LoadBalancers for Balancers {
         let session = self.sessions.get()?;
         let targets = Targets::default();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
-        self.foresee(&work).await
+        self.make_forecast(&work).await
     }
 
     fn published(&self, id: &LoadBalancerId) {
@@ -128,11 +130,11 @@ impl LoadBalancers for Balancers {
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
         let session = self.sessions.get()?;
-        let course = self.courses.get(id);
-        let mut course = course.lock().await;
-        let result = self.remove(&session, id, &mut course).await;
+        let state = self.states.get(id);
+        let mut state = state.lock().await;
+        let result = self.remove(&session, id, &mut state).await;
         if result == Ok(Deletion::Gone) {
-            self.courses.remove(id);
+            self.states.remove(id);
         }
         result.map_err(retried)
     }
@@ -150,7 +152,7 @@ impl LoadBalancers for Balancers {
     }
 }
 
-/// Converts a kind that is not valid here to one that is retried.
+/// Converts an error kind that callers would not retry to one that they retry.
 fn retried(error: CloudError) -> CloudError {
     match error.kind {
         ErrorKind::NotFound => CloudError { kind: ErrorKind::Conflict, ..error },

@@ -11,21 +11,21 @@ use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::apply::calls::Caller;
-use crate::loadbalancer::apply::classic_leaks;
-use crate::loadbalancer::model::{diff, node_rules};
+use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
+use crate::loadbalancer::model::{bare_rules, diff};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
-use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::{classic, network};
 use crate::loadbalancer::ownership::{self, Evidence, Owner};
-use crate::loadbalancer::types::{SeenRule, Tags};
+use crate::loadbalancer::types::{ObservedRule, Tags};
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
 /// The resources of one Service.
 #[derive(Default)]
 struct Found<'a> {
-    balancer: Option<&'a SeenBalancer>,
+    balancer: Option<&'a ObservedBalancer>,
     parts: Vec<String>,
     /// Resources whose marks another cluster may have too.
     doubtful: usize,
@@ -36,18 +36,27 @@ impl Found<'_> {
         self.parts.push(part.to_owned());
         self.doubtful += usize::from(!certain);
     }
+
+    fn owned(self, id: LoadBalancerId) -> Owned {
+        let phase = match self.balancer.map(|balancer| balancer.state) {
+            None | Some(State::Failed) => Phase::Incomplete,
+            Some(State::Provisioning) => Phase::Provisioning,
+            Some(State::Active) => Phase::Active,
+        };
+        Owned { id, phase, certain: self.doubtful == 0, resources: self.parts }
+    }
 }
 
 /// Returns all resources of this cluster's Services.
 pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError> {
     let session = balancers.sessions.get()?;
-    let listing = balancers.inventory.look(&session, Instant::now()).await?;
+    let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let groups: Vec<String> = own_groups(&listing, &session).into_iter().collect();
     let rules = match groups.is_empty() {
         true => BTreeMap::new(),
         false => network::rules(&session, &groups).await?,
     };
-    let (known, name) = (balancers.courses.ids(), &balancers.cluster);
+    let (known, name) = (balancers.states.ids(), &balancers.cluster);
     let classic = classic::list(&session).await?;
     let classic = classic_leaks::owned(&classic, &listing.security_groups, &session.cluster, name, &known);
     Ok(owned(&listing, &session.cluster, name, &known, &rules).into_iter().chain(classic).collect())
@@ -69,7 +78,7 @@ fn owned(
     cluster: &ClusterTags,
     cluster_name: &str,
     known: &[LoadBalancerId],
-    rules: &BTreeMap<String, Vec<SeenRule>>,
+    rules: &BTreeMap<String, Vec<ObservedRule>>,
 ) -> Vec<Owned> {
     let mut found: BTreeMap<LoadBalancerId, Found<'_>> = BTreeMap::new();
     let mut users: BTreeMap<&str, LoadBalancerId> = BTreeMap::new();
@@ -104,30 +113,26 @@ fn owned(
         }
     }
     for (group, rule) in rules.iter().flat_map(|(group, rules)| rules.iter().map(move |rule| (group, rule))) {
-        let Some(name) = node_rules::balancer_of(&rule.rule) else { continue };
+        let Some(name) = bare_rules::balancer_of(&rule.rule) else { continue };
         let id = match listing.balancers.iter().find(|one| one.name == name) {
             Some(balancer) => users.get(balancer.arn.as_str()).cloned(),
-            None => {
-                let named = |id: &&LoadBalancerId| node_rules::rule_names(id).iter().any(|own| own == name);
-                let known = found.keys().chain(known).find(named).cloned();
-                Some(known.unwrap_or_else(|| nameless(cluster_name, name)))
-            }
+            None => Some(owner_of_rule(name, found.keys().chain(known), cluster_name)),
         };
         if let Some(id) = id {
             found.entry(id).or_default().add(&format!("{group}/{}", rule.id), true);
         }
     }
-    let owned = |(id, found): (LoadBalancerId, Found<'_>)| Owned {
-        id,
-        phase: match found.balancer.map(|balancer| balancer.state) {
-            None | Some(State::Failed) => Phase::Incomplete,
-            Some(State::Provisioning) => Phase::Provisioning,
-            Some(State::Active) => Phase::Active,
-        },
-        certain: found.doubtful == 0,
-        resources: found.parts,
-    };
-    found.into_iter().map(owned).collect()
+    found.into_iter().map(|(id, found)| found.owned(id)).collect()
+}
+
+/// Returns the Service whose load balancer of this name is deleted, if it is among those that are known.
+fn owner_of_rule<'a>(
+    balancer: &str,
+    mut known: impl Iterator<Item = &'a LoadBalancerId>,
+    cluster_name: &str,
+) -> LoadBalancerId {
+    let named = |id: &&LoadBalancerId| bare_rules::rule_names(id).iter().any(|own| own == balancer);
+    known.find(named).cloned().unwrap_or_else(|| nameless(cluster_name, balancer))
 }
 
 /// Returns the id of a Service of which only the load balancer's name is known.
@@ -147,7 +152,7 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
     }
     let id = &owned.id;
     match id.namespace.is_empty() {
-        true => node_rules::rule_names(service).contains(&id.name),
+        true => bare_rules::rule_names(service).contains(&id.name),
         false => {
             let named = id.namespace == service.namespace && id.name == service.name;
             named && (id.uid.is_empty() || id.uid == service.uid)
@@ -158,12 +163,16 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
 /// Deletes leaked resources, as far as their marks still identify this Service and this cluster alone.
 pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
     let (session, id) = (balancers.sessions.get()?, &owned.id);
-    let course = balancers.courses.get(id);
-    let mut course = course.lock().await;
+    let state = balancers.states.get(id);
+    let mut state = state.lock().await;
     // Tags are cached for long: the resource may have another owner now.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
-    let listing = balancers.inventory.look(&session, Instant::now()).await?;
+    let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let mut seen = left_of(&listing, &session.cluster, owned);
+    balancers.find_strays(&session, id, &mut seen).await?;
+    if endpoint_service::is_marked(&seen.balancers) {
+        endpoint_service::delete_all(&session, id).await?;
+    }
     let steps = diff::delete(&seen, &id.uid).steps;
     if !steps.is_empty() {
         let network = balancers.networks.network(&session).await?;
@@ -176,24 +185,24 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
             unconfirmed: Vec::new(),
         };
         for step in &steps {
-            match balancers.step(&mut caller, step, &mut seen, &mut course).await {
+            match balancers.step(&mut caller, step, &mut seen, &mut state).await {
                 Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
                 result => result?,
             }
         }
-        return Ok(Deletion::InProgress(course.pause()));
+        return Ok(Deletion::InProgress(state.pause()));
     }
-    if !classic_leaks::collect(balancers, &session, &listing, owned, &mut course).await? {
-        return Ok(Deletion::InProgress(course.pause()));
+    if !classic_leaks::collect(balancers, &session, &listing, owned, &mut state).await? {
+        return Ok(Deletion::InProgress(state.pause()));
     }
     let names = match id.namespace.is_empty() {
         true => vec![id.name.clone()],
         false if id.uid.is_empty() => Vec::new(),
-        false => node_rules::rule_names(id).to_vec(),
+        false => bare_rules::rule_names(id).to_vec(),
     };
     let groups = own_groups(&listing, &session);
     let mut shared = balancers.shared.lock().await;
-    let refused = shared.set_bare(&session, &names, &groups, &BTreeSet::new(), &BTreeSet::new()).await?;
+    let refused = shared.revoke_bare(&session, &listing, (id, &names), &groups).await?;
     if let Some(refusal) = refused.into_iter().next() {
         return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
     }
@@ -201,15 +210,15 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     drop(shared);
     balancers.inventory.expire().await;
     if !released? {
-        return Ok(Deletion::InProgress(course.pause()));
+        return Ok(Deletion::InProgress(state.pause()));
     }
-    drop(course);
-    balancers.courses.remove(id);
+    drop(state);
+    balancers.states.remove(id);
     Ok(Deletion::Gone)
 }
 
 /// Returns the listed resources that still exist and whose marks identify only this Service.
-fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
+fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> ObservedStack {
     let id = &owned.id;
     let its = |part: &str, tags: &Tags| {
         let owner = Owner::of(tags, cluster, &id.cluster);
@@ -220,15 +229,15 @@ fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Seen {
         same && ownership::is_certain(tags, cluster) && owned.resources.iter().any(|listed| listed == part)
     };
     let security = listing.security_groups.iter().filter(|group| its(&group.id, &group.tags));
-    Seen {
-        balancers: listing.balancers.iter().filter(|one| its(&one.arn, &one.tags)).cloned().collect(),
-        target_groups: listing
-            .target_groups
-            .iter()
-            .filter(|(group, _)| its(&group.arn, &group.tags))
-            .map(|(group, _)| group.clone())
-            .collect(),
+    let balancers: Vec<_> = listing.balancers.iter().filter(|one| its(&one.arn, &one.tags)).cloned().collect();
+    let groups = listing.target_groups.iter().filter(|(group, _)| its(&group.arn, &group.tags));
+    let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
+    ObservedStack {
+        elsewhere: listing.elsewhere(&target_groups, &balancers),
         security_groups: security.map(ListedGroup::seen).collect(),
+        strays: Vec::new(),
+        target_groups,
+        balancers,
     }
 }
 
@@ -251,7 +260,7 @@ mod tests {
         ClusterTags::new("c", false)
     }
 
-    fn listing(balancers: Vec<SeenBalancer>, groups: &[(&str, &[(&str, &str)])]) -> Listing {
+    fn listing(balancers: Vec<ObservedBalancer>, groups: &[(&str, &[(&str, &str)])]) -> Listing {
         let group = |(id, pairs): &(&str, &[(&str, &str)])| ListedGroup {
             id: (*id).into(),
             name: (*id).into(),
@@ -269,10 +278,10 @@ mod tests {
         LoadBalancerId { name: name.into(), uid: uid.into(), ..samples::id() }
     }
 
-    fn rule(id: &str, description: &str) -> SeenRule {
+    fn rule(id: &str, description: &str) -> ObservedRule {
         let source = Source::Range(samples::network().ranges[0]);
         let rule = Rule { protocol: "tcp".into(), from: 1, to: 1, source, description: description.into() };
-        SeenRule { id: id.into(), rule }
+        ObservedRule { id: id.into(), rule }
     }
 
     #[test]
@@ -288,14 +297,14 @@ mod tests {
             (&[("kubernetes.io/cluster/c", "shared"), SERVICE, UID], None),
             (&[SERVICE, UID], None),
         ] {
-            let look = listing(vec![balancer("b", pairs)], &[]);
-            let found = owned(&look, &cluster(), "kubernetes", &[], &BTreeMap::new());
-            let said: Vec<_> = found.iter().map(|owned| (&*owned.id.uid, owned.certain)).collect();
-            assert_eq!(said, expected.into_iter().collect::<Vec<_>>(), "{pairs:?}");
+            let recent_listing = listing(vec![balancer("b", pairs)], &[]);
+            let found = owned(&recent_listing, &cluster(), "kubernetes", &[], &BTreeMap::new());
+            let reported: Vec<_> = found.iter().map(|owned| (&*owned.id.uid, owned.certain)).collect();
+            assert_eq!(reported, expected.into_iter().collect::<Vec<_>>(), "{pairs:?}");
         }
         let untagged = ClusterTags::new("", false);
-        let look = listing(vec![balancer("b", &[SERVICE, UID])], &[]);
-        let found = owned(&look, &untagged, "kubernetes", &[], &BTreeMap::new());
+        let recent_listing = listing(vec![balancer("b", &[SERVICE, UID])], &[]);
+        let found = owned(&recent_listing, &untagged, "kubernetes", &[], &BTreeMap::new());
         assert!(!found[0].certain, "without a cluster's id everything may be anybody's");
     }
 
@@ -303,7 +312,7 @@ mod tests {
     fn rules_of_deleted_load_balancers_are_found() {
         let id = samples::id();
         let default = id.default_name();
-        let rules: BTreeMap<String, Vec<SeenRule>> = [(
+        let rules: BTreeMap<String, Vec<ObservedRule>> = [(
             "sg-nodes".to_owned(),
             vec![
                 rule("sgr-1", &format!("kubernetes.io/rule/nlb/client={default}")),
@@ -314,9 +323,9 @@ mod tests {
             ],
         )]
         .into();
-        let look = listing(vec![balancer("theirs", &[])], &[]);
+        let recent_listing = listing(vec![balancer("theirs", &[])], &[]);
         let found = |known: &[LoadBalancerId]| {
-            let owned = owned(&look, &cluster(), "kubernetes", known, &rules);
+            let owned = owned(&recent_listing, &cluster(), "kubernetes", known, &rules);
             owned.into_iter().map(|one| (one.id.namespace, one.id.name, one.resources)).collect::<Vec<_>>()
         };
         let nameless = |name: &str, part: &str| (String::new(), name.to_owned(), vec![format!("sg-nodes/{part}")]);
@@ -356,13 +365,13 @@ mod tests {
             balancer("the-controllers", &[STACK[0], STACK[1]]),
             balancer("two-clusters", &[OWN, OTHER, SERVICE, UID]),
         ];
-        let look = listing(balancers, &[("sg-1", its), ("sg-2", &[OWN])]);
-        let arns = look.balancers.iter().map(|one| one.arn.clone()).filter(|arn| !arn.ends_with("unlisted"));
+        let recent_listing = listing(balancers, &[("sg-1", its), ("sg-2", &[OWN])]);
+        let arns = recent_listing.balancers.iter().map(|one| one.arn.clone()).filter(|arn| !arn.ends_with("unlisted"));
         let resources = arns.chain(["sg-1".to_owned(), "sg-2".to_owned()]).collect();
         let left = Owned { id: service("web", "u-1"), phase: Phase::Active, resources, certain: true };
-        let seen = left_of(&look, &cluster(), &left);
+        let seen = left_of(&recent_listing, &cluster(), &left);
         assert_eq!(seen.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/its", "sg-1"]);
         let without = Owned { id: service("web", ""), ..left };
-        assert_eq!(left_of(&look, &cluster(), &without).ids().count(), 0, "each of them says more, or less");
+        assert_eq!(left_of(&recent_listing, &cluster(), &without).ids().count(), 0, "each of them says more, or less");
     }
 }

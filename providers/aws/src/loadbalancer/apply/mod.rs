@@ -6,9 +6,12 @@ mod calls;
 mod classic;
 mod classic_leaks;
 mod contract;
+mod endpoint_service;
+mod given;
 mod leaks;
 mod opening;
 mod readiness_gates;
+mod steps;
 mod target_records;
 mod targets;
 

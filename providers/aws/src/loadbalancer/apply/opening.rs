@@ -16,42 +16,43 @@ use crate::loadbalancer::types::TargetType;
 pub(super) struct TargetGroups {
     /// Groups that rules are added to.
     pub groups: BTreeSet<String>,
-    /// Nodes and addresses whose group cannot be chosen.
-    pub without: BTreeSet<String>,
+    /// Nodes and addresses with several groups, none of them tagged: no rule is added for them.
+    pub undecided: BTreeSet<String>,
 }
 
 impl TargetGroups {
     fn add(&mut self, target: &str, own: &[String], tagged: &BTreeSet<&str>) {
-        match choose(own, tagged) {
+        match own_groups(own, tagged) {
             Some(groups) => self.groups.extend(groups),
-            None => drop(self.without.insert(target.to_owned())),
+            None => drop(self.undecided.insert(target.to_owned())),
         }
     }
 }
 
 /// Returns the groups of one network interface that rules are added to: those with the cluster's tag, or its only
 /// group.
-fn choose(own: &[String], tagged: &BTreeSet<&str>) -> Option<Vec<String>> {
-    let marked: Vec<String> = own.iter().filter(|group| tagged.contains(group.as_str())).cloned().collect();
-    match (marked.is_empty(), own) {
-        (false, _) => Some(marked),
+fn own_groups(own: &[String], tagged: &BTreeSet<&str>) -> Option<Vec<String>> {
+    let with_tag: Vec<String> = own.iter().filter(|group| tagged.contains(group.as_str())).cloned().collect();
+    match (with_tag.is_empty(), own) {
+        (false, _) => Some(with_tag),
         (true, [only]) => Some(vec![only.clone()]),
         (true, _) => None,
     }
 }
 
-/// Returns the security groups of nodes and of addresses. An address without an interface is one of its node's.
-fn of_targets(
+/// Returns the security groups of nodes and of addresses. An address without a network interface of its own is covered
+/// by the groups of its node.
+fn groups_of_targets(
     tagged: &BTreeSet<&str>,
     targets: &Targets,
-    machines: &BTreeMap<String, Machine>,
+    instances: &BTreeMap<String, Machine>,
     interfaces: &BTreeMap<IpAddr, Vec<String>>,
 ) -> TargetGroups {
     let mut found = TargetGroups::default();
     for node in targets.nodes.iter() {
         let id = node.provider_id.as_deref().and_then(instance_id);
-        if let Some(machine) = id.and_then(|id| machines.get(id)) {
-            found.add(&node.name, &machine.groups, tagged);
+        if let Some(instance) = id.and_then(|id| instances.get(id)) {
+            found.add(&node.name, &instance.groups, tagged);
         }
     }
     for (address, groups) in interfaces.iter().filter(|(_, groups)| !groups.is_empty()) {
@@ -66,23 +67,23 @@ impl Balancers {
         if !work.settings.node_rules {
             return Ok(TargetGroups::default());
         }
-        let machines = self.networks.machines(work.session, work.targets).await?;
+        let instances = self.networks.instances(work.session, work.targets).await?;
         let interfaces = self.networks.interfaces(work.session, addresses(work)).await?;
         let tagged: BTreeSet<&str> =
             listing.tagged_groups(work.session).iter().map(|group| group.id.as_str()).collect();
-        Ok(of_targets(&tagged, work.targets, &machines, &interfaces))
+        Ok(groups_of_targets(&tagged, work.targets, &instances, &interfaces))
     }
 }
 
-/// The addresses of a Service's targets. Pods on Fargate, with security groups of their own or with custom networking
-/// are behind other groups than their node's primary interface.
+/// Returns the addresses of a Service's targets. Pods on Fargate, with security groups of their own or with custom
+/// networking are behind other groups than their node's primary interface.
 fn addresses(work: &Work<'_>) -> BTreeSet<IpAddr> {
     if work.settings.target_type != TargetType::Ip {
         return BTreeSet::new();
     }
     let groups = work.settings.listeners.iter().map(|listener| &listener.group).chain(work.settings.backends());
-    let families = groups.flat_map(|asked| [false, true].map(|ipv6| (asked, ipv6)));
-    let targets = families.flat_map(|(asked, ipv6)| build::targets(work.settings, asked, ipv6, work.targets));
+    let families = groups.flat_map(|requested| [false, true].map(|ipv6| (requested, ipv6)));
+    let targets = families.flat_map(|(requested, ipv6)| build::targets(work.settings, requested, ipv6, work.targets));
     targets.filter_map(|target| target.id.parse().ok()).collect()
 }
 
@@ -104,7 +105,7 @@ mod tests {
         ] {
             let own: Vec<String> = own.iter().map(|group| (*group).to_owned()).collect();
             let expected = expected.map(|groups| groups.iter().map(|group| (*group).to_owned()).collect());
-            assert_eq!(choose(&own, &tagged), expected, "{own:?}");
+            assert_eq!(own_groups(&own, &tagged), expected, "{own:?}");
         }
     }
 
@@ -112,15 +113,15 @@ mod tests {
     fn pod_with_its_own_interface_opens_the_group_of_that_interface() {
         let targets = samples::nodes([1]);
         let id = instance_id(targets.nodes[0].provider_id.as_deref().unwrap()).unwrap().to_owned();
-        let machines = [(id, Machine { zone: "a".into(), groups: vec!["sg-node".into()] })].into();
+        let instances = [(id, Machine { zone: "a".into(), groups: vec!["sg-node".into()] })].into();
         let interfaces: BTreeMap<IpAddr, Vec<String>> = [
             ([10, 0, 0, 7].into(), vec!["sg-fargate".to_owned()]),
             ([10, 0, 0, 8].into(), vec!["sg-x".to_owned(), "sg-y".to_owned()]),
             ([10, 0, 0, 9].into(), Vec::new()),
         ]
         .into();
-        let found = of_targets(&BTreeSet::new(), &targets, &machines, &interfaces);
+        let found = groups_of_targets(&BTreeSet::new(), &targets, &instances, &interfaces);
         assert_eq!(found.groups, ["sg-fargate".to_owned(), "sg-node".to_owned()].into());
-        assert_eq!(found.without, ["10.0.0.8".to_owned()].into());
+        assert_eq!(found.undecided, ["10.0.0.8".to_owned()].into());
     }
 }

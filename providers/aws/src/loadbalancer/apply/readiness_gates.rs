@@ -1,7 +1,7 @@
 //! Readiness gates: conditions of pods that become ready only when ELB reports them healthy.
 //!
 //! A gate is named by a target group, as the Load Balancer Controller's webhook writes it into pods, or by the Service,
-//! as users without a webhook write it: that one stands for all of the Service's target groups.
+//! as users without a webhook write it; a gate of the Service covers all of its target groups.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub(crate) const PREFIX: &str = "target-health.elbv2.k8s.aws/";
 /// Message for a target that ELB does not list yet (Load Balancer Controller: updateTargetHealthPodCondition).
 const REGISTERING: (&str, &str) = ("Elb.RegistrationInProgress", "Target registration is in progress");
 
-/// Returns the gates of a Service, with the health that ELB reports now for its target groups of addresses.
+/// Returns the gates of a Service, with the current health in ELB of its target groups with addresses.
 pub(crate) async fn of(
     session: &Session,
     id: &LoadBalancerId,
@@ -32,8 +32,8 @@ pub(crate) async fn of(
     let read = of_addresses.map(|group| async move {
         let request = session.api.elb.describe_target_health().target_group_arn(&group.arn);
         let send = || request.clone().send();
-        let answer = session.api.read(Class::ElbRead, "DescribeTargetHealth", send).await?;
-        let endpoints = endpoints(&group.targets, answer.target_health_descriptions());
+        let response = session.api.read(Class::ElbRead, "DescribeTargetHealth", send).await?;
+        let endpoints = endpoints(&group.targets, response.target_health_descriptions());
         Ok::<_, CloudError>(ReadinessGate { condition: format!("{PREFIX}{}", group.name), endpoints })
     });
     let mut gates = try_join_all(read).await?;
@@ -43,21 +43,21 @@ pub(crate) async fn of(
 }
 
 /// Returns the health of a target group's addresses, including those that ELB does not list yet.
-fn endpoints(registered: &BTreeSet<Target>, told: &[elb::TargetHealthDescription]) -> Vec<EndpointHealth> {
+fn endpoints(registered: &BTreeSet<Target>, descriptions: &[elb::TargetHealthDescription]) -> Vec<EndpointHealth> {
     let mut listed = BTreeSet::new();
     let mut endpoints = Vec::new();
-    for description in told {
+    for description in descriptions {
         let Some((target, health)) = convert::health(description) else { continue };
-        let (address, said) = (target.id.parse::<IpAddr>(), description.target_health());
+        let (address, state) = (target.id.parse::<IpAddr>(), description.target_health());
         // One that is being deregistered may become a target again, and is then registered again.
         if let (Ok(address), false) = (address, health == TargetHealth::Draining) {
-            let word = said.and_then(|said| said.reason()).map(|reason| reason.as_str().to_owned());
+            let word = state.and_then(|state| state.reason()).map(|reason| reason.as_str().to_owned());
             endpoints.push(EndpointHealth {
                 address,
                 port: target.port,
                 health: report::worst(&[health]),
                 reason: word.unwrap_or_default(),
-                message: said.and_then(|said| said.description()).unwrap_or_default().to_owned(),
+                message: state.and_then(|state| state.description()).unwrap_or_default().to_owned(),
             });
             listed.insert(target);
         }
@@ -80,7 +80,7 @@ fn endpoints(registered: &BTreeSet<Target>, told: &[elb::TargetHealthDescription
 mod tests {
     use super::*;
 
-    fn told(address: &str, state: elb::TargetHealthStateEnum) -> elb::TargetHealthDescription {
+    fn described(address: &str, state: elb::TargetHealthStateEnum) -> elb::TargetHealthDescription {
         let target = elb::TargetDescription::builder().id(address).port(8080).build();
         let health = elb::TargetHealth::builder()
             .state(state)
@@ -94,8 +94,9 @@ mod tests {
         use elb::TargetHealthStateEnum::{Draining, Healthy, Initial};
         let registered = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
         let registered = registered.map(|id| Target { id: id.into(), port: 8080 }).into();
-        let told = [told("10.0.0.1", Healthy), told("10.0.0.2", Initial), told("10.0.0.3", Draining)];
-        let found: Vec<(String, Health, String)> = endpoints(&registered, &told)
+        let described =
+            [described("10.0.0.1", Healthy), described("10.0.0.2", Initial), described("10.0.0.3", Draining)];
+        let found: Vec<(String, Health, String)> = endpoints(&registered, &described)
             .into_iter()
             .map(|one| (one.address.to_string(), one.health, one.reason))
             .collect();

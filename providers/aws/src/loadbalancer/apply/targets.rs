@@ -11,7 +11,7 @@ use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::{build, node_rules, target_change};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, Opening, known_group, once};
-use crate::loadbalancer::observed::stack::{Seen, SeenBalancer};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 
@@ -19,20 +19,24 @@ use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 const LONG: Duration = Duration::from_secs(30 * 60);
 
 /// Returns the settings of a group: by its port for a listener's own, by the Service for one of another Service.
-fn asked<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
+fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
     let Some(part) = &group.backend else {
-        return settings.listeners.iter().find(|asked| asked.port == group.port).map(|asked| &asked.group);
+        return settings
+            .listeners
+            .iter()
+            .find(|requested| requested.port == group.port)
+            .map(|requested| &requested.group);
     };
-    settings.backends().filter(|asked| asked.protocol == group.protocol).find(|asked| {
-        let named = asked.backend.as_ref().map(|one| names::part(&work.id.namespace, &one.service, one.port));
+    settings.backends().filter(|requested| requested.protocol == group.protocol).find(|requested| {
+        let named = requested.backend.as_ref().map(|one| names::part(&work.id.namespace, &one.service, one.port));
         named.as_ref() == Some(part)
     })
 }
 
 impl Balancers {
     /// Reads this cluster's records for target groups that others share.
-    pub(super) async fn read_records(&self, work: &Work<'_>, seen: &mut Seen) -> Result<(), CloudError> {
+    pub(super) async fn read_records(&self, work: &Work<'_>, seen: &mut ObservedStack) -> Result<(), CloudError> {
         let Some(records) = self.records().filter(|_| work.settings.shared_groups) else { return Ok(()) };
         for group in &mut seen.target_groups {
             group.recorded = target_records::read(records, work.id, &group.name).await?;
@@ -41,18 +45,23 @@ impl Balancers {
     }
 
     /// Updates the targets of known target groups; `None` if they are not known.
-    pub(super) async fn point(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<Option<()>, CloudError> {
-        let Some(mut groups) = course.known.take() else { return Ok(None) };
+    pub(super) async fn update_targets(
+        &self,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<Option<()>, CloudError> {
+        let Some(mut groups) = state.known.take() else { return Ok(None) };
         let network = self.networks.network(work.session).await?;
         let mut caller = self.caller(work.session, &network, work.id);
         let mut changes = Vec::new();
         for group in &groups {
-            let Some(asked) = asked(work, group).filter(|_| group.target_type == work.settings.target_type) else {
+            let Some(requested) = requested(work, group).filter(|_| group.target_type == work.settings.target_type)
+            else {
                 return Ok(None);
             };
-            let wanted = build::targets(work.settings, asked, group.ipv6, work.targets);
+            let wanted = build::targets(work.settings, requested, group.ipv6, work.targets);
             let shared = work.settings.shared_groups.then_some(group.recorded.as_ref());
-            changes.push(target_change::bring(
+            changes.push(target_change::plan_changes(
                 &wanted,
                 &group.targets,
                 shared,
@@ -61,7 +70,7 @@ impl Balancers {
             ));
         }
         // New targets are added before old ones are deregistered, unless the group has no room for them.
-        course.changed = Some(Instant::now());
+        state.changed = Some(Instant::now());
         let mut full = Vec::new();
         for (group, change) in groups.iter().zip(&changes) {
             if let Some(before) = &change.before {
@@ -93,19 +102,20 @@ impl Balancers {
             group.targets.retain(|target| !change.gone.contains(target));
             group.recorded = change.after.or(change.before).or(group.recorded.take());
         }
-        course.changed = Some(Instant::now());
-        course.known = Some(groups);
+        state.changed = Some(Instant::now());
+        state.known = Some(groups);
         Ok(Some(()))
     }
 
     /// Finds the target groups that a Service's load balancer forwards to, as far as they are still desired.
     ///
     /// A load balancer that AWS refuses to change may lack listeners and have groups of another kind: the others count.
-    pub(super) async fn find_groups(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<(), CloudError> {
-        let listing = self.look(work.session, course).await?;
+    pub(super) async fn find_groups(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
+        let listing = self.recent_listing(work.session, state).await?;
         let purpose = Purpose::Ensure(work.settings.flavour);
         let mut seen = listing.of(&work.session.cluster, work.id, purpose);
-        seen.take_out(&course.doomed);
+        seen.take_out(&state.deleting);
+        self.add_given(work, &listing, &mut seen)?;
         let absent = || CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer");
         if seen.balancers.is_empty() {
             return Err(absent());
@@ -116,42 +126,49 @@ impl Balancers {
         let groups = once(forwarded(work.settings, work.id, existing, &seen));
         let groups: Vec<KnownGroup> = groups
             .into_iter()
-            .filter(|group| group.target_type == work.settings.target_type && asked(work, group).is_some())
+            .filter(|group| group.target_type == work.settings.target_type && requested(work, group).is_some())
             .collect();
         if groups.is_empty() {
             return Err(absent());
         }
-        course.known = Some(groups);
+        state.known = Some(groups);
         Ok(())
     }
 
     /// Keeps targets current although the load balancer could not be brought to the desired state.
-    pub(super) async fn keep_targets(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<(), CloudError> {
-        self.find_groups(work, course).await?;
-        let opened = self.open_nodes(work, course).await;
-        self.point(work, course).await?;
+    pub(super) async fn update_existing_targets(
+        &self,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        self.find_groups(work, state).await?;
+        let opened = self.open_nodes(work, state).await;
+        self.update_targets(work, state).await?;
         // The next call starts from what AWS has.
-        course.known = None;
+        state.known = None;
         opened.map(drop)
     }
 
     /// Opens the security groups of new targets, and those of all targets for new ports. Returns false if a load
     /// balancer without security groups needs other rules than before.
-    pub(super) async fn open_nodes(&self, work: &Work<'_>, course: &mut BalancerState) -> Result<bool, CloudError> {
+    pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<bool, CloudError> {
         if !work.settings.node_rules {
             return Ok(true);
         }
         let now = Instant::now();
         // The tags of nodes' groups hardly ever change, so any listing will do.
         let long_ago = now.checked_sub(LONG).unwrap_or(now);
-        let listing = self.inventory.look(work.session, long_ago).await?;
+        let listing = self.inventory.listing_since(work.session, long_ago).await?;
         let TargetGroups { groups, .. } = self.target_groups(work, &listing).await?;
         let ports = node_rules::requested_ports(work.settings, work.targets);
-        if course.opening.covers(&groups, &ports) {
+        if state.opening.covers(&groups, &ports) {
             return Ok(true);
         }
-        if course.bare {
+        if state.bare {
             return Ok(false);
+        }
+        if work.settings.existing.is_some() {
+            return Ok(true);
         }
         let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
             return Ok(true);
@@ -160,21 +177,26 @@ impl Balancers {
         for refusal in &opened.refused {
             tracing::warn!(service = %work.id, "{refusal}");
         }
-        course.opening = Opening { groups, ports };
+        state.opening = Opening { groups, ports };
         Ok(true)
     }
 }
 
 /// The target groups that the desired listeners forward to. While one is exchanged for another, both count.
-fn forwarded(settings: &Settings, id: &LoadBalancerId, existing: &SeenBalancer, seen: &Seen) -> Vec<KnownGroup> {
+fn forwarded(
+    settings: &Settings,
+    id: &LoadBalancerId,
+    existing: &ObservedBalancer,
+    seen: &ObservedStack,
+) -> Vec<KnownGroup> {
     let mut groups = Vec::new();
-    for asked in &settings.listeners {
-        let others = asked.spread.as_ref().map(|spread| spread.others.as_slice()).unwrap_or_default();
+    for requested in &settings.listeners {
+        let others = requested.spread.as_ref().map(|spread| spread.others.as_slice()).unwrap_or_default();
         let foreign = |arn: &String| others.iter().any(|(other, _)| *other == Other::Arn(arn.clone()));
-        let listener = existing.listeners.iter().find(|one| one.port == asked.port);
+        let listener = existing.listeners.iter().find(|one| one.port == requested.port);
         let forwards = listener.map(|listener| listener.forwards.as_slice()).unwrap_or_default();
         let arns = forwards.iter().map(|(arn, _)| arn).filter(|arn| !foreign(arn));
-        groups.extend(arns.filter_map(|arn| Some(known_group(id, asked.port, seen.target_group_by_arn(arn)?))));
+        groups.extend(arns.filter_map(|arn| Some(known_group(id, requested.port, seen.target_group_by_arn(arn)?))));
     }
     groups
 }

@@ -7,15 +7,15 @@ use providers::{CloudError, IpFamily, IpNet, LoadBalancerId, Targets};
 use crate::loadbalancer::model::subnets;
 use crate::loadbalancer::names::{self, Flavour};
 use crate::loadbalancer::observed::network::instance_id;
-use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::{
     Backend, Families, GroupSettings, ListenerSettings, Other, SecurityGroups, Settings,
 };
 use crate::loadbalancer::types::{
-    AddressType, Balancer, Desired, Listener, Rule, Scheme, SecurityGroup, Source, Spread, Tagging, Tags, Target,
-    TargetGroup, TargetType, anyone,
+    AddressType, Balancer, Desired, Listener, Mapping, Rule, Scheme, SecurityGroup, Source, Spread, Tagging, Tags,
+    Target, TargetGroup, TargetType, anyone,
 };
 use crate::tags::ClusterTags;
 
@@ -24,7 +24,7 @@ pub(crate) struct StackInputs<'a> {
     pub id: &'a LoadBalancerId,
     pub cluster: &'a ClusterTags,
     pub network: &'a Network,
-    pub seen: &'a Seen,
+    pub seen: &'a ObservedStack,
     /// The group that nodes' rules reference, if this load balancer should carry it.
     pub backend: Option<&'a str>,
     /// The ids of the groups that annotations name.
@@ -34,6 +34,9 @@ pub(crate) struct StackInputs<'a> {
 
 /// Returns the load balancer that is kept: one of the requested scheme, preferably the one with the default name.
 pub(crate) fn existing<'a>(settings: &Settings, id: &LoadBalancerId, seen: &'a Seen) -> Option<&'a SeenBalancer> {
+    if settings.existing.is_some() {
+        return seen.balancers.iter().find(|one| one.given);
+    }
     let fits =
         |one: &&SeenBalancer| one.state != State::Failed && settings.scheme.is_none_or(|scheme| scheme == one.scheme);
     let own = |one: &SeenBalancer| one.name == names::balancer(settings.flavour, id, one.scheme);
@@ -43,9 +46,9 @@ pub(crate) fn existing<'a>(settings: &Settings, id: &LoadBalancerId, seen: &'a S
 }
 
 /// Returns whether a load balancer should carry the group that nodes' rules reference.
-pub(crate) fn wants_backend(settings: &Settings, existing: Option<&SeenBalancer>) -> bool {
+pub(crate) fn wants_backend(settings: &Settings, existing: Option<&ObservedBalancer>) -> bool {
     let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
-    settings.node_rules && settings.security_groups != SecurityGroups::Off && !bare
+    settings.node_rules && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !bare
 }
 
 /// Returns the whole stack.
@@ -55,7 +58,71 @@ pub(crate) fn wants_backend(settings: &Settings, existing: Option<&SeenBalancer>
 pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(Desired, Vec<String>), CloudError> {
     let mut warnings = settings.warnings.clone();
     let existing = existing(settings, around.id, around.seen);
-    let scheme = settings.scheme.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
+    let given = existing.filter(|one| one.given);
+    let asked = settings.scheme.filter(|_| given.is_none());
+    let scheme = asked.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
+    let (mappings, dualstack) = match given {
+        Some(given) => {
+            check_ports(settings, given)?;
+            (given.subnets.clone(), given.address_type == AddressType::Dualstack)
+        }
+        None => {
+            check_security_groups(settings, existing, &mut warnings)?;
+            place(settings, around, existing, scheme)?
+        }
+    };
+    warnings.extend(existing.and_then(|one| warning_of_subnets(&one.subnets, &mappings)));
+    let name = balancer_name(settings, around, existing, scheme);
+    let (listeners, backends) = listeners(settings, around, (&name, dualstack), &mut warnings);
+    let bare = existing.is_some_and(|one| one.security_groups.is_empty());
+    let backend = around.backend.filter(|_| wants_backend(settings, existing)).map(str::to_owned);
+    let groups = if bare { &[][..] } else { around.given };
+    let balancer = Balancer {
+        name,
+        scheme,
+        address_type: if dualstack { AddressType::Dualstack } else { AddressType::Ipv4 },
+        source_nat: settings.source_nat && dualstack,
+        subnets: mappings,
+        security_groups: groups.iter().cloned().chain(backend).collect(),
+        private_link: settings.private_link,
+        attributes: settings.attributes.clone(),
+        capacity: settings.capacity,
+        tags: balancer_tags(settings, around),
+    };
+    let own = settings.security_groups == SecurityGroups::Own && !bare && settings.existing.is_none();
+    let security_group = own.then(|| SecurityGroup {
+        name: own_group_name(around),
+        description: "[k8s] Managed SecurityGroup for LoadBalancer".into(),
+        tags: tags(settings, around, "ManagedLBSecurityGroup"),
+        rules: front_rules(settings, dualstack),
+    });
+    let tagging = Tagging { prunes: settings.flavour == Flavour::Controller, foreign: settings.foreign_tags.clone() };
+    Ok((Desired { balancer, security_group, listeners, backends, tagging }, warnings))
+}
+
+/// Returns the tags of a part of the stack.
+fn tags(settings: &Settings, around: &StackInputs<'_>, resource: &str) -> Tags {
+    let mut tags = settings.tags.clone();
+    tags.extend(names::tags(around.cluster, settings.flavour, around.id, resource));
+    tags
+}
+
+/// Returns the tags of the load balancer, which say whether it may have an endpoint service.
+fn balancer_tags(settings: &Settings, around: &StackInputs<'_>) -> Tags {
+    let mut tags = tags(settings, around, "LoadBalancer");
+    if settings.endpoint_service.is_some() {
+        tags.insert(names::ENDPOINT_SERVICE.into(), "true".into());
+    }
+    tags
+}
+
+/// Returns the subnets, and whether the load balancer has both address families.
+fn place(
+    settings: &Settings,
+    around: &StackInputs<'_>,
+    existing: Option<&SeenBalancer>,
+    scheme: Scheme,
+) -> Result<(Vec<Mapping>, bool), CloudError> {
     let current = existing.map(|one| one.subnets.as_slice()).unwrap_or_default();
     let required = settings.families == Families::Dualstack;
     let mappings = subnets::choose(settings, scheme, required, around.network, around.cluster, current)?;
@@ -67,46 +134,67 @@ pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(
         let fix = format!("use IPv4 only, or subnets with IPv6 in annotation {PREFIX}subnets");
         return Err(CloudError::invalid_field("spec.ipFamilies", "with IPv6", &fix));
     }
-    let bare = existing.is_some_and(|one| one.security_groups.is_empty());
-    let own = settings.security_groups == SecurityGroups::Own && !bare;
-    match (&settings.security_groups, existing) {
-        (SecurityGroups::Off, Some(one)) if !one.security_groups.is_empty() => {
+    Ok((mappings, dualstack))
+}
+
+/// Checks that the Service's ports are free on a load balancer that the user made.
+fn check_ports(settings: &Settings, given: &SeenBalancer) -> Result<(), CloudError> {
+    match settings.listeners.iter().find(|listener| given.taken.contains(&listener.port)) {
+        Some(listener) => {
+            let fix = format!("use another port: {} has a listener of another owner for it", given.arn);
+            Err(CloudError::invalid_field("spec.ports[].port", listener.port, &fix))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks the settings for security groups against the existing load balancer, which has them for ever or never.
+fn check_security_groups(
+    settings: &Settings,
+    existing: Option<&SeenBalancer>,
+    warnings: &mut Vec<String>,
+) -> Result<(), CloudError> {
+    match (&settings.security_groups, existing.map(|one| one.security_groups.is_empty())) {
+        (SecurityGroups::Off, Some(false)) => {
             let fix = "use false: AWS can't take the security groups from a balancer that has some; delete the Service \
                        and make it anew to be without";
-            return Err(CloudError::invalid_annotation(&format!("{PREFIX}disable-nlb-sg"), "true", fix));
+            Err(CloudError::invalid_annotation(&format!("{PREFIX}disable-nlb-sg"), "true", fix))
         }
-        (SecurityGroups::Given(_), Some(_)) if bare => warnings.push(format!(
-            "annotation {PREFIX}security-groups has no effect: AWS can't give security groups to a balancer that was \
-             made without any"
-        )),
-        _ => {}
+        (SecurityGroups::Given(_), Some(true)) => {
+            warnings.push(format!(
+                "annotation {PREFIX}security-groups has no effect: AWS can't give security groups to a balancer that was \
+                 made without any"
+            ));
+            Ok(())
+        }
+        _ => Ok(()),
     }
-    if let ([old], [new]) = (current, &mappings[..])
-        && old.zone == new.zone
-        && old.subnet != new.subnet
-    {
-        warnings.push(format!(
+}
+
+/// Returns the warning about the only subnet of a load balancer, which AWS cannot replace by another one of its zone.
+fn warning_of_subnets(current: &[Mapping], wanted: &[Mapping]) -> Option<String> {
+    let ([old], [new]) = (current, wanted) else { return None };
+    (old.zone == new.zone && old.subnet != new.subnet).then(|| {
+        format!(
             "the balancer stays in {}: AWS can't exchange the only subnet of a balancer for {} of the same zone",
             old.subnet, new.subnet
-        ));
-    }
-    let name = balancer_name(settings, around, existing, scheme);
-    let tags = |resource: &str| {
-        let mut tags = settings.tags.clone();
-        tags.extend(names::tags(around.cluster, settings.flavour, around.id, resource));
-        tags
-    };
+        )
+    })
+}
+
+/// Returns the listeners by port, and the target groups for other Services by name.
+fn listeners(
+    settings: &Settings,
+    around: &StackInputs<'_>,
+    (balancer, dualstack): (&str, bool),
+    warnings: &mut Vec<String>,
+) -> (BTreeMap<u16, Listener>, BTreeMap<String, TargetGroup>) {
+    let tags = |resource: &str| tags(settings, around, resource);
     let (mut listeners, mut backends) = (BTreeMap::new(), BTreeMap::new());
     for asked in &settings.listeners {
         let mut made = |group_of: &GroupSettings| {
-            let group = group(settings, group_of, asked.port, (&name, dualstack), &tags, around);
-            if let Some(most) = settings.max_targets.filter(|most| group.targets.len() > *most) {
-                let all = group.targets.len();
-                let of = group_of.backend.as_ref().map(|backend| format!(" of {}", backend.service));
-                let port = group_of.backend.as_ref().map_or(asked.port, |backend| backend.port);
-                let of = of.unwrap_or_default();
-                warnings.push(format!("port {port}{of} has {most} of {all} targets: --max-targets-per-target-group"));
-            }
+            let group = group(settings, group_of, asked.port, (balancer, dualstack), &tags, around);
+            warnings.extend(warning_of_targets(settings, asked.port, group_of, group.targets.len()));
             group
         };
         let own = made(&asked.group);
@@ -123,28 +211,15 @@ pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(
         });
         listeners.insert(asked.port, listener(asked, own, spread, tags(&asked.port.to_string())));
     }
-    let backend = around.backend.filter(|_| wants_backend(settings, existing)).map(str::to_owned);
-    let given = if bare { &[][..] } else { around.given };
-    let balancer = Balancer {
-        name,
-        scheme,
-        address_type: if dualstack { AddressType::Dualstack } else { AddressType::Ipv4 },
-        source_nat: settings.source_nat && dualstack,
-        subnets: mappings,
-        security_groups: given.iter().cloned().chain(backend).collect(),
-        private_link: settings.private_link,
-        attributes: settings.attributes.clone(),
-        capacity: settings.capacity,
-        tags: tags("LoadBalancer"),
-    };
-    let security_group = own.then(|| SecurityGroup {
-        name: own_group_name(around),
-        description: "[k8s] Managed SecurityGroup for LoadBalancer".into(),
-        tags: tags("ManagedLBSecurityGroup"),
-        rules: front_rules(settings, dualstack),
-    });
-    let tagging = Tagging { prunes: settings.flavour == Flavour::Controller, foreign: settings.foreign_tags.clone() };
-    Ok((Desired { balancer, security_group, listeners, backends, tagging }, warnings))
+    (listeners, backends)
+}
+
+/// Returns the warning about a target group that has more targets than it may.
+fn warning_of_targets(settings: &Settings, port: u16, group: &GroupSettings, all: usize) -> Option<String> {
+    let most = settings.max_targets.filter(|most| all > *most)?;
+    let of = group.backend.as_ref().map(|backend| format!(" of {}", backend.service)).unwrap_or_default();
+    let port = group.backend.as_ref().map_or(port, |backend| backend.port);
+    Some(format!("port {port}{of} has {most} of {all} targets: --max-targets-per-target-group"))
 }
 
 /// Returns the name of the Service's existing security group, or upstream's name for a new one.

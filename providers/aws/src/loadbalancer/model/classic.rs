@@ -27,9 +27,10 @@ pub(crate) enum Stage {
 
 /// Returns the stage of a Service.
 ///
-/// `asked` is the time for clients, if the annotation asks for the move; `replaced` and `now` are in seconds since 1970.
-pub(crate) fn stage(asked: Option<Duration>, network: bool, replaced: Option<u64>, now: u64) -> Stage {
-    let Some(time) = asked else { return if network { Stage::Both } else { Stage::Keep } };
+/// `requested` is the time for clients, if the annotation asks for the move; `replaced` and `now` are in seconds since
+/// 1970.
+pub(crate) fn stage(requested: Option<Duration>, network: bool, replaced: Option<u64>, now: u64) -> Stage {
+    let Some(time) = requested else { return if network { Stage::Both } else { Stage::Keep } };
     let Some(replaced) = replaced else { return Stage::Prepare };
     // A clock that was set back must not shorten the time.
     let left = replaced.saturating_add(time.as_secs()).saturating_sub(now);
@@ -76,8 +77,8 @@ pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> 
         Stage::Prepare | Stage::Drain { .. } | Stage::Delete => {}
     }
     if stage != Stage::Delete {
-        warnings.extend(settings.listeners.iter().filter_map(|asked| {
-            let (port, node_port) = (asked.port, asked.group.port);
+        warnings.extend(settings.listeners.iter().filter_map(|requested| {
+            let (port, node_port) = (requested.port, requested.group.port);
             match classic.listeners.get(&port) {
                 None => Some(format!("the Classic Load Balancer {} does not listen on port {port}", classic.name)),
                 Some(at) if *at != node_port && settings.has_node_targets() => Some(format!(
@@ -195,9 +196,9 @@ mod tests {
             ([(port + 1, node_port)], Some("does not listen on port")),
         ] {
             let classic = Classic { listeners: listeners.into(), ..Classic::default() };
-            let told = warnings(&settings, &classic, Stage::Drain { left: HOUR });
-            let named = expected.is_none_or(|words| told.iter().any(|one| one.contains(words)));
-            assert!(named && (expected.is_some() || told.is_empty()), "{listeners:?}: {told:?}");
+            let reported = warnings(&settings, &classic, Stage::Drain { left: HOUR });
+            let named = expected.is_none_or(|words| reported.iter().any(|one| one.contains(words)));
+            assert!(named && (expected.is_some() || reported.is_empty()), "{listeners:?}: {reported:?}");
         }
     }
 
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn stage_follows_from_annotation_and_tag() {
-        for (asked, network, replaced, now, expected) in [
+        for (requested, network, replaced, now, expected) in [
             (None, false, None, 0, Stage::Keep),
             (None, true, None, 0, Stage::Both),
             // The annotation was removed after the move: nothing is deleted.
@@ -219,7 +220,11 @@ mod tests {
             (Some(HOUR), true, Some(9000), 1000, Stage::Drain { left: HOUR }),
             (Some(HOUR), true, Some(u64::MAX), 1000, Stage::Drain { left: HOUR }),
         ] {
-            assert_eq!(stage(asked, network, replaced, now), expected, "{asked:?} {network} {replaced:?} {now}");
+            assert_eq!(
+                stage(requested, network, replaced, now),
+                expected,
+                "{requested:?} {network} {replaced:?} {now}"
+            );
         }
     }
 

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::loadbalancer::model::target_change::{self, Change};
-use crate::loadbalancer::model::traffic_shift::{self, Forwards, Turn};
+use crate::loadbalancer::model::traffic_shift::{self, Forwards, Shift};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{
-    Seen, SeenBalancer, SeenListener, SeenTargetGroup, State, balancer_defaults, group_defaults,
+    ObservedBalancer, ObservedListener, ObservedStack, ObservedTargetGroup, State, balancer_defaults, group_defaults,
 };
 use crate::loadbalancer::plan::{PACE, Plan, Step};
 use crate::loadbalancer::types::{
@@ -20,7 +20,7 @@ use crate::loadbalancer::types::{
 };
 
 /// Returns the plan that brings a Service's load balancer to the desired state.
-pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
+pub(crate) fn ensure(desired: &Desired, seen: &ObservedStack) -> Plan {
     let mut plan = Plan::default();
     let mut groups = desired.balancer.security_groups.clone();
     if let Some(wanted) = &desired.security_group {
@@ -29,19 +29,20 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
     }
     let wanted = Balancer { security_groups: groups, ..desired.balancer.clone() };
     let current = seen.balancer(&wanted.name);
-    // AWS could not set it up and never will. Its name is free for another attempt once it is deleted.
-    if let Some(failed) = current.filter(|current| current.state == State::Failed) {
+    // `Failed` is final in AWS. The name is free for another attempt once the load balancer is deleted.
+    if let Some(failed) = current.filter(|current| current.state == State::Failed && !current.given) {
         plan.steps.push(Step::DeleteBalancer { arn: failed.arn.clone() });
         plan.wait(PACE);
         return plan;
     }
     match current {
+        Some(current) if current.given => {}
         Some(current) => balancer(&wanted, current, &desired.tagging, &mut plan),
         None => {
-            let fresh = unlike(&wanted.attributes, &Attributes::new(), &balancer_defaults());
+            let non_default = differing(&wanted.attributes, &Attributes::new(), &balancer_defaults());
             plan.steps.push(Step::CreateBalancer(wanted.clone()));
-            if !fresh.is_empty() {
-                plan.steps.push(Step::SetBalancerAttributes { balancer: wanted.name.clone(), attributes: fresh });
+            if !non_default.is_empty() {
+                plan.steps.push(Step::SetBalancerAttributes { balancer: wanted.name.clone(), attributes: non_default });
             }
             if let Some(units) = wanted.capacity {
                 plan.steps.push(Step::SetCapacity { balancer: wanted.name.clone(), units });
@@ -52,44 +53,44 @@ pub(crate) fn ensure(desired: &Desired, seen: &Seen) -> Plan {
         plan.wait(PACE);
     }
     let mut claims = Claims::default();
-    let mut leave = Vec::new();
+    let mut deregistrations = Vec::new();
     let listeners = current.map(|current| current.listeners.as_slice()).unwrap_or_default();
     let mut names = BTreeMap::new();
     for (name, wanted) in &desired.backends {
         let group = find_backend(wanted, listeners, seen, &claims);
-        let group = target_group(wanted, group, &desired.tagging, &mut claims, &mut plan, &mut leave);
+        let group = target_group(wanted, group, &desired.tagging, &mut claims, &mut plan, &mut deregistrations);
         names.insert(name.as_str(), group);
     }
     let name = |other: &str| names.get(other).map_or(other, String::as_str).to_owned();
     for wanted in desired.listeners.values() {
         let listener = listeners.iter().find(|one| one.port == wanted.port);
         let group = find_group(&wanted.group, listener, seen, &claims);
-        let group = target_group(&wanted.group, group, &desired.tagging, &mut claims, &mut plan, &mut leave);
+        let group = target_group(&wanted.group, group, &desired.tagging, &mut claims, &mut plan, &mut deregistrations);
         let finals = traffic_shift::finals(wanted, &group, name);
         match listener {
             Some(listener) => change_listener(desired, wanted, listener, finals, seen, &mut claims, &mut plan),
             None => add_listener(&desired.balancer.name, wanted, finals, &mut plan),
         }
     }
-    plan.steps.append(&mut leave);
+    plan.steps.append(&mut deregistrations);
     remove(desired, current, seen, &mut claims, &mut plan);
     plan
 }
 
 /// Returns the id of the Service's own security group, once it exists.
-fn security_group(wanted: &SecurityGroup, seen: &Seen, tagging: &Tagging, plan: &mut Plan) -> Option<String> {
+fn security_group(wanted: &SecurityGroup, seen: &ObservedStack, tagging: &Tagging, plan: &mut Plan) -> Option<String> {
     let Some(current) = seen.security_group(&wanted.name) else {
         plan.steps.push(Step::CreateSecurityGroup(wanted.clone()));
         return None;
     };
     tags(&current.id, &wanted.tags, &current.tags, tagging, plan);
-    let have: BTreeSet<_> = current.rules.iter().map(|rule| rule.rule.key()).collect();
-    let want: BTreeSet<_> = wanted.rules.iter().map(crate::loadbalancer::types::Rule::key).collect();
-    let rules: Vec<_> = wanted.rules.iter().filter(|rule| !have.contains(&rule.key())).cloned().collect();
+    let current_keys: BTreeSet<_> = current.rules.iter().map(|rule| rule.rule.key()).collect();
+    let wanted_keys: BTreeSet<_> = wanted.rules.iter().map(crate::loadbalancer::types::Rule::key).collect();
+    let rules: Vec<_> = wanted.rules.iter().filter(|rule| !current_keys.contains(&rule.key())).cloned().collect();
     if !rules.is_empty() {
         plan.steps.push(Step::Authorize { group: wanted.name.clone(), rules });
     }
-    let extra = current.rules.iter().filter(|rule| !want.contains(&rule.rule.key()));
+    let extra = current.rules.iter().filter(|rule| !wanted_keys.contains(&rule.rule.key()));
     let rules: Vec<_> = extra.map(|rule| rule.id.clone()).collect();
     if !rules.is_empty() {
         plan.steps.push(Step::Revoke { group: wanted.name.clone(), rules });
@@ -97,7 +98,7 @@ fn security_group(wanted: &SecurityGroup, seen: &Seen, tagging: &Tagging, plan: 
     Some(current.id.clone())
 }
 
-fn balancer(wanted: &Balancer, current: &SeenBalancer, tagging: &Tagging, plan: &mut Plan) {
+fn balancer(wanted: &Balancer, current: &ObservedBalancer, tagging: &Tagging, plan: &mut Plan) {
     tags(&current.arn, &wanted.tags, &current.tags, tagging, plan);
     let name = &wanted.name;
     if current.address_type != wanted.address_type {
@@ -107,13 +108,13 @@ fn balancer(wanted: &Balancer, current: &SeenBalancer, tagging: &Tagging, plan: 
     subnets(wanted, current, plan);
     let set = |list: &[String]| list.iter().cloned().collect::<BTreeSet<_>>();
     let link = wanted.private_link.filter(|link| Some(*link) != current.private_link);
-    // AWS cannot add groups to a load balancer that was created without, nor remove the last one.
+    // AWS can neither add security groups to a load balancer that was created without any, nor remove the last one.
     let has = !current.security_groups.is_empty() && !wanted.security_groups.is_empty();
     if has && (set(&current.security_groups) != set(&wanted.security_groups) || link.is_some()) {
         let groups = wanted.security_groups.clone();
         plan.steps.push(Step::SetSecurityGroups { balancer: name.clone(), groups, private_link: link });
     }
-    let changed = unlike(&wanted.attributes, &current.attributes, &balancer_defaults());
+    let changed = differing(&wanted.attributes, &current.attributes, &balancer_defaults());
     if !changed.is_empty() {
         plan.steps.push(Step::SetBalancerAttributes { balancer: name.clone(), attributes: changed });
     }
@@ -122,13 +123,13 @@ fn balancer(wanted: &Balancer, current: &SeenBalancer, tagging: &Tagging, plan: 
     }
 }
 
-fn subnets(wanted: &Balancer, current: &SeenBalancer, plan: &mut Plan) {
+fn subnets(wanted: &Balancer, current: &ObservedBalancer, plan: &mut Plan) {
     let ids = |mappings: &[Mapping]| mappings.iter().map(|one| one.subnet.clone()).collect::<BTreeSet<_>>();
     let mut have = ids(&current.subnets);
     if ids(&wanted.subnets) == have && wanted.source_nat == current.source_nat {
         return;
     }
-    for subnets in ways(&wanted.subnets, &current.subnets) {
+    for subnets in subnet_steps(&wanted.subnets, &current.subnets) {
         let last = subnets.len() == wanted.subnets.len();
         if ids(&subnets) != have || last {
             have = ids(&subnets);
@@ -140,8 +141,8 @@ fn subnets(wanted: &Balancer, current: &SeenBalancer, plan: &mut Plan) {
 
 /// Returns the sets of subnets that lead to the wanted ones step by step. The subnet of a zone cannot be replaced while
 /// the load balancer is in that zone, so it leaves the zone first; and it is always in at least one zone. With a single
-/// zone there is no way.
-fn ways(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
+/// zone the subnet cannot be replaced: there are no steps.
+fn subnet_steps(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
     let old = |zone: &str| current.iter().find(|old| old.zone == zone);
     let exchanged = |one: &&Mapping| old(&one.zone).is_some_and(|old| old.subnet != one.subnet);
     let stay: Vec<Mapping> = wanted.iter().filter(|one| !exchanged(one)).cloned().collect();
@@ -151,7 +152,7 @@ fn ways(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
     if !stay.is_empty() {
         return vec![stay, wanted.to_vec()];
     }
-    // All subnets change: one zone stays until the others are done.
+    // All subnets change: one zone keeps its subnet until the others are replaced.
     match (wanted.split_first(), wanted.first().and_then(|first| old(&first.zone))) {
         (Some((_, rest)), Some(first)) if !rest.is_empty() => {
             let kept = vec![first.clone()];
@@ -165,25 +166,25 @@ fn ways(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
 /// Target groups that must not be deleted, by ARN.
 #[derive(Default)]
 struct Claims {
-    /// They are desired.
+    /// Desired ones.
     wanted: BTreeSet<String>,
-    /// They still get traffic after the plan.
+    /// Those that still get traffic after the plan.
     used: BTreeSet<String>,
 }
 
 /// Adds the steps for a target group, `current` if it exists, to the plan; returns its name. Deregistrations are added
-/// to `leave`, which comes after everything else.
+/// to `deregistrations`, which come after everything else.
 fn target_group(
     wanted: &TargetGroup,
-    current: Option<&SeenTargetGroup>,
+    current: Option<&ObservedTargetGroup>,
     tagging: &Tagging,
     claims: &mut Claims,
     plan: &mut Plan,
-    leave: &mut Vec<Step>,
+    deregistrations: &mut Vec<Step>,
 ) -> String {
     let Some(group) = current else {
         plan.steps.push(Step::CreateTargetGroup(Box::new(wanted.clone())));
-        let attributes = unlike(&wanted.attributes, &Attributes::new(), &group_defaults());
+        let attributes = differing(&wanted.attributes, &Attributes::new(), &group_defaults());
         let group = &wanted.name;
         if !attributes.is_empty() {
             plan.steps.push(Step::SetGroupAttributes { group: group.clone(), attributes });
@@ -197,13 +198,13 @@ fn target_group(
     if !wanted.health.is_met_by(&group.health) {
         plan.steps.push(Step::SetHealthCheck { group: group.name.clone(), health: wanted.health.clone() });
     }
-    let attributes = unlike(&wanted.attributes, &group.attributes, &group_defaults());
+    let attributes = differing(&wanted.attributes, &group.attributes, &group_defaults());
     if !attributes.is_empty() {
         plan.steps.push(Step::SetGroupAttributes { group: group.name.clone(), attributes });
     }
-    let (add, mut gone) = targets(wanted, &group.name, &group.targets, group.recorded.as_ref());
+    let (add, mut removed) = targets(wanted, &group.name, &group.targets, group.recorded.as_ref());
     plan.steps.extend(add);
-    leave.append(&mut gone);
+    deregistrations.append(&mut removed);
     group.name.clone()
 }
 
@@ -218,7 +219,7 @@ pub(crate) fn targets(
     let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
     let shared = wanted.shared.then_some(recorded);
     let Change { before, add, gone, after } =
-        target_change::bring(&wanted.targets, &live, shared, wanted.most, wanted.incomplete);
+        target_change::plan_changes(&wanted.targets, &live, shared, wanted.most, wanted.incomplete);
     let group = || group.to_owned();
     let record = |targets| Step::Record { group: group(), targets };
     let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });
@@ -230,7 +231,7 @@ pub(crate) fn targets(
 }
 
 /// Returns whether a group can be used as the wanted one.
-fn fits(wanted: &TargetGroup, group: &SeenTargetGroup) -> bool {
+fn fits(wanted: &TargetGroup, group: &ObservedTargetGroup) -> bool {
     let port = wanted.target_type != TargetType::Instance || wanted.shared || group.port == wanted.port;
     let kind = group.target_type == wanted.target_type && group.protocol == wanted.protocol;
     kind && port && group.ipv6 == wanted.ipv6
@@ -239,14 +240,14 @@ fn fits(wanted: &TargetGroup, group: &SeenTargetGroup) -> bool {
 /// Returns the group with the wanted name; else the one that the listener uses, if it can be used as the wanted one.
 fn find_group<'a>(
     wanted: &TargetGroup,
-    current: Option<&SeenListener>,
-    seen: &'a Seen,
+    current: Option<&ObservedListener>,
+    seen: &'a ObservedStack,
     claims: &Claims,
-) -> Option<&'a SeenTargetGroup> {
-    let fits = |group: &&SeenTargetGroup| fits(wanted, group);
+) -> Option<&'a ObservedTargetGroup> {
+    let fits = |group: &&ObservedTargetGroup| fits(wanted, group);
     let forwards = current.map(|listener| listener.forwards.as_slice()).unwrap_or_default();
     let in_use = forwards.iter().filter(|(_, weight)| *weight > 0 || forwards.len() == 1);
-    let own = |group: &&SeenTargetGroup| part_of_another(group, wanted).is_none();
+    let own = |group: &&ObservedTargetGroup| other_service(group, wanted).is_none();
     let used = in_use.filter_map(|(arn, _)| seen.target_group_by_arn(arn)).filter(own).find(fits);
     seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
@@ -255,19 +256,19 @@ fn find_group<'a>(
 /// stack.
 fn find_backend<'a>(
     wanted: &TargetGroup,
-    listeners: &[SeenListener],
-    seen: &'a Seen,
+    listeners: &[ObservedListener],
+    seen: &'a ObservedStack,
     claims: &Claims,
-) -> Option<&'a SeenTargetGroup> {
-    let part = |group: &&SeenTargetGroup| group.tags.get(names::RESOURCE) == wanted.tags.get(names::RESOURCE);
-    let fits = |group: &&SeenTargetGroup| fits(wanted, group);
+) -> Option<&'a ObservedTargetGroup> {
+    let part = |group: &&ObservedTargetGroup| group.tags.get(names::RESOURCE) == wanted.tags.get(names::RESOURCE);
+    let fits = |group: &&ObservedTargetGroup| fits(wanted, group);
     let forwards = listeners.iter().flat_map(|listener| &listener.forwards);
     let used = forwards.filter_map(|(arn, _)| seen.target_group_by_arn(arn)).filter(part).find(fits);
     seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
 /// Returns the other Service that a group was made for, if it differs from that of `wanted`.
-fn part_of_another<'a>(group: &'a SeenTargetGroup, wanted: &TargetGroup) -> Option<&'a str> {
+fn other_service<'a>(group: &'a ObservedTargetGroup, wanted: &TargetGroup) -> Option<&'a str> {
     let (service, _) = group.tags.get(names::RESOURCE)?.rsplit_once(':')?;
     (wanted.tags.get(names::SERVICE).map(String::as_str) != Some(service)).then_some(service)
 }
@@ -284,15 +285,15 @@ fn add_listener(balancer: &str, wanted: &Listener, forwards: Forwards, plan: &mu
 fn change_listener(
     desired: &Desired,
     wanted: &Listener,
-    current: &SeenListener,
+    current: &ObservedListener,
     last: Forwards,
-    seen: &Seen,
+    seen: &ObservedStack,
     claims: &mut Claims,
     plan: &mut Plan,
 ) {
     tags(&current.arn, &wanted.tags, &current.tags, &desired.tagging, plan);
-    let Turn { forwards, done, leaving, waits } = traffic_shift::turn(desired, wanted, current, &last, seen);
-    if waits {
+    let Shift { forwards, done, leaving, continues } = traffic_shift::next_shift(desired, wanted, current, &last, seen);
+    if continues {
         plan.wait(PACE);
         plan.exchanging.insert(wanted.port);
         claims.used.extend(leaving);
@@ -315,7 +316,7 @@ fn change_listener(
     if wanted.protocol == Protocol::Tls {
         certificates(&desired.balancer.name, wanted, current, plan);
     }
-    let attributes = missing(&wanted.attributes, &current.attributes);
+    let attributes = changed_values(&wanted.attributes, &current.attributes);
     if !attributes.is_empty() {
         plan.steps.push(Step::SetListenerAttributes { arn: current.arn.clone(), attributes });
     }
@@ -327,7 +328,7 @@ fn alpn(policy: Option<&str>) -> Option<&str> {
 }
 
 /// Adds the steps for the certificates besides the default one.
-fn certificates(balancer: &str, wanted: &Listener, current: &SeenListener, plan: &mut Plan) {
+fn certificates(balancer: &str, wanted: &Listener, current: &ObservedListener, plan: &mut Plan) {
     let rest = |list: &[String]| list.iter().skip(1).cloned().collect::<BTreeSet<_>>();
     let (want, have) = (rest(&wanted.certificates), rest(&current.certificates));
     let add: Vec<String> = want.difference(&have).cloned().collect();
@@ -337,14 +338,21 @@ fn certificates(balancer: &str, wanted: &Listener, current: &SeenListener, plan:
     }
     // The new default may be one of the additional ones; AWS removes it from those itself.
     let default = wanted.certificates.first();
-    let gone: Vec<String> = have.difference(&want).filter(|one| Some(*one) != default).cloned().collect();
-    if !gone.is_empty() {
-        plan.steps.push(Step::RemoveCertificates { arn: current.arn.clone(), certificates: gone });
+    let removed: Vec<String> = have.difference(&want).filter(|one| Some(*one) != default).cloned().collect();
+    if !removed.is_empty() {
+        plan.steps.push(Step::RemoveCertificates { arn: current.arn.clone(), certificates: removed });
     }
 }
 
-/// Deletes listeners that are not desired, then the target groups, balancers and security groups that are left.
-fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims: &mut Claims, plan: &mut Plan) {
+/// Deletes listeners that are not desired, then the target groups, load balancers and security groups that are no
+/// longer needed.
+fn remove(
+    desired: &Desired,
+    current: Option<&ObservedBalancer>,
+    seen: &ObservedStack,
+    claims: &mut Claims,
+    plan: &mut Plan,
+) {
     let mut ports = BTreeSet::new();
     for listener in current.into_iter().flat_map(|current| &current.listeners) {
         // Another client has created the second of two listeners with the same port.
@@ -352,14 +360,23 @@ fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims
             plan.steps.push(Step::DeleteListener { arn: listener.arn.clone() });
         }
     }
-    let others: Vec<&SeenBalancer> = seen.balancers.iter().filter(|one| one.name != desired.balancer.name).collect();
+    let others = seen.balancers.iter().filter(|one| one.name != desired.balancer.name && !one.given);
+    let others: Vec<&SeenBalancer> = others.collect();
+    let leaves = !others.is_empty() || !seen.strays.is_empty();
+    // A load balancer of the user is active before the Service's targets are healthy there.
+    if leaves && current.is_some_and(|current| current.given) && !serves(desired, seen) {
+        plan.wait(PACE);
+    }
     // Clients that still use the old name are served until the new one works.
     let settled = current.is_some_and(|current| current.state != State::Provisioning) && plan.again.is_none();
     if settled {
+        plan.steps.extend(seen.strays.iter().map(|arn| Step::DeleteListener { arn: arn.clone() }));
         plan.steps.extend(others.iter().map(|other| Step::DeleteBalancer { arn: other.arn.clone() }));
     } else {
         let forwards = others.iter().flat_map(|other| &other.listeners).flat_map(|listener| &listener.forwards);
         claims.used.extend(forwards.map(|(arn, _)| arn.clone()));
+        let strays = seen.target_groups.iter().filter(|_| !seen.strays.is_empty());
+        claims.used.extend(strays.map(|group| group.arn.clone()));
     }
     let names: BTreeSet<&str> = desired.groups().map(|group| group.name.as_str()).collect();
     for group in &seen.target_groups {
@@ -376,12 +393,19 @@ fn remove(desired: &Desired, current: Option<&SeenBalancer>, seen: &Seen, claims
     }
 }
 
+/// Returns whether each listener's own target group has a healthy target, or should have none.
+fn serves(desired: &Desired, seen: &Seen) -> bool {
+    let healthy = |group: &SeenTargetGroup| group.targets.values().any(|health| *health == TargetHealth::Healthy);
+    let groups = desired.listeners.values().map(|listener| &listener.group);
+    groups.filter(|group| !group.targets.is_empty()).all(|group| seen.target_group(&group.name).is_some_and(healthy))
+}
+
 /// Returns the plan that deletes all of a Service's resources. Some may be in use for a while by others that are
 /// deleted too.
 ///
 /// Resources whose adoption ended before they were tagged are tagged with the Service's uid first: once the load
 /// balancer is deleted, nothing else would distinguish them from a stack that the Load Balancer Controller manages.
-pub(crate) fn delete(seen: &Seen, uid: &str) -> Plan {
+pub(crate) fn delete(seen: &ObservedStack, uid: &str) -> Plan {
     let unclaimed = |tags: &Tags| tags.contains_key(names::STACK) && !tags.contains_key(names::UID);
     let parts = seen.target_groups.iter().map(|one| (&one.arn, &one.tags));
     let parts = parts.chain(seen.security_groups.iter().map(|one| (&one.id, &one.tags)));
@@ -389,27 +413,29 @@ pub(crate) fn delete(seen: &Seen, uid: &str) -> Plan {
         arn: arn.clone(),
         tags: Tags::from([(names::UID.to_owned(), uid.to_owned())]),
     });
-    let balancers = seen.balancers.iter().map(|one| Step::DeleteBalancer { arn: one.arn.clone() });
+    let strays = seen.strays.iter().map(|arn| Step::DeleteListener { arn: arn.clone() });
+    let balancers = seen.balancers.iter().filter(|one| !one.given);
+    let balancers = strays.chain(balancers.map(|one| Step::DeleteBalancer { arn: one.arn.clone() }));
     let groups = seen.target_groups.iter().map(|one| Step::DeleteTargetGroup { arn: one.arn.clone() });
     let security = seen.security_groups.iter().map(|one| Step::DeleteSecurityGroup { id: one.id.clone() });
     Plan { steps: claims.chain(balancers).chain(groups).chain(security).collect(), ..Plan::default() }
 }
 
 /// Returns the attributes of `wanted` that differ from `current`, where AWS omits attributes with values of `defaults`.
-fn unlike(wanted: &Attributes, current: &Attributes, defaults: &Attributes) -> Attributes {
-    let mut unlike = missing(wanted, current);
-    unlike.retain(|key, value| current.contains_key(key) || defaults.get(key) != Some(value));
-    unlike
+fn differing(wanted: &Attributes, current: &Attributes, defaults: &Attributes) -> Attributes {
+    let mut differing = changed_values(wanted, current);
+    differing.retain(|key, value| current.contains_key(key) || defaults.get(key) != Some(value));
+    differing
 }
 
 /// Returns the attributes of `wanted` that differ from `current`.
-fn missing(wanted: &Attributes, current: &Attributes) -> Attributes {
+fn changed_values(wanted: &Attributes, current: &Attributes) -> Attributes {
     let differs = |(key, value): &(&String, &String)| current.get(*key) != Some(*value);
     wanted.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn tags(arn: &str, wanted: &Tags, current: &Tags, tagging: &Tagging, plan: &mut Plan) {
-    let mut add = missing(wanted, current);
+    let mut add = changed_values(wanted, current);
     add.retain(|key, _| !tagging.foreign.contains(key));
     if !add.is_empty() {
         plan.steps.push(Step::AddTags { arn: arn.to_owned(), tags: add });

@@ -1,18 +1,13 @@
-//! Rules in the nodes' security groups: a few for all load balancers that carry the shared group, however many Services
-//! exist; and for load balancers without any group, rules for their clients.
+//! Rules in the nodes' security groups for all load balancers that carry the shared group: a few, however many Services
+//! exist.
 
 use std::collections::BTreeSet;
 
-use providers::{LoadBalancerId, Targets};
+use providers::Targets;
 
-use crate::loadbalancer::model::build::{self, clients};
-use crate::loadbalancer::names::{self, Flavour};
-use crate::loadbalancer::observed::stack::SeenBalancer;
-use crate::loadbalancer::observed::vpc::Network;
+use crate::loadbalancer::model::build;
 use crate::loadbalancer::spec::settings::{GroupSettings, Settings};
-use crate::loadbalancer::types::{
-    Desired, Ports, Protocol, Rule, Scheme, SeenRule, Source, TRAFFIC_PORT, Target, TargetGroup, TargetType, anyone,
-};
+use crate::loadbalancer::types::{Desired, Ports, Protocol, Rule, SeenRule, Source, Target, TargetGroup, TargetType};
 
 /// The range of node ports, unless the API server has another one. The rule opens all of them to load balancers, so
 /// that it never has to change.
@@ -25,11 +20,6 @@ const MOST_RULES: usize = 4;
 /// description that it does not need itself, each time it reconciles a TargetGroupBinding. Rules are recognized by
 /// their source, so those of earlier versions stay.
 const SHARED: &str = "kubernetes.io/rule/nlb/backend";
-/// Descriptions of cloud-provider-aws's rules; the first two are followed by the load balancer's name.
-const CLIENT: &str = "kubernetes.io/rule/nlb/client";
-const HEALTH: &str = "kubernetes.io/rule/nlb/health";
-const MTU: &str = "kubernetes.io/rule/nlb/mtu";
-
 /// The ports of nodes or pods that a stack sends traffic and probes to.
 pub(crate) fn ports(desired: &Desired) -> Ports {
     let of_group = |group: &TargetGroup| {
@@ -41,11 +31,11 @@ pub(crate) fn ports(desired: &Desired) -> Ports {
 /// Returns the ports that a Service needs for these targets, without reading its load balancer.
 pub(crate) fn requested_ports(settings: &Settings, targets: &Targets) -> Ports {
     let groups = settings.listeners.iter().map(|listener| &listener.group).chain(settings.backends());
-    let of_group = |asked: &GroupSettings| {
+    let of_group = |requested: &GroupSettings| {
         // The family of a target group depends on its load balancer; pods have the same ports in both.
-        let mut all = build::targets(settings, asked, false, targets);
-        all.extend(build::targets(settings, asked, true, targets));
-        ports_of(settings.target_type, (asked.protocol, asked.port), &asked.health.port, &all)
+        let mut all = build::targets(settings, requested, false, targets);
+        all.extend(build::targets(settings, requested, true, targets));
+        ports_of(settings.target_type, (requested.protocol, requested.port), &requested.health.port, &all)
     };
     groups.flat_map(of_group).collect()
 }
@@ -79,7 +69,7 @@ pub(crate) enum Change {
 }
 
 /// Returns the changes that open a node's group to the shared group for `ports`; mostly none.
-pub(crate) fn open(rules: &[SeenRule], backend: &str, ports: &Ports) -> Vec<Change> {
+pub(crate) fn open(rules: &[ObservedRule], backend: &str, ports: &Ports) -> Vec<Change> {
     let source = Source::Group(backend.to_owned());
     let mut changes: Vec<Change> = Vec::new();
     for transport in ["tcp", "udp"] {
@@ -127,95 +117,6 @@ pub(crate) fn open(rules: &[SeenRule], backend: &str, ports: &Ports) -> Vec<Chan
     changes
 }
 
-/// Returns the names that rules of a Service's load balancer may have in their descriptions.
-pub(crate) fn rule_names(id: &LoadBalancerId) -> [String; 3] {
-    [
-        names::balancer(Flavour::CloudProvider, id, Scheme::Internal),
-        names::balancer(Flavour::Controller, id, Scheme::Internal),
-        names::balancer(Flavour::Controller, id, Scheme::InternetFacing),
-    ]
-}
-
-/// Returns the rules that a load balancer without security groups needs in each node's group (cloud-provider-aws:
-/// `updateInstanceSecurityGroupsForNLB`). They carry a name by which they are found when the load balancer is deleted.
-pub(crate) fn bare_rules(
-    id: &LoadBalancerId,
-    settings: &Settings,
-    desired: &Desired,
-    balancer: &SeenBalancer,
-    network: &Network,
-) -> BTreeSet<Rule> {
-    let known = rule_names(id);
-    let name = known.iter().find(|name| **name == balancer.name).unwrap_or(&known[0]);
-    let dualstack = desired.groups().any(|group| group.ipv6);
-    let everybody = clients(settings, dualstack);
-    let subnets = network.ranges_of(&balancer.subnets, dualstack);
-    let rule = |protocol: &str, from: u16, to: u16, range, description: &str| Rule {
-        protocol: protocol.to_owned(),
-        from: from.into(),
-        to: to.into(),
-        source: Source::Range(range),
-        description: description.to_owned(),
-    };
-    let mut rules = BTreeSet::new();
-    let (client, health) = (format!("{CLIENT}={name}"), format!("{HEALTH}={name}"));
-    for group in desired.groups() {
-        let ranges = if group.preserves_client { &everybody } else { &subnets };
-        let traffic: BTreeSet<u16> = match group.target_type {
-            TargetType::Instance => [group.port].into(),
-            TargetType::Ip => group.targets.iter().map(|target| target.port).collect(),
-        };
-        for port in &traffic {
-            for transport in group.protocol.transports() {
-                rules.extend(ranges.iter().map(|range| rule(transport, *port, *port, *range, &client)));
-            }
-        }
-        let probed =
-            if group.health.port == TRAFFIC_PORT { traffic } else { group.health.port.parse().into_iter().collect() };
-        let open = |port: u16| {
-            let all = |range: &providers::IpNet| *range == anyone(false) || *range == anyone(true);
-            let tcp = group.protocol.transports().contains(&"tcp");
-            tcp && port == group.port && ranges.iter().any(all)
-        };
-        for port in probed.into_iter().filter(|port| !open(*port)) {
-            rules.extend(subnets.iter().map(|range| rule("tcp", port, port, *range, &health)));
-        }
-        if group.preserves_client {
-            let v4 = everybody.iter().filter(|range| range.addr().is_ipv4());
-            rules.extend(v4.map(|range| rule("icmp", 3, 4, *range, MTU)));
-        }
-    }
-    rules
-}
-
-/// Returns the name of the load balancer without security groups that a rule was made for.
-pub(crate) fn balancer_of(rule: &Rule) -> Option<&str> {
-    let (kind, name) = rule.description.split_once('=')?;
-    [CLIENT, HEALTH].contains(&kind).then_some(name)
-}
-
-/// Returns the changes to one Service's rules in a node's group: rules to add, and ids to revoke. An equal rule with
-/// another description is kept.
-pub(crate) fn bare_changes(seen: &[SeenRule], names: &[String], wanted: &BTreeSet<Rule>) -> (Vec<Rule>, Vec<String>) {
-    let have: BTreeSet<_> = seen.iter().map(|rule| rule.rule.key()).collect();
-    let want: BTreeSet<_> = wanted.iter().map(Rule::key).collect();
-    let mut keys = BTreeSet::new();
-    let add: Vec<Rule> =
-        wanted.iter().filter(|rule| !have.contains(&rule.key()) && keys.insert(rule.key())).cloned().collect();
-    let own = |rule: &&SeenRule| balancer_of(&rule.rule).is_some_and(|name| names.iter().any(|own| own == name));
-    let gone: Vec<&SeenRule> = seen.iter().filter(own).filter(|rule| !want.contains(&rule.rule.key())).collect();
-    let stays = |source: &Source| {
-        let client = |rule: &&SeenRule| rule.rule.description.starts_with(CLIENT) && !gone.contains(rule);
-        seen.iter().filter(client).any(|rule| rule.rule.source == *source)
-            || wanted.iter().any(|rule| rule.source == *source)
-    };
-    // The rule for path MTU discovery is shared by all load balancers with the same clients.
-    let orphans =
-        seen.iter().filter(|rule| !gone.is_empty() && rule.rule.description == MTU && !stays(&rule.rule.source));
-    let revoke = gone.iter().copied().chain(orphans).map(|rule| rule.id.clone()).collect();
-    (add, revoke)
-}
-
 #[cfg(test)]
 mod tests {
     use providers::{LoadBalancerSpec, Protocol as Transport};
@@ -223,16 +124,16 @@ mod tests {
     use super::*;
     use crate::loadbalancer::samples;
 
-    fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> SeenRule {
+    fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> ObservedRule {
         let source = match source.parse() {
             Ok(range) => Source::Range(range),
             Err(_) => Source::Group(source.into()),
         };
         let rule = Rule { protocol: protocol.into(), from, to, source, description: description.into() };
-        SeenRule { id: id.into(), rule }
+        ObservedRule { id: id.into(), rule }
     }
 
-    fn changed(rules: &[SeenRule], ports: &[(&'static str, u16)]) -> Vec<(Option<String>, String, i32, i32)> {
+    fn changed(rules: &[ObservedRule], ports: &[(&'static str, u16)]) -> Vec<(Option<String>, String, i32, i32)> {
         let changes = open(rules, "sg-b", &ports.iter().copied().collect());
         changes
             .into_iter()
@@ -307,21 +208,5 @@ mod tests {
         // A rule of an earlier version counts as open.
         let have = [seen("r", "tcp", 30_000, 32_767, "sg-b", "elbv2.k8s.aws/targetGroupBinding=shared")];
         assert_eq!(changed(&have, &[("tcp", 31_000)]), []);
-    }
-
-    #[test]
-    fn only_own_rules_are_revoked() {
-        let names = ["a1".to_owned()];
-        let rules = [
-            seen("r1", "tcp", 30_080, 30_080, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a1"),
-            seen("r2", "tcp", 30_081, 30_081, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a2"),
-            seen("r3", "tcp", 22, 22, "0.0.0.0/0", "by hand"),
-            seen("r4", "icmp", 3, 4, "0.0.0.0/0", MTU),
-            seen("r5", "icmp", 3, 4, "10.0.0.0/8", MTU),
-        ];
-        assert_eq!(bare_changes(&rules, &names, &BTreeSet::new()), (vec![], vec!["r1".into(), "r5".into()]));
-        let wanted: BTreeSet<_> = [rules[0].rule.clone(), rules[2].rule.clone()].into();
-        assert_eq!(bare_changes(&rules, &names, &wanted), (vec![], vec![]));
-        assert_eq!(bare_changes(&[], &names, &wanted).0.len(), 2);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Change {
 /// Returns the changes from a target group's targets to the wanted ones, with `most` as the maximum. With `shared`
 /// other clusters register in it too, and it contains this cluster's record. With `incomplete` other targets may be
 /// wanted, so nothing is deregistered.
-pub(crate) fn bring(
+pub(crate) fn plan_changes(
     wanted: &BTreeSet<Target>,
     live: &BTreeSet<Target>,
     shared: Option<Option<&BTreeSet<Target>>>,
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn nothing_is_deregistered_while_targets_may_be_missing() {
         for shared in [None, Some(set("ab"))] {
-            let found = bring(&set("c"), &set("abx"), shared.as_ref().map(Some), None, true);
+            let found = plan_changes(&set("c"), &set("abx"), shared.as_ref().map(Some), None, true);
             assert_eq!((found.add, found.gone), (set("c"), set("")), "{shared:?}");
             if shared.is_some() {
                 assert_eq!((found.before, found.after), (Some(set("abc")), None), "what was put in stays on record");
@@ -111,7 +111,7 @@ mod tests {
             ("bc", "axy", Some("a"), Some(3), "b", "a"),
         ] {
             let own = own.map(set);
-            let found = bring(&set(wanted), &set(live), own.as_ref().map(Some), most, false);
+            let found = plan_changes(&set(wanted), &set(live), own.as_ref().map(Some), most, false);
             assert_eq!((found.add, found.gone), (set(add), set(gone)), "{wanted} of {live}, at most {most:?}");
         }
     }

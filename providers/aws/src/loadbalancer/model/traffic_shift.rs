@@ -3,35 +3,36 @@
 
 use std::collections::BTreeSet;
 
-use crate::loadbalancer::observed::stack::{Seen, SeenListener, SeenTargetGroup};
+use crate::loadbalancer::observed::stack::{ObservedListener, ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::spec::actions::MOST;
 use crate::loadbalancer::types::{Desired, Listener, TargetHealth};
 
-/// The weight of a target group that gets all of a listener's traffic.
-const ALL: i32 = 1;
-/// The weight of a target group that will be replaced, next to one that gets no traffic yet but is probed.
-const STILL: i32 = 100;
+/// The weight of the only target group of a listener. Any weight would do: it gets all of the traffic.
+const SINGLE_WEIGHT: i32 = 1;
+/// The weight of a target group that will be replaced, next to its replacement with weight 0: AWS probes the targets of
+/// a group only once a listener uses it.
+const OLD_GROUP_WEIGHT: i32 = 100;
 
 /// Target groups by name or ARN, with their weights.
 pub(super) type Forwards = Vec<(String, i32)>;
 
-/// The next change of a listener.
+/// The next change of a listener's destinations.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct Shift {
     pub forwards: Forwards,
     /// The listener has these destinations already.
     pub done: bool,
     /// ARNs of target groups that it stops using once others are healthy.
     pub leaving: Vec<String>,
-    /// More changes follow.
-    pub waits: bool,
+    /// Another change follows, once targets are healthy.
+    pub continues: bool,
 }
 
 /// Returns the final destinations of a listener's traffic; `group` is its own target group, and `name` returns the
 /// names of those for other Services.
 pub(super) fn finals(wanted: &Listener, group: &str, name: impl Fn(&str) -> String) -> Forwards {
     match &wanted.spread {
-        None => vec![(group.to_owned(), ALL)],
+        None => vec![(group.to_owned(), SINGLE_WEIGHT)],
         Some(spread) => {
             let others = spread.others.iter().map(|(other, weight)| (name(other), *weight));
             std::iter::once((group.to_owned(), spread.own)).chain(others).collect()
@@ -39,78 +40,83 @@ pub(super) fn finals(wanted: &Listener, group: &str, name: impl Fn(&str) -> Stri
     }
 }
 
-/// Returns the next change of a listener on its way to `finals`, of which the first is its own target group.
+/// Returns the next change of a listener towards `finals`, of which the first is its own target group.
 ///
 /// The current groups keep the traffic if its own group is replaced by one without a healthy target yet, or if all
 /// traffic moves to groups of which none was found healthy.
-pub(super) fn turn(
+pub(super) fn next_shift(
     desired: &Desired,
     wanted: &Listener,
-    current: &SeenListener,
+    current: &ObservedListener,
     finals: &Forwards,
-    seen: &Seen,
-) -> Turn {
+    seen: &ObservedStack,
+) -> Shift {
     let arns = seen.arns(finals);
-    let is_wanted = |group: &SeenTargetGroup| finals.iter().any(|(name, _)| *name == group.name);
+    let is_wanted = |group: &ObservedTargetGroup| finals.iter().any(|(name, _)| *name == group.name);
     let own = |(arn, weight): &(String, i32)| Some((seen.target_group_by_arn(arn)?, *weight));
     let old: Vec<_> = current.forwards.iter().filter_map(own).filter(|(group, _)| !is_wanted(group)).collect();
-    let direct = Turn {
+    let direct = Shift {
         done: old.is_empty() && arns.len() == finals.len() && same_forwards(&arns, &current.forwards),
         forwards: finals.clone(),
         leaving: Vec::new(),
-        waits: false,
+        continues: false,
     };
     let Some((group, weight)) = finals.first().filter(|_| !direct.done && current.protocol == wanted.protocol) else {
         return direct;
     };
     let only = current.forwards.len() == 1;
-    let is_sent = |(_, weight): &&(String, i32)| only || *weight > 0;
+    let gets_traffic = |(_, weight): &&(String, i32)| only || *weight > 0;
     let new = seen.target_group(group);
-    let listed = new.and_then(|new| current.forwards.iter().find(|(arn, _)| *arn == new.arn));
+    let in_use = new.and_then(|new| current.forwards.iter().find(|(arn, _)| *arn == new.arn));
     // Groups without targets can be dropped immediately, and a group that should have no targets can be used
     // immediately.
-    let served = old.iter().any(|(group, weight)| (only || *weight > 0) && is_healthy(group));
-    let on_trial = listed.filter(is_sent).is_none() && (listed.is_none() || !new.is_some_and(is_healthy));
-    let exchanged = served && on_trial && (finals.len() == 1 || *weight > 0) && !wanted.group.targets.is_empty();
-    let (now, then) = (sent(&current.forwards, current.forwards.len()), sent(&arns, finals.len()));
+    let old_is_healthy = old.iter().any(|(group, weight)| (only || *weight > 0) && is_healthy(group));
+    let is_unproven = in_use.filter(gets_traffic).is_none() && (in_use.is_none() || !new.is_some_and(is_healthy));
+    let replaces_own =
+        old_is_healthy && is_unproven && (finals.len() == 1 || *weight > 0) && !wanted.group.targets.is_empty();
+    let (current_arns, final_arns) =
+        (receiving(&current.forwards, current.forwards.len()), receiving(&arns, finals.len()));
     // The health of other owners' groups is not known here.
     let serves = |arns: &[&str]| arns.iter().any(|arn| seen.target_group_by_arn(arn).is_none_or(is_healthy));
-    let goes_on = now.iter().any(|arn| then.contains(arn));
-    let lost = !goes_on && serves(&now) && !serves(&then) && has_targets(desired, wanted, finals);
+    let keeps_a_group = current_arns.iter().any(|arn| final_arns.contains(arn));
+    let would_lose_traffic =
+        !keeps_a_group && serves(&current_arns) && !serves(&final_arns) && has_targets(desired, wanted, finals);
     let name = |arn: &String| seen.target_group_by_arn(arn).map_or(arn.clone(), |group| group.name.clone());
-    let still =
-        |weight: i32| if only { wanted.spread.as_ref().map_or(STILL, |spread| spread.own.max(1)) } else { weight };
-    let way: Forwards = if lost {
-        let stay = current.forwards.iter().map(|(arn, weight)| (name(arn), if only { STILL } else { *weight }));
-        let stay: Forwards = stay.collect();
-        let come = finals.iter().filter(|(name, _)| !stay.iter().any(|(stays, _)| stays == name));
-        let come: Forwards = come.map(|(name, _)| (name.clone(), 0)).collect();
-        stay.into_iter().chain(come).collect()
-    } else if exchanged {
-        let stay = old.iter().map(|(group, weight)| (group.name.clone(), still(*weight)));
-        stay.chain([(group.clone(), 0)]).chain(finals[1..].iter().cloned()).collect()
+    let old_weight = |weight: i32| {
+        if only { wanted.spread.as_ref().map_or(OLD_GROUP_WEIGHT, |spread| spread.own.max(1)) } else { weight }
+    };
+    let intermediate: Forwards = if would_lose_traffic {
+        let kept =
+            current.forwards.iter().map(|(arn, weight)| (name(arn), if only { OLD_GROUP_WEIGHT } else { *weight }));
+        let kept: Forwards = kept.collect();
+        let added = finals.iter().filter(|(name, _)| !kept.iter().any(|(kept_name, _)| kept_name == name));
+        let added: Forwards = added.map(|(name, _)| (name.clone(), 0)).collect();
+        kept.into_iter().chain(added).collect()
+    } else if replaces_own {
+        let kept = old.iter().map(|(group, weight)| (group.name.clone(), old_weight(*weight)));
+        kept.chain([(group.clone(), 0)]).chain(finals[1..].iter().cloned()).collect()
     } else {
         return direct;
     };
-    if way.len() > MOST {
+    if intermediate.len() > MOST {
         return direct;
     }
-    let arns = seen.arns(&way);
-    Turn {
-        done: arns.len() == way.len() && same_forwards(&arns, &current.forwards),
-        forwards: way,
+    let arns = seen.arns(&intermediate);
+    Shift {
+        done: arns.len() == intermediate.len() && same_forwards(&arns, &current.forwards),
+        forwards: intermediate,
         leaving: old.iter().map(|(group, _)| group.arn.clone()).collect(),
-        waits: true,
+        continues: true,
     }
 }
 
-fn is_healthy(group: &SeenTargetGroup) -> bool {
+fn is_healthy(group: &ObservedTargetGroup) -> bool {
     group.targets.values().any(|health| *health == TargetHealth::Healthy)
 }
 
 /// Returns the target groups that get traffic; the weight of a single one has no effect.
-fn sent(forwards: &[(String, i32)], of: usize) -> Vec<&str> {
-    forwards.iter().filter(|(_, weight)| of == 1 || *weight > 0).map(|(arn, _)| arn.as_str()).collect()
+fn receiving(forwards: &[(String, i32)], count: usize) -> Vec<&str> {
+    forwards.iter().filter(|(_, weight)| count == 1 || *weight > 0).map(|(arn, _)| arn.as_str()).collect()
 }
 
 /// Returns whether any of the destinations has targets that can become healthy.

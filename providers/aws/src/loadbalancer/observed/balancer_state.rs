@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use providers::{LoadBalancerId, LoadBalancerSpec};
+use providers::{LoadBalancerId, LoadBalancerSpec, Progress};
 use tokio::time::Instant;
 
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::classic::Classic;
-use crate::loadbalancer::observed::stack::{Seen, SeenTargetGroup};
+use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::plan::PACE;
 use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth, TargetType};
 
@@ -24,7 +24,7 @@ pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
 pub(crate) const MISSING: u32 = 4;
 
 /// Number of reads that take more than a minute together.
-const MANY_LOOKS: u32 = 12;
+const OVERDUE_READS: u32 = 12;
 
 /// A target group as of this process's last read or change.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub(crate) struct KnownGroup {
     pub protocol: Protocol,
     pub ipv6: bool,
     pub targets: BTreeSet<Target>,
-    /// Same as [`SeenTargetGroup::recorded`].
+    /// Same as [`ObservedTargetGroup::recorded`].
     pub recorded: Option<BTreeSet<Target>>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct BalancerState {
     /// The time at which a deletion first met resources whose tags may not be visible yet.
     pub incomplete_since: Option<Instant>,
     /// ARNs of resources whose deletion was requested.
-    pub doomed: BTreeSet<String>,
+    pub deleting: BTreeSet<String>,
     /// Its target groups, until a call fails.
     pub known: Option<Vec<KnownGroup>>,
     /// The load balancer has no security group.
@@ -82,6 +82,8 @@ pub(crate) struct BalancerState {
     pub classic: Option<(Classic, bool)>,
     /// There is no Classic Load Balancer: none is created while this process runs.
     pub no_classic: bool,
+    /// The request that created its endpoint service, until that is visible.
+    pub endpoint_token: Option<String>,
     /// Each target group with targets had a healthy one at the last read.
     pub serving: bool,
     /// The inputs of the last successful `ensure`.
@@ -111,12 +113,21 @@ impl BalancerState {
 
     /// Returns whether AWS takes longer than expected.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.waits >= MANY_LOOKS
+        self.waits >= OVERDUE_READS
     }
 
-    /// Resets the pause: AWS has finished.
-    pub(crate) fn arrived(&mut self) {
+    /// Records that AWS has finished, and everything is in the desired state.
+    pub(crate) fn settle(&mut self, spec: &LoadBalancerSpec) -> Progress {
         self.waits = 0;
+        self.settled = Some(spec.clone());
+        Progress::Settled
+    }
+
+    /// Records the Service's target groups as last observed, and whether each of them serves.
+    pub(crate) fn remember_groups(&mut self, id: &LoadBalancerId, desired: &Desired, seen: &Seen) {
+        let known = known(id, desired, seen);
+        self.serving = known.iter().all(|group| is_serving(group, seen));
+        self.known = Some(known);
     }
 }
 
@@ -146,7 +157,7 @@ impl BalancerStates {
 }
 
 /// Converts a target group, without targets that are being deregistered.
-pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &SeenTargetGroup) -> KnownGroup {
+pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &ObservedTargetGroup) -> KnownGroup {
     let live = group.targets.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     KnownGroup {
         port,
@@ -162,7 +173,7 @@ pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &SeenTargetGrou
 }
 
 /// Returns the target groups that traffic goes to, with their current targets.
-pub(crate) fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<KnownGroup> {
+fn known(id: &LoadBalancerId, desired: &Desired, seen: &Seen) -> Vec<KnownGroup> {
     let listeners = seen.balancer(&desired.balancer.name).map(|one| one.listeners.as_slice()).unwrap_or_default();
     let groups = listeners.iter().flat_map(|listener| {
         let arns = listener.forwards.iter().filter_map(|(arn, _)| seen.target_group_by_arn(arn));
@@ -177,29 +188,36 @@ pub(crate) fn once(groups: impl IntoIterator<Item = KnownGroup>) -> Vec<KnownGro
     groups.into_iter().filter(|group| arns.insert(group.arn.clone())).collect()
 }
 
+/// Returns whether a target group has a healthy target, or none at all.
+fn is_serving(group: &KnownGroup, seen: &Seen) -> bool {
+    let Some(seen) = seen.target_group_by_arn(&group.arn) else { return false };
+    group.targets.is_empty() || group.targets.iter().any(|one| seen.targets.get(one) == Some(&TargetHealth::Healthy))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loadbalancer::samples;
 
     #[test]
     fn change_that_takes_more_than_a_minute_is_overdue() {
-        let (mut course, mut waited) = (BalancerState::default(), Duration::ZERO);
-        while !course.is_overdue() {
-            waited += course.pause();
+        let (mut state, mut waited) = (BalancerState::default(), Duration::ZERO);
+        while !state.is_overdue() {
+            waited += state.pause();
         }
         assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
-        course.arrived();
+        assert_eq!(course.settle(&samples::spec(&[])), Progress::Settled);
         assert!(!course.is_overdue());
     }
 
     #[test]
     fn new_resource_may_appear_after_some_reads_without_it() {
-        let (mut course, now) = (BalancerState::default(), Instant::now());
-        course.made.insert("sg-1".into(), now);
-        let answers: Vec<bool> = (0..6).map(|_| course.may_appear("sg-1", now)).collect();
+        let (mut state, now) = (BalancerState::default(), Instant::now());
+        state.made.insert("sg-1".into(), now);
+        let answers: Vec<bool> = (0..6).map(|_| state.may_appear("sg-1", now)).collect();
         assert_eq!(answers, [true, true, true, true, false, false]);
-        course.made.insert("sg-2".into(), now);
-        assert!(!course.may_appear("sg-2", now + VISIBLE), "it is old");
-        assert!(!course.may_appear("sg-3", now), "it is not of this process");
+        state.made.insert("sg-2".into(), now);
+        assert!(!state.may_appear("sg-2", now + VISIBLE), "it is old");
+        assert!(!state.may_appear("sg-3", now), "it is not of this process");
     }
 }

@@ -85,10 +85,10 @@ pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> 
     let (mut all, mut marker) = (Vec::new(), None);
     loop {
         let request = session.api.classic.describe_load_balancers().page_size(PAGE).set_marker(marker);
-        let answer = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
-        let own = answer.load_balancer_descriptions().iter().filter(|one| one.vpc_id() == Some(&session.vpc));
+        let response = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
+        let own = response.load_balancer_descriptions().iter().filter(|one| one.vpc_id() == Some(&session.vpc));
         all.extend(own.map(convert));
-        marker = answer.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+        marker = response.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
         if marker.is_none() {
             break;
         }
@@ -99,8 +99,8 @@ pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> 
         match session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await {
             // One of them was deleted since it was listed: without tags it counts as foreign until the next list.
             Err(error) if error.is_not_found() => {}
-            answer => {
-                for described in answer?.tag_descriptions() {
+            response => {
+                for described in response?.tag_descriptions() {
                     let name = described.load_balancer_name();
                     if let Some(one) = some.iter_mut().find(|one| Some(one.name.as_str()) == name) {
                         one.tags = described.tags().iter().map(pair).collect();
@@ -114,14 +114,14 @@ pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> 
 
 async fn describe(session: &Session, name: &str) -> Result<Option<elb::LoadBalancerDescription>, CloudError> {
     let request = session.api.classic.describe_load_balancers().load_balancer_names(name);
-    let answer = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
-    Ok(answer.load_balancer_descriptions().first().cloned())
+    let response = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
+    Ok(response.load_balancer_descriptions().first().cloned())
 }
 
 async fn tags(session: &Session, name: &str) -> Result<Tags, CloudError> {
     let request = session.api.classic.describe_tags().load_balancer_names(name);
-    let answer = session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
-    Ok(answer.tag_descriptions().iter().flat_map(|one| one.tags()).map(pair).collect())
+    let response = session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
+    Ok(response.tag_descriptions().iter().flat_map(|one| one.tags()).map(pair).collect())
 }
 
 fn pair(tag: &elb::Tag) -> (String, String) {
@@ -153,7 +153,7 @@ fn probed(target: &str) -> Option<u16> {
 /// Reads the health of the registered instances.
 pub(crate) async fn health(session: &Session, name: &str) -> Result<BTreeMap<String, Health>, CloudError> {
     let request = session.api.classic.describe_instance_health().load_balancer_name(name);
-    let answer = session.api.read(Class::ElbRead, "DescribeInstanceHealth", || request.clone().send()).await?;
+    let response = session.api.read(Class::ElbRead, "DescribeInstanceHealth", || request.clone().send()).await?;
     let of = |one: &elb::InstanceState| {
         let health = match one.state() {
             Some("InService") => Health::Healthy,
@@ -162,7 +162,7 @@ pub(crate) async fn health(session: &Session, name: &str) -> Result<BTreeMap<Str
         };
         Some((one.instance_id()?.to_owned(), health))
     };
-    Ok(answer.instance_states().iter().filter_map(of).collect())
+    Ok(response.instance_states().iter().filter_map(of).collect())
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use aws_sdk_ec2::types as ec2;
 use aws_sdk_elasticloadbalancingv2::types as elb;
 
-use crate::loadbalancer::observed::stack::{SeenBalancer, SeenListener, SeenTargetGroup, State};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedListener, ObservedTargetGroup, State};
 use crate::loadbalancer::types::{
-    AddressType, Attributes, HealthCheck, Mapping, Probe, Protocol, Rule, Scheme, SeenRule, Source, Tags, Target,
+    AddressType, Attributes, HealthCheck, Mapping, ObservedRule, Probe, Protocol, Rule, Scheme, Source, Tags, Target,
     TargetHealth, TargetType,
 };
 
@@ -13,13 +13,13 @@ fn text(value: Option<&str>) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-/// Converts a port of ELB.
+/// Converts a port of ELB; 0 if it is missing.
 fn port(number: Option<i32>) -> u16 {
     number.and_then(|number| u16::try_from(number).ok()).unwrap_or_default()
 }
 
 /// Converts a load balancer, without the details of other calls; `None` if it is not a Network Load Balancer.
-pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<SeenBalancer> {
+pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<ObservedBalancer> {
     if from.r#type() != Some(&elb::LoadBalancerTypeEnum::Network) {
         return None;
     }
@@ -28,7 +28,7 @@ pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<SeenBalancer> {
         Some("failed") => State::Failed,
         _ => State::Active,
     };
-    Some(SeenBalancer {
+    Some(ObservedBalancer {
         arn: text(from.load_balancer_arn()),
         name: text(from.load_balancer_name()),
         dns: text(from.dns_name()).to_ascii_lowercase(),
@@ -48,6 +48,8 @@ pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<SeenBalancer> {
         capacity: None,
         tags: Tags::new(),
         listeners: Vec::new(),
+        given: false,
+        taken: Default::default(),
     })
 }
 
@@ -63,8 +65,8 @@ fn mapping(zone: &elb::AvailabilityZone) -> Mapping {
     }
 }
 
-/// Converts a target group, without the details of other calls; `None` if this provider makes none of that kind.
-pub(crate) fn target_group(from: &elb::TargetGroup) -> Option<SeenTargetGroup> {
+/// Converts a target group, without the details of other calls; `None` if this provider creates none of that kind.
+pub(crate) fn target_group(from: &elb::TargetGroup) -> Option<ObservedTargetGroup> {
     let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok()).unwrap_or_default();
     let health = HealthCheck {
         protocol: from.health_check_protocol().and_then(|word| Probe::parse(word.as_str())).unwrap_or(Probe::Tcp),
@@ -76,7 +78,7 @@ pub(crate) fn target_group(from: &elb::TargetGroup) -> Option<SeenTargetGroup> {
         healthy: number(from.healthy_threshold_count()),
         unhealthy: number(from.unhealthy_threshold_count()),
     };
-    Some(SeenTargetGroup {
+    Some(ObservedTargetGroup {
         arn: text(from.target_group_arn()),
         name: text(from.target_group_name()),
         target_type: TargetType::parse(from.target_type()?.as_str())?,
@@ -91,8 +93,8 @@ pub(crate) fn target_group(from: &elb::TargetGroup) -> Option<SeenTargetGroup> {
     })
 }
 
-/// Converts a listener; `None` if this provider makes none of that kind.
-pub(crate) fn listener(from: &elb::Listener) -> Option<SeenListener> {
+/// Converts a listener; `None` if this provider creates none of that kind.
+pub(crate) fn listener(from: &elb::Listener) -> Option<ObservedListener> {
     let action = from.default_actions().first();
     let weighted = action.and_then(|action| action.forward_config()).map(|forward| forward.target_groups());
     let mut forwards: Vec<(String, i32)> = weighted
@@ -104,7 +106,7 @@ pub(crate) fn listener(from: &elb::Listener) -> Option<SeenListener> {
         forwards.extend(action.and_then(|action| action.target_group_arn()).map(|arn| (arn.to_owned(), 1)));
     }
     let stickiness = action.and_then(|action| action.forward_config()?.target_group_stickiness_config());
-    Some(SeenListener {
+    Some(ObservedListener {
         arn: text(from.listener_arn()),
         port: port(from.port()),
         protocol: Protocol::parse(from.protocol()?.as_str())?,
@@ -134,7 +136,7 @@ pub(crate) fn health(from: &elb::TargetHealthDescription) -> Option<(Target, Tar
 }
 
 /// Converts an ingress rule; `None` for an egress rule.
-pub(crate) fn rule(from: &ec2::SecurityGroupRule) -> Option<SeenRule> {
+pub(crate) fn rule(from: &ec2::SecurityGroupRule) -> Option<ObservedRule> {
     if from.is_egress() == Some(true) {
         return None;
     }
@@ -153,10 +155,10 @@ pub(crate) fn rule(from: &ec2::SecurityGroupRule) -> Option<SeenRule> {
         source,
         description: text(from.description()),
     };
-    Some(SeenRule { id: text(from.security_group_rule_id()), rule })
+    Some(ObservedRule { id: text(from.security_group_rule_id()), rule })
 }
 
-/// Converts a rule for a request to add it.
+/// Converts a rule to the permission of a request that adds it.
 pub(crate) fn permission(rule: &Rule) -> ec2::IpPermission {
     let permission = ec2::IpPermission::builder().ip_protocol(&rule.protocol).from_port(rule.from).to_port(rule.to);
     let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
@@ -173,7 +175,7 @@ pub(crate) fn permission(rule: &Rule) -> ec2::IpPermission {
     .build()
 }
 
-/// Converts a rule for a request to change it.
+/// Converts a rule to the update of a request that changes it.
 pub(crate) fn changed_rule(id: &str, rule: &Rule) -> ec2::SecurityGroupRuleUpdate {
     let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
     let request = ec2::SecurityGroupRuleRequest::builder()
@@ -196,22 +198,27 @@ pub(crate) fn elb_tags(tags: &Tags) -> Option<Vec<elb::Tag>> {
     Some(tags.collect::<Vec<_>>()).filter(|tags| !tags.is_empty())
 }
 
-/// Converts tags for EC2, for the resource that the same call creates.
+/// Converts tags for EC2, for the security group that the same call creates.
 pub(crate) fn ec2_tags(tags: &Tags) -> ec2::TagSpecification {
-    let tags = tags.iter().map(|(key, value)| ec2::Tag::builder().key(key).value(value).build()).collect();
-    ec2::TagSpecification::builder().resource_type(ec2::ResourceType::SecurityGroup).set_tags(Some(tags)).build()
+    ec2_tags_of(ec2::ResourceType::SecurityGroup, tags)
 }
 
-/// Converts the destinations of a listener's traffic for a request.
+/// Converts tags for EC2, for the resource that the same call creates.
+pub(crate) fn ec2_tags_of(kind: ec2::ResourceType, tags: &Tags) -> ec2::TagSpecification {
+    let tags = tags.iter().map(|(key, value)| ec2::Tag::builder().key(key).value(value).build()).collect();
+    ec2::TagSpecification::builder().resource_type(kind).set_tags(Some(tags)).build()
+}
+
+/// Converts the destinations of a listener's traffic to the action of a request.
 pub(crate) fn forward(forwards: &[(String, i32)], sticky: bool) -> elb::Action {
     let action = elb::Action::builder().r#type(elb::ActionTypeEnum::Forward);
     match forwards {
         [(arn, _)] => action.target_group_arn(arn),
-        many => {
+        several => {
             let group = |(arn, weight): &(String, i32)| {
                 elb::TargetGroupTuple::builder().target_group_arn(arn).weight(*weight).build()
             };
-            let groups = many.iter().map(group).collect();
+            let groups = several.iter().map(group).collect();
             let sticky = sticky.then(|| elb::TargetGroupStickinessConfig::builder().enabled(true).build());
             let config = elb::ForwardActionConfig::builder().set_target_groups(Some(groups));
             action.forward_config(config.set_target_group_stickiness_config(sticky).build())

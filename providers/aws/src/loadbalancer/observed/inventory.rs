@@ -3,7 +3,7 @@
 //! ELB has no filter by tags, so all load balancers and target groups are listed, 400 on a page, and the tags of each
 //! are read once: ARNs are never reused, so a foreign resource rarely becomes this cluster's.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +15,10 @@ use tokio::time::Instant;
 use crate::client::Class;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::convert;
-use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, SeenSecurityGroup, SeenTargetGroup};
-use crate::loadbalancer::ownership::{self, Evidence, Purpose};
+use crate::loadbalancer::observed::stack::{
+    ObservedBalancer, ObservedSecurityGroup, ObservedStack, ObservedTargetGroup,
+};
+use crate::loadbalancer::ownership::{self, Evidence, Owner, Purpose};
 use crate::loadbalancer::types::Tags;
 use crate::session::Session;
 use crate::tags::ClusterTags;
@@ -40,9 +42,9 @@ pub(crate) struct ListedGroup {
 
 impl ListedGroup {
     /// Converts it to a Service's own group, whose rules are not known yet.
-    pub(in crate::loadbalancer) fn seen(&self) -> SeenSecurityGroup {
+    pub(in crate::loadbalancer) fn seen(&self) -> ObservedSecurityGroup {
         let Self { id, name, tags } = self.clone();
-        SeenSecurityGroup { id, name, tags, rules: Vec::new() }
+        ObservedSecurityGroup { id, name, tags, rules: Vec::new() }
     }
 }
 
@@ -76,9 +78,9 @@ impl Remembered {
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(in crate::loadbalancer) begun: Instant,
-    pub balancers: Vec<SeenBalancer>,
+    pub balancers: Vec<ObservedBalancer>,
     /// With the ARNs of the load balancers that use them.
-    pub target_groups: Vec<(SeenTargetGroup, Vec<String>)>,
+    pub target_groups: Vec<(ObservedTargetGroup, Vec<String>)>,
     pub security_groups: Vec<ListedGroup>,
 }
 
@@ -91,7 +93,7 @@ pub(crate) struct Inventory {
 
 impl Inventory {
     /// Returns a listing that began no earlier than `since`: the last one, or a new one that concurrent readers share.
-    pub(crate) async fn look(&self, session: &Session, since: Instant) -> Result<Arc<Listing>, CloudError> {
+    pub(crate) async fn listing_since(&self, session: &Session, since: Instant) -> Result<Arc<Listing>, CloudError> {
         let mut last = self.last.lock().await;
         if let Some(listing) = last.as_ref().filter(|listing| listing.begun >= since) {
             return Ok(listing.clone());
@@ -139,13 +141,13 @@ impl Inventory {
         }
         for arns in unknown.chunks(TAGGED) {
             let request = session.api.elb.describe_tags().set_resource_arns(Some(arns.to_vec()));
-            let answer = match session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await {
+            let response = match session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await {
                 // One of them was deleted since it was listed.
                 Err(error) if error.is_not_found() => self.tags_one_by_one(session, arns).await?,
-                answer => pairs(answer?.tag_descriptions()),
+                response => pairs(response?.tag_descriptions()),
             };
             let mut memory = self.lock();
-            for (arn, tags) in answer {
+            for (arn, tags) in response {
                 let first = memory.get(&arn).map_or(now, |one| one.first);
                 memory.insert(arn.clone(), Remembered { first, read: now, tags: tags.clone() });
                 known.insert(arn, tags);
@@ -160,7 +162,7 @@ impl Inventory {
             let request = session.api.elb.describe_tags().resource_arns(arn);
             match session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await {
                 Err(error) if error.is_not_found() => {}
-                answer => found.extend(pairs(answer?.tag_descriptions())),
+                response => found.extend(pairs(response?.tag_descriptions())),
             }
         }
         Ok(found)
@@ -203,28 +205,28 @@ fn pairs(from: &[aws_sdk_elasticloadbalancingv2::types::TagDescription]) -> BTre
     from.iter().map(|one| (one.resource_arn().unwrap_or_default().to_owned(), tags(one))).collect()
 }
 
-async fn balancers(session: &Session) -> Result<Vec<SeenBalancer>, CloudError> {
+async fn balancers(session: &Session) -> Result<Vec<ObservedBalancer>, CloudError> {
     let (mut all, mut marker) = (Vec::new(), None);
     loop {
         let request = session.api.elb.describe_load_balancers().page_size(PAGE).set_marker(marker);
-        let answer = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
-        let own = answer.load_balancers().iter().filter(|one| one.vpc_id() == Some(&session.vpc));
+        let response = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
+        let own = response.load_balancers().iter().filter(|one| one.vpc_id() == Some(&session.vpc));
         all.extend(own.filter_map(convert::balancer));
-        marker = answer.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+        marker = response.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
         if marker.is_none() {
             return Ok(all);
         }
     }
 }
 
-async fn target_groups(session: &Session) -> Result<Vec<(SeenTargetGroup, Vec<String>)>, CloudError> {
+async fn target_groups(session: &Session) -> Result<Vec<(ObservedTargetGroup, Vec<String>)>, CloudError> {
     let (mut all, mut marker) = (Vec::new(), None);
     loop {
         let request = session.api.elb.describe_target_groups().page_size(PAGE).set_marker(marker);
-        let answer = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await?;
-        let own = answer.target_groups().iter().filter(|one| one.vpc_id() == Some(&session.vpc));
+        let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await?;
+        let own = response.target_groups().iter().filter(|one| one.vpc_id() == Some(&session.vpc));
         all.extend(own.filter_map(|one| Some((convert::target_group(one)?, one.load_balancer_arns().to_vec()))));
-        marker = answer.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+        marker = response.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
         if marker.is_none() {
             return Ok(all);
         }
@@ -242,13 +244,13 @@ async fn security_groups(session: &Session) -> Result<Vec<ListedGroup>, CloudErr
     loop {
         let request = session.api.ec2.describe_security_groups().set_filters(Some(filters.clone()));
         let request = request.max_results(1000).set_next_token(token);
-        let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
-        all.extend(answer.security_groups().iter().map(|group| ListedGroup {
+        let response = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
+        all.extend(response.security_groups().iter().map(|group| ListedGroup {
             id: group.group_id().unwrap_or_default().to_owned(),
             name: group.group_name().unwrap_or_default().to_owned(),
             tags: crate::tags::pairs(group.tags()).map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
         }));
-        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             return Ok(all);
         }
@@ -258,7 +260,7 @@ async fn security_groups(session: &Session) -> Result<Vec<ListedGroup>, CloudErr
 impl Listing {
     /// Returns the resources of a Service that may be used for this purpose, without the details that need further
     /// calls.
-    pub(crate) fn of(&self, cluster: &ClusterTags, id: &LoadBalancerId, purpose: Purpose) -> Seen {
+    pub(crate) fn of(&self, cluster: &ClusterTags, id: &LoadBalancerId, purpose: Purpose) -> ObservedStack {
         let evidence = |tags: &Tags| ownership::evidence(tags, cluster, id);
         let tags = self.balancers.iter().map(|one| &one.tags);
         let tags = tags.chain(self.target_groups.iter().map(|(group, _)| &group.tags));
@@ -293,11 +295,23 @@ impl Listing {
             .security_groups
             .iter()
             .filter(|group| own(&group.tags).is_some_and(|evidence| evidence != Evidence::CloudProvider));
-        Seen {
-            target_groups: groups.map(|(group, _)| group.clone()).collect(),
+        let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
+        ObservedStack {
+            elsewhere: self.elsewhere(&target_groups, &balancers),
             security_groups: security.map(ListedGroup::seen).collect(),
+            strays: Vec::new(),
+            target_groups,
             balancers,
         }
+    }
+
+    /// Returns the ARNs of listed load balancers that use some of these target groups and are not among `balancers`.
+    pub(crate) fn elsewhere(&self, groups: &[SeenTargetGroup], balancers: &[SeenBalancer]) -> BTreeSet<String> {
+        let own = |arn: &String| balancers.iter().any(|one| one.arn == *arn);
+        let listed = |arn: &String| self.balancers.iter().any(|one| one.arn == *arn);
+        let used = self.target_groups.iter().filter(|(group, _)| groups.iter().any(|one| one.arn == group.arn));
+        let users = used.flat_map(|(_, users)| users);
+        users.filter(|arn| listed(arn) && !own(arn)).cloned().collect()
     }
 
     /// Returns the resources that may be a Service's by their names, and whose tags may not be visible yet.
@@ -323,6 +337,22 @@ impl Listing {
     pub(crate) fn backend(&self, session: &Session, cluster_name: &str) -> Option<&ListedGroup> {
         let name = backend_cluster(session, cluster_name);
         self.security_groups.iter().find(|group| ownership::is_backend(&group.tags, &session.cluster, &name))
+    }
+
+    /// Returns the load balancers of the cluster's Services that have no security group: the Service, and the name in the
+    /// descriptions of rules.
+    pub(crate) fn bare(&self, session: &Session, cluster_name: &str) -> Vec<(LoadBalancerId, String)> {
+        let bare = self.balancers.iter().filter(|one| one.security_groups.is_empty());
+        let owned = bare.filter_map(|one| {
+            let owner = Owner::of(&one.tags, &session.cluster, cluster_name)?;
+            let Owner { namespace, name, uid, .. } = owner;
+            let uid_is_known = uid.is_some();
+            let id = LoadBalancerId { cluster: cluster_name.into(), namespace, name, uid: uid.unwrap_or_default() };
+            let own = names::is_generated(&id, &one.name) || !uid_is_known;
+            let name = if own { one.name.clone() } else { id.default_name() };
+            Some((id, name))
+        });
+        owned.collect()
     }
 
     /// Returns whether any load balancer except those of one Service carries a group.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::client::Class;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::vpc::{Network, Subnet};
-use crate::loadbalancer::types::SeenRule;
+use crate::loadbalancer::types::ObservedRule;
 use crate::session::Session;
 use crate::tags::pairs;
 
@@ -227,8 +227,11 @@ fn is_public(subnet: &str, tables: &[RouteTable]) -> bool {
 }
 
 /// Returns the ingress rules of security groups, by group.
-pub(crate) async fn rules(session: &Session, groups: &[String]) -> Result<BTreeMap<String, Vec<SeenRule>>, CloudError> {
-    let mut all: BTreeMap<String, Vec<SeenRule>> = BTreeMap::new();
+pub(crate) async fn rules(
+    session: &Session,
+    groups: &[String],
+) -> Result<BTreeMap<String, Vec<ObservedRule>>, CloudError> {
+    let mut all: BTreeMap<String, Vec<ObservedRule>> = BTreeMap::new();
     for groups in groups.chunks(VALUES) {
         let mut token = None;
         loop {

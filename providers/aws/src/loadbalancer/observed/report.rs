@@ -7,23 +7,23 @@ use providers::{
     Protocol as Transport, TargetId,
 };
 
-use crate::loadbalancer::observed::stack::{Seen, SeenBalancer, State};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::types::{Source, TargetHealth, TargetType, anyone};
 
 /// Returns the address of a load balancer, once it has a DNS name.
-pub(crate) fn ingress(balancer: &SeenBalancer) -> Option<Ingress> {
+pub(crate) fn ingress(balancer: &ObservedBalancer) -> Option<Ingress> {
     let hostname = Some(balancer.dns.clone()).filter(|dns| !dns.is_empty())?;
     Some(Ingress { hostname: Some(hostname), ..Ingress::default() })
 }
 
 /// Returns the instances that are targets.
-pub(crate) fn instances(seen: &Seen) -> BTreeSet<String> {
+pub(crate) fn instances(seen: &ObservedStack) -> BTreeSet<String> {
     let groups = seen.target_groups.iter().filter(|group| group.target_type == TargetType::Instance);
     groups.flat_map(|group| group.targets.keys()).map(|target| target.id.clone()).collect()
 }
 
 /// Converts a load balancer, with the zones of the instances that are its targets.
-pub(crate) fn observed(seen: &Seen, going: bool, zones: &BTreeMap<String, String>) -> ObservedLoadBalancer {
+pub(crate) fn observed(seen: &ObservedStack, going: bool, zones: &BTreeMap<String, String>) -> ObservedLoadBalancer {
     let balancer = seen.balancers.first();
     let phase = match balancer {
         _ if going => Phase::Deleting,

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::loadbalancer::ownership::{self, Evidence, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::types::{
-    AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, Protocol, Scheme, SecurityGroup, SeenRule, Tags,
-    Target, TargetGroup, TargetHealth, TargetType,
+    AddressType, Attributes, Balancer, HealthCheck, Listener, Mapping, ObservedRule, Protocol, Scheme, SecurityGroup,
+    Tags, Target, TargetGroup, TargetHealth, TargetType,
 };
 
 /// The prefix of ARNs; names of target groups never have it.
@@ -23,7 +23,7 @@ pub(crate) enum State {
 
 /// A balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SeenBalancer {
+pub(crate) struct ObservedBalancer {
     pub arn: String,
     pub name: String,
     pub dns: String,
@@ -37,12 +37,17 @@ pub(crate) struct SeenBalancer {
     pub attributes: Attributes,
     pub capacity: Option<i32>,
     pub tags: Tags,
-    pub listeners: Vec<SeenListener>,
+    /// With [`SeenBalancer::given`] only the Service's.
+    pub listeners: Vec<ObservedListener>,
+    /// A user made it: only the Service's listeners are changed.
+    pub given: bool,
+    /// Ports of listeners of others on it.
+    pub taken: BTreeSet<u16>,
 }
 
 /// A listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SeenListener {
+pub(crate) struct ObservedListener {
     pub arn: String,
     pub port: u16,
     pub protocol: Protocol,
@@ -60,7 +65,7 @@ pub(crate) struct SeenListener {
 
 /// A target group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SeenTargetGroup {
+pub(crate) struct ObservedTargetGroup {
     pub arn: String,
     pub name: String,
     pub target_type: TargetType,
@@ -77,24 +82,28 @@ pub(crate) struct SeenTargetGroup {
 
 /// A security group of the Service's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SeenSecurityGroup {
+pub(crate) struct ObservedSecurityGroup {
     pub id: String,
     pub name: String,
     pub tags: Tags,
-    pub rules: Vec<SeenRule>,
+    pub rules: Vec<ObservedRule>,
 }
 
 /// All of a Service's resources in AWS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub balancers: Vec<SeenBalancer>,
-    pub target_groups: Vec<SeenTargetGroup>,
-    pub security_groups: Vec<SeenSecurityGroup>,
+pub(crate) struct ObservedStack {
+    pub balancers: Vec<ObservedBalancer>,
+    pub target_groups: Vec<ObservedTargetGroup>,
+    pub security_groups: Vec<ObservedSecurityGroup>,
+    /// ARNs of other load balancers that use the Service's target groups.
+    pub elsewhere: BTreeSet<String>,
+    /// ARNs of the Service's listeners there.
+    pub strays: Vec<String>,
 }
 
 /// The response of AWS to a step: the ids of created resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Made {
+pub(crate) struct CreatedResource {
     /// An ARN or an id.
     pub id: String,
     /// A balancer's DNS name.
@@ -103,20 +112,20 @@ pub(crate) struct Made {
     pub rules: Vec<String>,
 }
 
-impl Seen {
-    pub(crate) fn balancer(&self, name: &str) -> Option<&SeenBalancer> {
+impl ObservedStack {
+    pub(crate) fn balancer(&self, name: &str) -> Option<&ObservedBalancer> {
         self.balancers.iter().find(|balancer| balancer.name == name)
     }
 
-    pub(crate) fn target_group(&self, name: &str) -> Option<&SeenTargetGroup> {
+    pub(crate) fn target_group(&self, name: &str) -> Option<&ObservedTargetGroup> {
         self.target_groups.iter().find(|group| group.name == name)
     }
 
-    pub(crate) fn target_group_by_arn(&self, arn: &str) -> Option<&SeenTargetGroup> {
+    pub(crate) fn target_group_by_arn(&self, arn: &str) -> Option<&ObservedTargetGroup> {
         self.target_groups.iter().find(|group| group.arn == arn)
     }
 
-    pub(crate) fn security_group(&self, name: &str) -> Option<&SeenSecurityGroup> {
+    pub(crate) fn security_group(&self, name: &str) -> Option<&ObservedSecurityGroup> {
         self.security_groups.iter().find(|group| group.name == name)
     }
 
@@ -134,11 +143,12 @@ impl Seen {
 
     /// Drops resources whose deletion was requested and that are still listed; returns the names of such load
     /// balancers.
-    pub(crate) fn take_out(&mut self, doomed: &BTreeSet<String>) -> Vec<String> {
-        let dying = self.balancers.iter().filter(|one| doomed.contains(&one.arn)).map(|one| one.name.clone()).collect();
-        self.balancers.retain(|one| !doomed.contains(&one.arn));
-        self.target_groups.retain(|one| !doomed.contains(&one.arn));
-        self.security_groups.retain(|one| !doomed.contains(&one.id));
+    pub(crate) fn take_out(&mut self, deleting: &BTreeSet<String>) -> Vec<String> {
+        let dying =
+            self.balancers.iter().filter(|one| deleting.contains(&one.arn)).map(|one| one.name.clone()).collect();
+        self.balancers.retain(|one| !deleting.contains(&one.arn));
+        self.target_groups.retain(|one| !deleting.contains(&one.arn));
+        self.security_groups.retain(|one| !deleting.contains(&one.id));
         dying
     }
 
@@ -171,7 +181,7 @@ impl Seen {
     /// Returns a change of a listener's protocol as a deletion and a creation.
     pub(crate) fn as_recreation(&self, step: &Step) -> Option<[Step; 2]> {
         let Step::ModifyListener { arn, listener, forwards, .. } = step else { return None };
-        let has = |one: &&SeenListener| one.arn == *arn && one.protocol != listener.protocol;
+        let has = |one: &&ObservedListener| one.arn == *arn && one.protocol != listener.protocol;
         let balancer = self.balancers.iter().find(|balancer| balancer.listeners.iter().any(|one| has(&one)))?;
         let made = Step::CreateListener {
             balancer: balancer.name.clone(),
@@ -181,15 +191,15 @@ impl Seen {
         Some([Step::DeleteListener { arn: arn.clone() }, made])
     }
 
-    fn of_name(&mut self, name: &str) -> Option<&mut SeenBalancer> {
+    fn of_name(&mut self, name: &str) -> Option<&mut ObservedBalancer> {
         self.balancers.iter_mut().find(|balancer| balancer.name == name)
     }
 
-    fn listener(&mut self, arn: &str) -> Option<&mut SeenListener> {
+    fn listener(&mut self, arn: &str) -> Option<&mut ObservedListener> {
         self.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners).find(|listener| listener.arn == arn)
     }
 
-    fn group(&mut self, name: &str) -> Option<&mut SeenTargetGroup> {
+    fn group(&mut self, name: &str) -> Option<&mut ObservedTargetGroup> {
         self.target_groups.iter_mut().find(|group| group.name == name)
     }
 
@@ -213,19 +223,57 @@ impl Seen {
     }
 
     /// Applies a step. Only ELB knows the health of new targets: they are unused, or being probed for the first time.
-    pub(crate) fn follow(&mut self, step: &Step, made: &Made) {
+    pub(crate) fn follow(&mut self, step: &Step, made: &CreatedResource) {
+        match step {
+            Step::CreateSecurityGroup(_)
+            | Step::Authorize { .. }
+            | Step::Revoke { .. }
+            | Step::DeleteSecurityGroup { .. } => self.follow_security_group(step, made),
+            Step::CreateBalancer(_)
+            | Step::SetSubnets { .. }
+            | Step::SetAddressType { .. }
+            | Step::SetSecurityGroups { .. }
+            | Step::SetCapacity { .. }
+            | Step::SetBalancerAttributes { .. }
+            | Step::DeleteBalancer { .. } => self.follow_balancer(step, made),
+            Step::CreateTargetGroup(_)
+            | Step::SetHealthCheck { .. }
+            | Step::SetGroupAttributes { .. }
+            | Step::Record { .. }
+            | Step::Register { .. }
+            | Step::Deregister { .. }
+            | Step::DeleteTargetGroup { .. } => self.follow_target_group(step, made),
+            Step::CreateListener { .. }
+            | Step::ModifyListener { .. }
+            | Step::SetListenerAttributes { .. }
+            | Step::AddCertificates { .. }
+            | Step::RemoveCertificates { .. }
+            | Step::DeleteListener { .. } => self.follow_listener(step, made),
+            Step::AddTags { .. } | Step::RemoveTags { .. } => self.follow_tags(step),
+        }
+    }
+
+    /// Applies a step about the Service's own security group.
+    fn follow_security_group(&mut self, step: &Step, made: &Made) {
         match step {
             Step::CreateSecurityGroup(group) => self.security_groups.push(new_security_group(group, made)),
             Step::Authorize { group, rules } => {
                 let Some(group) = self.security_groups.iter_mut().find(|one| one.name == *group) else { return };
                 let ids = made.rules.iter().cloned().chain(std::iter::repeat(String::new()));
-                group.rules.extend(rules.iter().zip(ids).map(|(rule, id)| SeenRule { id, rule: rule.clone() }));
+                group.rules.extend(rules.iter().zip(ids).map(|(rule, id)| ObservedRule { id, rule: rule.clone() }));
             }
             Step::Revoke { group, rules } => {
                 let Some(group) = self.security_groups.iter_mut().find(|one| one.name == *group) else { return };
                 group.rules.retain(|rule| !rules.contains(&rule.id));
             }
             Step::DeleteSecurityGroup { id } => self.security_groups.retain(|group| group.id != *id),
+            _ => {}
+        }
+    }
+
+    /// Applies a step about a load balancer.
+    fn follow_balancer(&mut self, step: &Step, made: &Made) {
+        match step {
             Step::CreateBalancer(balancer) => self.balancers.push(new_balancer(balancer, made)),
             Step::SetSubnets { balancer, subnets, source_nat } => {
                 if let Some(seen) = self.of_name(balancer) {
@@ -255,6 +303,13 @@ impl Seen {
                 }
             }
             Step::DeleteBalancer { arn } => self.balancers.retain(|balancer| balancer.arn != *arn),
+            _ => {}
+        }
+    }
+
+    /// Applies a step about a target group.
+    fn follow_target_group(&mut self, step: &Step, made: &Made) {
+        match step {
             Step::CreateTargetGroup(group) => self.target_groups.push(new_target_group(group, made)),
             Step::SetHealthCheck { group, health } => {
                 if let Some(seen) = self.group(group) {
@@ -271,6 +326,11 @@ impl Seen {
                     seen.attributes.extend(attributes.clone());
                 }
             }
+            Step::Record { group, targets } => {
+                if let Some(seen) = self.group(group) {
+                    seen.recorded = Some(targets.clone());
+                }
+            }
             Step::Register { group, targets } => {
                 let used = self.target_group(group).is_some_and(|group| self.is_used(&group.arn));
                 let health = if used { TargetHealth::Initial } else { TargetHealth::Unused };
@@ -284,6 +344,13 @@ impl Seen {
                 }
             }
             Step::DeleteTargetGroup { arn } => self.target_groups.retain(|group| group.arn != *arn),
+            _ => {}
+        }
+    }
+
+    /// Applies a step about a listener.
+    fn follow_listener(&mut self, step: &Step, made: &Made) {
+        match step {
             Step::CreateListener { balancer, listener, forwards } => {
                 let forwards = self.arns(forwards);
                 if let Some(seen) = self.of_name(balancer) {
@@ -324,14 +391,17 @@ impl Seen {
                     seen.certificates.retain(|one| !certificates.contains(one));
                 }
             }
-            Step::Record { group, targets } => {
-                if let Some(seen) = self.group(group) {
-                    seen.recorded = Some(targets.clone());
-                }
-            }
             Step::DeleteListener { arn } => {
                 self.balancers.iter_mut().for_each(|balancer| balancer.listeners.retain(|one| one.arn != *arn));
+                self.strays.retain(|one| one != arn);
             }
+            _ => {}
+        }
+    }
+
+    /// Applies a step about tags.
+    fn follow_tags(&mut self, step: &Step) {
+        match step {
             Step::AddTags { arn, tags } => {
                 if let Some(seen) = self.tags(arn) {
                     seen.extend(tags.clone());
@@ -342,6 +412,7 @@ impl Seen {
                     seen.retain(|key, _| !keys.contains(key));
                 }
             }
+            _ => {}
         }
     }
 }
@@ -370,12 +441,12 @@ pub(crate) fn group_defaults() -> Attributes {
     defaults(&GROUP_DEFAULTS)
 }
 
-fn new_security_group(group: &SecurityGroup, made: &Made) -> SeenSecurityGroup {
-    SeenSecurityGroup { id: made.id.clone(), name: group.name.clone(), tags: group.tags.clone(), rules: Vec::new() }
+fn new_security_group(group: &SecurityGroup, made: &CreatedResource) -> ObservedSecurityGroup {
+    ObservedSecurityGroup { id: made.id.clone(), name: group.name.clone(), tags: group.tags.clone(), rules: Vec::new() }
 }
 
-fn new_balancer(balancer: &Balancer, made: &Made) -> SeenBalancer {
-    SeenBalancer {
+fn new_balancer(balancer: &Balancer, made: &CreatedResource) -> ObservedBalancer {
+    ObservedBalancer {
         arn: made.id.clone(),
         name: balancer.name.clone(),
         dns: made.dns.clone(),
@@ -390,11 +461,13 @@ fn new_balancer(balancer: &Balancer, made: &Made) -> SeenBalancer {
         capacity: None,
         tags: balancer.tags.clone(),
         listeners: Vec::new(),
+        given: false,
+        taken: BTreeSet::new(),
     }
 }
 
-fn new_target_group(group: &TargetGroup, made: &Made) -> SeenTargetGroup {
-    SeenTargetGroup {
+fn new_target_group(group: &TargetGroup, made: &CreatedResource) -> ObservedTargetGroup {
+    ObservedTargetGroup {
         arn: made.id.clone(),
         name: group.name.clone(),
         target_type: group.target_type,
@@ -409,8 +482,8 @@ fn new_target_group(group: &TargetGroup, made: &Made) -> SeenTargetGroup {
     }
 }
 
-fn new_listener(listener: &Listener, forwards: Vec<(String, i32)>, made: &Made) -> SeenListener {
-    SeenListener {
+fn new_listener(listener: &Listener, forwards: Vec<(String, i32)>, made: &CreatedResource) -> ObservedListener {
+    ObservedListener {
         arn: made.id.clone(),
         port: listener.port,
         protocol: listener.protocol,

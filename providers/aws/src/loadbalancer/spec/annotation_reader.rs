@@ -15,7 +15,7 @@ pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
 /// Known annotations, without [`PREFIX`]; one that ends in a dot is followed by a port.
-const KNOWN: [&str; 54] = [
+const KNOWN: [&str; 59] = [
     "type",
     "internal",
     "proxy-protocol",
@@ -70,10 +70,15 @@ const KNOWN: [&str; 54] = [
     "multi-cluster-target-group",
     "minimum-load-balancer-capacity",
     "replace-classic",
+    "arn",
+    "endpoint-service",
+    "endpoint-service-acceptance-required",
+    "endpoint-service-allowed-principals",
+    "endpoint-service-private-dns-name",
 ];
 
 /// Returns the other Services that forward actions name.
-pub(crate) fn others(spec: &LoadBalancerSpec) -> BTreeSet<String> {
+pub(crate) fn forwarded_services(spec: &LoadBalancerSpec) -> BTreeSet<String> {
     let actions = spec.annotations.iter().filter(|(key, _)| key.starts_with(ACTIONS));
     actions.flat_map(|(_, value)| actions::services(value)).collect()
 }
@@ -82,14 +87,14 @@ pub(crate) fn others(spec: &LoadBalancerSpec) -> BTreeSet<String> {
 pub(crate) struct Reading<'a> {
     annotations: &'a BTreeMap<String, String>,
     errors: Vec<String>,
-    /// Mistakes only where there is no Classic Load Balancer.
+    /// Values that are mistakes unless a Classic Load Balancer serves the Service.
     classic_only: Vec<String>,
     /// Valid values without any effect.
     pub warnings: Vec<String>,
 }
 
 impl<'a> Reading<'a> {
-    /// Begins with warnings about unknown annotations, which are mostly typing errors.
+    /// Creates a reading with a warning for each unknown annotation: most of them are typing errors.
     pub(crate) fn new(spec: &'a LoadBalancerSpec) -> Self {
         let mut reading =
             Self { annotations: &spec.annotations, errors: Vec::new(), classic_only: Vec::new(), warnings: Vec::new() };
@@ -97,10 +102,10 @@ impl<'a> Reading<'a> {
             let Some(suffix) = key.strip_prefix(PREFIX) else { continue };
             let known = |known: &str| known == suffix || (known.ends_with('.') && suffix.starts_with(known));
             if !KNOWN.iter().any(|one| known(one)) {
-                let likeness = |known: &str| strsim::jaro_winkler(suffix, known);
-                let near = KNOWN.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-                let near = near.filter(|near| likeness(near) > 0.9);
-                let hint = near.map(|near| format!("; did you mean {PREFIX}{near}?")).unwrap_or_default();
+                let similarity = |known: &str| strsim::jaro_winkler(suffix, known);
+                let closest = KNOWN.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+                let closest = closest.filter(|closest| similarity(closest) > 0.9);
+                let hint = closest.map(|closest| format!("; did you mean {PREFIX}{closest}?")).unwrap_or_default();
                 reading.warnings.push(format!("annotation {key} is not known and has no effect{hint}"));
             }
         }
@@ -121,8 +126,8 @@ impl<'a> Reading<'a> {
 
     /// Returns the values that only a Classic Load Balancer can have, in one error.
     pub(crate) fn classic_only(&mut self) -> Option<CloudError> {
-        let told = std::mem::take(&mut self.classic_only);
-        (!told.is_empty()).then(|| CloudError::new(ErrorKind::Invalid, "ReadAnnotations", told.join("; ")))
+        let reported = std::mem::take(&mut self.classic_only);
+        (!reported.is_empty()).then(|| CloudError::new(ErrorKind::Invalid, "ReadAnnotations", reported.join("; ")))
     }
 
     /// Returns the spread of a listener's traffic over several target groups, if an annotation sets one.
@@ -144,8 +149,8 @@ impl<'a> Reading<'a> {
         self.errors.push(CloudError::invalid_annotation(&key, what, fix).message);
     }
 
-    /// Refuses actions of listeners that do not exist: no load balancer is better than one that sends traffic
-    /// elsewhere.
+    /// Refuses forward actions of listeners that do not exist: a load balancer without them would send traffic to the
+    /// wrong Service.
     pub(crate) fn refuse_other_actions(&mut self, listeners: &[String]) {
         for (key, value) in self.annotations.iter() {
             let Some(named) = key.strip_prefix(ACTIONS).filter(|named| !listeners.iter().any(|one| one == named))
@@ -173,9 +178,9 @@ impl<'a> Reading<'a> {
     /// Returns all mistakes in one error, or `Ok` if there are none.
     pub(crate) fn finish(&mut self) -> Result<(), CloudError> {
         // Settings that several target groups share are read for each of them.
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         let mut errors = std::mem::take(&mut self.errors);
-        errors.retain(|error| told.insert(error.clone()));
+        errors.retain(|error| reported.insert(error.clone()));
         match errors.is_empty() {
             true => Ok(()),
             false => Err(CloudError::new(ErrorKind::Invalid, "ReadAnnotations", errors.join("; "))),
@@ -214,41 +219,41 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Returns a number from `least` to `most`.
-    pub(crate) fn number(&mut self, suffix: &str, least: u32, most: u32) -> Option<u32> {
+    /// Returns a number from `min` to `max`.
+    pub(crate) fn number(&mut self, suffix: &str, min: u32, max: u32) -> Option<u32> {
         let value = self.text(suffix)?;
         match value.parse::<u32>() {
-            Ok(number) if (least..=most).contains(&number) => Some(number),
+            Ok(number) if (min..=max).contains(&number) => Some(number),
             _ => {
-                self.refuse(suffix, value, &format!("use a number from {least} to {most}"));
+                self.refuse(suffix, value, &format!("use a number from {min} to {max}"));
                 None
             }
         }
     }
 
-    /// Returns the value of one of a few words.
-    pub(crate) fn word<T: Copy>(&mut self, suffix: &str, words: &[(&str, T)]) -> Option<T> {
+    /// Returns the meaning of a value that must be one of `words`.
+    pub(crate) fn choice<T: Copy>(&mut self, suffix: &str, words: &[(&str, T)]) -> Option<T> {
         let value = self.text(suffix)?;
-        let found = words.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning);
+        let found = words.iter().find(|(choice, _)| *choice == value).map(|(_, meaning)| *meaning);
         if found.is_none() {
-            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            let words: Vec<_> = words.iter().map(|(choice, _)| *choice).collect();
             self.refuse(suffix, value, &format!("use {}", words.join(" or ")));
         }
         found
     }
 
-    /// Returns the values between commas, without blanks and empty values.
+    /// Returns the values of a comma-separated list, without blanks and empty values.
     pub(crate) fn list(&self, suffix: &str) -> Vec<&'a str> {
         let values = self.text(suffix).unwrap_or_default().split(',').map(str::trim);
         values.filter(|value| !value.is_empty()).collect()
     }
 
-    /// Returns the values between commas as strings.
+    /// Returns the values of a comma-separated list as strings.
     pub(crate) fn owned(&self, suffix: &str) -> Vec<String> {
         self.list(suffix).into_iter().map(str::to_owned).collect()
     }
 
-    /// Returns the values between commas, all parsed to one type.
+    /// Returns the values of a comma-separated list, all parsed to one type.
     pub(crate) fn parsed<T: FromStr>(&mut self, suffix: &str, fix: &str) -> Vec<T> {
         let mut parsed = Vec::new();
         for value in self.list(suffix) {
@@ -260,8 +265,8 @@ impl<'a> Reading<'a> {
         parsed
     }
 
-    /// Returns the pairs `key=value` between commas. A comma within a value is written `\,`, or has no `=` after it.
-    /// Where `bare` is true, a key may have no value, which counts as an empty one.
+    /// Returns the pairs of a comma-separated list of `key=value`. A comma within a value is escaped as `\,`. If
+    /// `bare`, a key without a value is allowed, and its value is empty.
     pub(crate) fn pairs(&mut self, suffix: &str, bare: bool) -> BTreeMap<String, String> {
         let Some(text) = self.text(suffix) else { return BTreeMap::new() };
         let mut pairs = BTreeMap::new();
@@ -282,7 +287,7 @@ impl<'a> Reading<'a> {
         pairs
     }
 
-    /// Returns the continuations of the annotations that begin with this suffix.
+    /// Returns the remainders of the annotation keys that start with [`PREFIX`] and this suffix.
     pub(crate) fn continued(&self, suffix: &str) -> Vec<&'a str> {
         let start = format!("{PREFIX}{suffix}");
         self.annotations.keys().filter_map(|key| key.strip_prefix(&start)).collect()
@@ -334,7 +339,7 @@ mod tests {
     fn every_mistake_is_in_the_error_and_names_its_fix() {
         let spec = samples::spec(&[("scheme", "outside"), ("healthcheck-interval", "x"), ("internal", "perhaps")]);
         let mut reading = Reading::new(&spec);
-        assert_eq!(reading.word("scheme", &[("internal", 1), ("internet-facing", 2)]), None);
+        assert_eq!(reading.choice("scheme", &[("internal", 1), ("internet-facing", 2)]), None);
         assert_eq!(reading.number("healthcheck-interval", 5, 300), None);
         assert_eq!(reading.boolean("internal"), None);
         let error = reading.finish().unwrap_err();

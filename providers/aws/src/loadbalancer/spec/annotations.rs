@@ -11,6 +11,7 @@ use providers::{
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
+use crate::loadbalancer::spec::endpoint_service;
 use crate::loadbalancer::spec::ports::listeners;
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
@@ -36,7 +37,7 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
             Flavour::CloudProvider
         }
     };
-    let asked = reading.word("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
+    let asked = reading.choice("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
     let target_type = match kind {
         Some("nlb-ip") => TargetType::Ip,
         _ => asked.unwrap_or(TargetType::Instance),
@@ -72,17 +73,7 @@ fn whole(
     let security_groups = security_groups(reading);
     let given = matches!(security_groups, SecurityGroups::Given(_));
     let node_rules = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given) && !policy.no_node_rules;
-    if given && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
-        let message = "source ranges and prefix lists have no effect beside annotation";
-        reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
-    }
-    if families == Families::Ipv4 {
-        for range in spec.source_ranges.iter().filter(|range| range.addr().is_ipv6()) {
-            let fix = "set annotation service.beta.kubernetes.io/aws-load-balancer-ip-address-type to dualstack, or \
-                       use IPv4 ranges";
-            reading.refuse_field("spec.loadBalancerSourceRanges", range, fix);
-        }
-    }
+    check_ranges(spec, given, families, reading);
     let icmp = reading.switch("enable-icmp-for-path-mtu-discovery");
     let listeners = listeners(spec, policy, flavour, target_type, reading);
     let source_nat = reading.switch("enable-prefix-for-ipv6-source-nat").unwrap_or(false);
@@ -119,9 +110,69 @@ fn whole(
         node_labels: reading.pairs("target-node-labels", true).into_iter().collect(),
         shared_groups: reading.boolean("multi-cluster-target-group").unwrap_or(false),
         untyped: false,
+        existing: existing(reading),
+        endpoint_service: endpoint_service::read(reading),
         replace_classic: replace_classic(reading),
         classic_only: None,
         warnings: Vec::new(),
+    }
+}
+
+/// Annotations about a load balancer itself, which have no effect on one that the user made.
+const OF_BALANCER: [&str; 18] = [
+    "access-log-enabled",
+    "attributes",
+    "cross-zone-load-balancing-enabled",
+    "disable-nlb-sg",
+    "eip-allocations",
+    "enable-prefix-for-ipv6-source-nat",
+    "inbound-sg-rules-on-private-link-traffic",
+    "internal",
+    "ip-address-type",
+    "ipv6-addresses",
+    "minimum-load-balancer-capacity",
+    "name",
+    "private-ipv4-addresses",
+    "scheme",
+    "security-group-prefix-lists",
+    "security-groups",
+    "source-nat-ipv6-prefixes",
+    "subnets",
+];
+
+/// Returns the ARN of the load balancer that the user made.
+fn existing(reading: &mut Reading<'_>) -> Option<String> {
+    let arn = reading.text("arn")?;
+    if !arn.starts_with("arn:") || !arn.contains(":loadbalancer/") {
+        reading.refuse("arn", arn, "use the ARN of a Network Load Balancer");
+    }
+    for suffix in ["endpoint-service", "replace-classic"] {
+        if let Some(value) = reading.text(suffix).filter(|value| *value != "false") {
+            let fix = "leave it out, or leave out the annotation for arn: a load balancer of yours is not changed";
+            reading.refuse(suffix, value, fix);
+        }
+    }
+    for suffix in OF_BALANCER {
+        if reading.text(suffix).is_some() {
+            let message = format!("annotation {PREFIX}{suffix} has no effect beside {PREFIX}arn");
+            reading.warnings.push(format!("{message}: a load balancer of yours is not changed"));
+        }
+    }
+    Some(arn.to_owned())
+}
+
+/// Checks the address ranges of clients.
+fn check_ranges(spec: &LoadBalancerSpec, given: bool, families: Families, reading: &mut Reading<'_>) {
+    if given && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
+        let message = "source ranges and prefix lists have no effect beside annotation";
+        reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
+    }
+    if families == Families::Ipv4 {
+        for range in spec.source_ranges.iter().filter(|range| range.addr().is_ipv6()) {
+            let fix = "set annotation service.beta.kubernetes.io/aws-load-balancer-ip-address-type to dualstack, or \
+                       use IPv4 ranges";
+            reading.refuse_field("spec.loadBalancerSourceRanges", range, fix);
+        }
     }
 }
 
@@ -169,7 +220,7 @@ fn fields(spec: &LoadBalancerSpec, flavour: Flavour, reading: &mut Reading<'_>) 
 
 fn scheme(flavour: Flavour, reading: &mut Reading<'_>) -> Option<Scheme> {
     let words = [("internal", Scheme::Internal), ("internet-facing", Scheme::InternetFacing)];
-    let asked = reading.word("scheme", &words);
+    let asked = reading.choice("scheme", &words);
     let of = |internal| if internal { Scheme::Internal } else { Scheme::InternetFacing };
     match (asked, flavour) {
         (Some(scheme), _) => Some(scheme),
@@ -182,7 +233,7 @@ fn scheme(flavour: Flavour, reading: &mut Reading<'_>) -> Option<Scheme> {
 fn families(spec: &LoadBalancerSpec, reading: &mut Reading<'_>) -> Families {
     let words = [("ipv4", Families::Ipv4), ("dualstack", Families::Dualstack)];
     let ipv6 = spec.ip_families.contains(&IpFamily::IPv6);
-    match reading.word("ip-address-type", &words) {
+    match reading.choice("ip-address-type", &words) {
         Some(Families::Ipv4) if ipv6 => {
             let fix = "use dualstack, or leave IPv6 out of spec.ipFamilies";
             reading.refuse("ip-address-type", "ipv4", fix);

@@ -6,7 +6,7 @@ use providers::{IpFamily, LoadBalancerSpec, OtherService, Port, Protocol as Tran
 use crate::loadbalancer::spec::actions::{Part, ServicePort};
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::settings::{Backend, GroupSettings, ListenerSettings, Other};
-use crate::loadbalancer::spec::target_group::{Behind, Groups};
+use crate::loadbalancer::spec::target_group::{GroupReader, ServicePorts};
 use crate::loadbalancer::types::{Protocol, Spread, TargetType};
 
 /// A mistake in an action: its part, and the fix.
@@ -18,12 +18,12 @@ pub(super) fn resolve(
     spread: &Spread<Part>,
     listener: &ListenerSettings,
     spec: &LoadBalancerSpec,
-    groups: &Groups<'_>,
+    groups: &GroupReader<'_>,
     reading: &mut Reading<'_>,
 ) -> Option<Spread<Other>> {
     let resolved = spread.map(|part| match part {
         Part::Arn(arn) => Some(Other::Arn(arn.clone())),
-        Part::Service(asked) => match group(asked, listener.protocol, spec, groups, reading) {
+        Part::Service(requested) => match group(requested, listener.protocol, spec, groups, reading) {
             Ok(group) => Some(Other::Group(Box::new(group))),
             Err((what, fix)) => {
                 reading.refuse_action(listener.protocol.as_str(), listener.port, &what, &fix);
@@ -36,24 +36,24 @@ pub(super) fn resolve(
 }
 
 fn group(
-    asked: &ServicePort,
+    requested: &ServicePort,
     listener: Protocol,
     spec: &LoadBalancerSpec,
-    groups: &Groups<'_>,
+    groups: &GroupReader<'_>,
     reading: &mut Reading<'_>,
 ) -> Result<GroupSettings, Mistake> {
-    let service = &asked.service;
-    let other = other(asked, spec)?;
+    let service = &requested.service;
+    let other = other(requested, spec)?;
     let protocol = match listener {
-        Protocol::Tls if asked.decrypt => Protocol::Tcp,
+        Protocol::Tls if requested.decrypt => Protocol::Tcp,
         protocol => protocol,
     };
-    let served = served(asked, other, protocol)?;
-    let number = number(asked, &served, groups.target_type)?;
+    let served = served(requested, other, protocol)?;
+    let number = number(requested, &served, groups.target_type)?;
     let port = served[0].port;
     let (attributes, preserves_client) = groups.attributes(port, protocol, reading);
     let health_port = other.health_check_node_port;
-    let behind = Behind { ports: &other.ports, local: health_port.is_some(), health_port };
+    let behind = ServicePorts { ports: &other.ports, local: health_port.is_some(), health_port };
     let local = behind.local;
     let mut group = GroupSettings {
         protocol,
@@ -68,8 +68,8 @@ fn group(
     Ok(group)
 }
 
-fn other<'a>(asked: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a OtherService, Mistake> {
-    let (service, namespace) = (&asked.service, &spec.id.namespace);
+fn other<'a>(requested: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a OtherService, Mistake> {
+    let (service, namespace) = (&requested.service, &spec.id.namespace);
     let what = format!("serviceName {service}");
     if *service == spec.id.name {
         let fix = "name another Service: the part of this one is baseServiceWeight";
@@ -84,9 +84,9 @@ fn other<'a>(asked: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a Othe
 }
 
 /// Returns the ports of another Service that a target group serves: one, or one for each transport of the group.
-fn served<'a>(asked: &ServicePort, other: &'a OtherService, protocol: Protocol) -> Result<Vec<&'a Port>, Mistake> {
-    let what = format!("serviceName {}, servicePort {}", asked.service, asked.port);
-    let named = |port: &&Port| port.name == asked.port || port.port.to_string() == asked.port;
+fn served<'a>(requested: &ServicePort, other: &'a OtherService, protocol: Protocol) -> Result<Vec<&'a Port>, Mistake> {
+    let what = format!("serviceName {}, servicePort {}", requested.service, requested.port);
+    let named = |port: &&Port| port.name == requested.port || port.port.to_string() == requested.port;
     let fits = |port: &&Port| {
         let transport = if port.protocol == Transport::Udp { "udp" } else { "tcp" };
         port.protocol != Transport::Sctp && protocol.transports().contains(&transport)
@@ -103,24 +103,24 @@ fn served<'a>(asked: &ServicePort, other: &'a OtherService, protocol: Protocol) 
                 false => format!("{} ({})", port.port, port.name),
             });
             let has: Vec<String> = has.collect();
-            Err((what, format!("use a port that the Service {} has: {}", asked.service, has.join(", "))))
+            Err((what, format!("use a port that the Service {} has: {}", requested.service, has.join(", "))))
         }
     }
 }
 
 /// Returns the port that ELB shows for a target group: the node port, or the port of the pods.
-fn number(asked: &ServicePort, served: &[&Port], target_type: TargetType) -> Result<u16, Mistake> {
+fn number(requested: &ServicePort, served: &[&Port], target_type: TargetType) -> Result<u16, Mistake> {
     let of = |port: &Port| match (target_type, &port.target_port) {
         (TargetType::Instance, _) => port.node_port,
         (TargetType::Ip, TargetPort::Number(number)) => Some(*number),
         (TargetType::Ip, TargetPort::Name(_)) => Some(1),
     };
-    let what = || format!("serviceName {}, servicePort {}", asked.service, asked.port);
+    let what = || format!("serviceName {}, servicePort {}", requested.service, requested.port);
     let number = of(served[0]).ok_or_else(|| {
         let fix = format!(
             "make {} a Service of type NodePort, as the port has no nodePort, or send traffic to pods with annotation \
              {PREFIX}nlb-target-type: ip",
-            asked.service
+            requested.service
         );
         (what(), fix)
     })?;

@@ -4,6 +4,7 @@ pub(super) mod actions;
 pub(super) mod annotation_reader;
 pub(super) mod annotations;
 pub(super) mod backends;
+pub(super) mod endpoint_service;
 pub(super) mod ports;
 pub(super) mod settings;
 mod target_group;

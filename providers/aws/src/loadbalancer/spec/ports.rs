@@ -6,7 +6,7 @@ use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::backends;
 use crate::loadbalancer::spec::settings::{GroupSettings, ListenerSettings, Policy};
-use crate::loadbalancer::spec::target_group::{Behind, Groups};
+use crate::loadbalancer::spec::target_group::{GroupReader, ServicePorts};
 use crate::loadbalancer::types::{Attributes, Protocol, TargetType};
 
 /// Settings of TLS, and the ports that use it.
@@ -16,7 +16,7 @@ struct Encryption {
     ports: Vec<String>,
     policy: Option<String>,
     alpn: Option<String>,
-    /// TLS to targets too.
+    /// Traffic to targets is encrypted too.
     to_targets: bool,
 }
 
@@ -26,8 +26,8 @@ impl Encryption {
         if ports.iter().any(|port| port == "*") {
             ports.clear();
         }
-        let known = |name: &str| spec.ports.iter().any(|port| port.name == name || port.port.to_string() == name);
-        for port in ports.iter().filter(|port| !known(port)) {
+        let is_known = |name: &str| spec.ports.iter().any(|port| port.name == name || port.port.to_string() == name);
+        for port in ports.iter().filter(|port| !is_known(port)) {
             reading.refuse("ssl-ports", port, "use names or numbers of the Service's ports, or *");
         }
         let words = ["None", "HTTP1Only", "HTTP2Only", "HTTP2Optional", "HTTP2Preferred"];
@@ -46,10 +46,10 @@ impl Encryption {
     }
 
     fn covers(&self, port: &Port, protocol: Protocol) -> bool {
-        let named = |asked: &String| *asked == port.name || *asked == port.port.to_string();
+        let is_named = |requested: &String| *requested == port.name || *requested == port.port.to_string();
         protocol == Protocol::Tcp
             && !self.certificates.is_empty()
-            && (self.ports.is_empty() || self.ports.iter().any(named))
+            && (self.ports.is_empty() || self.ports.iter().any(is_named))
     }
 }
 
@@ -64,53 +64,29 @@ pub(crate) fn listeners(
     let encryption = Encryption::read(spec, flavour, reading);
     let quic = reading.list("quic-enabled-ports");
     let separate = reading.boolean("enable-tcp-udp-listener") == Some(false);
-    let groups = Groups::read(policy, flavour, target_type, reading);
+    let groups = GroupReader::read(policy, flavour, target_type, reading);
     let local = spec.external_traffic_policy == TrafficPolicy::Local;
     let health =
-        groups.health(&Behind { ports: &spec.ports, local, health_port: spec.health_check_node_port }, reading);
+        groups.health(&ServicePorts { ports: &spec.ports, local, health_port: spec.health_check_node_port }, reading);
     let mut listeners: Vec<ListenerSettings> = Vec::new();
     for port in &spec.ports {
         if let Some(first) = listeners.iter_mut().find(|listener| listener.port == port.port) {
-            join(first, spec, port, target_type, separate, reading);
+            merge_port(first, spec, port, target_type, separate, reading);
             continue;
         }
-        let mut protocol = if port.protocol == Transport::Udp { Protocol::Udp } else { Protocol::Tcp };
-        let mut to_targets = protocol;
-        let encrypted = encryption.covers(port, protocol);
-        if encrypted {
-            protocol = Protocol::Tls;
-            to_targets = if encryption.to_targets { Protocol::Tls } else { Protocol::Tcp };
-        }
-        if quic.contains(&port.name.as_str()) || quic.contains(&port.port.to_string().as_str()) {
-            if protocol != Protocol::Udp {
-                let shared = spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp);
-                if !shared {
-                    reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
-                }
-            } else {
-                (protocol, to_targets) = (Protocol::Quic, Protocol::Quic);
-            }
-        }
+        let protocols = protocols(port, spec, &encryption, &quic, reading);
         let number = target_port(port, target_type, reading);
-        let (attributes, preserves_client) = groups.attributes(port.port, to_targets, reading);
-        listeners.push(ListenerSettings {
-            port: port.port,
-            protocol,
-            certificates: if encrypted { encryption.certificates.clone() } else { Vec::new() },
-            policy: encryption.policy.clone().filter(|_| encrypted),
-            alpn: encryption.alpn.clone().filter(|_| encrypted),
-            attributes: Attributes::new(),
-            group: GroupSettings {
-                protocol: to_targets,
-                port_names: vec![port.name.clone()],
-                port: number,
-                health: health.clone(),
-                attributes,
-                preserves_client,
-                backend: None,
-            },
-            spread: None,
-        });
+        let (attributes, preserves_client) = groups.attributes(port.port, protocols.1, reading);
+        let group = GroupSettings {
+            protocol: protocols.1,
+            port_names: vec![port.name.clone()],
+            port: number,
+            health: health.clone(),
+            attributes,
+            preserves_client,
+            backend: None,
+        };
+        listeners.push(listener(port.port, protocols.0, &encryption, group));
     }
     for listener in &mut listeners {
         groups.probe_udp(&mut listener.group, local, reading);
@@ -119,18 +95,64 @@ pub(crate) fn listeners(
         let spread = reading.spread(listener.protocol.as_str(), listener.port);
         listener.spread = spread.and_then(|spread| backends::resolve(&spread, listener, spec, &groups, reading));
     }
-    let known: Vec<String> = listeners.iter().map(|one| format!("{}-{}", one.protocol.as_str(), one.port)).collect();
-    reading.refuse_other_actions(&known);
-    for named in reading.continued("listener-attributes.") {
-        if !listeners.iter().any(|one| format!("{}-{}", one.protocol.as_str(), one.port) == named) {
-            reading.warnings.push(format!("annotation {PREFIX}listener-attributes.{named} names no listener"));
-        }
-    }
+    refuse_unknown_listeners(&listeners, reading);
     listeners
 }
 
-/// Adds a second port with the same number: one listener serves both, because AWS allows only one.
-fn join(
+/// Returns the protocols of a port's listener and of its target group.
+fn protocols(
+    port: &Port,
+    spec: &LoadBalancerSpec,
+    encryption: &Encryption,
+    quic: &[&str],
+    reading: &mut Reading<'_>,
+) -> (Protocol, Protocol) {
+    let plain = if port.protocol == Transport::Udp { Protocol::Udp } else { Protocol::Tcp };
+    let asked = quic.contains(&port.name.as_str()) || quic.contains(&port.port.to_string().as_str());
+    if asked && plain == Protocol::Udp {
+        return (Protocol::Quic, Protocol::Quic);
+    }
+    // A name or number may select the UDP port beside this one.
+    let beside = || spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp);
+    if asked && !beside() {
+        reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
+    }
+    match encryption.covers(port, plain) {
+        true if encryption.to_targets => (Protocol::Tls, Protocol::Tls),
+        true => (Protocol::Tls, Protocol::Tcp),
+        false => (plain, plain),
+    }
+}
+
+/// Returns a listener without its attributes and other destinations.
+fn listener(port: u16, protocol: Protocol, encryption: &Encryption, group: GroupSettings) -> ListenerSettings {
+    let encrypted = protocol == Protocol::Tls;
+    ListenerSettings {
+        port,
+        protocol,
+        certificates: if encrypted { encryption.certificates.clone() } else { Vec::new() },
+        policy: encryption.policy.clone().filter(|_| encrypted),
+        alpn: encryption.alpn.clone().filter(|_| encrypted),
+        attributes: Attributes::new(),
+        group,
+        spread: None,
+    }
+}
+
+/// Records annotations about listeners that do not exist.
+fn refuse_unknown_listeners(listeners: &[ListenerSettings], reading: &mut Reading<'_>) {
+    let listener_names: Vec<String> =
+        listeners.iter().map(|one| format!("{}-{}", one.protocol.as_str(), one.port)).collect();
+    reading.refuse_other_actions(&listener_names);
+    for listener in reading.continued("listener-attributes.") {
+        if !listener_names.iter().any(|known| known == listener) {
+            reading.warnings.push(format!("annotation {PREFIX}listener-attributes.{listener} names no listener"));
+        }
+    }
+}
+
+/// Adds a second port with the same number to its listener, because AWS allows only one listener for each number.
+fn merge_port(
     first: &mut ListenerSettings,
     spec: &LoadBalancerSpec,
     port: &Port,
@@ -179,7 +201,7 @@ fn target_port(port: &Port, target_type: TargetType, reading: &mut Reading<'_>) 
             1
         }),
         (TargetType::Ip, TargetPort::Number(number)) => *number,
-        // It may differ between pods; ELB only displays it.
+        // A named port may differ between pods. Each target has its own port, so that of the group has no effect.
         (TargetType::Ip, TargetPort::Name(_)) => 1,
     }
 }

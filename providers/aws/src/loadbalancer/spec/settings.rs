@@ -8,14 +8,15 @@ use providers::{CloudError, IpNet, NodeTarget};
 
 use crate::config;
 use crate::loadbalancer::names::Flavour;
+use crate::loadbalancer::spec::endpoint_service::EndpointServiceSettings;
 use crate::loadbalancer::types::{Attributes, HealthCheck, Protocol, Scheme, Spread, Tags, TargetType};
 
 /// Settings for all Services of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Services that cloud-provider-aws leaves to the Load Balancer Controller are served too.
+    /// This process also serves Services that cloud-provider-aws leaves to the Load Balancer Controller.
     pub controller_services: bool,
-    /// Targets of the traffic policy Cluster are probed at kube-proxy's health check.
+    /// With the traffic policy Cluster, health checks use kube-proxy's health port on nodes instead of the node port.
     pub shared_probe: Option<config::Probe>,
     /// Nodes' security groups are not changed.
     pub no_node_rules: bool,
@@ -41,13 +42,13 @@ pub(crate) enum Families {
 pub(crate) enum SecurityGroups {
     /// None.
     Off,
-    /// One made for the Service, with its rules, and the one that nodes' rules reference.
+    /// One that is created for the Service, with its rules, and the shared one that rules of nodes reference.
     Own,
     /// These, by id or by the tag `Name`.
     Given(Vec<String>),
 }
 
-/// A listener with its target group, before the network is read.
+/// A listener with its target group, as the Service's fields and annotations request it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListenerSettings {
     pub port: u16,
@@ -84,11 +85,11 @@ pub(crate) struct GroupSettings {
     pub protocol: Protocol,
     /// The names of the Service's ports that it serves; two for `TCP_UDP`.
     pub port_names: Vec<String>,
-    /// The port that ELB shows: the node port, or the port of the pods.
+    /// The port of the group in ELB: the node port, or the port of the pods.
     pub port: u16,
     pub health: HealthCheck,
     pub attributes: Attributes,
-    /// Targets see the clients' addresses.
+    /// Packets reach targets with the client's source address.
     pub preserves_client: bool,
     /// `None`: the Service's own.
     pub backend: Option<Backend>,
@@ -133,9 +134,13 @@ pub(crate) struct Settings {
     pub node_labels: Vec<(String, String)>,
     /// Target groups that other clusters register in too.
     pub shared_groups: bool,
+    /// The ARN of a load balancer that the user made; only listeners and target groups are managed here.
+    pub existing: Option<String>,
+    /// An endpoint service (AWS PrivateLink) for the load balancer.
+    pub endpoint_service: Option<EndpointServiceSettings>,
     /// No type is set, so that cloud-provider-aws would have made a Classic Load Balancer.
     pub untyped: bool,
-    /// The Service moves from a Classic Load Balancer, which is deleted this long after its address was replaced.
+    /// The Service moves from a Classic Load Balancer, which is deleted after this time with the new address.
     pub replace_classic: Option<Duration>,
     /// Values that only a Classic Load Balancer can have: an error, unless one serves the Service.
     pub classic_only: Option<CloudError>,

@@ -11,69 +11,70 @@ use crate::loadbalancer::types::{Attributes, HealthCheck, Probe, Protocol, TRAFF
 const PROXY: &str = "proxy_protocol_v2.enabled";
 const PRESERVE: &str = "preserve_client_ip.enabled";
 
-/// Ports with proxy protocol, if annotations set them.
-enum Proxied {
-    Unsaid,
+/// The ports whose targets get the proxy protocol header.
+enum ProxyProtocol {
+    Unset,
     All,
     Ports(Vec<u16>),
 }
 
-impl Proxied {
+impl ProxyProtocol {
     fn get(&self, port: u16) -> Option<bool> {
         match self {
-            Self::Unsaid => None,
+            Self::Unset => None,
             Self::All => Some(true),
             Self::Ports(ports) => Some(ports.contains(&port)),
         }
     }
 }
 
-fn proxied_ports(flavour: Flavour, reading: &mut Reading<'_>) -> Proxied {
+fn read_proxy_protocol(flavour: Flavour, reading: &mut Reading<'_>) -> ProxyProtocol {
     match reading.text("proxy-protocol").filter(|_| flavour == Flavour::Controller) {
-        Some("*") => return Proxied::All,
+        Some("*") => return ProxyProtocol::All,
         Some(other) => reading.refuse("proxy-protocol", other, "use *, which is all ports"),
         None => {}
     }
     match reading.text("proxy-protocol-per-target-group") {
-        Some(_) => Proxied::Ports(reading.parsed("proxy-protocol-per-target-group", "use numbers of ports")),
-        None => Proxied::Unsaid,
+        Some(_) => ProxyProtocol::Ports(reading.parsed("proxy-protocol-per-target-group", "use numbers of ports")),
+        None => ProxyProtocol::Unset,
     }
 }
 
-/// The Service whose ports target groups serve, as far as health checks need it.
-pub(super) struct Behind<'a> {
+/// The ports of a Service, as far as health checks need them.
+pub(super) struct ServicePorts<'a> {
     pub ports: &'a [Port],
-    /// Only nodes with pods of this Service should be healthy.
+    /// The traffic policy is Local: only nodes with pods of the Service should be healthy.
     pub local: bool,
-    /// The port at which nodes report whether they have any.
+    /// The node port at which kube-proxy reports whether the node has pods of the Service.
     pub health_port: Option<u16>,
 }
 
-/// Settings that all target groups share.
-pub(super) struct Groups<'a> {
+/// Reads the settings of target groups; holds those that all groups of a Service share.
+pub(super) struct GroupReader<'a> {
     policy: &'a Policy,
     flavour: Flavour,
     pub target_type: TargetType,
     attributes: Attributes,
-    proxied: Proxied,
+    proxy_protocol: ProxyProtocol,
 }
 
-impl<'a> Groups<'a> {
+impl<'a> GroupReader<'a> {
     pub(super) fn read(
         policy: &'a Policy,
         flavour: Flavour,
         target_type: TargetType,
         reading: &mut Reading<'_>,
     ) -> Self {
-        let (attributes, proxied) = (reading.pairs("target-group-attributes", false), proxied_ports(flavour, reading));
-        Self { policy, flavour, target_type, attributes, proxied }
+        let (attributes, proxy_protocol) =
+            (reading.pairs("target-group-attributes", false), read_proxy_protocol(flavour, reading));
+        Self { policy, flavour, target_type, attributes, proxy_protocol }
     }
 
-    /// Returns the attributes of the target group of a port, and whether targets see clients' addresses.
+    /// Returns the attributes of the target group of a port, and whether packets keep the client's address.
     pub(super) fn attributes(&self, port: u16, protocol: Protocol, reading: &mut Reading<'_>) -> (Attributes, bool) {
         let mut attributes = self.attributes.clone();
         attributes.extend(reading.pairs(&format!("target-group-attributes.{port}"), false));
-        match self.proxied.get(port) {
+        match self.proxy_protocol.get(port) {
             Some(on) => drop(attributes.insert(PROXY.into(), on.to_string())),
             None if self.flavour == Flavour::Controller => {
                 attributes.entry(PROXY.into()).or_insert_with(|| "false".into());
@@ -84,9 +85,10 @@ impl<'a> Groups<'a> {
         (attributes, preserves_client)
     }
 
-    /// Replaces the default health check of a target group that only takes UDP, which AWS probes by TCP: nothing
-    /// listens there, all targets are unhealthy, and the load balancer sends traffic to dead nodes, too. On nodes,
-    /// kube-proxy answers probes.
+    /// Replaces the default health check of a target group for UDP only: kube-proxy's health check on nodes.
+    ///
+    /// AWS would probe the UDP port by TCP. Nothing listens there, so all targets are unhealthy, and the load balancer
+    /// sends traffic to failed nodes, too.
     ///
     /// Differs from upstream: see docs/differences.md.
     pub(super) fn probe_udp(&self, group: &mut GroupSettings, local: bool, reading: &mut Reading<'_>) {
@@ -114,8 +116,8 @@ impl<'a> Groups<'a> {
     }
 
     /// Returns the health check of the target groups of a Service's ports, with upstream's defaults.
-    pub(super) fn health(&self, behind: &Behind<'_>, reading: &mut Reading<'_>) -> HealthCheck {
-        let local = behind.local && self.target_type == TargetType::Instance;
+    pub(super) fn health(&self, service: &ServicePorts<'_>, reading: &mut Reading<'_>) -> HealthCheck {
+        let local = service.local && self.target_type == TargetType::Instance;
         let controller = self.flavour == Flavour::Controller;
         let (interval, timeout, threshold) = match (local, controller) {
             (true, true) => (10, Some(6), 2),
@@ -128,10 +130,10 @@ impl<'a> Groups<'a> {
             reading.refuse("healthcheck-protocol", word, "use TCP, HTTP or HTTPS");
             Probe::Tcp
         });
-        let own = behind.health_port.filter(|_| local).map(|port| port.to_string());
+        let node_health_port = service.health_port.filter(|_| local).map(|port| port.to_string());
         let port = match reading.text("healthcheck-port") {
-            None => own.unwrap_or_else(|| TRAFFIC_PORT.into()),
-            Some(given) => health_port(behind.ports, self.target_type, given, reading),
+            None => node_health_port.unwrap_or_else(|| TRAFFIC_PORT.into()),
+            Some(given) => health_port(service.ports, self.target_type, given, reading),
         };
         let default = if local { "/healthz" } else { "/" };
         let path = reading.text("healthcheck-path").unwrap_or(default).to_owned();
@@ -162,7 +164,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Checks a target group's attributes; returns whether targets see clients' addresses.
+/// Checks a target group's attributes; returns whether packets keep the client's address.
 fn preserves_client(
     attributes: &Attributes,
     protocol: Protocol,

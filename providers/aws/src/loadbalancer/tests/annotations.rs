@@ -237,6 +237,12 @@ fn every_mistake_names_annotation_value_and_fix() {
         (&[("type", "nlb"), ("extra-security-groups", "sg-1")], &["extra-security-groups is \"sg-1\""]),
         (&[("type", "external"), ("proxy-protocol", "80")], &["proxy-protocol is \"80\"", "use *"]),
         (&[("quic-enabled-ports", "80")], &["quic-enabled-ports is \"80\"", "UDP"]),
+        (&[("arn", "web")], &["aws-load-balancer-arn is \"web\"", "use the ARN"]),
+        (
+            &[("arn", "arn:aws:elasticloadbalancing:r:1:loadbalancer/net/web/1"), ("endpoint-service", "true")],
+            &["endpoint-service is \"true\"", "is not changed"],
+        ),
+        (&[("endpoint-service", "true"), ("endpoint-service-allowed-principals", "1")], &["principals is \"1\""]),
     ] {
         let policy = Policy { controller_services: true, ..Policy::default() };
         let error = read(&spec(annotations), &policy).expect_err(&format!("{annotations:?}"));
@@ -274,9 +280,9 @@ fn every_mistake_in_the_fields_names_its_fix() {
         ),
     ];
     for (change, part) in change {
-        let mut asked = spec(&[]);
-        change(&mut asked);
-        let error = read(&asked, &Policy::default()).expect_err(part);
+        let mut requested = spec(&[]);
+        change(&mut requested);
+        let error = read(&requested, &Policy::default()).expect_err(part);
         assert!(error.is_invalid() && error.message.contains(part), "{} lacks {part:?}", error.message);
     }
     let mut weighted = spec(&[]);
@@ -303,16 +309,16 @@ fn tags_that_decide_about_ownership_cannot_be_set() {
 #[test]
 fn udp_only_group_is_probed_at_a_port_that_listens() {
     let udp = |annotations: &[(&str, &str)], policy: Policy| {
-        let mut asked = spec(annotations);
-        asked.ports = vec![port(Transport::Udp, 53)];
-        let settings = read(&asked, &policy).unwrap().1.unwrap();
+        let mut requested = spec(annotations);
+        requested.ports = vec![port(Transport::Udp, 53)];
+        let settings = read(&requested, &policy).unwrap().1.unwrap();
         let health = settings.listeners[0].group.health.clone();
         (health.protocol, health.port, settings.warnings.len())
     };
     let kube_proxy = (Probe::Http, "10256".to_owned(), 0);
     assert_eq!(udp(&[], Policy::default()), kube_proxy);
-    let asked = udp(&[("healthcheck-port", "9000")], Policy::default());
-    assert_eq!(asked, (Probe::Tcp, "9000".to_owned(), 0));
+    let requested = udp(&[("healthcheck-port", "9000")], Policy::default());
+    assert_eq!(requested, (Probe::Tcp, "9000".to_owned(), 0));
     let shared = Policy { shared_probe: Some(Shared { port: 9, path: "/".into() }), ..Policy::default() };
     assert_eq!(udp(&[], shared), (Probe::Http, "9".to_owned(), 0));
     let pods = udp(&[("nlb-target-type", "ip")], Policy::default());

@@ -1,4 +1,4 @@
-//! Parts of a listener's traffic for other Services: what is requested, created, changed and deleted.
+//! Target groups for other Services, which get a part of a listener's traffic: settings, creation, change, deletion.
 
 use std::collections::BTreeSet;
 
@@ -28,10 +28,10 @@ pub(super) fn spread(spec: &mut LoadBalancerSpec, listener: &str, (own, green): 
 
 /// A Service whose TCP port 80 also forwards to port 8080 of `green`.
 fn spreading(annotations: &[(&str, &str)], weights: (i32, i32)) -> LoadBalancerSpec {
-    let mut asked = spec(annotations);
-    asked.others.insert("green".into(), other(vec![port(Protocol::Tcp, 8080)]));
-    spread(&mut asked, "TCP-80", weights, "8080");
-    asked
+    let mut requested = spec(annotations);
+    requested.others.insert("green".into(), other(vec![port(Protocol::Tcp, 8080)]));
+    spread(&mut requested, "TCP-80", weights, "8080");
+    requested
 }
 
 fn endpoint(address: &str, port_name: &str, port: u16) -> EndpointTarget {
@@ -48,40 +48,40 @@ fn endpoint(address: &str, port_name: &str, port: u16) -> EndpointTarget {
     }
 }
 
-/// Returns the only target group for another Service.
+/// Returns the target group for another Service; there must be exactly one.
 fn backend(spec: &LoadBalancerSpec, targets: &Targets) -> crate::loadbalancer::types::TargetGroup {
     let desired = World::default().desired(spec, targets);
     let mut all = desired.backends.into_values();
     let backend = all.next().expect("a target group");
-    assert!(all.next().is_none(), "one only");
+    assert!(all.next().is_none(), "more than one target group");
     backend
 }
 
 #[test]
 fn instances_are_targets_at_the_node_port_of_the_other_service() {
-    let asked = spreading(&[("healthcheck-interval", "17"), ("target-group-attributes.8080", "a=b")], (9, 1));
-    let group = backend(&asked, &nodes([1, 2]));
+    let requested = spreading(&[("healthcheck-interval", "17"), ("target-group-attributes.8080", "a=b")], (9, 1));
+    let group = backend(&requested, &nodes([1, 2]));
     let targets: BTreeSet<(&str, u16)> = group.targets.iter().map(|target| (target.id.as_str(), target.port)).collect();
     assert_eq!(targets, [("i-00000000000000001", 30_080), ("i-00000000000000002", 30_080)].into());
     assert!(group.name.starts_with("k8s-default-green-"), "{}", group.name);
     assert_eq!((group.port, group.health.interval, group.attributes["a"].as_str()), (30_080, 17, "b"));
     assert_eq!(group.tags[RESOURCE], "default/green:8080");
-    let own = &World::default().desired(&asked, &nodes([1, 2])).listeners[&80];
+    let own = &World::default().desired(&requested, &nodes([1, 2])).listeners[&80];
     assert_eq!((own.group.health.interval, own.group.attributes.get("a")), (17, None));
     assert!(group.tags.iter().all(|(key, value)| key == RESOURCE || own.group.tags.get(key) == Some(value)));
     let spread = own.spread.clone().expect("a spread");
     assert_eq!((spread.own, spread.others), (9, vec![(group.name.clone(), 1)]));
     // Nodes without a pod of it are unhealthy, regardless of this Service's own policy.
-    let mut local = asked.clone();
-    local.others.get_mut("green").expect("it is there").health_check_node_port = Some(31_000);
+    let mut local = requested.clone();
+    local.others.get_mut("green").expect("green exists").health_check_node_port = Some(31_000);
     let HealthCheck { port, path, .. } = backend(&local, &nodes([1])).health;
     assert_eq!((port.as_str(), path.as_deref()), ("31000", Some("/healthz")));
 }
 
 #[test]
 fn endpoints_are_those_of_the_other_service() {
-    let mut asked = spreading(&[("nlb-target-type", "ip")], (9, 1));
-    spread(&mut asked, "TCP-80", (9, 1), "\"tcp-8080\"");
+    let mut requested = spreading(&[("nlb-target-type", "ip")], (9, 1));
+    spread(&mut requested, "TCP-80", (9, 1), "\"tcp-8080\"");
     let own = endpoint("10.0.16.1", "tcp-80", 8080);
     let green = [endpoint("10.0.16.2", "tcp-8080", 9090), endpoint("10.0.16.3", "admin", 1)];
     let targets = Targets {
@@ -90,20 +90,20 @@ fn endpoints_are_those_of_the_other_service() {
             .into(),
         ..Targets::default()
     };
-    let group = backend(&asked, &targets);
+    let group = backend(&requested, &targets);
     assert_eq!(group.target_type, TargetType::Ip);
     let found: Vec<_> = group.targets.iter().map(|target| (target.id.as_str(), target.port)).collect();
     assert_eq!(found, [("10.0.16.2", 9090)]);
-    assert_eq!(backend(&asked, &Targets::default()).targets, BTreeSet::new(), "it has none for now");
-    let mut cluster_ip = asked.clone();
-    cluster_ip.others.get_mut("green").expect("it is there").ports[0].node_port = None;
+    assert_eq!(backend(&requested, &Targets::default()).targets, BTreeSet::new(), "the other Service has no endpoints");
+    let mut cluster_ip = requested.clone();
+    cluster_ip.others.get_mut("green").expect("green exists").ports[0].node_port = None;
     assert_eq!(backend(&cluster_ip, &targets).targets, group.targets, "pods need no node port");
 }
 
 #[test]
 fn protocols_follow_the_listener_and_one_group_serves_several() {
-    let protocols = |asked: &LoadBalancerSpec| {
-        let desired = World::default().desired(asked, &nodes([1]));
+    let protocols = |requested: &LoadBalancerSpec| {
+        let desired = World::default().desired(requested, &nodes([1]));
         desired.backends.values().map(|group| group.protocol.as_str()).collect::<Vec<_>>()
     };
     let mut tls = spreading(&[("ssl-cert", "arn:a")], (9, 1));
@@ -148,9 +148,9 @@ fn missing_services_and_ports_are_errors_with_a_fix() {
         (Some(udp), &["servicePort 8080", "use a port of protocol TCP"]),
         (Some(inside), &["servicePort 8080", "type NodePort", "nlb-target-type: ip"]),
     ] {
-        let mut asked = spreading(&[], (9, 1));
-        asked.others = green.clone().map(|green| ("green".to_owned(), green)).into_iter().collect();
-        let error = read(&asked, &Policy::default()).expect_err("it can't work");
+        let mut requested = spreading(&[], (9, 1));
+        requested.others = green.clone().map(|green| ("green".to_owned(), green)).into_iter().collect();
+        let error = read(&requested, &Policy::default()).expect_err("the other Service cannot be used");
         assert!(error.is_invalid());
         for part in ["annotation service.beta.kubernetes.io/actions.TCP-80 is "].iter().chain(parts) {
             assert!(error.message.contains(part), "{green:?}: {} lacks {part:?}", error.message);
@@ -159,7 +159,7 @@ fn missing_services_and_ports_are_errors_with_a_fix() {
     let mut itself = spreading(&[], (9, 1));
     let action = itself.annotations["service.beta.kubernetes.io/actions.TCP-80"].replace("green", "web");
     itself.annotations.insert("service.beta.kubernetes.io/actions.TCP-80".into(), action);
-    let error = read(&itself, &Policy::default()).expect_err("it has a part already");
+    let error = read(&itself, &Policy::default()).expect_err("the Service itself is a destination already");
     assert!(error.message.contains("baseServiceWeight"), "{error}");
 }
 
@@ -171,13 +171,13 @@ fn weights(world: &World) -> Vec<i32> {
 fn group_of_another_service_follows_its_port_and_is_deleted() {
     let (mut world, targets) = (World::default(), nodes([1, 2]));
     world.settle(&spec(&[]), &targets);
-    for (asked, steps, expected) in [
+    for (requested, steps, expected) in [
         (spreading(&[], (90, 10)), &["CreateTargetGroup", "Register", "ModifyListener"][..], vec![90, 10]),
         (spreading(&[], (50, 50)), &["ModifyListener"], vec![50, 50]),
         (
             {
                 let mut moved = spreading(&[], (50, 50));
-                moved.others.get_mut("green").expect("it is there").ports[0].node_port = Some(31_999);
+                moved.others.get_mut("green").expect("green exists").ports[0].node_port = Some(31_999);
                 moved
             },
             &["CreateTargetGroup", "Register", "ModifyListener", "DeleteTargetGroup"],
@@ -187,12 +187,12 @@ fn group_of_another_service_follows_its_port_and_is_deleted() {
     ] {
         world.time_passes();
         world.steps.clear();
-        let plan = world.ensure(&asked, &targets, usize::MAX).expect("nothing stops it");
+        let plan = world.ensure(&requested, &targets, usize::MAX).expect("no step is interrupted");
         assert_eq!(
             (world.names(), weights(&world), plan.again),
             (steps.iter().map(ToString::to_string).collect(), expected, None)
         );
-        world.check(&asked, &targets);
+        world.check(&requested, &targets);
     }
 }
 
@@ -200,23 +200,23 @@ fn group_of_another_service_follows_its_port_and_is_deleted() {
 fn all_traffic_moves_once_a_target_is_healthy() {
     let (mut world, targets) = (World::default(), nodes([1, 2]));
     world.settle(&spec(&[]), &targets);
-    let over = spreading(&[], (0, 1));
-    let plan = world.ensure(&over, &targets, usize::MAX).expect("nothing stops it");
+    let moved = spreading(&[], (0, 1));
+    let plan = world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
     assert!(plan.again.is_some() && weights(&world) == [100, 0], "{:?}", weights(&world));
-    assert_eq!(world.ensure(&over, &targets, usize::MAX).expect("nothing stops it").steps, []);
+    assert_eq!(world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted").steps, []);
     world.time_passes();
-    let plan = world.ensure(&over, &targets, usize::MAX).expect("nothing stops it");
+    let plan = world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
     assert_eq!((plan.again, weights(&world)), (None, vec![0, 1]));
-    // And back, while the own group is still being probed: immediately.
+    // Back: the own group serves immediately, although it is still being probed.
     world.settle(&spec(&[]), &targets);
     // The change does not wait for a Service without targets, and leaves one without targets immediately.
     let none = spreading(&[("target-node-labels", "none=such")], (0, 1));
-    assert_eq!(world.ensure(&none, &targets, usize::MAX).expect("nothing stops it").again, None);
+    assert_eq!(world.ensure(&none, &targets, usize::MAX).expect("no step is interrupted").again, None);
     world.settle(&spec(&[]), &targets);
     for group in &mut world.seen.target_groups {
         group.targets.values_mut().for_each(|health| *health = TargetHealth::Unhealthy);
     }
-    assert_eq!(world.ensure(&over, &targets, usize::MAX).expect("nothing stops it").again, None);
+    assert_eq!(world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted").again, None);
     assert_eq!(weights(&world), [0, 1]);
 }
 
@@ -225,7 +225,7 @@ fn group_of_another_service_is_never_used_as_own() {
     let (mut world, ip) = (World::default(), [("nlb-target-type", "ip")]);
     let targets = Targets::default();
     world.settle(&spreading(&ip, (0, 1)), &targets);
-    // Another client deletes the own one, which gets no traffic, after removing it from the listener.
+    // Another client removes the Service's own group, which gets no traffic, from the listener and deletes it.
     let green = backend(&spreading(&ip, (0, 1)), &targets).name;
     world.seen.target_groups.retain(|group| group.name == green);
     let kept: Vec<String> = world.seen.target_groups.iter().map(|group| group.arn.clone()).collect();
@@ -237,11 +237,11 @@ fn group_of_another_service_is_never_used_as_own() {
 #[test]
 fn groups_of_the_controller_for_other_services_are_kept() {
     let (mut world, targets) = (World::default(), nodes([1, 2]));
-    let asked = spreading(&[("type", "external")], (9, 1));
-    world.settle(&asked, &targets);
-    let name = backend(&asked, &targets).name;
-    let group = world.seen.target_groups.iter_mut().find(|group| group.name == name).expect("it is there");
+    let requested = spreading(&[("type", "external")], (9, 1));
+    world.settle(&requested, &targets);
+    let name = backend(&requested, &targets).name;
+    let group = world.seen.target_groups.iter_mut().find(|group| group.name == name).expect("the target group exists");
     group.name = "k8s-default-green-0123456789".into();
-    let desired = world.desired(&asked, &targets);
+    let desired = world.desired(&requested, &targets);
     assert_eq!(diff::ensure(&desired, &world.seen).steps, []);
 }

@@ -1,5 +1,5 @@
-//! Random histories: Services change, calls crash after any step, other clients interfere; the end state is the last
-//! desired one, and a deletion leaves nothing.
+//! Random histories: Services change, calls crash after any step, other clients change resources. At the end AWS has
+//! the last desired state, and a deletion leaves nothing.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::loadbalancer::samples::{nodes, port, spec};
 use crate::loadbalancer::spec::annotations::read;
 use crate::loadbalancer::spec::settings::Policy;
 
-/// Annotations with an effect, alone and together.
+/// Sets of annotations, of which a history chooses one for each version of a Service.
 const CHOICES: [&[(&str, &str)]; 12] = [
     &[],
     &[("scheme", "internal")],
@@ -34,21 +34,21 @@ const CHOICES: [&[(&str, &str)]; 12] = [
     ],
 ];
 
-/// Gives a part of each listener's traffic to another Service, whose node ports have moved by `moved`.
-fn forward(asked: &mut LoadBalancerSpec, weights: (i32, i32), moved: u16) {
+/// Forwards a part of each listener's traffic to another Service. Its node ports are shifted by `moved`.
+fn forward(requested: &mut LoadBalancerSpec, weights: (i32, i32), moved: u16) {
     let mut ports = vec![port(Protocol::Tcp, 8080), port(Protocol::Udp, 8080)];
     ports.iter_mut().for_each(|port| port.node_port = Some(31_000 + moved));
-    asked.others.insert("green".into(), backends::other(ports));
-    for number in asked.ports.iter().map(|port| port.port).collect::<BTreeSet<_>>() {
-        // A listener's protocol depends on many settings.
-        let known = ["TCP", "TLS", "UDP", "TCP_UDP"].map(|protocol| {
-            let mut with = asked.clone();
-            backends::spread(&mut with, &format!("{protocol}-{number}"), weights, "8080");
-            with
+    requested.others.insert("green".into(), backends::other(ports));
+    for number in requested.ports.iter().map(|port| port.port).collect::<BTreeSet<_>>() {
+        // The action names the listener's protocol, which depends on many settings: the valid one is found by trying.
+        let candidates = ["TCP", "TLS", "UDP", "TCP_UDP"].map(|protocol| {
+            let mut with_action = requested.clone();
+            backends::spread(&mut with_action, &format!("{protocol}-{number}"), weights, "8080");
+            with_action
         });
         let policy = Policy { controller_services: true, ..Policy::default() };
-        if let Some(with) = known.into_iter().find(|with| read(with, &policy).is_ok()) {
-            *asked = with;
+        if let Some(with_action) = candidates.into_iter().find(|with_action| read(with_action, &policy).is_ok()) {
+            *requested = with_action;
         }
     }
 }
@@ -67,23 +67,23 @@ fn services() -> impl Strategy<Value = LoadBalancerSpec> {
     let weights =
         prop_oneof![2 => Just(None), 1 => Just(Some((9, 1))), 1 => Just(Some((0, 1))), 1 => Just(Some((1, 0)))];
     let choices = (0..CHOICES.len(), ports, any::<bool>(), any::<bool>(), weights, 0_u16..2);
-    let asked = choices.prop_map(|(choice, ports, local, ranges, weights, moved)| {
-        let mut asked = spec(CHOICES[choice]);
-        asked.ports = ports.into_iter().map(|(protocol, number)| port(protocol, number)).collect();
+    let requested = choices.prop_map(|(choice, ports, local, ranges, weights, moved)| {
+        let mut requested = spec(CHOICES[choice]);
+        requested.ports = ports.into_iter().map(|(protocol, number)| port(protocol, number)).collect();
         if local {
-            asked.external_traffic_policy = TrafficPolicy::Local;
-            asked.health_check_node_port = Some(32_000);
+            requested.external_traffic_policy = TrafficPolicy::Local;
+            requested.health_check_node_port = Some(32_000);
         }
         if ranges {
-            asked.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+            requested.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
         }
         if let Some(weights) = weights {
-            forward(&mut asked, weights, moved);
+            forward(&mut requested, weights, moved);
         }
-        asked
+        requested
     });
     let policy = Policy { controller_services: true, ..Policy::default() };
-    asked.prop_filter("it can work", move |asked| read(asked, &policy).is_ok())
+    requested.prop_filter("the settings are valid", move |requested| read(requested, &policy).is_ok())
 }
 
 /// An event of a history.
@@ -91,24 +91,24 @@ fn services() -> impl Strategy<Value = LoadBalancerSpec> {
 enum Event {
     /// The Service changes, and the call crashes after this number of steps.
     Ensure(Box<LoadBalancerSpec>, Vec<u8>, usize),
-    /// AWS finishes the changes that it works on.
+    /// AWS completes the changes in progress.
     Time,
-    /// Another client deletes something.
-    Meddle(u8),
+    /// Another client changes or deletes resources; the number chooses which.
+    OtherClient(u8),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let numbers = prop::collection::btree_set(1_u8..6, 0..4).prop_map(|set| set.into_iter().collect());
     let ensure = (services(), numbers, prop_oneof![0_usize..12, Just(usize::MAX)]);
     let event = prop_oneof![
-        4 => ensure.prop_map(|(asked, numbers, most)| Event::Ensure(Box::new(asked), numbers, most)),
+        4 => ensure.prop_map(|(requested, numbers, max_steps)| Event::Ensure(Box::new(requested), numbers, max_steps)),
         2 => Just(Event::Time),
-        1 => any::<u8>().prop_map(Event::Meddle),
+        1 => any::<u8>().prop_map(Event::OtherClient),
     ];
     prop::collection::vec(event, 1..8)
 }
 
-fn meddle(world: &mut World, what: u8) {
+fn change_as_another_client(world: &mut World, what: u8) {
     match what % 4 {
         0 => world.seen.balancers.iter_mut().for_each(|balancer| drop(balancer.listeners.pop())),
         1 => world.seen.security_groups.iter_mut().for_each(|group| drop(group.rules.pop())),
@@ -117,7 +117,7 @@ fn meddle(world: &mut World, what: u8) {
     }
 }
 
-fn all(numbers: &[u8]) -> Targets {
+fn targets_of(numbers: &[u8]) -> Targets {
     nodes(numbers.iter().copied())
 }
 
@@ -129,18 +129,20 @@ proptest! {
         let mut world = World::default();
         for event in events {
             match event {
-                Event::Ensure(asked, numbers, most) => drop(world.ensure(&asked, &all(&numbers), most)),
+                Event::Ensure(requested, numbers, max_steps) => {
+                    drop(world.ensure(&requested, &targets_of(&numbers), max_steps));
+                }
                 Event::Time => world.time_passes(),
-                Event::Meddle(what) => meddle(&mut world, what),
+                Event::OtherClient(what) => change_as_another_client(&mut world, what),
             }
         }
-        world.settle(&last, &all(&numbers));
-        let desired = world.desired(&last, &all(&numbers));
-        prop_assert_eq!(diff::ensure(&desired, &world.seen).steps, vec![], "a settled balancer is left alone");
+        world.settle(&last, &targets_of(&numbers));
+        let desired = world.desired(&last, &targets_of(&numbers));
+        prop_assert_eq!(diff::ensure(&desired, &world.seen).steps, vec![], "a settled load balancer is not changed");
         // Deleted, with a crash after each step.
         while !world.seen.is_empty() {
             let plan = diff::delete(&world.seen, "u");
-            let step = plan.steps.first().expect("what is there is deleted").clone();
+            let step = plan.steps.first().expect("a step for each resource that exists").clone();
             world.make(&step);
         }
     }
@@ -151,7 +153,7 @@ proptest! {
         after in services(),
         numbers in Just(vec![1, 2]),
     ) {
-        let targets = all(&numbers);
+        let targets = targets_of(&numbers);
         let mut world = World::default();
         world.settle(&before, &targets);
         let scheme = |spec: &LoadBalancerSpec| world.desired(spec, &targets).balancer.scheme;
@@ -159,8 +161,8 @@ proptest! {
         world.steps.clear();
         world.settle(&after, &targets);
         for step in &world.steps {
-            let dropped = matches!(step, Step::DeleteBalancer { .. });
-            prop_assert!(!(same && dropped), "the balancer is kept: {:?}", world.names());
+            let deletes_balancer = matches!(step, Step::DeleteBalancer { .. });
+            prop_assert!(!(same && deletes_balancer), "the balancer is kept: {:?}", world.names());
         }
     }
 }

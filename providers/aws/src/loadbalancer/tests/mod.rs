@@ -2,6 +2,7 @@
 
 mod annotations;
 mod backends;
+mod given;
 mod histories;
 mod plans;
 mod stack;

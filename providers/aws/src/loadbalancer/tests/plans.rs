@@ -113,15 +113,15 @@ fn target_group_is_replaced_once_the_new_one_is_healthy() {
 #[test]
 fn traffic_is_spread_over_other_groups_and_back() {
     let spread = |weights: [i32; 2], port_protocol: &[(&str, &str)]| {
-        let mut asked = spec(port_protocol);
+        let mut requested = spec(port_protocol);
         let action = format!(
             r#"{{"type": "forward", "forwardConfig": {{"baseServiceWeight": {}, "targetGroups":
                 [{{"targetGroupARN": "arn:theirs", "weight": {}}}]}}}}"#,
             weights[0], weights[1]
         );
         let protocol = if port_protocol.is_empty() { "TCP" } else { "TLS" };
-        asked.annotations.insert(format!("service.beta.kubernetes.io/actions.{protocol}-80"), action);
-        asked
+        requested.annotations.insert(format!("service.beta.kubernetes.io/actions.{protocol}-80"), action);
+        requested
     };
     let targets = nodes([1, 2]);
     let mut world = settled(&[]);
@@ -177,7 +177,7 @@ fn changed_scheme_replaces_the_load_balancer_once_the_new_one_works() {
 #[test]
 fn ports_are_added_removed_and_joined() {
     let mut world = settled(&[]);
-    let mut asked = spec(&[]);
+    let mut requested = spec(&[]);
     let targets = nodes([1, 2]);
     for (ports, steps) in [
         (
@@ -190,9 +190,9 @@ fn ports_are_added_removed_and_joined() {
             &["Authorize", "CreateTargetGroup", "Register", "ModifyListener", "DeleteTargetGroup"],
         ),
     ] {
-        asked.ports = ports.iter().map(|(protocol, number)| port(*protocol, *number)).collect();
+        requested.ports = ports.iter().map(|(protocol, number)| port(*protocol, *number)).collect();
         world.steps.clear();
-        world.settle(&asked, &targets);
+        world.settle(&requested, &targets);
         assert_eq!(world.names(), steps, "{ports:?}");
     }
 }

@@ -70,12 +70,12 @@ fn subnets_that_are_named_must_be_there_and_of_different_zones() {
 
 #[test]
 fn addresses_go_to_the_subnets_that_they_belong_to() {
-    let asked = spec(&[
+    let requested = spec(&[
         ("private-ipv4-addresses", "10.0.2.9,10.0.1.9"),
         ("internal", "true"),
         ("subnets", "subnet-1,subnet-2"),
     ]);
-    let desired = World::default().desired(&asked, &Targets::default());
+    let desired = World::default().desired(&requested, &Targets::default());
     let given: Vec<_> = desired.balancer.subnets.iter().map(|one| one.private_v4.clone().unwrap()).collect();
     assert_eq!(given, ["10.0.1.9", "10.0.2.9"]);
     let few = settings(&spec(&[("eip-allocations", "eipalloc-1")]));
@@ -155,9 +155,9 @@ fn targets_are_the_ready_pods_of_the_port_and_family() {
 #[test]
 fn load_balancer_of_either_upstream_is_adopted() {
     for (kind, foreign) in [("nlb", "made-by-cloud-provider"), ("external", "made-by-the-controller")] {
-        let asked = spec(&[("type", kind), ("scheme", "internet-facing")]);
+        let requested = spec(&[("type", kind), ("scheme", "internet-facing")]);
         let mut world = World::default();
-        world.settle(&asked, &nodes([1]));
+        world.settle(&requested, &nodes([1]));
         // As upstream left it: other names of target groups and the security group, no uid.
         let strip = |tags: &mut Tags| drop(tags.remove("kubernetes.io/service-uid"));
         for balancer in &mut world.seen.balancers {
@@ -174,7 +174,7 @@ fn load_balancer_of_either_upstream_is_adopted() {
         }
         let dns = world.seen.balancers[0].dns.clone();
         world.steps.clear();
-        world.settle(&asked, &nodes([1, 2]));
+        world.settle(&requested, &nodes([1, 2]));
         assert_eq!(world.names(), ["AddTags", "AddTags", "AddTags", "Register", "AddTags"], "{kind}");
         assert_eq!(world.seen.balancers[0].dns, dns);
     }

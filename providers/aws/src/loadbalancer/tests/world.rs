@@ -5,7 +5,7 @@ use providers::{LoadBalancerSpec, Targets};
 use crate::loadbalancer::model::build::{self, StackInputs, desired};
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::names::Flavour;
-use crate::loadbalancer::observed::stack::{Made, Seen, State};
+use crate::loadbalancer::observed::stack::{CreatedResource, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::plan::{Plan, Step};
 use crate::loadbalancer::samples;
@@ -17,7 +17,7 @@ use crate::tags::ClusterTags;
 /// The resources of one Service.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct World {
-    pub seen: Seen,
+    pub seen: ObservedStack,
     pub steps: Vec<Step>,
 }
 
@@ -63,7 +63,7 @@ impl World {
         };
         let rules = (0..100).map(|rule| format!("sgr-{number}-{rule}")).collect();
         let dns = format!("{number}.elb.example.com");
-        self.seen.follow(step, &Made { id, dns, rules });
+        self.seen.follow(step, &CreatedResource { id, dns, rules });
         self.steps.push(step.clone());
     }
 
@@ -170,8 +170,8 @@ impl World {
         let ports: Vec<(u16, _)> = balancer.listeners.iter().map(|one| (one.port, one.protocol)).collect();
         let mut ports = ports;
         ports.sort_unstable();
-        let asked: Vec<_> = desired.listeners.values().map(|one| (one.port, one.protocol)).collect();
-        assert_eq!(ports, asked);
+        let requested: Vec<_> = desired.listeners.values().map(|one| (one.port, one.protocol)).collect();
+        assert_eq!(ports, requested);
         assert_eq!(self.seen.target_groups.len(), desired.groups().count(), "{:?}", self.seen.target_groups);
         for listener in &balancer.listeners {
             let wanted = &desired.listeners[&listener.port];
@@ -181,8 +181,8 @@ impl World {
                 None => assert!(others.is_empty() && own.1 > 0, "{listener:?}"),
                 Some(spread) => {
                     assert_eq!((own.1, others.len()), (spread.own, spread.others.len()), "{listener:?}");
-                    for ((arn, weight), (name, asked)) in others.iter().zip(&spread.others) {
-                        assert_eq!(weight, asked, "{listener:?}");
+                    for ((arn, weight), (name, requested)) in others.iter().zip(&spread.others) {
+                        assert_eq!(weight, requested, "{listener:?}");
                         self.check_group(arn, &desired.backends[name]);
                     }
                 }

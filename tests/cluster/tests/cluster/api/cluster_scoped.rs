@@ -157,7 +157,7 @@ pub async fn cluster_info_is_signed_until_tokens_expire(space: Space) -> Result<
     patch(&secrets, "bootstrap-token-aaaaaa", json!({"stringData": {"usage-bootstrap-signing": "false"}})).await?;
     signatures(&[]).await?;
     let deletions = faults.count(|call| call.verb == Verb::Delete);
-    ensure!(deletions == 2, "{:?}", faults.seen());
+    ensure!(deletions == 2, "{:?}", faults.requests());
     only_declared(&faults, &["bootstrap-signer-controller", "token-cleaner-controller"])
 }
 

@@ -128,7 +128,7 @@ pub async fn twenty_kinds_are_deleted_with_their_namespace(space: Space) -> Resu
     until_namespace_deleted(&space).await?;
     let collections = faults.count(|call| call.verb == Verb::Delete && call.name.is_empty());
     ensure!(collections >= 20, "{collections} collections deleted");
-    let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "{refused:?}");
     Ok(())
 }
@@ -139,7 +139,7 @@ pub async fn deletions_that_watches_show_need_no_list(space: Space) -> Result<()
     let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
     delete(&space).await?;
     until_namespace_deleted(&space).await?;
-    let ours: Vec<Call> = faults.seen().into_iter().map(|seen| seen.call).collect();
+    let ours: Vec<Call> = faults.requests().into_iter().map(|seen| seen.call).collect();
     let ours = || ours.iter().filter(|call| call.account == "namespace-controller");
     let lists: Vec<_> = ours().filter(|call| call.verb == Verb::List).collect();
     ensure!(lists.is_empty(), "{lists:?}");
@@ -313,7 +313,7 @@ pub async fn missing_kind_holds_up_nothing(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
     delete(&space).await?;
     until_namespace_deleted(&space).await?;
-    ensure!(faults.unmet() == 0, "a refusal was not met: {:?}", faults.seen());
+    ensure!(faults.unmet() == 0, "a refusal was not met: {:?}", faults.requests());
     Ok(())
 }
 

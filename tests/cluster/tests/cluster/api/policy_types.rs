@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::{Bed, Effect, Faults, Manager, Rule, Space, Verb, eventually, fails};
+use cluster_tests::{Bed, Effect, Faults, Manager, Rule, Space, Verb, eventually, write_failures};
 use control_plane::{ControlPlane, Options};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
@@ -44,7 +44,7 @@ fn definition() -> Value {
 fn policies() -> Vec<Value> {
     let widgets = &["example.com/v1/widgets"][..];
     let deployments = &["apps/v1/deployments"][..];
-    let named = |variables: &[(&str, &str)]| {
+    let variables_of = |variables: &[(&str, &str)]| {
         let named = variables.iter().map(|(name, expression)| json!({"name": name, "expression": expression}));
         named.collect::<Vec<_>>()
     };
@@ -103,7 +103,7 @@ fn policies() -> Vec<Value> {
             "params",
             widgets,
             Some(("v1", "ConfigMap")),
-            named(&[
+            variables_of(&[
                 ("limit", "int(params.data['limit'])"),
                 ("names", "object.spec.names"),
                 ("bad", "object.spec.bad"),
@@ -134,8 +134,8 @@ fn policy(
         let mut next = || [parts.next().unwrap_or_default()];
         json!({"apiGroups": next(), "apiVersions": next(), "resources": next(), "operations": ["CREATE"]})
     });
-    let is_bool = |check: &str| check.starts_with("'%d'");
-    let validations = checks.iter().map(|check| match is_bool(check) {
+    let is_message = |check: &str| check.starts_with("'%d'");
+    let validations = checks.iter().map(|check| match is_message(check) {
         // Expressions must be of type bool, message expressions of type string.
         true => json!({"expression": "true", "messageExpression": check}),
         false => json!({"expression": check, "message": "no"}),
@@ -155,8 +155,8 @@ fn policy(
     })
 }
 
-/// Returns the type checking of each policy, once all are checked in this generation, and the field manager that wrote
-/// it.
+/// Waits until all policies are checked in this generation; returns the type checking of each, with the field manager
+/// that wrote it.
 async fn checked(cluster: &ControlPlane, generation: i64) -> Result<BTreeMap<String, Value>> {
     eventually(format!("all policies are checked in generation {generation}"), || async {
         let listed: Value = serde_json::from_str(&cluster.kubectl(&[
@@ -195,7 +195,7 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// The parts of a text around a word, without the digits that follow it.
+/// Splits a text at a word and the digits that follow it.
 fn text_parts<'a>(text: &'a str, word: &str) -> Vec<&'a str> {
     let mut parts = text.split(word);
     let first = parts.next().unwrap_or_default();
@@ -205,20 +205,20 @@ fn text_parts<'a>(text: &'a str, word: &str) -> Vec<&'a str> {
 }
 
 /// Creates a separate control plane: managers of other tests would check the policies too.
-async fn alone() -> Result<Space> {
+async fn separate_space() -> Result<Space> {
     let bed = Bed::without_accounts(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
     Arc::new(bed).space("types").await
 }
 
-/// The statuses equal upstream's, and our manager writes them with the same field owner.
+/// Our manager writes the same statuses as upstream's, with the same field owner.
 pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
-    let space = alone().await?;
+    let space = separate_space().await?;
     let cluster = &space.bed.cluster;
     cluster.kubectl_with_input(&["create", "-f", "-"], &definition().to_string())?;
     cluster.kubectl(&["wait", "--for=condition=Established", "crd/widgets.example.com"])?;
     eventually("the API server has the schema of Widgets", || async {
         let document = cluster.kubectl(&["get", "--raw", "/openapi/v3/apis/example.com/v1"])?;
-        ensure!(document.contains("dashed-name"), "it has not");
+        ensure!(document.contains("dashed-name"), "the schema is missing");
         Ok(())
     })
     .await?;
@@ -249,9 +249,9 @@ pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
 
 /// The status is correct after a failure of any write, and after a crash.
 pub async fn each_failed_write_is_repeated(_: Space) -> Result<()> {
-    let space = alone().await?;
-    let crashes = [("crash after", Effect::CrashAfter), ("crash before the answer", Effect::CrashBeforeAnswer)];
-    for (number, (way, effect)) in fails().into_iter().chain(crashes).enumerate() {
+    let space = separate_space().await?;
+    let crashes = [("crash after", Effect::CrashAfter), ("crash before the response", Effect::CrashBeforeResponse)];
+    for (number, (way, effect)) in write_failures().into_iter().chain(crashes).enumerate() {
         write_fails_once(&space, &format!("types-{number}"), effect).await.context(way)?;
     }
     Ok(())
@@ -261,7 +261,7 @@ async fn write_fails_once(space: &Space, name: &str, effect: Effect) -> Result<(
     let api: Api<ValidatingAdmissionPolicy> = Api::all(space.bed.client.clone());
     let object = policy(name, &["apps/v1/deployments"], None, vec![], &["object.spec.replica > 1"]);
     api.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
-    let is_crash = matches!(effect, Effect::CrashAfter | Effect::CrashBeforeAnswer);
+    let is_crash = matches!(effect, Effect::CrashAfter | Effect::CrashBeforeResponse);
     let faults = Faults::script([Rule::on(Verb::Patch, "validatingadmissionpolicies/status", effect)]);
     let flags = format!("--controllers={CONTROLLER}");
     let mut manager = Manager::start_cluster_wide(space, &faults, &[&flags]).await?;

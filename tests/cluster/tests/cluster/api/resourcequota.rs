@@ -20,12 +20,12 @@ fn quota(hard: Value) -> Value {
 }
 
 /// Waits until the quota's limits are enforced and its usage is exactly this.
-async fn used(space: &Space, expected: &[(&str, &str)]) -> Result<()> {
+async fn until_used(space: &Space, expected: &[(&str, &str)]) -> Result<()> {
     let expected: BTreeMap<&str, &str> = expected.iter().copied().collect();
     eventually(format!("used {expected:?}"), || async {
         let quota: ResourceQuota = space.get("quota").await?;
         let (spec, status) = (quota.spec.context("no spec")?, quota.status.context("no status")?);
-        ensure!(status.hard == spec.hard, "in force {:?}", status.hard);
+        ensure!(status.hard == spec.hard, "enforced {:?}", status.hard);
         let used = status.used.unwrap_or_default();
         let used: BTreeMap<&str, &str> = used.iter().map(|(name, text)| (&**name, &*text.0)).collect();
         ensure!(used == expected, "used {used:?}");
@@ -34,9 +34,9 @@ async fn used(space: &Space, expected: &[(&str, &str)]) -> Result<()> {
     .await
 }
 
-/// Returns a pod that is not scheduled.
-fn idle(name: &str, cpu: &str) -> Value {
-    let mut pod = with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody"}}));
+/// Returns a pod that no scheduler binds.
+fn unscheduled_pod(name: &str, cpu: &str) -> Value {
+    let mut pod = with(pod(name, "web"), json!({"spec": {"schedulerName": "none"}}));
     pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
     pod
 }
@@ -44,7 +44,7 @@ fn idle(name: &str, cpu: &str) -> Value {
 pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
-    space.create::<Pod>(idle("before", "250m")).await?;
+    space.create::<Pod>(unscheduled_pod("before", "250m")).await?;
     let hard = json!({
         "pods": "5", "requests.cpu": "2", "limits.cpu": "4", "count/pods": "9", "count/configmaps": "9",
         "services": "3", "services.nodeports": "5", "requests.storage": "10Gi",
@@ -73,13 +73,13 @@ pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
         let space = space.clone();
         async move {
             let list: Vec<(&str, &str)> = list.iter().map(|(name, text)| (*name, &**text)).collect();
-            used(&space, &list).await
+            until_used(&space, &list).await
         }
     };
     check(with_maps(&empty, maps(0))).await?;
 
     for name in ["one", "two"] {
-        space.create::<Pod>(idle(name, "500m")).await?;
+        space.create::<Pod>(unscheduled_pod(name, "500m")).await?;
     }
     space.create::<ConfigMap>(json!({"metadata": {"name": "map"}})).await?;
     let ports = json!([{"name": "a", "port": 80}, {"name": "b", "port": 81}]);
@@ -124,20 +124,20 @@ pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
     ];
     check(with_maps(&left, maps(0))).await?;
     quiet(&faults).await?;
-    ensure!(faults.most_watches().values().all(|open| *open == 1), "open at once: {:?}", faults.most_watches());
+    ensure!(faults.most_watches().values().all(|open| *open == 1), "concurrent watches: {:?}", faults.most_watches());
     manager.stop().await?;
     only_declared(&faults, &["resourcequota-controller"])
 }
 
 pub async fn scoped_quota_counts_only_its_pods(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
-    space.create::<Pod>(idle("asks", "100m")).await?;
-    space.create::<Pod>(with(pod("asks-nothing", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
-    let ending = with(pod("ends", "web"), json!({"spec": {"schedulerName": "nobody", "activeDeadlineSeconds": 900}}));
+    space.create::<Pod>(unscheduled_pod("asks", "100m")).await?;
+    space.create::<Pod>(with(pod("asks-nothing", "web"), json!({"spec": {"schedulerName": "none"}}))).await?;
+    let ending = with(pod("ends", "web"), json!({"spec": {"schedulerName": "none", "activeDeadlineSeconds": 900}}));
     space.create::<Pod>(ending).await?;
     let scoped = with(quota(json!({"pods": "9"})), json!({"spec": {"scopes": ["BestEffort", "NotTerminating"]}}));
     space.create::<ResourceQuota>(scoped).await?;
-    used(&space, &[("pods", "1")]).await
+    until_used(&space, &[("pods", "1")]).await
 }
 
 pub async fn usage_of_deleted_objects_is_free_within_a_second(space: Space) -> Result<()> {
@@ -145,15 +145,15 @@ pub async fn usage_of_deleted_objects_is_free_within_a_second(space: Space) -> R
     let secrets = space.list::<Secret>("").await?.len();
     space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
     let mut times = Vec::new();
-    for turn in 0..5 {
-        let (pod, secret) = (format!("pod-{turn}"), format!("secret-{turn}"));
-        space.create::<Pod>(idle(&pod, "1m")).await?;
+    for round in 0..5 {
+        let (pod, secret) = (format!("pod-{round}"), format!("secret-{round}"));
+        space.create::<Pod>(unscheduled_pod(&pod, "1m")).await?;
         space.create::<Secret>(json!({"metadata": {"name": secret}})).await?;
-        used(&space, &[("pods", "1"), ("count/secrets", &(secrets + 1).to_string())]).await?;
+        until_used(&space, &[("pods", "1"), ("count/secrets", &(secrets + 1).to_string())]).await?;
         space.api::<Pod>().delete(&pod, &DeleteParams::default().grace_period(0)).await?;
         space.delete::<Secret>(&secret).await?;
         let gone = Instant::now();
-        used(&space, &[("pods", "0"), ("count/secrets", &secrets.to_string())]).await?;
+        until_used(&space, &[("pods", "0"), ("count/secrets", &secrets.to_string())]).await?;
         times.push(gone.elapsed());
     }
     // Most of them: on a busy machine, a single one may take longer.
@@ -167,12 +167,12 @@ pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()>
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     space.create::<ResourceQuota>(quota(json!({"pods": "9"}))).await?;
-    used(&space, &[("pods", "0")]).await?;
+    until_used(&space, &[("pods", "0")]).await?;
     let watched = |resource: &str| faults.most_watches().contains_key(resource);
     ensure!(watched("pods") && !watched("secrets") && !watched("configmaps"), "{:?}", faults.most_watches());
     space.patch::<ResourceQuota>("quota", json!({"spec": {"hard": {"count/secrets": "99"}}})).await?;
     let secrets = space.list::<Secret>("").await?.len().to_string();
-    used(&space, &[("pods", "0"), ("count/secrets", &secrets)]).await?;
+    until_used(&space, &[("pods", "0"), ("count/secrets", &secrets)]).await?;
     ensure!(watched("secrets") && !watched("configmaps"), "{:?}", faults.most_watches());
     Ok(())
 }
@@ -183,7 +183,7 @@ pub async fn objects_of_a_kind_that_is_served_later_are_counted(space: Space) ->
     let group = format!("{}.example.com", space.namespace.rsplit('-').next().unwrap_or_default());
     let name = format!("count/yachts.{group}");
     space.create::<ResourceQuota>(quota(json!({&name: "5"}))).await?;
-    used(&space, &[]).await?;
+    until_used(&space, &[]).await?;
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("yachts.{group}")},
@@ -214,28 +214,28 @@ pub async fn objects_of_a_kind_that_is_served_later_are_counted(space: Space) ->
         })
         .await?;
     }
-    used(&space, &[(&name, "2")]).await?;
+    until_used(&space, &[(&name, "2")]).await?;
     yachts.delete("a", &Default::default()).await?;
-    used(&space, &[(&name, "1")]).await
+    until_used(&space, &[(&name, "1")]).await
 }
 
 pub async fn wrong_number_is_corrected_also_after_a_crash(space: Space) -> Result<()> {
-    space.create::<Pod>(idle("one", "1")).await?;
+    space.create::<Pod>(unscheduled_pod("one", "1")).await?;
     let faults = Faults::script([Rule::new(Call::is_object_write, Effect::CrashAfter)]);
     let flags = [ALONE, "--resource-quota-sync-period=2s"];
     let manager = Manager::start_with(&space, &faults, &flags).await?;
     space.create::<ResourceQuota>(quota(json!({"pods": "9", "cpu": "9"}))).await?;
     faults.crashes().await;
     manager.crash().await;
-    used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
+    until_used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
     space.patch_status::<ResourceQuota>("quota", json!({"status": {"used": {"pods": "7"}}})).await?;
     let after = Faults::default();
     let _manager = Manager::start_with(&space, &after, &flags).await?;
-    used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
+    until_used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
     space.patch_status::<ResourceQuota>("quota", json!({"status": {"used": {"cpu": "5"}}})).await?;
-    used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
-    during(QUIET, "what is right is not written", || async {
-        ensure!(after.count(Call::is_object_write) == 2, "{:?}", after.seen());
+    until_used(&space, &[("pods", "1"), ("cpu", "1")]).await?;
+    during(QUIET, "correct usage is not written", || async {
+        ensure!(after.count(Call::is_object_write) == 2, "{:?}", after.requests());
         Ok(())
     })
     .await
@@ -249,20 +249,20 @@ pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space
     let secrets = space.list::<Secret>("").await?.len();
     let counted = |more: usize| (secrets + more).to_string();
     space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
-    used(&space, &[("pods", "0"), ("count/secrets", &counted(0))]).await?;
-    space.create::<Pod>(idle("missed", "1m")).await?;
+    until_used(&space, &[("pods", "0"), ("count/secrets", &counted(0))]).await?;
+    space.create::<Pod>(unscheduled_pod("missed", "1m")).await?;
     space.create::<Secret>(json!({"metadata": {"name": "missed"}})).await?;
-    used(&space, &[("pods", "1"), ("count/secrets", &counted(1))]).await?;
+    until_used(&space, &[("pods", "1"), ("count/secrets", &counted(1))]).await?;
     let missed = json!({"status": {"used": {"pods": "0", "count/secrets": counted(0)}}});
     space.patch_status::<ResourceQuota>("quota", missed).await?;
-    space.create::<Pod>(idle("seen", "1m")).await?;
-    used(&space, &[("pods", "2"), ("count/secrets", &counted(1))]).await?;
+    space.create::<Pod>(unscheduled_pod("seen", "1m")).await?;
+    until_used(&space, &[("pods", "2"), ("count/secrets", &counted(1))]).await?;
     // Correct numbers are not written.
     let before = faults.count(Call::is_object_write);
-    space.create::<Pod>(idle("right", "1m")).await?;
-    used(&space, &[("pods", "3"), ("count/secrets", &counted(1))]).await?;
-    during(QUIET, "a right number is not written", || async {
-        ensure!(faults.count(Call::is_object_write) == before, "{:?}", faults.seen());
+    space.create::<Pod>(unscheduled_pod("right", "1m")).await?;
+    until_used(&space, &[("pods", "3"), ("count/secrets", &counted(1))]).await?;
+    during(QUIET, "correct usage is not written", || async {
+        ensure!(faults.count(Call::is_object_write) == before, "{:?}", faults.requests());
         Ok(())
     })
     .await
@@ -274,19 +274,19 @@ pub async fn number_that_arrives_after_its_object_was_deleted_is_lowered(space: 
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     let secrets = space.list::<Secret>("").await?.len();
     space.create::<ResourceQuota>(quota(json!({"count/secrets": "99"}))).await?;
-    used(&space, &[("count/secrets", &secrets.to_string())]).await?;
+    until_used(&space, &[("count/secrets", &secrets.to_string())]).await?;
     faults.freeze("resourcequotas");
     space.create::<Secret>(json!({"metadata": {"name": "short-lived"}})).await?;
-    used(&space, &[("count/secrets", &(secrets + 1).to_string())]).await?;
+    until_used(&space, &[("count/secrets", &(secrets + 1).to_string())]).await?;
     space.delete::<Secret>("short-lived").await?;
     let before = faults.count(Call::is_object_write);
-    during(QUIET, "the number in the cache seems right", || async {
-        ensure!(faults.count(Call::is_object_write) == before, "{:?}", faults.seen());
+    during(QUIET, "the usage in the stale cache is correct", || async {
+        ensure!(faults.count(Call::is_object_write) == before, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
     faults.thaw("resourcequotas");
-    used(&space, &[("count/secrets", &secrets.to_string())]).await
+    until_used(&space, &[("count/secrets", &secrets.to_string())]).await
 }
 
 /// Objects are created and deleted, and a number that another client wrote is corrected.
@@ -294,14 +294,14 @@ async fn scenario(space: Space) -> Result<()> {
     let secrets = space.list::<Secret>("").await?.len();
     let (before, with_one) = (secrets.to_string(), (secrets + 1).to_string());
     space.create::<ResourceQuota>(quota(json!({"pods": "9", "count/secrets": "99"}))).await?;
-    used(&space, &[("pods", "0"), ("count/secrets", &before)]).await?;
-    space.create::<Pod>(idle("one", "1m")).await?;
+    until_used(&space, &[("pods", "0"), ("count/secrets", &before)]).await?;
+    space.create::<Pod>(unscheduled_pod("one", "1m")).await?;
     space.create::<Secret>(json!({"metadata": {"name": "secret"}})).await?;
-    used(&space, &[("pods", "1"), ("count/secrets", &with_one)]).await?;
+    until_used(&space, &[("pods", "1"), ("count/secrets", &with_one)]).await?;
     space.delete::<Secret>("secret").await?;
-    used(&space, &[("pods", "1"), ("count/secrets", &before)]).await?;
+    until_used(&space, &[("pods", "1"), ("count/secrets", &before)]).await?;
     space.api::<Pod>().delete("one", &DeleteParams::default().grace_period(0)).await?;
-    used(&space, &[("pods", "0"), ("count/secrets", &before)]).await
+    until_used(&space, &[("pods", "0"), ("count/secrets", &before)]).await
 }
 
 pub const SCENARIO: Scenario = Scenario {

@@ -13,26 +13,28 @@ use control_plane::Options;
 use serde_json::{Value, json};
 
 /// Without the garbage collector itself, which it requires to be enabled.
-const ALONE: [&str; 2] = ["--controllers=storage-version-migrator-controller", "--enable-garbage-collector=true"];
+pub const ALONE: [&str; 2] = ["--controllers=storage-version-migrator-controller", "--enable-garbage-collector=true"];
 const OBJECTS: usize = 25;
 
 /// Creates a separate control plane for a test.
-async fn bed(extra_apiserver_flags: Vec<String>) -> Result<Arc<Bed>> {
+pub async fn bed(extra_apiserver_flags: Vec<String>) -> Result<Arc<Bed>> {
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() };
     Ok(Arc::new(Bed::without_accounts(options).await?))
 }
 
-fn apply(bed: &Bed, object: &Value) -> Result<()> {
+/// Applies an object.
+pub fn apply(bed: &Bed, object: &Value) -> Result<()> {
     bed.cluster.kubectl_with_input(&["apply", "--server-side", "-f", "-"], &object.to_string())?;
     Ok(())
 }
 
-fn read(bed: &Bed, what: &[&str]) -> Result<Value> {
+/// Reads an object, or a list.
+pub fn read(bed: &Bed, what: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&bed.cluster.kubectl(&[&["get", "-o", "json"], what].concat())?)?)
 }
 
 /// Creates a migration.
-fn migrate(bed: &Bed, name: &str, group: &str, resource: &str) -> Result<()> {
+pub fn migrate(bed: &Bed, name: &str, group: &str, resource: &str) -> Result<()> {
     apply(
         bed,
         &json!({
@@ -47,7 +49,7 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
 }
 
 /// Waits until a migration has ended and no longer counts as running.
-async fn ended(bed: &Bed, name: &str, kind: &str) -> Result<Value> {
+pub async fn ended(bed: &Bed, name: &str, kind: &str) -> Result<Value> {
     eventually(format!("migration {name} has {kind}"), || async {
         let migration = read(bed, &["storageversionmigration", name])?;
         let is = |kind: &str, status: &str| condition(&migration, kind).is_some_and(|it| it["status"] == status);
@@ -64,7 +66,7 @@ fn version(object: &Value) -> Result<u64> {
 /// Runs a migration with a manager that crashes in the middle of it and another one that finishes it.
 async fn migrate_across_a_crash(space: &Space, name: &str, group: &str, resource: &'static str) -> Result<Value> {
     let is_patch = move |call: &Call| call.verb == Verb::Patch && call.resource == resource;
-    let first = Faults::script([Rule::new(is_patch, Effect::CrashBeforeAnswer).nth(OBJECTS / 2)]);
+    let first = Faults::script([Rule::new(is_patch, Effect::CrashBeforeResponse).nth(OBJECTS / 2)]);
     let manager = Manager::start_cluster_wide(space, &first, &ALONE).await?;
     migrate(&space.bed, name, group, resource)?;
     first.crashes().await;
@@ -211,7 +213,7 @@ pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Re
     let failed = ended(&bed, "maps", "Failed").await?;
     let message = condition(&failed, "Failed").and_then(|it| it["message"].as_str()).unwrap_or_default();
     ensure!(message.contains(" not yet migrated. migration encountered unhandled error: "), "{message}");
-    ensure!(faults.count(is_patch) == 2, "{:?}", faults.seen());
+    ensure!(faults.count(is_patch) == 2, "{:?}", faults.requests());
     migrate(&bed, "bindings", "", "bindings")?;
     let failed = ended(&bed, "bindings", "Failed").await?;
     let message = condition(&failed, "Failed").and_then(|it| it["message"].as_str()).unwrap_or_default();

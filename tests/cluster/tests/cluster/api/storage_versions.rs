@@ -17,7 +17,7 @@ async fn reporting() -> Result<ControlPlane> {
 }
 
 /// A StorageVersion with entries of these API servers.
-fn report(cluster: &ControlPlane, name: &str, servers: &[(&str, &str)]) -> Result<()> {
+pub fn report(cluster: &ControlPlane, name: &str, servers: &[(&str, &str)]) -> Result<()> {
     let object = format!(
         r#"{{"apiVersion":"internal.apiserver.k8s.io/v1alpha1","kind":"StorageVersion","metadata":{{"name":"{name}"}},"spec":{{}}}}"#
     );
@@ -38,19 +38,24 @@ fn report(cluster: &ControlPlane, name: &str, servers: &[(&str, &str)]) -> Resul
     Ok(())
 }
 
+/// Waits until the API server has its identity Lease, and returns the name.
+pub async fn identity(cluster: &ControlPlane) -> Result<String> {
+    let identity = "-lapiserver.kubernetes.io/identity=kube-apiserver";
+    let leases = ["get", "lease", "-n", "kube-system", identity, "-o", "jsonpath={.items[0].metadata.name}"];
+    eventually("the API server has its identity Lease", || async {
+        let name = cluster.kubectl(&leases)?;
+        ensure!(!name.is_empty(), "it has none");
+        Ok(name)
+    })
+    .await
+}
+
 /// Entries without an identity Lease are removed, the rest is updated; a StorageVersion without entries is deleted.
 pub async fn entries_of_stopped_api_servers_are_removed(_: Space) -> Result<()> {
     let cluster = reporting().await?;
     let flags = [GATES, "--controllers=storageversion-garbage-collector-controller"].map(str::to_owned);
     let _kcm = Running::start(&cluster, KCM, &flags).await?;
-    let identity = "-lapiserver.kubernetes.io/identity=kube-apiserver";
-    let leases = ["get", "lease", "-n", "kube-system", identity, "-o", "jsonpath={.items[0].metadata.name}"];
-    let living = eventually("the API server has its identity Lease", || async {
-        let name = cluster.kubectl(&leases)?;
-        ensure!(!name.is_empty(), "it has none");
-        Ok(name)
-    })
-    .await?;
+    let living = identity(&cluster).await?;
 
     report(&cluster, "example.com.widgets", &[(&living, "v1"), ("apiserver-stopped", "v2")])?;
     report(&cluster, "example.com.gadgets", &[("apiserver-stopped", "v1")])?;

@@ -59,7 +59,7 @@ pub async fn default_account_is_created_and_recreated(space: Space) -> Result<()
     let posts = |call: &Call| {
         call.verb == Verb::Create && call.resource == "serviceaccounts" && call.namespace == space.namespace
     };
-    ensure!(faults.count(posts) == 2, "{:?}", faults.seen());
+    ensure!(faults.count(posts) == 2, "{:?}", faults.requests());
 
     // The namespace controller does not run: this namespace remains terminating.
     let namespaces: Api<Namespace> = Api::all(space.bed.client.clone());
@@ -70,7 +70,7 @@ pub async fn default_account_is_created_and_recreated(space: Space) -> Result<()
         Ok(())
     })
     .await?;
-    ensure!(faults.count(posts) == 2, "{:?}", faults.seen());
+    ensure!(faults.count(posts) == 2, "{:?}", faults.requests());
     Ok(())
 }
 
@@ -112,7 +112,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
 
     let writes = |call: &Call| call.is_write() && call.namespace == space.namespace;
     let before = faults.count(writes);
-    ensure!(before == 5, "one write each: {:?}", faults.seen());
+    ensure!(before == 5, "one write each: {:?}", faults.requests());
     space.patch::<ConfigMap>(NAME, json!({"metadata": {"annotations": {DESCRIPTION: "other words"}}})).await?;
     during(QUIET, "another description is kept", || async {
         let map: ConfigMap = space.get(NAME).await?;
@@ -120,7 +120,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
         Ok(())
     })
     .await?;
-    ensure!(faults.count(writes) == before, "{:?}", faults.seen());
+    ensure!(faults.count(writes) == before, "{:?}", faults.requests());
     only_declared(&faults, &["root-ca-certificate-publisher-controller"])
 }
 

@@ -136,7 +136,7 @@ pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     create(&all, object(&name("wrong"), &request, "kubelet-serving", &usages)).await?;
     create(&all, object(&name("no"), &request, "kube-apiserver-client", CLIENT)).await?;
     create(&all, object(&name("else"), &request, "kube-apiserver-client-kubelet", CLIENT)).await?;
-    during(QUIET, "nobody has approved them", || async {
+    during(QUIET, "no request is approved", || async {
         for suffix in ["serves", "jane", "wrong", "no", "else"] {
             let status = all.get(&name(suffix)).await?.status.unwrap_or_default();
             ensure!(status.conditions.is_none() && status.certificate.is_none(), "{suffix}: {status:?}");
@@ -149,7 +149,7 @@ pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     issued(&all, &name("serves")).await?;
     let certificate = issued(&all, &name("jane")).await?;
     ensure!(whoami(&space, &certificate, &key).await? == "jane");
-    eventually("what is wrong with it is said", || async {
+    eventually("the failure is reported", || async {
         let status = all.get(&name("wrong")).await?.status.unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
         let failed = conditions.iter().find(|condition| condition.type_ == "Failed").context("it has not failed")?;

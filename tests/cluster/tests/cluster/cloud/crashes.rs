@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::{Call, Case, CloudBed, Effect, Faults, QUIET, Rule, Space, Tier, during, eventually, fails};
+use cluster_tests::{
+    Call, Case, CloudBed, Effect, Faults, QUIET, Rule, Space, Tier, during, eventually, write_failures,
+};
 use futures::future::BoxFuture;
 use kube::api::DeleteParams;
 use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pattern};
@@ -204,7 +206,7 @@ async fn finds_nothing_to_do(scenario: &Scenario, cloud: &CloudBed) -> Result<()
         ensure!(
             faults.count(Call::is_object_write) == 0 && cloud.cloud.changing_calls() == changes,
             "{:?}",
-            faults.seen()
+            faults.requests()
         );
         Ok(())
     })
@@ -261,7 +263,7 @@ async fn crash_at_a_sample(scenario: &Scenario) -> Result<()> {
     run_with_each_fault(scenario, |writes, calls| {
         let writes = [1, writes.div_ceil(2)].map(|n| crash_at_write(scenario, n, Effect::CrashAfter));
         let last = scenario.writes;
-        let answers = [crash_at_write(scenario, last, Effect::CrashBeforeAnswer)];
+        let answers = [crash_at_write(scenario, last, Effect::CrashBeforeResponse)];
         let calls = [1, calls / 2].into_iter().filter_map(|n| crash_in_call(scenario, n).pop());
         writes.into_iter().chain(answers).chain(calls).collect()
     })
@@ -271,7 +273,7 @@ async fn crash_at_a_sample(scenario: &Scenario) -> Result<()> {
 async fn crash_everywhere(scenario: &Scenario) -> Result<()> {
     run_with_each_fault(scenario, |writes, calls| {
         let both =
-            |n| [Effect::CrashAfter, Effect::CrashBeforeAnswer].map(|effect| crash_at_write(scenario, n, effect));
+            |n| [Effect::CrashAfter, Effect::CrashBeforeResponse].map(|effect| crash_at_write(scenario, n, effect));
         let calls = (1..=calls).flat_map(|n| crash_in_call(scenario, n));
         (1..=writes).flat_map(both).chain(calls).collect()
     })
@@ -282,7 +284,7 @@ async fn crash_everywhere(scenario: &Scenario) -> Result<()> {
 async fn fail_each_way(scenario: &Scenario) -> Result<()> {
     run_with_each_fault(scenario, |writes, _| {
         let writes = (1..=writes.min(scenario.writes)).flat_map(|n| {
-            fails().map(|(how, effect)| {
+            write_failures().map(|(how, effect)| {
                 (format!("write {n}: {how}"), RunFault::Write(Rule::new(Call::is_object_write, effect).nth(n)), true)
             })
         });

@@ -1,6 +1,9 @@
 //! The cloud controller manager's controllers over the mock cloud.
 
 pub mod crashes;
+pub mod failover;
+pub mod kubevirt;
+pub mod kubevirt_changes;
 pub mod node;
 pub mod node_lifecycle;
 pub mod service;

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::{Call, CloudBed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, fails};
+use cluster_tests::{
+    Call, CloudBed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, write_failures,
+};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
@@ -102,7 +104,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     ensure!(addresses(&node) == expected, "addresses: {:?}", addresses(&node));
     synced_event(&cloud, "full").await?;
     let writes = faults.count(Call::is_object_write);
-    ensure!(writes == 2, "an initialization takes two writes, not {writes}: {:?}", faults.seen());
+    ensure!(writes == 2, "an initialization takes two writes, not {writes}: {:?}", faults.requests());
 
     // A configured node IP: one that the instance has, and one that it gets later.
     cloud.cloud.add_instance(&InstanceConfig {
@@ -150,7 +152,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     })
     .await?;
     quiet(&faults).await?;
-    let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
 
     // Another manager writes nothing.
@@ -163,7 +165,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     })
     .await?;
     during(QUIET, "no work remains", || async {
-        ensure!(after.writes() == 0, "{:?}", after.seen());
+        ensure!(after.writes() == 0, "{:?}", after.requests());
         Ok(())
     })
     .await
@@ -231,8 +233,8 @@ pub async fn nodes_are_initialized_after_any_fault(_: Space) -> Result<()> {
     };
     for write in ["nodes/status", "nodes"] {
         let crashes =
-            [("crash after it", Effect::CrashAfter), ("crash before its response", Effect::CrashBeforeAnswer)];
-        for (how, effect) in crashes.into_iter().chain(fails()) {
+            [("crash after it", Effect::CrashAfter), ("crash before its response", Effect::CrashBeforeResponse)];
+        for (how, effect) in crashes.into_iter().chain(write_failures()) {
             let rule = Rule::on(Verb::Patch, write, effect);
             through(&cloud, &next(), rule).await.with_context(|| format!("{write}: {how}"))?;
         }

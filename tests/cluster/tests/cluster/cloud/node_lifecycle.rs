@@ -2,7 +2,7 @@
 //! the cloud.
 
 use anyhow::{Result, ensure};
-use cluster_tests::{Call, CloudBed, Effect, Faults, QUIET, Rule, Space, Verb, during, eventually, fails};
+use cluster_tests::{Call, CloudBed, Effect, Faults, QUIET, Rule, Space, Verb, during, eventually, write_failures};
 use jiff::SignedDuration;
 use kube::api::{Api, DeleteParams};
 use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pattern};
@@ -59,7 +59,7 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
     // An instance is stopped, and started again.
     cloud.cloud.stop_instance("a");
     during(QUIET, "the instance of a ready node is not read", || async {
-        ensure!(faults.count(Call::is_object_write) == untouched, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_object_write) == untouched, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
@@ -91,8 +91,8 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
     manager.stop().await?;
 
     // After any fault of its deletion, the node is deleted, and no other node of its name is.
-    let crashes = [("crash after it", Effect::CrashAfter), ("crash before its response", Effect::CrashBeforeAnswer)];
-    for (number, (how, effect)) in crashes.into_iter().chain(fails()).enumerate() {
+    let crashes = [("crash after it", Effect::CrashAfter), ("crash before its response", Effect::CrashBeforeResponse)];
+    for (number, (how, effect)) in crashes.into_iter().chain(write_failures()).enumerate() {
         let name = format!("fault-{number}");
         let faults = Faults::script([Rule::on(Verb::Delete, "nodes", effect)]);
         cloud.register_instance(&name).await?;
@@ -163,7 +163,7 @@ pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> 
     let _manager = cloud.ccm_at(&faults, &[], SignedDuration::ZERO).await?;
     cloud.register("young", serde_json::json!({})).await?;
     stays(&cloud, "young", "the node is new").await?;
-    ensure!(faults.count(|call| call.verb == Verb::Delete) == 0, "{:?}", faults.seen());
+    ensure!(faults.count(|call| call.verb == Verb::Delete) == 0, "{:?}", faults.requests());
     let nodes: Api<k8s_openapi::api::core::v1::Node> = cloud.nodes();
     nodes.delete("young", &DeleteParams::default()).await?;
     Ok(())

@@ -31,7 +31,7 @@ pub async fn edit(cloud: &CloudBed, name: &str, patch: Value) -> Result<()> {
     Ok(())
 }
 
-fn held(service: &Service) -> bool {
+fn has_finalizer(service: &Service) -> bool {
     service.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
 }
 
@@ -47,7 +47,7 @@ pub async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize
         let snapshot = cloud.cloud.snapshot();
         let balancer =
             snapshot.balancers.iter().find(|balancer| balancer.id.name == name).context("no load balancer")?;
-        ensure!(held(&service), "no finalizer");
+        ensure!(has_finalizer(&service), "no finalizer");
         ensure!(balancer.listeners.len() == ports, "ports: {:?}", balancer.listeners);
         ensure!(balancer.targets.len() == targets, "targets: {:?}", balancer.targets);
         let expected: Vec<_> = balancer.addresses.iter().map(ToString::to_string).collect();
@@ -59,8 +59,11 @@ pub async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize
 
 pub async fn until_service_deleted(cloud: &CloudBed, name: &str) -> Result<()> {
     eventually(format!("{name} is deleted"), || async {
-        ensure!(services(cloud).get_opt(name).await?.is_none(), "the Service is there");
-        ensure!(cloud.cloud.snapshot().balancers.iter().all(|balancer| balancer.id.name != name), "its balancer is");
+        ensure!(services(cloud).get_opt(name).await?.is_none(), "the Service exists");
+        ensure!(
+            cloud.cloud.snapshot().balancers.iter().all(|balancer| balancer.id.name != name),
+            "its load balancer exists"
+        );
         Ok(())
     })
     .await
@@ -98,7 +101,7 @@ pub async fn scenario(cloud: &CloudBed, name: &str) -> Result<()> {
     edit(cloud, name, json!({"spec": {"type": "ClusterIP"}})).await?;
     eventually("the Service is released", || async {
         let service = services(cloud).get(name).await?;
-        ensure!(!held(&service) && addresses(&service).is_empty(), "{:?}", service.metadata.finalizers);
+        ensure!(!has_finalizer(&service) && addresses(&service).is_empty(), "{:?}", service.metadata.finalizers);
         ensure!(cloud.cloud.snapshot().balancers.is_empty());
         Ok(())
     })
@@ -136,8 +139,8 @@ pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()
     }
     // Two writes of the finalizer, two of the status, one that removes both, and one at the deletion.
     let writes = faults.count(Call::is_object_write);
-    ensure!(writes == 6, "{writes} writes: {:?}", faults.seen());
-    let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    ensure!(writes == 6, "{writes} writes: {:?}", faults.requests());
+    let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
     // An invalid annotation is reported, and the existing load balancer is kept.
     create(&cloud, "odd").await?;
@@ -186,7 +189,7 @@ pub async fn endpoints_are_targets(_: Space) -> Result<()> {
             json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}}),
         )
         .await?;
-    during(QUIET, "the cloud is left alone", || async {
+    during(QUIET, "the cloud is not called", || async {
         ensure!(cloud.cloud.snapshot().calls == calls);
         Ok(())
     })
@@ -242,7 +245,7 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
     has_condition("node-2", "False", "RouteCreated").await?;
     ensure!(cloud.cloud.snapshot().routes.len() == 3, "{:?}", cloud.cloud.snapshot().routes);
     let writes = faults.count(Call::is_object_write);
-    ensure!(writes == 3, "{writes} writes: {:?}", faults.seen());
+    ensure!(writes == 3, "{writes} writes: {:?}", faults.requests());
     during(Duration::from_secs(3), "passes without work write nothing", || async {
         ensure!(faults.count(Call::is_object_write) == writes && cloud.cloud.calls(Operation::SetRoute).calls == 4);
         Ok(())
@@ -254,4 +257,39 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+pub async fn annotations_of_the_provider_are_written_and_removed(_: Space) -> Result<()> {
+    const NAME: &str = "status.mock.cloud/balancer";
+    let cloud = CloudBed::start().await?;
+    let manager = cloud.ccm(&Faults::default(), &BALANCERS).await?;
+    create(&cloud, "web").await?;
+    balanced(&cloud, "web", 1, 0).await?;
+    edit(&cloud, "web", json!({"metadata": {"annotations": {"mock.cloud/report": "true"}}})).await?;
+    let written = async || {
+        let annotations = services(&cloud).get("web").await?.metadata.annotations.unwrap_or_default();
+        anyhow::Ok(annotations.get(NAME).cloned())
+    };
+    eventually("the annotation has the load balancer's name", || async {
+        let expected = cloud.cloud.snapshot().balancers.first().map(|balancer| balancer.id.default_name());
+        let written = written().await?;
+        ensure!(written.is_some() && written == expected, "{written:?} is not {expected:?}");
+        Ok(())
+    })
+    .await?;
+    edit(&cloud, "web", json!({"metadata": {"annotations": {NAME: "odd"}}})).await?;
+    eventually("the annotation is repaired", || async {
+        ensure!(written().await?.is_some_and(|value| value != "odd"), "it is odd");
+        Ok(())
+    })
+    .await?;
+    edit(&cloud, "web", json!({"spec": {"type": "ClusterIP"}})).await?;
+    eventually("the annotation is removed with the load balancer", || async {
+        let service = services(&cloud).get("web").await?;
+        ensure!(!held(&service) && written().await?.is_none(), "{:?}", service.metadata);
+        Ok(())
+    })
+    .await?;
+    manager.crash().await;
+    Ok(())
 }

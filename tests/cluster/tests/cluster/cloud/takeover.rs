@@ -159,7 +159,7 @@ pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<
     let manager: Manager = cloud.ccm(&faults, &FLAGS).await?;
     let ours = led_by_another(&cloud, &theirs).await?;
     unchanged(&cloud, &before).await.context("from upstream's to ours")?;
-    ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.seen());
+    ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.requests());
     cloud.cloud.start_instance("theirs-2");
     cloud.set_ready_condition("theirs-2", "True").await?;
     until_shutdown_taint(&cloud, "theirs-2", false).await?;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{owner, pod, with};
+use cluster_tests::objects::{is_ready, owner, pod, with};
 use cluster_tests::{Bed, Faults, Manager, QUIET, Space, during, eventually};
 use control_plane::Options;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -14,18 +14,22 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use serde_json::{Value, json};
 
 use super::resource_claims::{ALONE, CONTROLLER, devices, state, template, until_state};
+use super::taint_eviction::{no_execute, publish};
 use crate::gates::NO_GROUPS;
 use crate::robustness::invariants::only_declared;
 
 const GATES: &str = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true";
 
-/// A namespace of an API server with PodGroups that have claims. Pods are not run: there is no scheduler.
-async fn space_with_groups() -> Result<Space> {
+/// A namespace of an API server with PodGroups that have claims, with a scheduler and this number of nodes for their
+/// pods, or without both.
+async fn space_with_groups(nodes: u32) -> Result<Space> {
     let apis = "--runtime-config=scheduling.k8s.io/v1beta1=true";
     let options = Options {
-        scheduler: false,
-        kwok: false,
+        nodes,
+        scheduler: nodes > 0,
+        kwok: nodes > 0,
         extra_apiserver_flags: vec![GATES.to_owned(), apis.to_owned()],
+        extra_scheduler_flags: vec![GATES.to_owned()],
         ..Options::default()
     };
     let bed = Arc::new(Bed::without_accounts(options).await?);
@@ -61,10 +65,12 @@ async fn create_member(space: &Space, name: &str, group: &str, own: bool) -> Res
     if own {
         entries.as_array_mut().context("a list")?.push(json!({"name": "own", "resourceClaimTemplateName": "gpu"}));
     }
-    let spec = json!({
-        "nodeName": "node", "serviceAccountName": "default", "resourceClaims": entries,
-        "schedulingGroup": {"podGroupName": group},
-    });
+    create_pod(space, name, group, json!({"nodeName": "node", "resourceClaims": entries})).await
+}
+
+async fn create_pod(space: &Space, name: &str, group: &str, spec: Value) -> Result<()> {
+    let of_group = json!({"serviceAccountName": "default", "schedulingGroup": {"podGroupName": group}});
+    let spec = with(of_group, spec);
     let object = with(pod(name, "web"), json!({"apiVersion": "v1", "kind": "Pod", "spec": spec}));
     let pods = of_kind(space, "", "v1", "Pod");
     pods.create(&PostParams::default(), &serde_json::from_value(object)?).await.context("create a pod")?;
@@ -98,7 +104,7 @@ async fn allocate(space: &Space, claim: &str) -> Result<()> {
 }
 
 pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> {
-    let space = space_with_groups().await?;
+    let space = space_with_groups(0).await?;
     devices(&space, &["a"]).await?;
     template(&space, "gpu").await?;
     let faults = Faults::default();
@@ -148,13 +154,51 @@ pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> 
     only_declared(&faults, &[CONTROLLER])
 }
 
+pub async fn scheduler_allocates_the_claim_of_a_pod_group_whose_pods_are_evicted_together(_: Space) -> Result<()> {
+    const PODS: [&str; 2] = ["one", "two"];
+    let space = space_with_groups(2).await?;
+    devices(&space, &["a"]).await?;
+    template(&space, "gpu").await?;
+    let controllers = format!("--controllers={CONTROLLER},device-taint-eviction-controller");
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[&controllers, GATES]).await?;
+    create_group(&space, "gang").await?;
+    for name in PODS {
+        create_pod(&space, name, "gang", json!({"resourceClaims": entry()})).await?;
+    }
+    let shared = &claims_of(groups(&space), "gang", 1).await?[0].1;
+    eventually("the pods run with the only device", || async {
+        for name in PODS {
+            let pod: Pod = space.get(name).await?;
+            ensure!(is_ready(&pod), "{name}: {:?}", pod.status);
+        }
+        let claim: ResourceClaim = space.get(shared).await?;
+        let allocated = claim.status.clone().and_then(|status| status.allocation).and_then(|it| it.devices);
+        let results = allocated.and_then(|devices| devices.results).unwrap_or_default();
+        let devices: Vec<&str> = results.iter().map(|result| &*result.device).collect();
+        ensure!(devices == ["a"] && state(&claim).0 == ["gang"], "{:?}", claim.status);
+        Ok(())
+    })
+    .await?;
+    publish(&space, &[("a", no_execute())]).await?;
+    eventually("both pods are evicted", || async {
+        for name in PODS {
+            let pod = space.api::<Pod>().get_opt(name).await?;
+            ensure!(pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()), "{name} stays");
+        }
+        Ok(())
+    })
+    .await?;
+    manager.stop().await?;
+    Ok(())
+}
+
 /// A PodGroup may have a finalizer of the controller that protects it, which does not run here.
 fn without_finalizers() -> kube::api::Patch<Value> {
     kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}))
 }
 
 pub async fn pods_of_groups_get_claims_only_with_the_gates(_: Space) -> Result<()> {
-    let space = space_with_groups().await?;
+    let space = space_with_groups(0).await?;
     template(&space, "gpu").await?;
     create_group(&space, "gang").await?;
     create_member(&space, "member", "gang", true).await?;

@@ -1,5 +1,5 @@
-//! The life of ResourceClaims: created from templates, allocated by the real scheduler from published devices, released
-//! and deleted once their pods have finished.
+//! The lifecycle of ResourceClaims: created from templates, allocated by the real scheduler from published devices,
+//! released and deleted once their pods have finished.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, owner, phase, pod, with};
@@ -20,7 +20,7 @@ pub const CONTROLLER: &str = "resourceclaim-controller";
 pub const ALONE: &str = "--controllers=resourceclaim-controller";
 const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
-/// The name of the test's driver, of its class of devices, and of the extended resource that stands for them.
+/// The name of the test's driver, of its class of devices, and of the extended resource that they implement.
 fn driver(space: &Space) -> String {
     format!("{}.example.com", space.namespace)
 }
@@ -76,8 +76,8 @@ async fn shared_claim(space: &Space, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A pod with these entries: name, field, and what the field names.
-fn user(name: &str, entries: &[(&str, &str, &str)]) -> Value {
+/// Returns a pod with these entries in `resourceClaims`: name, field, and the value of the field.
+fn pod_with_claims(name: &str, entries: &[(&str, &str, &str)]) -> Value {
     let entries: Vec<Value> = entries.iter().map(|(entry, field, of)| json!({"name": entry, *field: of})).collect();
     with(pod(name, "web"), json!({"spec": {"resourceClaims": entries}}))
 }
@@ -103,8 +103,8 @@ async fn finish(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-/// The names in a pod's status: entry and claim, in the status's order.
-fn named(pod: &Pod) -> Vec<(String, String)> {
+/// Returns the pairs of entry and claim in a pod's status, in the status's order.
+fn claim_statuses(pod: &Pod) -> Vec<(String, String)> {
     let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
     statuses.map(|status| (status.name.clone(), status.resource_claim_name.clone().unwrap_or_default())).collect()
 }
@@ -112,14 +112,14 @@ fn named(pod: &Pod) -> Vec<(String, String)> {
 /// Waits until a pod's status contains this number of claims.
 async fn claims_of(space: &Space, name: &str, count: usize) -> Result<Vec<(String, String)>> {
     eventually(format!("{name} has {count} claims"), || async {
-        let named = named(&space.get(name).await?);
-        ensure!(named.len() == count, "{named:?}");
-        Ok(named)
+        let claim_statuses = claim_statuses(&space.get(name).await?);
+        ensure!(claim_statuses.len() == count, "{claim_statuses:?}");
+        Ok(claim_statuses)
     })
     .await
 }
 
-/// Names of the consumers that a claim is reserved for, and whether it is allocated and protected.
+/// Returns the names of the consumers that a claim is reserved for, and whether it is allocated and protected.
 pub fn state(claim: &ResourceClaim) -> (Vec<String>, bool, bool) {
     let status = claim.status.clone().unwrap_or_default();
     let consumers = status.reserved_for.unwrap_or_default().into_iter().map(|consumer| consumer.name).collect();
@@ -150,9 +150,9 @@ pub async fn claim_is_created_from_its_template_and_deleted_with_its_pod(space: 
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     devices(&space, &["a"]).await?;
     template(&space, "gpu").await?;
-    space.create::<Pod>(user("web", &[("gpu", TEMPLATE, "gpu")])).await?;
+    space.create::<Pod>(pod_with_claims("web", &[("gpu", TEMPLATE, "gpu")])).await?;
     let made = runs(&space, "web").await?;
-    let [(entry, name)] = &*named(&made) else { panic!("{made:?}") };
+    let [(entry, name)] = &*claim_statuses(&made) else { panic!("{made:?}") };
     let claim: ResourceClaim = space.get(name).await?;
     ensure!(entry == "gpu" && name.starts_with("web-gpu-") && owner(&claim) == "web", "{claim:?}");
     ensure!(
@@ -161,7 +161,7 @@ pub async fn claim_is_created_from_its_template_and_deleted_with_its_pod(space: 
     ensure!(claim.labels()["app"] == "web" && claim.owner_references()[0].block_owner_deletion.is_none());
     until_state(&space, name, (&["web"], true, true)).await?;
     // There is no device for the second one before the first one has finished.
-    space.create::<Pod>(user("next", &[("gpu", TEMPLATE, "gpu")])).await?;
+    space.create::<Pod>(pod_with_claims("next", &[("gpu", TEMPLATE, "gpu")])).await?;
     let waiting = claims_of(&space, "next", 1).await?;
     until_state(&space, &waiting[0].1, (&[], false, false)).await?;
     finish(&space, "web").await?;
@@ -182,12 +182,12 @@ pub async fn shared_claim_is_deallocated_after_its_last_pod(space: Space) -> Res
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     devices(&space, &["a"]).await?;
     shared_claim(&space, "shared").await?;
-    space.create::<Pod>(user("one", &[("gpu", SHARED, "shared")])).await?;
+    space.create::<Pod>(pod_with_claims("one", &[("gpu", SHARED, "shared")])).await?;
     let one = runs(&space, "one").await?;
     let node = one.spec.and_then(|spec| spec.node_name).context("it is bound")?;
-    // Without the scheduler nothing else reserves the claim.
+    // A pod that is bound without the scheduler: only the controller can reserve the claim.
     let bound = json!({"spec": {"nodeName": node}});
-    space.create::<Pod>(with(user("two", &[("gpu", SHARED, "shared")]), bound)).await?;
+    space.create::<Pod>(with(pod_with_claims("two", &[("gpu", SHARED, "shared")]), bound)).await?;
     until_state(&space, "shared", (&["one", "two"], true, true)).await?;
     space.delete::<Pod>("one").await?;
     until_state(&space, "shared", (&["two"], true, true)).await?;
@@ -205,7 +205,7 @@ pub async fn claim_being_deleted_is_released_with_its_last_pod(space: Space) -> 
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     devices(&space, &["a"]).await?;
     shared_claim(&space, "shared").await?;
-    space.create::<Pod>(user("web", &[("gpu", SHARED, "shared")])).await?;
+    space.create::<Pod>(pod_with_claims("web", &[("gpu", SHARED, "shared")])).await?;
     runs(&space, "web").await?;
     space.delete::<ResourceClaim>("shared").await?;
     during(QUIET, "the claim stays while its pod runs", || async {
@@ -218,7 +218,7 @@ pub async fn claim_being_deleted_is_released_with_its_last_pod(space: Space) -> 
     remove_devices(&space).await
 }
 
-pub async fn claim_for_extended_resources_is_deleted_with_the_end_of_its_pod(space: Space) -> Result<()> {
+pub async fn claim_for_extended_resources_is_deleted_when_its_pod_finishes(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     devices(&space, &["a"]).await?;
     let limits = json!({extended_resource(&space): "1"});
@@ -240,12 +240,15 @@ pub async fn claim_of_another_owner_is_never_used(space: Space) -> Result<()> {
     shared_claim(&space, "foreign").await?;
     template(&space, "gpu").await?;
     space
-        .create::<Pod>(with(user("web", &[("gpu", TEMPLATE, "gpu")]), json!({"spec": {"schedulerName": "none"}})))
+        .create::<Pod>(with(
+            pod_with_claims("web", &[("gpu", TEMPLATE, "gpu")]),
+            json!({"spec": {"schedulerName": "none"}}),
+        ))
         .await?;
     let status = json!({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "foreign"}]}});
     space.patch_status::<Pod>("web", status).await?;
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
-    during(QUIET, "the claim of another owner is left alone", || async {
+    during(QUIET, "the claim of another owner is not changed", || async {
         let foreign: ResourceClaim = space.get("foreign").await?;
         ensure!(owner(&foreign).is_empty() && state(&foreign).0.is_empty(), "{foreign:?}");
         Ok(())
@@ -254,9 +257,9 @@ pub async fn claim_of_another_owner_is_never_used(space: Space) -> Result<()> {
     // Once the name is free, the pod gets a claim of its own.
     space.delete::<ResourceClaim>("foreign").await?;
     let name = eventually("a claim of its own", || async {
-        let named = named(&space.get("web").await?);
-        ensure!(named.len() == 1 && named[0].1 != "foreign", "{named:?}");
-        Ok(named[0].1.clone())
+        let claim_statuses = claim_statuses(&space.get("web").await?);
+        ensure!(claim_statuses.len() == 1 && claim_statuses[0].1 != "foreign", "{claim_statuses:?}");
+        Ok(claim_statuses[0].1.clone())
     })
     .await?;
     ensure!(owner(&space.get::<ResourceClaim>(&name).await?) == "web");
@@ -267,7 +270,7 @@ pub async fn claim_of_another_owner_is_never_used(space: Space) -> Result<()> {
 pub async fn consumers_with_hostile_names_are_dropped(space: Space) -> Result<()> {
     devices(&space, &["a"]).await?;
     shared_claim(&space, "shared").await?;
-    space.create::<Pod>(user("web", &[("gpu", SHARED, "shared")])).await?;
+    space.create::<Pod>(pod_with_claims("web", &[("gpu", SHARED, "shared")])).await?;
     let web = runs(&space, "web").await?;
     let consumer = |group: &str, resource: &str, name: &str, uid: &str| json!({"apiGroup": group, "resource": resource, "name": name, "uid": uid});
     let consumers = [
@@ -285,19 +288,21 @@ pub async fn consumers_with_hostile_names_are_dropped(space: Space) -> Result<()
     remove_devices(&space).await
 }
 
-/// Half of the pods exist before the second manager starts, whose predecessor crashed after some of its writes.
+/// The first manager crashes after some writes. Half of the pods exist before the second one starts.
 pub async fn each_of_many_pods_gets_one_claim_from_two_managers(space: Space) -> Result<()> {
     const PODS: usize = 60;
     template(&space, "gpu").await?;
     let create = async |range: std::ops::Range<usize>| {
         for n in range {
             let unscheduled = json!({"spec": {"schedulerName": "none"}});
-            space.create::<Pod>(with(user(&format!("web-{n}"), &[("gpu", TEMPLATE, "gpu")]), unscheduled)).await?;
+            space
+                .create::<Pod>(with(pod_with_claims(&format!("web-{n}"), &[("gpu", TEMPLATE, "gpu")]), unscheduled))
+                .await?;
         }
         anyhow::Ok(())
     };
     create(0..PODS / 2).await?;
-    let crash = Rule::new(Call::is_object_write, Effect::CrashBeforeAnswer).nth(PODS / 2);
+    let crash = Rule::new(Call::is_object_write, Effect::CrashBeforeResponse).nth(PODS / 2);
     let faults = Faults::script([crash]);
     let first = Manager::start_with(&space, &faults, &[ALONE]).await?;
     faults.crashes().await;
@@ -306,7 +311,7 @@ pub async fn each_of_many_pods_gets_one_claim_from_two_managers(space: Space) ->
     create(PODS / 2..PODS).await?;
     eventually("each pod has its claim", || async {
         let pods = space.list::<Pod>("").await?;
-        let with_claim = pods.iter().filter(|pod| named(pod).len() == 1).count();
+        let with_claim = pods.iter().filter(|pod| claim_statuses(pod).len() == 1).count();
         ensure!(with_claim == PODS, "{with_claim}");
         Ok(())
     })
@@ -327,7 +332,8 @@ pub async fn administrative_access_needs_a_labelled_namespace(space: Space) -> R
     let template = json!({"metadata": {"name": "monitor"}, "spec": {"spec": spec}});
     space.create::<ResourceClaimTemplate>(template).await?;
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
-    let monitor = |name| with(user(name, &[("all", TEMPLATE, "monitor")]), json!({"spec": {"schedulerName": "none"}}));
+    let monitor =
+        |name| with(pod_with_claims(name, &[("all", TEMPLATE, "monitor")]), json!({"spec": {"schedulerName": "none"}}));
     space.create::<Pod>(monitor("allowed")).await?;
     claims_of(&space, "allowed", 1).await?;
     namespaces.patch(&space.namespace, &PatchParams::default(), &label(None)).await?;
@@ -344,7 +350,7 @@ pub async fn administrative_access_needs_a_labelled_namespace(space: Space) -> R
 pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     let entries = [("b", TEMPLATE, "gpu"), ("a", TEMPLATE, "late")];
-    space.create::<Pod>(with(user("web", &entries), json!({"spec": {"schedulerName": "none"}}))).await?;
+    space.create::<Pod>(with(pod_with_claims("web", &entries), json!({"spec": {"schedulerName": "none"}}))).await?;
     template(&space, "gpu").await?;
     let wanted = "Warning FailedResourceClaimCreation PodResourceClaim a: resource claim template \"late\": \
                   resourceclaimtemplate.resource.k8s.io \"late\" not found";
@@ -355,8 +361,8 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
     })
     .await?;
     template(&space, "late").await?;
-    let named = claims_of(&space, "web", 2).await?;
-    ensure!(named[0].0 == "a" && named[1].0 == "b", "sorted: {named:?}");
+    let claim_statuses = claims_of(&space, "web", 2).await?;
+    ensure!(claim_statuses[0].0 == "a" && claim_statuses[1].0 == "b", "sorted: {claim_statuses:?}");
     during(QUIET, "one claim for each entry", || async {
         ensure!(space.list::<ResourceClaim>("").await?.len() == 2);
         Ok(())
@@ -368,7 +374,7 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
 pub async fn lost_response_leads_to_no_second_claim(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "resourceclaims", Effect::LostAfter)]);
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
-    eventually("it watches", || async {
+    eventually("claims are watched", || async {
         ensure!(faults.most_watches().contains_key("resourceclaims"));
         Ok(())
     })
@@ -378,10 +384,13 @@ pub async fn lost_response_leads_to_no_second_claim(space: Space) -> Result<()> 
     let before = lists(&faults);
     template(&space, "gpu").await?;
     space
-        .create::<Pod>(with(user("web", &[("gpu", TEMPLATE, "gpu")]), json!({"spec": {"schedulerName": "none"}})))
+        .create::<Pod>(with(
+            pod_with_claims("web", &[("gpu", TEMPLATE, "gpu")]),
+            json!({"spec": {"schedulerName": "none"}}),
+        ))
         .await?;
     eventually("claims are listed", || async {
-        ensure!(lists(&faults) > before, "{:?}", faults.seen());
+        ensure!(lists(&faults) > before, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
@@ -394,12 +403,12 @@ pub async fn lost_response_leads_to_no_second_claim(space: Space) -> Result<()> 
     .await
 }
 
-/// Two pods get a device one after the other.
-async fn two_lives(space: Space) -> Result<()> {
+/// Two pods use the same device one after the other.
+async fn two_pods_in_turn(space: Space) -> Result<()> {
     devices(&space, &["a"]).await?;
     template(&space, "gpu").await?;
     for name in ["one", "two"] {
-        space.create::<Pod>(user(name, &[("gpu", TEMPLATE, "gpu")])).await?;
+        space.create::<Pod>(pod_with_claims(name, &[("gpu", TEMPLATE, "gpu")])).await?;
         runs(&space, name).await?;
         let claims = claims_of(&space, name, 1).await?;
         finish(&space, name).await?;
@@ -414,7 +423,7 @@ pub const SCENARIO: Scenario = Scenario {
     name: "resource_claims",
     flags: &[ALONE],
     kind: "resourceclaims",
-    run: |space| Box::pin(two_lives(space)),
+    run: |space| Box::pin(two_pods_in_turn(space)),
     clear: |space| Box::pin(async move { remove_devices(&space).await }),
     pods: 2,
     writes: 10,
@@ -434,17 +443,17 @@ pub async fn claims_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     devices(&space, &["a", "b"]).await?;
     template(&space, "gpu").await?;
     start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
-    space.create::<Pod>(user("one", &[("gpu", TEMPLATE, "gpu")])).await?;
+    space.create::<Pod>(pod_with_claims("one", &[("gpu", TEMPLATE, "gpu")])).await?;
     runs(&space, "one").await?;
     let one = claims_of(&space, "one", 1).await?;
     space.bed.cluster.kill(UPSTREAM)?;
     // The status is lost: the claim is found by its owner.
     space.patch_status::<Pod>("one", json!({"status": {"resourceClaimStatuses": null}})).await?;
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
-    ensure!(claims_of(&space, "one", 1).await? == one, "another claim was made");
+    ensure!(claims_of(&space, "one", 1).await? == one, "another claim was created");
     finish(&space, "one").await?;
     deleted(&space, &one[0].1).await.context("from upstream to ours")?;
-    space.create::<Pod>(user("two", &[("gpu", TEMPLATE, "gpu")])).await?;
+    space.create::<Pod>(pod_with_claims("two", &[("gpu", TEMPLATE, "gpu")])).await?;
     runs(&space, "two").await?;
     let two = claims_of(&space, "two", 1).await?;
     manager.crash().await;

@@ -98,7 +98,7 @@ pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Res
     })
     .await?;
     let writes = faults.count(|call| call.verb == Verb::Update && call.resource == is_status);
-    ensure!(writes <= 2, "{:?}", faults.seen());
+    ensure!(writes <= 2, "{:?}", faults.requests());
     manager.stop().await?;
     only_declared(&faults, &[NAME])
 }

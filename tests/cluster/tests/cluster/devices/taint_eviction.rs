@@ -43,14 +43,15 @@ async fn slice(space: &Space, devices: &[(&str, Value)]) -> Result<()> {
     Ok(())
 }
 
-async fn publish(space: &Space, devices: &[(&str, Value)]) -> Result<()> {
+/// Publishes these devices, with their taints, instead of those of the slice.
+pub async fn publish(space: &Space, devices: &[(&str, Value)]) -> Result<()> {
     let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
     let patch = Patch::Merge(json!({"spec": {"devices": published(devices)}}));
     slices.patch(&space.namespace, &PatchParams::default(), &patch).await.context("patch the slice")?;
     Ok(())
 }
 
-fn no_execute() -> Value {
+pub fn no_execute() -> Value {
     json!([{"key": "example.com/broken", "effect": "NoExecute"}])
 }
 
@@ -138,7 +139,7 @@ pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) 
         Ok(())
     })
     .await?;
-    ensure!(faults.count(Call::is_object_write) == 2, "a condition and a deletion: {:?}", faults.seen());
+    ensure!(faults.count(Call::is_object_write) == 2, "a condition and a deletion: {:?}", faults.requests());
     manager.stop().await?;
     release(&space, &["tolerates-nothing", "tolerates-all", "elsewhere", "tolerates-long"]).await?;
     only_declared(&faults, &[CONTROLLER])

@@ -1,10 +1,12 @@
 //! Gates of quotas and autoscalers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::objects::{pod, with};
-use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
+use cluster_tests::{Bed, Faults, Manager, QUIET, Space, during, eventually};
+use control_plane::Options;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
@@ -43,12 +45,43 @@ pub async fn resources_of_a_pod_itself_are_counted_in_quotas(space: Space) -> Re
         "PodLevelResourcesFixDefaulting",
         "PodLevelResourcesFixKubeletQOSClass",
         "InPlacePodLevelResourcesVerticalScaling",
+        "PodLevelResourceManagers",
     ];
     on_and_off(&space, &gates, |space, gate| async move {
         let requests = |cpu: &str| json!({"requests": {"cpu": cpu}});
         create_pod(&space, &requests("2"), &requests("100m")).await?;
         let expected = if gate.is_on { "2" } else { "100m" };
         is_used(&space, &gate, json!({"hard": {"requests.cpu": "10"}}), "requests.cpu", expected).await
+    })
+    .await
+}
+
+/// A pod whose status has no QoS class cannot be created: it is written to etcd, as if by an API server without classes.
+pub async fn missing_class_of_a_pod_follows_its_resources(_: Space) -> Result<()> {
+    let flags = ["--storage-media-type=application/json", "--disable-admission-plugins=ServiceAccount"];
+    let extra_apiserver_flags = flags.map(str::to_owned).to_vec();
+    let options = Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() };
+    let bed = Arc::new(Bed::without_accounts(options).await?);
+    let space = bed.space("classes").await?;
+    on_and_off(&space, &["PodLevelResourcesFixKubeletQOSClass"], |space, gate| async move {
+        create_pod(&space, &Value::Null, &json!({"requests": {"cpu": "100m"}})).await?;
+        let key = format!("/registry/pods/{}/counted", space.namespace);
+        let edit = |pod: &mut Value| {
+            pod["spec"]["resources"] = json!({});
+            pod["status"]["qosClass"] = Value::Null;
+        };
+        space.bed.cluster.edit_stored(&key, edit).await?;
+        eventually("the pod has no class", || async {
+            let pod = space.get::<Pod>("counted").await?;
+            let has_resources = pod.spec.is_some_and(|spec| spec.resources.is_some());
+            let class = pod.status.and_then(|status| status.qos_class);
+            ensure!(has_resources && class.is_none(), "{class:?}, pod-level resources: {has_resources}");
+            Ok(())
+        })
+        .await?;
+        // Resources that are empty have no values, so that those of the container make it Burstable.
+        let spec = json!({"hard": {"pods": "10"}, "scopes": ["BestEffort"]});
+        is_used(&space, &gate, spec, "pods", if gate.is_on { "0" } else { "1" }).await
     })
     .await
 }

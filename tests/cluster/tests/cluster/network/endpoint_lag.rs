@@ -23,7 +23,7 @@ const CHANGES: usize = 20;
 /// event are two; the rest is room for a busy machine.
 const LAG_IN_ROUND_TRIPS: u32 = 8;
 
-/// The states of objects of a kind, from now on.
+/// The events of a watch of a kind, from now on.
 struct Changes<K>(BoxStream<'static, Result<WatchEvent<K>, kube::Error>>);
 
 impl<K: cluster_tests::Namespaced + 'static> Changes<K> {
@@ -45,7 +45,7 @@ impl<K: cluster_tests::Namespaced + 'static> Changes<K> {
             }
             anyhow::bail!("the watch has ended")
         };
-        timeout(DEADLINE, found).await.with_context(|| format!("not seen: {what}"))?
+        timeout(DEADLINE, found).await.with_context(|| format!("not observed: {what}"))?
     }
 }
 
@@ -63,7 +63,7 @@ async fn set_ready(space: &Space, number: usize, ready: bool) -> Result<()> {
 }
 
 /// True if a slice has the pod with this readiness.
-fn shows(slice: &EndpointSlice, number: usize, ready: bool) -> bool {
+fn contains(slice: &EndpointSlice, number: usize, ready: bool) -> bool {
     let name = pod_name(number);
     slice.endpoints.iter().flatten().any(|endpoint| {
         let is_pod = endpoint.target_ref.as_ref().is_some_and(|target| target.name.as_ref() == Some(&name));
@@ -72,7 +72,7 @@ fn shows(slice: &EndpointSlice, number: usize, ready: bool) -> bool {
 }
 
 /// Creates a Service with ready pods that only this test changes, and waits for its slice.
-async fn serve(space: &Space, pods: usize) -> Result<()> {
+async fn create_service(space: &Space, pods: usize) -> Result<()> {
     let port = json!([{"name": "web", "port": 80}]);
     let service = json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": port}});
     space.create::<Service>(service).await?;
@@ -87,7 +87,7 @@ async fn serve(space: &Space, pods: usize) -> Result<()> {
     }
     eventually("all pods are ready in the slice", || async {
         let slices = space.list::<EndpointSlice>("").await?;
-        ensure!((0..pods).all(|number| slices.iter().any(|slice| shows(slice, number, true))), "{slices:?}");
+        ensure!((0..pods).all(|number| slices.iter().any(|slice| contains(slice, number, true))), "{slices:?}");
         Ok(())
     })
     .await
@@ -100,23 +100,23 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 pub async fn changes_that_arrive_one_by_one_are_not_delayed(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    serve(&space, PODS).await?;
+    create_service(&space, PODS).await?;
     space.create::<ConfigMap>(json!({"metadata": {"name": "probe"}})).await?;
     let (mut slices, mut probes) = (Changes::<EndpointSlice>::follow(&space).await?, Changes::follow(&space).await?);
     let (mut lags, mut round_trips) = (Vec::new(), Vec::new());
     for number in 0..CHANGES {
         // Measured at the same time, because the load of the machine may change at any time.
-        let begun = Instant::now();
+        let started = Instant::now();
         let value = number.to_string();
-        space.patch::<ConfigMap>("probe", json!({"data": {"turn": value}})).await?;
-        let is_new = |probe: &ConfigMap| probe.data.as_ref().is_some_and(|data| data.get("turn") == Some(&value));
+        space.patch::<ConfigMap>("probe", json!({"data": {"round": value}})).await?;
+        let is_new = |probe: &ConfigMap| probe.data.as_ref().is_some_and(|data| data.get("round") == Some(&value));
         probes.until("the probe", is_new).await?;
-        round_trips.push(begun.elapsed());
+        round_trips.push(started.elapsed());
 
         set_ready(&space, number, false).await?;
-        let begun = Instant::now();
-        slices.until("the unready pod in a slice", |slice| shows(slice, number, false)).await?;
-        lags.push(begun.elapsed());
+        let started = Instant::now();
+        slices.until("the unready pod in a slice", |slice| contains(slice, number, false)).await?;
+        lags.push(started.elapsed());
     }
     let (lag, round_trip) = (median(lags), median(round_trips));
     ensure!(lag < LAG_IN_ROUND_TRIPS * round_trip, "slices lag by {lag:?}, a round trip takes {round_trip:?}");
@@ -126,7 +126,7 @@ pub async fn changes_that_arrive_one_by_one_are_not_delayed(space: Space) -> Res
 pub async fn changes_during_a_write_share_the_next_one(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    serve(&space, 10).await?;
+    create_service(&space, 10).await?;
     let updates = || faults.count(|call| call.verb == Verb::Update && call.resource == "endpointslices");
     let slow = Effect::Delay(Duration::from_secs(5));
     faults.add(Rule::on(Verb::Update, "endpointslices", slow));
@@ -142,7 +142,7 @@ pub async fn changes_during_a_write_share_the_next_one(space: Space) -> Result<(
     }
     eventually("no pod is ready", || async {
         let slices = space.list::<EndpointSlice>("").await?;
-        ensure!((0..10).all(|number| slices.iter().any(|slice| shows(slice, number, false))), "{slices:?}");
+        ensure!((0..10).all(|number| slices.iter().any(|slice| contains(slice, number, false))), "{slices:?}");
         Ok(())
     })
     .await?;

@@ -316,9 +316,9 @@ async fn play(space: Space, rule: Rule) -> Result<()> {
 pub async fn crash_after_a_sample_of_writes(space: Space) -> Result<()> {
     let crashes = [
         (1, Effect::CrashAfter),
-        (2, Effect::CrashBeforeAnswer),
+        (2, Effect::CrashBeforeResponse),
         (3, Effect::CrashAfter),
-        (4, Effect::CrashBeforeAnswer),
+        (4, Effect::CrashBeforeResponse),
     ];
     let rule =
         |(n, effect): (usize, Effect)| (format!("{effect:?} at write {n}"), Rule::new(of_endpoints, effect).nth(n));
@@ -330,7 +330,7 @@ pub async fn slices_are_correct_after_each_failure_of_each_write(space: Space) -
     for (verb, resource) in
         [(Verb::Create, "endpointslices"), (Verb::Update, "endpointslices"), (Verb::Update, "endpoints")]
     {
-        for (how, effect) in cluster_tests::fails() {
+        for (how, effect) in cluster_tests::write_failures() {
             rules.push((format!("{verb:?} {resource}: {how}"), Rule::on(verb, resource, effect)));
         }
     }
@@ -372,7 +372,7 @@ pub async fn upstreams_slices_are_kept_after_a_takeover(_: Space) -> Result<()> 
     })
     .await?;
     during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(of_endpoints) == 0, "{:?}", faults.seen());
+        ensure!(faults.count(of_endpoints) == 0, "{:?}", faults.requests());
         Ok(())
     })
     .await?;

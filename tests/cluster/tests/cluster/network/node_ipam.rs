@@ -1,9 +1,9 @@
-//! Observable behaviour of nodes' ranges of pod addresses, also with lost responses.
+//! Observable behaviour of the allocation of nodes' pod address ranges, also with lost responses.
 
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use cluster_tests::{Bed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, fails};
+use cluster_tests::{Bed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, write_failures};
 use control_plane::Options;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::{Api, DeleteParams, PostParams};
@@ -63,10 +63,10 @@ pub async fn nodes_get_ranges_of_both_families(_: Space) -> Result<()> {
 
     add(&space, "late", &[]).await?;
     let events: Api<Event> = Api::namespaced(space.bed.client.clone(), "default");
-    eventually("the node is told that there is nothing left", || async {
-        let told = events.list(&Default::default()).await?.items;
-        let words = "Node late status is now: CIDRNotAvailable";
-        ensure!(told.iter().any(|event| event.message.as_deref() == Some(words)), "{told:?}");
+    eventually("an event reports that no range is free", || async {
+        let found = events.list(&Default::default()).await?.items;
+        let message = "Node late status is now: CIDRNotAvailable";
+        ensure!(found.iter().any(|event| event.message.as_deref() == Some(message)), "{found:?}");
         Ok(())
     })
     .await?;
@@ -79,13 +79,13 @@ pub async fn nodes_get_ranges_of_both_families(_: Space) -> Result<()> {
     manager.crash().await;
     let restarted = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &restarted, &FLAGS).await?;
-    eventually("the new one has listed", || async {
+    eventually("the new manager watches nodes", || async {
         ensure!(restarted.most_watches().contains_key("nodes"));
         Ok(())
     })
     .await?;
     during(QUIET, "a restart changes nothing", || async {
-        ensure!(restarted.writes() == 0, "{:?}", restarted.seen());
+        ensure!(restarted.writes() == 0, "{:?}", restarted.requests());
         Ok(())
     })
     .await
@@ -96,7 +96,7 @@ pub async fn lost_response_leaks_no_range(_: Space) -> Result<()> {
     let faults = Faults::default();
     let flags = ["--controllers=nodeipam", "--allocate-node-cidrs", "--cluster-cidr=10.200.0.0/21"];
     let _manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
-    let failures: [(&str, Effect); 6] = fails();
+    let failures: [(&str, Effect); 6] = write_failures();
     for (index, (_, effect)) in failures.into_iter().enumerate() {
         faults.add(Rule::on(Verb::Patch, "nodes", effect));
         add(&space, &format!("node-{index}"), &[]).await?;

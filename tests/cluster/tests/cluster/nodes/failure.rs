@@ -14,11 +14,11 @@ use kube::ResourceExt as _;
 use kube::api::Api;
 use serde_json::json;
 
-use crate::nodes::lifecycle::{FLAGS, all_ready, bed, leaving, nodes, patch_node, placed};
+use crate::nodes::lifecycle::{FLAGS, all_ready, bed, evictable, nodes, patch_node, placed};
 use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
-/// Seconds by which ours may be later: both managers check nodes once a second.
-const LATER: f64 = 2.5;
+/// Seconds by which ours may be slower: both managers check nodes once a second.
+const TOLERANCE_SECONDS: f64 = 2.5;
 
 /// The observed facts, and the duration of each phase in seconds.
 #[derive(Default)]
@@ -28,7 +28,7 @@ struct Record {
 }
 
 impl Record {
-    fn note(&mut self, phase: &str, fact: &str) {
+    fn add(&mut self, phase: &str, fact: &str) {
         self.facts.insert(format!("{phase}: {fact}"));
     }
 
@@ -37,12 +37,12 @@ impl Record {
         let name = node.name_any();
         for condition in node.status.iter().flat_map(|status| status.conditions.iter().flatten()) {
             let (reason, message) = (condition.reason.as_deref(), condition.message.as_deref());
-            let said = (&condition.type_, &condition.status, reason.unwrap_or_default(), message.unwrap_or_default());
-            self.note(phase, &format!("{name} {said:?}"));
+            let text = (&condition.type_, &condition.status, reason.unwrap_or_default(), message.unwrap_or_default());
+            self.add(phase, &format!("{name} {text:?}"));
         }
         for taint in node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()) {
             let has_time = taint.time_added.is_some();
-            self.note(phase, &format!("{name} taint {} {:?} {} {has_time}", taint.key, taint.value, taint.effect));
+            self.add(phase, &format!("{name} taint {} {:?} {} {has_time}", taint.key, taint.value, taint.effect));
         }
     }
 
@@ -56,26 +56,26 @@ impl Record {
             if !of_ours.into_iter().any(|component| component.ends_with("-controller")) {
                 continue;
             }
-            let mut said = event.message.clone().unwrap_or_default();
+            let mut text = event.message.clone().unwrap_or_default();
             if pods(about.kind.as_deref()) {
-                said = said.replace(about.name.as_deref().unwrap_or_default(), "<pod>");
+                text = text.replace(about.name.as_deref().unwrap_or_default(), "<pod>");
             }
-            said = said.replace(&space.namespace, "<namespace>");
+            text = text.replace(&space.namespace, "<namespace>");
             let kind = about.kind.as_deref().unwrap_or_default();
             let (source, kinds) = (event.source.unwrap_or_default().component, (event.type_, event.reason));
             // Events of ReplicaSets contain generated names in any order.
             if kind == "ReplicaSet" {
                 continue;
             }
-            self.note("events", &format!("{source:?} {kind} {kinds:?} {said}"));
+            self.add("events", &format!("{source:?} {kind} {kinds:?} {text}"));
         }
         Ok(())
     }
 
-    async fn phase<T>(&mut self, name: &'static str, done: impl Future<Output = Result<T>>) -> Result<T> {
-        let begun = Instant::now();
-        let result = done.await.with_context(|| name)?;
-        self.phases.insert(name, begun.elapsed().as_secs_f64());
+    async fn phase<T>(&mut self, name: &'static str, state_reached: impl Future<Output = Result<T>>) -> Result<T> {
+        let started = Instant::now();
+        let result = state_reached.await.with_context(|| name)?;
+        self.phases.insert(name, started.elapsed().as_secs_f64());
         Ok(result)
     }
 }
@@ -98,10 +98,10 @@ async fn ready_within(space: &Space, name: &str, status: &str, taints: RangeIncl
 }
 
 /// Waits until all pods of the set are ready, on these nodes only.
-async fn all_on(space: &Space, count: usize, on: &[&str]) -> Result<()> {
-    eventually(format!("{count} pods run on {on:?}"), || async {
+async fn until_all_on(space: &Space, count: usize, nodes_with_pods: &[&str]) -> Result<()> {
+    eventually(format!("{count} pods run on {nodes_with_pods:?}"), || async {
         let pods = space.pods("web").await?;
-        let living: usize = on.iter().map(|node| placed(&pods, node).len()).sum();
+        let living: usize = nodes_with_pods.iter().map(|node| placed(&pods, node).len()).sum();
         ensure!(pods.len() == count && living == count && pods.iter().all(is_ready), "{living} of {}", pods.len());
         Ok(())
     })
@@ -110,20 +110,20 @@ async fn all_on(space: &Space, count: usize, on: &[&str]) -> Result<()> {
 
 /// A node becomes unresponsive, its pods are replaced on another one, and it recovers.
 async fn one_fails(space: &Space, record: &mut Record) -> Result<()> {
-    space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
+    space.create::<ReplicaSet>(evictable("web", 6, 3)).await?;
     let pods = all_ready(space, 6).await?;
-    let left = placed(&pods, "node-0");
-    ensure!(!left.is_empty() && left.len() < 6, "{} pods on node-0", left.len());
+    let on_failed_node = placed(&pods, "node-0");
+    ensure!(!on_failed_node.is_empty() && on_failed_node.len() < 6, "{} pods on node-0", on_failed_node.len());
     space.bed.cluster.stop_node("node-0").await?;
     let node = record.phase("the unresponsive node is tainted", ready_is(space, "node-0", "Unknown", 2)).await?;
     record.node("lost", &node);
-    record.phase("its pods are replaced", all_on(space, 6, &["node-1"])).await?;
-    for pod in &left {
+    record.phase("its pods are replaced", until_all_on(space, 6, &["node-1"])).await?;
+    for pod in &on_failed_node {
         if let Some(pod) = space.api::<Pod>().get_opt(&pod.name_any()).await? {
-            record.note("left", &format!("active {} ready {}", is_active(&pod), is_ready(&pod)));
+            record.add("left", &format!("active {} ready {}", is_active(&pod), is_ready(&pod)));
             let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
             for condition in conditions.iter().filter(|condition| condition.type_ != "PodScheduled") {
-                record.note(
+                record.add(
                     "left",
                     &format!("{} {} {:?} {:?}", condition.type_, condition.status, condition.reason, condition.message),
                 );
@@ -132,7 +132,7 @@ async fn one_fails(space: &Space, record: &mut Record) -> Result<()> {
     }
     space.bed.cluster.resume_node("node-0").await?;
     let node = record.phase("the node recovers", ready_is(space, "node-0", "True", 0)).await?;
-    record.note("back", &format!("taints {:?}", node.spec.and_then(|spec| spec.taints)));
+    record.add("back", &format!("taints {:?}", node.spec.and_then(|spec| spec.taints)));
     record.events(space).await
 }
 
@@ -142,18 +142,18 @@ async fn zones_fail(space: &Space, record: &mut Record, ours: bool) -> Result<()
     for (node, zone) in [("node-0", "a"), ("node-1", "b"), ("node-2", "c")] {
         patch_node(space, node, json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}})).await?;
     }
-    space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
+    space.create::<ReplicaSet>(evictable("web", 6, 3)).await?;
     all_ready(space, 6).await?;
     space.bed.cluster.stop_node("node-0").await?;
-    record.phase("pods of the failed zone are replaced", all_on(space, 6, &["node-1", "node-2"])).await?;
+    record.phase("pods of the failed zone are replaced", until_all_on(space, 6, &["node-1", "node-2"])).await?;
     let before: BTreeSet<String> = uids(&space.pods("web").await?).into_iter().collect();
     for node in ["node-1", "node-2"] {
         space.bed.cluster.stop_node(node).await?;
     }
     let taints = if ours { 1..=1 } else { 1..=2 };
     for name in ["node-0", "node-1", "node-2"] {
-        let dead = ready_within(space, name, "Unknown", taints.clone());
-        let mut node = record.phase("all nodes have failed", dead).await?;
+        let failed_node = ready_within(space, name, "Unknown", taints.clone());
+        let mut node = record.phase("all nodes have failed", failed_node).await?;
         let kept = node.spec.iter_mut().flat_map(|spec| &mut spec.taints);
         kept.for_each(|taints| taints.retain(|taint| taint.effect != "NoExecute"));
         record.node("all dead", &node);
@@ -168,7 +168,7 @@ async fn zones_fail(space: &Space, record: &mut Record, ours: bool) -> Result<()
     }
     space.bed.cluster.resume_node("node-1").await?;
     record.phase("one node recovers", ready_is(space, "node-1", "True", 0)).await?;
-    // Upstream counts a node as evicted if its eviction had begun when all nodes failed, and may leave its pods there.
+    // Upstream counts a node as evicted if its eviction had begun when all nodes failed, and may not evict its pods.
     if !ours {
         return Ok(());
     }
@@ -210,14 +210,14 @@ async fn run(ours: bool) -> Result<Record> {
 }
 
 /// Upstream's manager watches all nodes, so that this needs separate control planes.
-pub async fn failing_nodes_are_treated_as_by_upstream(_: Space) -> Result<()> {
+pub async fn failing_nodes_are_handled_as_by_upstream(_: Space) -> Result<()> {
     let upstream = run(false).await.context("upstream")?;
     let ours = run(true).await.context("ours")?;
     let mut slower = Vec::new();
     for (phase, theirs) in &upstream.phases {
         let took = ours.phases.get(phase).copied().unwrap_or(f64::INFINITY);
         println!("{phase}: ours {took:.1} s, upstream {theirs:.1} s");
-        if took > theirs + LATER {
+        if took > theirs + TOLERANCE_SECONDS {
             slower.push(*phase);
         }
     }
@@ -230,17 +230,17 @@ pub async fn failing_nodes_are_treated_as_by_upstream(_: Space) -> Result<()> {
 
 /// Checks that an unresponsive node does not change, including the times in its conditions, for longer than a new
 /// manager needs for its decision. Both managers first withdraw their evictions, and then decide again.
-async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
-    let said = |node: &Node| -> Result<String> {
+async fn stays_unresponsive(space: &Space, before: &Node) -> Result<()> {
+    let text = |node: &Node| -> Result<String> {
         let mut conditions = node.status.clone().and_then(|status| status.conditions).unwrap_or_default();
         conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
         let mut taints = node.spec.clone().and_then(|spec| spec.taints).unwrap_or_default();
         taints.retain(|taint| taint.effect == "NoSchedule");
         Ok(serde_json::to_string(&(conditions, taints))?)
     };
-    let before = said(before)?;
+    let before = text(before)?;
     during(Duration::from_secs(9), "the node is still unresponsive", || async {
-        let now = said(&nodes(space).get("node-0").await?)?;
+        let now = text(&nodes(space).get("node-0").await?)?;
         ensure!(now == before, "{before} became {now}");
         Ok(())
     })
@@ -254,14 +254,14 @@ async fn stays_lost(space: &Space, before: &Node) -> Result<()> {
 pub async fn lost_nodes_recover_under_the_other_manager(_: Space) -> Result<()> {
     let space = bed(2).await?.space("lost").await?;
     start_upstream_with(&space.bed.cluster, &FLAGS)?;
-    space.create::<ReplicaSet>(leaving("web", 4, 600)).await?;
+    space.create::<ReplicaSet>(evictable("web", 4, 600)).await?;
     let pods = uids(&all_ready(&space, 4).await?);
     space.bed.cluster.stop_node("node-0").await?;
     let lost = ready_is(&space, "node-0", "Unknown", 2).await?;
     space.bed.cluster.kill(UPSTREAM)?;
 
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &FLAGS).await?;
-    stays_lost(&space, &lost).await.context("from upstream to ours")?;
+    stays_unresponsive(&space, &lost).await.context("from upstream to ours")?;
     space.bed.cluster.resume_node("node-0").await?;
     ready_is(&space, "node-0", "True", 0).await.context("unresponsive under upstream, recovered under ours")?;
     space.bed.cluster.stop_node("node-0").await?;
@@ -269,7 +269,7 @@ pub async fn lost_nodes_recover_under_the_other_manager(_: Space) -> Result<()> 
     manager.crash().await;
 
     start_upstream_with(&space.bed.cluster, &FLAGS)?;
-    stays_lost(&space, &lost).await.context("from ours to upstream")?;
+    stays_unresponsive(&space, &lost).await.context("from ours to upstream")?;
     space.bed.cluster.resume_node("node-0").await?;
     ready_is(&space, "node-0", "True", 0).await.context("unresponsive under ours, recovered under upstream")?;
     ensure!(uids(&space.list::<Pod>("web").await?) == pods, "all pods should be kept for ten minutes");
@@ -279,12 +279,12 @@ pub async fn lost_nodes_recover_under_the_other_manager(_: Space) -> Result<()> 
 /// A node becomes unresponsive and recovers, with a crash at one of the writes of node controllers.
 async fn recover_with_a_crash(n: usize, effect: Effect) -> Result<()> {
     let space = bed(2).await?.space("crash").await?;
-    let of_nodes = |call: &Call| {
+    let is_node_write = |call: &Call| {
         let resource = call.resource.as_str();
         call.is_object_write()
             && (resource.starts_with("nodes") || resource == "pods/status" || call.verb == Verb::Delete)
     };
-    let faults = Faults::script([Rule::new(of_nodes, effect).nth(n)]);
+    let faults = Faults::script([Rule::new(is_node_write, effect).nth(n)]);
     let managers = async {
         loop {
             let manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
@@ -295,31 +295,31 @@ async fn recover_with_a_crash(n: usize, effect: Effect) -> Result<()> {
         anyhow::Ok(())
     };
     let scenario = async {
-        space.create::<ReplicaSet>(leaving("web", 4, 2)).await?;
+        space.create::<ReplicaSet>(evictable("web", 4, 2)).await?;
         let pods = all_ready(&space, 4).await?;
-        let staying = uids(&placed(&pods, "node-1"));
+        let on_healthy_node = uids(&placed(&pods, "node-1"));
         space.bed.cluster.stop_node("node-0").await?;
-        all_on(&space, 4, &["node-1"]).await?;
-        let left = uids(&space.pods("web").await?);
+        until_all_on(&space, 4, &["node-1"]).await?;
+        let replaced = uids(&space.pods("web").await?);
         ensure!(
-            staying.iter().all(|uid| left.contains(uid)),
-            "pods of the healthy node were deleted: {staying:?} {left:?}"
+            on_healthy_node.iter().all(|uid| replaced.contains(uid)),
+            "pods of the healthy node were deleted: {on_healthy_node:?} {replaced:?}"
         );
         space.bed.cluster.resume_node("node-0").await?;
         ready_is(&space, "node-0", "True", 0).await?;
-        ensure!(uids(&space.pods("web").await?) == left, "replaced pods were moved again");
+        ensure!(uids(&space.pods("web").await?) == replaced, "replaced pods were moved again");
         anyhow::Ok(())
     };
     tokio::select! {
-        done = scenario => done?,
-        ended = managers => ended?,
+        result = scenario => result?,
+        never = managers => never?,
     }
-    ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
+    ensure!(faults.unmet() == 0, "the fault did not occur");
     Ok(())
 }
 
 pub async fn crash_after_a_sample_of_writes(_: Space) -> Result<()> {
-    for (n, effect) in [(1, Effect::CrashAfter), (2, Effect::CrashBeforeAnswer), (4, Effect::CrashAfter)] {
+    for (n, effect) in [(1, Effect::CrashAfter), (2, Effect::CrashBeforeResponse), (4, Effect::CrashAfter)] {
         let what = format!("{effect:?} at write {n}");
         recover_with_a_crash(n, effect).await.context(what)?;
     }

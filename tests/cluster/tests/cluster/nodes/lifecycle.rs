@@ -22,7 +22,7 @@ const CONTROLLERS: [&str; 2] = ["node-lifecycle-controller", "taint-eviction-con
 
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Kubelets renew every two seconds; nodes count as unresponsive after six.
+/// The duration of kubelets' Leases, which they renew every two seconds. Nodes count as unresponsive after six seconds.
 const LEASE_SECONDS: u32 = 8;
 
 /// Flags of node controllers with short periods, and of the controllers that pods need.
@@ -51,7 +51,7 @@ pub async fn patch_node(space: &Space, name: &str, patch: Value) -> Result<()> {
     Ok(())
 }
 
-/// Taints as `<key>:<effect>`, sorted.
+/// Returns a node's taints as `<key>:<effect>`, sorted.
 fn taints(node: &Node) -> Vec<String> {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let mut taints: Vec<String> = taints.map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
@@ -59,7 +59,7 @@ fn taints(node: &Node) -> Vec<String> {
     taints
 }
 
-/// Status and reason of a condition.
+/// Returns status and reason of a condition.
 fn condition(node: &Node, kind: &str) -> (String, String) {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let found = conditions.into_iter().find(|condition| condition.type_ == kind);
@@ -76,7 +76,7 @@ async fn is_tainted(space: &Space, name: &str, expected: &[&str]) -> Result<Node
 }
 
 /// Returns a ReplicaSet whose pods are evicted from an unresponsive node after this many seconds.
-pub fn leaving(name: &str, replicas: i32, seconds: i64) -> Value {
+pub fn evictable(name: &str, replicas: i32, seconds: i64) -> Value {
     let toleration =
         |key| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
     let tolerations = json!([toleration("node.kubernetes.io/not-ready"), toleration(UNREACHABLE)]);
@@ -111,11 +111,11 @@ pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> 
     let space = bed(2).await?.space("dead-node").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
-    space.create::<ReplicaSet>(leaving("web", 6, 2)).await?;
+    space.create::<ReplicaSet>(evictable("web", 6, 2)).await?;
     let pods = all_ready(&space, 6).await?;
-    let on_dead = placed(&pods, "node-0");
-    ensure!(!on_dead.is_empty() && on_dead.len() < 6, "{} pods on node-0", on_dead.len());
-    eventually("older labels follow newer ones", || async {
+    let on_failed_node = placed(&pods, "node-0");
+    ensure!(!on_failed_node.is_empty() && on_failed_node.len() < 6, "{} pods on node-0", on_failed_node.len());
+    eventually("the deprecated labels are added", || async {
         let labels = nodes(&space).get("node-0").await?.labels().clone();
         ensure!(labels.get("beta.kubernetes.io/os").is_some_and(|os| os == "linux"), "{labels:?}");
         ensure!(labels.get("beta.kubernetes.io/arch").is_some_and(|arch| arch == "amd64"), "{labels:?}");
@@ -132,16 +132,16 @@ pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> 
     }
     let on_node_1 = eventually("the pods are replaced on the other node", || async {
         let pods = space.pods("web").await?;
-        let living = placed(&pods, "node-1");
-        ensure!(living.len() == 6 && living.iter().all(is_ready), "{} of {}", living.len(), pods.len());
-        Ok(living)
+        let replaced = placed(&pods, "node-1");
+        ensure!(replaced.len() == 6 && replaced.iter().all(is_ready), "{} of {}", replaced.len(), pods.len());
+        Ok(replaced)
     })
     .await?;
-    for pod in &on_dead {
+    for pod in &on_failed_node {
         // A pod whose termination the fake kubelet had begun may have been deleted.
-        if let Some(left) = space.api::<Pod>().get_opt(&pod.name_any()).await? {
-            ensure!(!is_active(&left) && !is_ready(&left), "{left:?}");
-            let conditions = left.status.and_then(|status| status.conditions).unwrap_or_default();
+        if let Some(remaining) = space.api::<Pod>().get_opt(&pod.name_any()).await? {
+            ensure!(!is_active(&remaining) && !is_ready(&remaining), "{remaining:?}");
+            let conditions = remaining.status.and_then(|status| status.conditions).unwrap_or_default();
             let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget");
             ensure!(
                 target.is_some_and(|target| target.reason.as_deref() == Some("DeletionByTaintManager")
@@ -175,7 +175,7 @@ pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> 
         ensure!(messages.iter().filter(|message| *message == expected).count() == 1, "{expected} in {messages:?}");
     }
     let deletions = faults.count(|call| call.verb == Verb::Delete && call.resource == "pods");
-    ensure!(deletions == on_dead.len(), "{deletions} deletions of {} pods", on_dead.len());
+    ensure!(deletions == on_failed_node.len(), "{deletions} deletions of {} pods", on_failed_node.len());
     only_declared(&faults, &CONTROLLERS)
 }
 
@@ -187,7 +187,7 @@ pub async fn evictions_follow_the_state_of_zones(_: Space) -> Result<()> {
     }
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
-    space.create::<ReplicaSet>(leaving("web", 6, 3)).await?;
+    space.create::<ReplicaSet>(evictable("web", 6, 3)).await?;
     all_ready(&space, 6).await?;
 
     space.bed.cluster.stop_node("node-0").await?;
@@ -206,7 +206,7 @@ pub async fn evictions_follow_the_state_of_zones(_: Space) -> Result<()> {
     for node in ["node-0", "node-1", "node-2"] {
         is_tainted(&space, node, &[&no_schedule]).await?;
     }
-    eventually("all pods are marked", || async {
+    eventually("all pods are unready", || async {
         ensure!(space.pods("web").await?.iter().all(|pod| !is_ready(pod)));
         Ok(())
     })
@@ -232,12 +232,12 @@ pub async fn frozen_lease_watch_marks_no_node_unresponsive(_: Space) -> Result<(
     let space = bed(2).await?.space("frozen").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
-    eventually("the nodes are known", || async {
+    eventually("the nodes are registered", || async {
         ensure!(!messages_of(&space, "node-0").await?.is_empty() && !messages_of(&space, "node-1").await?.is_empty());
         Ok(())
     })
     .await?;
-    let living = || async {
+    let all_ready_nodes = || async {
         for node in nodes(&space).list(&Default::default()).await? {
             ensure!(condition(&node, "Ready").0 == "True" && taints(&node).is_empty(), "{node:?}");
         }
@@ -249,11 +249,11 @@ pub async fn frozen_lease_watch_marks_no_node_unresponsive(_: Space) -> Result<(
         Ok(())
     })
     .await?;
-    during(Duration::from_secs(6), "all nodes stay ready", living).await?;
+    during(Duration::from_secs(6), "all nodes stay ready", all_ready_nodes).await?;
     let reads = faults.count(|call| call.verb == Verb::Get && call.resource == "leases");
     ensure!(reads <= 2, "the lease was read {reads} times instead of waiting for the watch");
     faults.thaw("leases");
-    during(Duration::from_secs(3), "all nodes stay ready", living).await?;
+    during(Duration::from_secs(3), "all nodes stay ready", all_ready_nodes).await?;
 
     space.bed.cluster.stop_node("node-0").await?;
     eventually("a node that fails now is detected", || async {
@@ -268,7 +268,7 @@ pub async fn toleration_seconds_end_and_are_cancelled(_: Space) -> Result<()> {
     let space = bed(1).await?.space("countdown").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
-    let tolerating = |seconds: Option<i64>| {
+    let with_toleration = |seconds: Option<i64>| {
         let toleration = json!({"key": "example.com/away", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
         json!({"spec": {"tolerations": [toleration]}})
     };
@@ -278,22 +278,22 @@ pub async fn toleration_seconds_end_and_are_cancelled(_: Space) -> Result<()> {
             eventually(format!("{name} is created"), || space.create::<Pod>(with(pod(name, "web"), what.clone()))).await
         }
     };
-    run("forever", tolerating(None)).await?;
-    run("long", tolerating(Some(1000))).await?;
-    run("short", tolerating(Some(2))).await?;
+    run("forever", with_toleration(None)).await?;
+    run("long", with_toleration(Some(1000))).await?;
+    run("short", with_toleration(Some(2))).await?;
     run("never", json!({})).await?;
     all_ready(&space, 4).await?;
     let away = json!([{"key": "example.com/away", "effect": "NoExecute"}]);
     patch_node(&space, "node-0", json!({"spec": {"taints": away}})).await?;
     eventually("pods that do not tolerate the taint, or no longer, are deleted", || async {
-        let left = cluster_tests::objects::names(&space.pods("web").await?);
-        ensure!(left == ["forever", "long"], "{left:?}");
+        let remaining = cluster_tests::objects::names(&space.pods("web").await?);
+        ensure!(remaining == ["forever", "long"], "{remaining:?}");
         Ok(())
     })
     .await?;
     patch_node(&space, "node-0", json!({"spec": {"taints": null}})).await?;
     let expected = format!("Normal TaintManagerEviction Cancelling deletion of Pod {}/long", space.namespace);
-    eventually("the countdown is cancelled", || async {
+    eventually("the eviction is cancelled", || async {
         let events = space.events("long").await?;
         ensure!(events.get(&expected) == Some(&1), "{events:?}");
         Ok(())

@@ -7,6 +7,7 @@ use cluster_tests::objects::template;
 use cluster_tests::{Bed, Faults, Manager, Space, eventually};
 use control_plane::Options;
 use k8s_openapi::api::apps::v1::Deployment;
+use runtime::manager::ExitReason;
 use serde_json::json;
 
 const GATES: &str = "--feature-gates=AllAlpha=true,AllBeta=true";
@@ -17,9 +18,9 @@ pub async fn manager_works_with_every_gate_on(_: Space) -> Result<()> {
         Bed::without_accounts(Options { nodes: 1, extra_apiserver_flags: flags, ..Options::default() }).await?,
     );
     let space = bed.space("gates").await?;
-    // A coordinated election needs a Lease in kube-system, which this test is not about.
-    let gates = format!("{GATES},CoordinatedLeaderElection=false");
-    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[&gates]).await?;
+    // Every gate, with the election that the API server coordinates.
+    let flags = [GATES, "--leader-elect=true", "--leader-elect-resource-namespace=kube-system"];
+    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &flags).await?;
     let labels = json!({"app": "web"});
     space
         .create::<Deployment>(json!({
@@ -59,6 +60,9 @@ pub async fn manager_works_with_every_gate_on(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    manager.stop().await?;
+    let strategy = ["get", "lease", "kube-controller-manager", "-n", "kube-system", "-o", "jsonpath={.spec.strategy}"];
+    let strategy = bed.cluster.kubectl(&strategy)?;
+    ensure!(strategy == "OldestEmulationVersion", "{strategy}");
+    ensure!(manager.stop().await? == ExitReason::Shutdown);
     Ok(())
 }

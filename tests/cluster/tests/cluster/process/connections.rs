@@ -24,7 +24,7 @@ use runtime::fence::Fence;
 use runtime::write::Writer;
 use serde_json::{Value, json};
 
-/// Returns a folder for one test's files in that of the control plane, with which it is removed.
+/// Creates a folder for one test's files in the control plane's folder, with which it is removed.
 fn folder(space: &Space) -> Result<PathBuf> {
     let folder = space.bed.cluster.folder().join(&space.namespace);
     fs::create_dir_all(&folder)?;
@@ -36,21 +36,21 @@ async fn account(space: &Space, name: &str) -> Result<String> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await?;
     let api: Api<ServiceAccount> = space.api();
     let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}}))?;
-    let answer = api.create_token_request(name, &PostParams::default(), &request).await?;
-    answer.status.and_then(|status| status.token).context("no token in the answer")
+    let response = api.create_token_request(name, &PostParams::default(), &request).await?;
+    response.status.and_then(|status| status.token).context("no token in the response")
 }
 
 /// Returns the user name that the server assigns to this client.
-async fn who(clients: &Clients) -> Result<String> {
+async fn user_name(clients: &Clients) -> Result<String> {
     let api: Api<SelfSubjectReview> = Api::all(clients.own.clone());
     let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
-    review.status.and_then(|status| status.user_info?.username).context("nobody")
+    review.status.and_then(|status| status.user_info?.username).context("no user name")
 }
 
-async fn until_known_as(clients: &Clients, user: &str) -> Result<()> {
-    eventually(format!("the server knows us as {user}"), || async {
-        let known = who(clients).await?;
-        ensure!(known == user, "it knows us as {known}");
+async fn until_authenticated_as(clients: &Clients, user: &str) -> Result<()> {
+    eventually(format!("the server authenticates the client as {user}"), || async {
+        let found = user_name(clients).await?;
+        ensure!(found == user, "authenticated as {found}");
         Ok(())
     })
     .await
@@ -97,9 +97,9 @@ pub async fn pod_authenticates_by_its_account_also_after_a_rotation(space: Space
     let pod = PodEnvironment { host: host.into(), port: port.into(), folder: folder.clone() };
     let clients = connect(&ConnectOptions { pod, ..options() }).await?;
     ensure!(clients.default_namespace == space.namespace, "{}", clients.default_namespace);
-    ensure!(who(&clients).await? == user(&space, "first"));
+    ensure!(user_name(&clients).await? == user(&space, "first"));
     replace(&folder.join("token"), &account(&space, "second").await?)?;
-    until_known_as(&clients, &user(&space, "second")).await
+    until_authenticated_as(&clients, &user(&space, "second")).await
 }
 
 pub async fn token_file_of_a_kubeconfig_may_rotate(space: Space) -> Result<()> {
@@ -107,9 +107,9 @@ pub async fn token_file_of_a_kubeconfig_may_rotate(space: Space) -> Result<()> {
     let file = folder.join("token");
     fs::write(&file, account(&space, "first").await?)?;
     let clients = connect(&kubeconfig(&space, &folder, json!({"tokenFile": file}))?).await?;
-    ensure!(who(&clients).await? == user(&space, "first"));
+    ensure!(user_name(&clients).await? == user(&space, "first"));
     replace(&file, &account(&space, "second").await?)?;
-    until_known_as(&clients, &user(&space, "second")).await
+    until_authenticated_as(&clients, &user(&space, "second")).await
 }
 
 /// A user whose credentials a plugin prints: `cat`, from a file.
@@ -126,33 +126,33 @@ fn credential(status: Value) -> String {
 pub async fn credential_plugin_is_called_again_before_its_token_expires(space: Space) -> Result<()> {
     let folder = folder(&space)?;
     let file = folder.join("credential");
-    let ends_in = |seconds: i64| (Timestamp::now() + SignedDuration::from_secs(seconds)).to_string();
+    let expires_in = |seconds: i64| (Timestamp::now() + SignedDuration::from_secs(seconds)).to_string();
     let first = account(&space, "first").await?;
-    fs::write(&file, credential(json!({"token": first, "expirationTimestamp": ends_in(5)})))?;
+    fs::write(&file, credential(json!({"token": first, "expirationTimestamp": expires_in(5)})))?;
     let clients = connect(&kubeconfig(&space, &folder, plugin(&file))?).await?;
-    ensure!(who(&clients).await? == user(&space, "first"));
+    ensure!(user_name(&clients).await? == user(&space, "first"));
     let second = account(&space, "second").await?;
-    replace(&file, &credential(json!({"token": second, "expirationTimestamp": ends_in(3600)})))?;
-    until_known_as(&clients, &user(&space, "second")).await?;
-    // This token is valid for long enough: the plugin is not called again.
+    replace(&file, &credential(json!({"token": second, "expirationTimestamp": expires_in(3600)})))?;
+    until_authenticated_as(&clients, &user(&space, "second")).await?;
+    // The second token does not expire soon: the plugin is not called again.
     replace(&file, "no credential")?;
-    ensure!(who(&clients).await? == user(&space, "second"));
+    ensure!(user_name(&clients).await? == user(&space, "second"));
     Ok(())
 }
 
 pub async fn credential_plugin_provides_a_certificate(space: Space) -> Result<()> {
     let folder = folder(&space)?;
     let file = folder.join("credential");
-    let known = Kubeconfig::read_from(space.bed.cluster.kubeconfig(Identity::ControllerManager)?)?;
-    let known = serde_json::to_value(&known)?;
+    let found = Kubeconfig::read_from(space.bed.cluster.kubeconfig(Identity::ControllerManager)?)?;
+    let found = serde_json::to_value(&found)?;
     let pem = |field: &str| {
-        let data = known["users"][0]["user"][field].as_str().with_context(|| format!("no {field}"))?;
+        let data = found["users"][0]["user"][field].as_str().with_context(|| format!("no {field}"))?;
         anyhow::Ok(String::from_utf8(BASE64.decode(data)?)?)
     };
     let (certificate, key) = (pem("client-certificate-data")?, pem("client-key-data")?);
     fs::write(&file, credential(json!({"clientCertificateData": certificate, "clientKeyData": key})))?;
     let clients = connect(&kubeconfig(&space, &folder, plugin(&file))?).await?;
-    ensure!(who(&clients).await? == "system:kube-controller-manager");
+    ensure!(user_name(&clients).await? == "system:kube-controller-manager");
     Ok(())
 }
 
@@ -163,8 +163,8 @@ pub async fn conflict_of_uid_is_distinguished_from_other_conflicts(space: Space)
     let writer =
         Writer::new(clients, runtime::client::Identity::Own, Arc::new(TokenBucket::new(100.0, 100)), Fence::open());
     space.create::<ServiceAccount>(json!({"metadata": {"name": "successor"}})).await?;
-    let (successor, nobody) =
-        (ObjectKey::new(&*space.namespace, "successor"), ObjectKey::new(&*space.namespace, "nobody"));
+    let (successor, missing) =
+        (ObjectKey::new(&*space.namespace, "successor"), ObjectKey::new(&*space.namespace, "missing"));
     let uid = "11111111-2222-3333-4444-555555555555";
     let predecessor =
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"uid": uid, "labels": {"a": "b"}}});
@@ -173,16 +173,16 @@ pub async fn conflict_of_uid_is_distinguished_from_other_conflicts(space: Space)
         ("patched", writer.patch(kind, &successor, &predecessor).await.err()),
         ("merged", writer.merge_patch(kind, &successor, &predecessor).await.err()),
         ("applied", writer.apply(kind, &successor, None, "tests", &predecessor).await.err()),
-        ("applied to nothing", writer.apply(kind, &nobody, None, "tests", &predecessor).await.err()),
+        ("applied, but missing", writer.apply(kind, &missing, None, "tests", &predecessor).await.err()),
         ("deleted", writer.delete(kind, &successor, &Uid::parse(uid)).await.err()),
-        ("deleted and not there", writer.delete(kind, &nobody, &Uid::parse(uid)).await.err()),
+        ("deleted, but missing", writer.delete(kind, &missing, &Uid::parse(uid)).await.err()),
     ];
     for (what, refusal) in refusals {
-        let refusal = refusal.with_context(|| format!("{what}: it was done"))?;
+        let refusal = refusal.with_context(|| format!("{what}: no error"))?;
         ensure!(refusal.is_object_deleted(), "{what}: {refusal}");
     }
     let outdated = json!({"metadata": {"resourceVersion": "1", "labels": {"a": "b"}}});
-    let conflict = writer.patch(kind, &successor, &outdated).await.err().context("an old version was taken")?;
+    let conflict = writer.patch(kind, &successor, &outdated).await.err().context("an outdated version was accepted")?;
     ensure!(conflict.is_conflict() && !conflict.is_object_deleted(), "{conflict}");
     Ok(())
 }

@@ -24,6 +24,12 @@ const LATE_RENEWAL: Duration = Duration::from_secs(6);
 /// Time for which the Lease is observed.
 const OBSERVED: Duration = Duration::from_secs(30);
 
+/// Streams that the API server allows on a connection by default. Built-in kinds are watched on about as many.
+const STREAMS: usize = 100;
+
+/// Maximum number of connections for other purposes: short requests of each identity, the Lease, and long lists.
+const OTHER_CONNECTIONS: usize = 6;
+
 fn definitions(count: usize) -> String {
     (0..count).fold(String::new(), |mut all, number| {
         let definition = json!({
@@ -97,6 +103,17 @@ async fn lease_is_renewed_in_time(client: &Client) -> Result<()> {
     .await
 }
 
+/// The streams of all watches need several connections, but each connection carries many of them.
+fn watches_share_few_connections(cluster: &ControlPlane, manager: &Process, kinds: usize) -> Result<()> {
+    let port = cluster.server().rsplit_once(':').context("no port")?.1.parse()?;
+    let connections = manager.connections_to(port)?;
+    let least = kinds.div_ceil(STREAMS) + 1;
+    let most = (kinds + STREAMS).div_ceil(STREAMS) + OTHER_CONNECTIONS;
+    ensure!((least..=most).contains(&connections), "{connections} connections instead of {least} to {most}");
+    println!("{kinds} custom kinds: {connections} connections");
+    Ok(())
+}
+
 async fn works_with_kinds(count: usize) -> Result<()> {
     let cluster = bare().await?;
     let client = cluster.client(Identity::Admin).await?;
@@ -105,7 +122,8 @@ async fn works_with_kinds(count: usize) -> Result<()> {
     let manager = start(&cluster)?;
     let works = async {
         deployment_gets_its_pods(&cluster, &client).await?;
-        lease_is_renewed_in_time(&client).await
+        lease_is_renewed_in_time(&client).await?;
+        watches_share_few_connections(&cluster, &manager, count)
     };
     works
         .await

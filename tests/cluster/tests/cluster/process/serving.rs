@@ -122,7 +122,7 @@ impl Running {
             ])
             .args(flags)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(File::create(folder.join("output"))?)
             .stderr(File::create(folder.join("log"))?)
             .kill_on_drop(true)
             .spawn()?;
@@ -130,15 +130,22 @@ impl Running {
         let leads = eventually(format!("{binary} leads"), || async {
             let healthz = running.ask(&Credentials::default(), "GET", "/readyz", "").await?;
             ensure!(healthz.status == 200, "{}", healthz.body);
-            ensure!(running.log()?.contains("all controllers started"), "it does not lead yet");
+            let lines = running.log()? + &running.output()?;
+            ensure!(lines.contains("all controllers started"), "it does not lead yet");
             Ok(())
         });
         leads.await.with_context(|| running.log().unwrap_or_default())?;
         Ok(running)
     }
 
-    fn log(&self) -> Result<String> {
+    /// Returns what it has written to standard error.
+    pub fn log(&self) -> Result<String> {
         Ok(std::fs::read_to_string(self.folder.join("log"))?)
+    }
+
+    /// Returns what it has written to standard output.
+    pub fn output(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.folder.join("output"))?)
     }
 
     /// Returns the URL of a path.
@@ -212,7 +219,7 @@ pub fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
 }
 
 /// Returns an administrator's certificate, signed by an authority with this key.
-fn sign(key: KeyPair, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
+pub fn sign(key: KeyPair, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
     let mut authority = CertificateParams::default();
     authority.distinguished_name = rcgen::DistinguishedName::new();
     authority.distinguished_name.push(DnType::CommonName, "kubernetes");

@@ -16,20 +16,23 @@ use crate::certificates::requests;
 use crate::network::node_ipam::{add, ranges};
 use crate::nodes::lifecycle::{nodes, patch_node};
 
-type StepFuture = BoxFuture<'static, Result<()>>;
+/// The future of a scenario's actions.
+pub type StepFuture = BoxFuture<'static, Result<()>>;
 
 /// A scenario of a controller whose objects have no namespace.
-struct Scenario {
-    name: &'static str,
-    flags: fn(&Space) -> Vec<String>,
+pub struct Scenario {
+    /// Its name, in lower case without blanks: it becomes part of the names of objects.
+    pub name: &'static str,
+    /// Flags of its managers.
+    pub flags: fn(&Space) -> Vec<String>,
     /// A kind that its managers watch.
-    kind: &'static str,
+    pub kind: &'static str,
     /// Actions of users and the states that they wait for; each run uses another name.
-    run: fn(Space, String) -> StepFuture,
+    pub run: fn(Space, String) -> StepFuture,
     /// An invariant at the end of the scenario.
-    end: fn(Space) -> StepFuture,
+    pub end: fn(Space) -> StepFuture,
     /// The minimum number of writes.
-    writes: usize,
+    pub writes: usize,
 }
 
 /// The last scenario leaves nodes behind, for which the first one would have work.
@@ -173,13 +176,13 @@ async fn run_until_crash(space: &Space, faults: &Faults, flags: &[&str]) -> Resu
 }
 
 impl Scenario {
-    async fn run_with_a_crash(&self, space: &Space, n: usize, effect: Effect) -> Result<()> {
+    async fn run_with_a_fault(&self, space: &Space, n: usize, effect: Effect) -> Result<()> {
         let name = format!("{}-{n}-{effect:?}", self.name).to_lowercase();
         let flags = (self.flags)(space);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let faults = Faults::script([Rule::new(Call::is_object_write, effect).nth(n)]);
         tokio::select! {
-            done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.seen()))?,
+            done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.requests()))?,
             ended = run_until_crash(space, &faults, &flags) => ended?,
         }
         ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
@@ -191,7 +194,7 @@ impl Scenario {
         })
         .await?;
         during(QUIET, "there is nothing left to do", || async {
-            ensure!(faults.writes() == 0, "{:?}", faults.seen());
+            ensure!(faults.writes() == 0, "{:?}", faults.requests());
             Ok(())
         })
         .await?;
@@ -199,11 +202,12 @@ impl Scenario {
         Ok(())
     }
 
-    async fn check_all_crashes(&self, space: &Space) -> Result<()> {
+    /// Runs the scenario with each of these faults at each of its writes.
+    pub async fn check_all_faults(&self, space: &Space, effects: &[Effect]) -> Result<()> {
         for n in 1..=self.writes {
-            for effect in [Effect::CrashAfter, Effect::CrashBeforeAnswer] {
+            for effect in effects {
                 let what = format!("{}: {effect:?} at write {n}", self.name);
-                self.run_with_a_crash(space, n, effect).await.context(what)?;
+                self.run_with_a_fault(space, n, effect.clone()).await.context(what)?;
             }
         }
         (self.end)(space.clone()).await
@@ -220,7 +224,7 @@ pub async fn crash_after_every_write(_: Space) -> Result<()> {
     }))?;
     nodes(&space).create(&Default::default(), &old).await?;
     for scenario in &SCENARIOS {
-        scenario.check_all_crashes(&space).await?;
+        scenario.check_all_faults(&space, &[Effect::CrashAfter, Effect::CrashBeforeResponse]).await?;
     }
     Ok(())
 }

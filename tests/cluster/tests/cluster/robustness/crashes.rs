@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::{
-    Call, Case, Effect, Faults, Manager, Observer, QUIET, Rule, Space, Tier, during, eventually, fails, variants,
+    Call, Case, Effect, Faults, Manager, Observer, QUIET, Rule, Space, Tier, during, eventually, variants,
+    write_failures,
 };
 
 use crate::api::{garbage_collector, namespace, resourcequota};
@@ -93,7 +94,7 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_come): 
 
 /// Returns the writes so far, for error messages.
 fn calls(faults: &Faults) -> String {
-    let seen = faults.seen();
+    let seen = faults.requests();
     let deeds = seen.iter().filter(|seen| seen.call.is_object_write());
     let lines =
         deeds.map(|seen| format!("  {} -> {}", seen.call, seen.status.map_or("nothing".into(), |s| s.to_string())));
@@ -156,7 +157,7 @@ async fn crash_at_a_sample(scenario: &'static Scenario, space: Space) -> Result<
     let writes = undisturbed(scenario, &space).await?;
     let places = (0..SAMPLE.min(writes)).map(|n| 1 + (seed * 5 + n * writes / SAMPLE.min(writes)) % writes);
     let faults = places.enumerate().map(|(at, n)| {
-        let effect = if (at + seed).is_multiple_of(2) { Effect::CrashAfter } else { Effect::CrashBeforeAnswer };
+        let effect = if (at + seed).is_multiple_of(2) { Effect::CrashAfter } else { Effect::CrashBeforeResponse };
         crash(scenario, n, effect)
     });
     run_with_each_fault(scenario, &space, faults.collect()).await
@@ -164,13 +165,13 @@ async fn crash_at_a_sample(scenario: &'static Scenario, space: Space) -> Result<
 
 async fn crash_everywhere(scenario: &'static Scenario, space: Space) -> Result<()> {
     let writes = undisturbed(scenario, &space).await?;
-    let both = |n| [crash(scenario, n, Effect::CrashAfter), crash(scenario, n, Effect::CrashBeforeAnswer)];
+    let both = |n| [crash(scenario, n, Effect::CrashAfter), crash(scenario, n, Effect::CrashBeforeResponse)];
     run_with_each_fault(scenario, &space, (1..=writes).flat_map(both).collect()).await
 }
 
 pub async fn fail_each_way(scenario: &'static Scenario, space: Space) -> Result<()> {
     let each = scenario.fails.iter().flat_map(|(beginning, n)| {
-        fails().map(|(how, effect)| {
+        write_failures().map(|(how, effect)| {
             let matches = move |call: &Call| call.is_object_write() && format!("{call} ").starts_with(beginning);
             (format!("{beginning} no. {n}: {how}"), (Rule::new(matches, effect).nth(*n), true))
         })

@@ -51,7 +51,7 @@ pub async fn run_until_crash(space: &Space, faults: &Faults) -> Result<()> {
 
 /// Returns the number of created pods, including those whose response was lost.
 pub fn created(faults: &Faults) -> usize {
-    let seen = faults.seen();
+    let seen = faults.requests();
     seen.iter()
         .filter(|seen| (seen.call.verb, seen.call.resource.as_str(), seen.status) == (Verb::Create, "pods", Some(201)))
         .count()
@@ -106,7 +106,7 @@ async fn pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
     .await?;
     // By then the standby also has its first complete list, which a test may want to freeze.
     during(QUIET, "a standby writes nothing", || async {
-        ensure!(second.count(Call::is_object_write) == 0, "{:?}", second.seen());
+        ensure!(second.count(Call::is_object_write) == 0, "{:?}", second.requests());
         Ok(())
     })
     .await?;
@@ -174,7 +174,7 @@ pub async fn new_leader_with_a_stale_cache_reads_pods_first(space: Space) -> Res
     space.patch::<ReplicaSet>("web", json!({"metadata": {"annotations": {"turn": "next"}}})).await?;
     eventually("the new leader lists the pods", || async {
         let lists = second.count(|call| call.to_string() == "list pods");
-        ensure!(lists > 0, "{:?}", second.seen());
+        ensure!(lists > 0, "{:?}", second.requests());
         Ok(())
     })
     .await?;

@@ -77,9 +77,39 @@ impl Stage {
         for version in [first, first + 1] {
             let took = roll(&self.other, version).await.with_context(|| format!("{when}: {}", self.log()))?;
             eprintln!("{when}: a rollout took {took:?}, usually {:?}", self.usual);
-            ensure!(took <= allowed, "{when}: a rollout took {took:?}, usually {:?}", self.usual);
+            let costs = self.costs().await?;
+            ensure!(took <= allowed, "{when}: a rollout took {took:?}, usually {:?}; {costs}", self.usual);
         }
         Ok(())
+    }
+
+    /// Returns where the manager's time went: all CPU seconds, and the longest sums of applying events and of
+    /// reconciles in seconds. They show whether a rollout was late because of the manager or of the machine.
+    async fn costs(&self) -> Result<String> {
+        let metrics = self.manager.get("/metrics", None).await?;
+        let value = |line: &str| line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok());
+        let longest = |family: &str, label: &str| {
+            let sums = metrics.lines().filter(|line| line.starts_with(&format!("{family}_sum")));
+            let mut sums: Vec<(f64, &str)> = sums
+                .filter_map(|line| {
+                    let name = line.split_once(&format!("{label}=\""))?.1.split_once('"')?.0;
+                    Some((value(line)?, name))
+                })
+                .collect();
+            sums.sort_by(|a, b| b.0.total_cmp(&a.0));
+            sums.iter().take(4).map(|(sum, name)| format!("{name} {sum:.2}")).collect::<Vec<_>>().join(", ")
+        };
+        let cpu = metrics.lines().find(|line| line.starts_with("process_cpu_seconds_total"));
+        let costs = format!(
+            "CPU {:.1} s; events: {}; reconciles: {}; waits in queues: {}; waits for the rate limit: {}",
+            cpu.and_then(value).unwrap_or_default(),
+            longest("informer_processing_latency_seconds", "resource"),
+            longest("workqueue_work_duration_seconds", "name"),
+            longest("workqueue_queue_duration_seconds", "name"),
+            longest("rest_client_rate_limiter_duration_seconds", "verb"),
+        );
+        eprintln!("{costs}");
+        Ok(costs)
     }
 
     /// Fails if the process panicked, grew beyond its limit or was restarted.

@@ -51,9 +51,9 @@ pub async fn idle_cluster_gets_no_writes(space: Space) -> Result<()> {
     let manager = Manager::start(&space, &faults).await?;
     some_work(&space).await?;
     quiet(&faults).await?;
-    let asked = faults.seen().len();
+    let asked = faults.requests().len();
     during(3 * QUIET, "nothing at all is asked", || async {
-        let seen = faults.seen();
+        let seen = faults.requests();
         let more: Vec<String> = seen[asked..].iter().map(|seen| seen.call.to_string()).collect();
         ensure!(more.is_empty(), "asked {more:?}");
         Ok(())
@@ -69,7 +69,7 @@ pub async fn idle_cluster_gets_no_writes(space: Space) -> Result<()> {
     })
     .await?;
     during(QUIET, "a restart changes nothing", || async {
-        ensure!(restarted.writes() == 0, "{:?}", restarted.seen());
+        ensure!(restarted.writes() == 0, "{:?}", restarted.requests());
         Ok(())
     })
     .await
@@ -169,7 +169,7 @@ pub fn only_declared(faults: &Faults, worked: &[&str]) -> Result<()> {
             (verb(write), write.group, write.resource) == (call.verb.as_str(), &call.group, &call.resource)
         })
     };
-    let seen = faults.seen();
+    let seen = faults.requests();
     let refused: Vec<_> = seen.iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
     let (known, strange): (Vec<_>, Vec<_>) =

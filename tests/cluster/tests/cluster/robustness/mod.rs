@@ -3,6 +3,7 @@
 pub mod cluster_crashes;
 pub mod crashes;
 pub mod faults;
+pub mod gated_crashes;
 pub mod hostile_names;
 pub mod hostile_objects;
 pub mod hostile_tenant;

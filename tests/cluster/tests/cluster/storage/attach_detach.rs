@@ -37,16 +37,27 @@ pub struct World {
 
 impl World {
     pub async fn start(space: Space, flags: &[&str]) -> Result<Self> {
+        Self::start_in(space, flags, [None; 2], "Immediate").await
+    }
+
+    /// Starts a driver that distinguishes the zones of the two nodes, and binds claims once a pod uses them.
+    pub async fn start_in_zones(space: Space, [a, b]: [&str; 2]) -> Result<Self> {
+        Self::start_in(space, &["--topology"], [Some(a), Some(b)], "WaitForFirstConsumer").await
+    }
+
+    async fn start_in(space: Space, flags: &[&str], zones: [Option<&str>; 2], binding: &str) -> Result<Self> {
         let name = &space.namespace;
         let driver = Driver::start(&space.bed.cluster, name, flags).await?;
         let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
         ClusterWide::<CSIDriver>::of(&space).create(info).await?;
-        let class = json!({"metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true});
+        let class = json!({
+            "metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true, "volumeBindingMode": binding,
+        });
         ClusterWide::<StorageClass>::of(&space).create(class).await?;
         let node = |suffix: &str| format!("{name}-{suffix}");
         let (a, b) = (node("a"), node("b"));
-        let a = Kubelet::start(&space.bed, &a, name).await?;
-        let b = Kubelet::start(&space.bed, &b, name).await?;
+        let a = Kubelet::start(&space.bed, &a, name, zones[0]).await?;
+        let b = Kubelet::start(&space.bed, &b, name, zones[1]).await?;
         Ok(Self { driver, a, b, space })
     }
 
@@ -400,7 +411,7 @@ async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> 
     let faults = Faults::script([rule]);
     let calls = || {
         let own: Vec<String> = faults
-            .seen()
+            .requests()
             .iter()
             .filter(|seen| is_own_write(&seen.call))
             .map(|seen| format!("{} {:?}", seen.call, seen.status))
@@ -424,7 +435,7 @@ const WRITES: usize = 8;
 pub async fn volume_moves_once_when_the_manager_crashes_at_any_write(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     for n in 1..=WRITES {
-        let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeAnswer };
+        let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeResponse };
         moved_with_fault(&bed, &format!("{effect:?} at {n}"), Rule::new(is_own_write, effect).nth(n)).await?;
     }
     Ok(())

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
-use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Seen, Space, Verb, during, eventually};
-use control_plane::behaviour::{BEHAVIOUR, SUCCEED};
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, RecordedRequest, Rule, Space, Verb, during, eventually};
+use control_plane::behaviour::{BEHAVIOUR, FAIL, SUCCEED};
 use control_plane::csi::Driver;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
@@ -180,7 +180,7 @@ pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()>
     let small = storage.name("small");
     let is_binding = |call: &Call| call.name == small || call.name == "data";
     let writes: Vec<String> = faults
-        .seen()
+        .requests()
         .into_iter()
         .filter(|seen| seen.call.is_object_write() && is_binding(&seen.call) && seen.status == Some(200))
         .map(|seen| seen.call.resource)
@@ -273,7 +273,7 @@ pub async fn binding_is_completed_after_a_crash_at_each_write(space: Space) -> R
     let writes =
         ["persistentvolumes", "persistentvolumes/status", "persistentvolumeclaims", "persistentvolumeclaims/status"];
     for (at, resource) in writes.into_iter().enumerate() {
-        for (how, effect) in [("before", Effect::CrashBeforeAnswer), ("lost", Effect::LostAfter)] {
+        for (how, effect) in [("before", Effect::CrashBeforeResponse), ("lost", Effect::LostAfter)] {
             let storage = Storage::new(&space);
             let (volume, claim) = (format!("pv-{at}-{how}"), format!("data-{at}-{how}"));
             let name = storage.name(&volume);
@@ -435,16 +435,16 @@ pub async fn external_provisioner_is_requested_and_its_volume_is_bound(space: Sp
     })
     .await?;
     storage.create_class(FAKE_PROVISIONER, "Immediate", "Delete").await?;
-    provision(&storage, "data").await?;
-    let bound = storage.claim_is("data", "Bound").await?;
-    let volume = bound.spec.and_then(|spec| spec.volume_name).context("no volume")?;
-    eventually("the wait was reported", || async {
+    eventually("the wait is reported", || async {
         let events = space.events("data").await?;
         let waits = format!("either by the external provisioner '{FAKE_PROVISIONER}' or manually");
         ensure!(events.keys().any(|event| event.contains(&waits)), "{events:?}");
         Ok(())
     })
     .await?;
+    provision(&storage, "data").await?;
+    let bound = storage.claim_is("data", "Bound").await?;
+    let volume = bound.spec.and_then(|spec| spec.volume_name).context("no volume")?;
     storage.delete_claim("data").await?;
     eventually("the volume is released", || async {
         let found = storage.volumes.get(&volume).await?;
@@ -485,20 +485,24 @@ pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
     Ok(())
 }
 
+/// Writes the template of a pod that wipes host-path volumes and behaves like this. Returns its path, and the flag.
+fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)> {
+    let path = format!("/tmp/{}-{behaviour}-recycler.yaml", space.namespace);
+    let template = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{namespace: {}, annotations: {{{BEHAVIOUR}: {behaviour}}}}}\nspec:\n  \
+         restartPolicy: Never\n  volumes: [{{name: vol}}]\n  containers: [{{name: wipe, image: example.com/wipe}}]\n",
+        space.namespace
+    );
+    std::fs::write(&path, template)?;
+    let flag = format!("--pv-recycler-pod-template-filepath-hostpath={path}");
+    Ok((path, flag))
+}
+
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
     // The managers of other tests would also wipe it.
     let space = strict(&space).await?;
     let storage = Storage::new(&space);
-    let template = format!("/tmp/{}-recycler.yaml", space.namespace);
-    std::fs::write(
-        &template,
-        format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{namespace: {}, annotations: {{{BEHAVIOUR}: {SUCCEED}}}}}\nspec:\n  \
-             restartPolicy: Never\n  volumes: [{{name: vol}}]\n  containers: [{{name: wipe, image: example.com/wipe}}]\n",
-            space.namespace
-        ),
-    )?;
-    let flag = format!("--pv-recycler-pod-template-filepath-hostpath={template}");
+    let (template, flag) = recycler_template(&space, SUCCEED)?;
     let faults = Faults::default();
     let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
     let _manager = Manager::start_with(&space, &faults, &[&controllers, FLAGS[1], &flag]).await?;
@@ -510,10 +514,37 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
     let freed = storage.volume_is("data", "Available").await?;
     ensure!(freed.spec.is_some_and(|spec| spec.claim_ref.is_none()), "the volume is still reserved");
     let pod = format!("recycler-for-{}", storage.name("data"));
-    let wiped = |seen: &&Seen| seen.call.verb == Verb::Delete && seen.call.resource == "pods" && seen.call.name == pod;
-    ensure!(faults.seen().iter().filter(wiped).count() == 1, "the pod was not deleted once");
+    let wiped = |seen: &&RecordedRequest| {
+        seen.call.verb == Verb::Delete && seen.call.resource == "pods" && seen.call.name == pod
+    };
+    ensure!(faults.requests().iter().filter(wiped).count() == 1, "the pod was not deleted once");
     std::fs::remove_file(template)?;
     only_declared(&faults, &[BINDER])
+}
+
+/// A volume whose recycler pod failed keeps its data and its claim's reference until a later pod succeeds.
+pub async fn volume_is_wiped_after_a_recycler_pod_has_failed(space: Space) -> Result<()> {
+    let space = strict(&space).await?;
+    let storage = Storage::new(&space);
+    let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
+    let (failing, flag) = recycler_template(&space, FAIL)?;
+    let manager = Manager::start_with(&space, &Faults::default(), &[&controllers, FLAGS[1], &flag]).await?;
+    eventually("pods can be created", || space.get::<ServiceAccount>("default")).await?;
+    storage.create_volume("data", json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}})).await?;
+    storage.create_claim("data", json!({})).await?;
+    storage.are_bound("data", "data").await?;
+    storage.delete_claim("data").await?;
+    let failed = storage.volume_is("data", "Failed").await?;
+    ensure!(failed.spec.is_some_and(|spec| spec.claim_ref.is_some()), "the volume is free with its data");
+    manager.stop().await?;
+
+    let (succeeding, flag) = recycler_template(&space, SUCCEED)?;
+    let _manager = Manager::start_with(&space, &Faults::default(), &[&controllers, FLAGS[1], &flag]).await?;
+    storage.volume_is("data", "Available").await?;
+    for template in [failing, succeeding] {
+        std::fs::remove_file(template)?;
+    }
+    Ok(())
 }
 
 pub async fn csi_volumes_are_provisioned_and_deleted_across_a_crash(space: Space) -> Result<()> {
@@ -524,7 +555,7 @@ pub async fn csi_volumes_are_provisioned_and_deleted_across_a_crash(space: Space
     let controllers = format!("--controllers={BINDER},{protection}");
     let flags = [controllers.as_str(), FLAGS[1]];
     let writes = |call: &Call| call.is_object_write() && call.account == "persistent-volume-binder";
-    let faults = Faults::script([Rule::new(writes, Effect::CrashBeforeAnswer).nth(CLAIMS + CLAIMS / 2)]);
+    let faults = Faults::script([Rule::new(writes, Effect::CrashBeforeResponse).nth(CLAIMS + CLAIMS / 2)]);
     let manager = Manager::start_with(&space, &faults, &flags).await?;
     storage.create_class(driver.name(), "Immediate", "Delete").await?;
     let names: Vec<String> = (0..CLAIMS).map(|at| format!("data-{at}")).collect();

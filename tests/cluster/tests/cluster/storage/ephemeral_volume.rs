@@ -57,7 +57,7 @@ pub async fn deleted_claim_of_an_ephemeral_volume_is_created_again(space: Space)
     })
     .await?;
     during(QUIET, "one creation each", || async {
-        ensure!(creations(&faults) == 2, "{:?}", faults.seen());
+        ensure!(creations(&faults) == 2, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
@@ -81,7 +81,7 @@ pub async fn claim_of_another_owner_is_reported_and_left_alone(space: Space) -> 
         Ok(())
     })
     .await?;
-    ensure!(creations(&faults) == 0, "{:?}", faults.seen());
+    ensure!(creations(&faults) == 0, "{:?}", faults.requests());
     // Once the name is free, the pod gets its claim.
     space.patch::<PersistentVolumeClaim>("web-scratch", json!({"metadata": {"finalizers": null}})).await?;
     space.delete::<PersistentVolumeClaim>("web-scratch").await?;

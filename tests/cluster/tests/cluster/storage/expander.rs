@@ -63,7 +63,7 @@ pub async fn expansion_is_left_to_external_resizers(space: Space) -> Result<()> 
     })
     .await?;
     during(QUIET, "one write, of the annotation", || async {
-        ensure!(faults.count(cluster_tests::Call::is_object_write) == 1, "{:?}", faults.seen());
+        ensure!(faults.count(cluster_tests::Call::is_object_write) == 1, "{:?}", faults.requests());
         Ok(())
     })
     .await?;

@@ -18,6 +18,9 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+/// Label of a node with its zone, and the driver's topology key.
+pub const ZONE: &str = "topology.test/zone";
+
 const PASS: Duration = Duration::from_millis(100);
 
 /// A node with a kubelet, which stops when this is dropped.
@@ -37,8 +40,9 @@ impl Drop for Kubelet {
 }
 
 impl Kubelet {
-    /// Registers a node on which a CSI driver runs. Only pods that tolerate everything are scheduled to it.
-    pub async fn start(bed: &Arc<Bed>, node: &str, driver: &str) -> Result<Self> {
+    /// Registers a node on which a CSI driver runs; with a zone, the driver distinguishes nodes by it. Only pods that
+    /// tolerate everything are scheduled to it.
+    pub async fn start(bed: &Arc<Bed>, node: &str, driver: &str, zone: Option<&str>) -> Result<Self> {
         // Without its Lease, the control plane's fake kubelets ignore the node and its pods.
         let leases: Api<Lease> = Api::namespaced(bed.client.clone(), "kube-node-lease");
         let lease = json!({
@@ -47,19 +51,24 @@ impl Kubelet {
         });
         leases.create(&PostParams::default(), &serde_json::from_value(lease)?).await?;
         let nodes: Api<Node> = Api::all(bed.client.clone());
+        let mut labels = json!({"kubernetes.io/hostname": node, "attach-detach-test": driver});
+        if let Some(zone) = zone {
+            labels[ZONE] = zone.into();
+        }
         let room = json!({"cpu": "64", "memory": "64Gi", "pods": "1000"});
         let made = json!({
             "metadata": {
                 "name": node,
                 "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
-                "labels": {"kubernetes.io/hostname": node, "attach-detach-test": driver},
+                "labels": labels,
             },
             "spec": {"taints": [{"key": "test", "value": "volumes", "effect": "NoSchedule"}]},
             "status": {"capacity": room, "allocatable": room},
         });
         nodes.create(&PostParams::default(), &serde_json::from_value(made)?).await?;
         let csi: CSINode = serde_json::from_value(json!({
-            "metadata": {"name": node}, "spec": {"drivers": [{"name": driver, "nodeID": node}]},
+            "metadata": {"name": node},
+            "spec": {"drivers": [{"name": driver, "nodeID": node, "topologyKeys": zone.map(|_| [ZONE])}]},
         }))?;
         Api::all(bed.client.clone()).create(&PostParams::default(), &csi).await?;
         let is_stopped = Arc::new(Mutex::new(false));

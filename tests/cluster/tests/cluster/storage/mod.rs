@@ -9,3 +9,4 @@ pub mod kubelet;
 pub mod objects;
 pub mod protection;
 pub mod selinux_warning;
+pub mod topology;

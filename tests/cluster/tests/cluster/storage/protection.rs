@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::with;
-use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, fails, variants};
+use cluster_tests::{
+    Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, variants, write_failures,
+};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use serde_json::json;
@@ -88,7 +90,7 @@ fn is_own(call: &Call) -> bool {
 /// After a failure of any write, the finalizer is added to a claim that lacks it and removed from one that nothing
 /// uses.
 pub async fn finalizers_are_added_and_removed_when_writes_fail(space: Space) -> Result<()> {
-    let all = fails().map(|(name, effect)| (name.to_owned(), effect)).to_vec();
+    let all = write_failures().map(|(name, effect)| (name.to_owned(), effect)).to_vec();
     variants(&space, all, |space, effect: Effect| async move {
         space.create::<PersistentVolumeClaim>(claim("data")).await?;
         space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": ["example.com/kept"]}})).await?;
@@ -160,7 +162,7 @@ pub async fn unused_condition_follows_the_pods_of_a_bound_claim(space: Space) ->
     ensure!(kept && status.allocated_resource_statuses.is_some(), "{status:?}");
     quiet(&faults).await?;
     let writes = faults.count(|call| call.resource == "persistentvolumeclaims/status");
-    ensure!(writes == 3, "one write for each change: {:?}", faults.seen());
+    ensure!(writes == 3, "one write for each change: {:?}", faults.requests());
     manager.stop().await?;
     only_declared(&faults, &[CLAIMS])
 }

@@ -75,7 +75,7 @@ pub async fn pods_with_different_labels_on_one_volume_are_reported(space: Space)
     let wanted = "Warning MultipleSELinuxLabels Volume \"data\" is mounted twice with different SELinux labels inside \
                   this pod";
     until_warned(&space, "twice", wanted).await?;
-    ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.seen());
+    ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.requests());
     manager.stop().await?;
     Ok(())
 }

@@ -323,7 +323,7 @@ pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     let manager = Manager::start_cluster_wide(&home, &faults, &flags).await?;
     listed(&faults).await?;
     during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.requests());
         Ok(())
     })
     .await?;

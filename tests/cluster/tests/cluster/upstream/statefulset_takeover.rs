@@ -129,7 +129,7 @@ pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
     })
     .await?;
     during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.requests());
         Ok(())
     })
     .await?;

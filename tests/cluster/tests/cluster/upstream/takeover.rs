@@ -91,7 +91,7 @@ pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     })
     .await?;
     during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
@@ -202,7 +202,7 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     })
     .await?;
     during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.requests());
         Ok(())
     })
     .await?;

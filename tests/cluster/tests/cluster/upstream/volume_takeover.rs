@@ -179,7 +179,7 @@ pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     })
     .await?;
     during(QUIET, "ours has nothing to do", || async {
-        ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.seen());
+        ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.requests());
         Ok(())
     })
     .await?;

@@ -128,7 +128,7 @@ pub async fn job_of_another_owner_takes_the_name_of_a_run(space: Space) -> Resul
 
 pub async fn crash_leads_to_no_second_run(space: Space) -> Result<()> {
     overdue(&space, "crashing", &json!({BEHAVIOUR: READY}), json!({})).await?;
-    let faults = Faults::script([Rule::on(Verb::Create, "jobs", Effect::CrashBeforeAnswer)]);
+    let faults = Faults::script([Rule::on(Verb::Create, "jobs", Effect::CrashBeforeResponse)]);
     let manager = Manager::start(&space, &faults).await?;
     faults.crashes().await;
     manager.crash().await;

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use cluster_tests::metrics::Metrics;
 use cluster_tests::objects::{deployment, with};
-use cluster_tests::{Call, Faults, Manager, Space, Verb, eventually};
+use cluster_tests::{Call, Effect, Faults, Manager, Rule, Space, Verb, eventually};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -119,7 +119,7 @@ pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
     let above =
         "Normal SuccessfulRescale New size: 4; reason: cpu resource utilization (percentage of request) above target";
     ensure!(events.contains_key(above), "{events:?}");
-    let refused: Vec<_> = faults.seen().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "{refused:?}");
     Ok(())
 }
@@ -242,6 +242,52 @@ pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Res
     at(4, "False NotScaledToZero").await?;
     metrics.set(&space, "depth", "5");
     at(5, "False NotScaledToZero").await
+}
+
+/// A target's scale whose selector is missing or invalid; then one that another client changes before each write.
+pub async fn unusable_scales_are_reported_and_conflicts_repeated(space: Space) -> Result<()> {
+    let metrics = Metrics::serve(&space).await?;
+    metrics.set(&space, "length", "35");
+    let (group, fleets) = fleet(&space).await?;
+    let spec = json!({
+        "scaleTargetRef": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
+        "metrics": [{"type": "External", "external": {
+            "metric": {"name": "length"}, "target": {"type": "AverageValue", "averageValue": "10"}}}],
+    });
+    let select = async |selector: &str| {
+        let status = json!({"status": {"selector": selector}});
+        fleets.patch("web", &PatchParams::default(), &Patch::Merge(&status)).await
+    };
+    select("").await?;
+    let is_scale = |call: &Call| call.verb == Verb::Update && call.resource.ends_with("/scale");
+    let conflicts = Rule::new(is_scale, Effect::Refuse(409, None)).times(2);
+    let faults = Faults::script([conflicts, Rule::new(is_scale, Effect::Refuse(500, None)).nth(3)]);
+    let _manager = Manager::start_with(&space, &faults, QUICK).await?;
+    space.create::<HorizontalPodAutoscaler>(autoscaler("web", spec)).await?;
+    for (selector, event) in [("", "Warning SelectorRequired"), ("a in (", "Warning InvalidSelector")] {
+        select(selector).await?;
+        eventually(format!("the selector {selector:?} is reported"), || async {
+            let status = status(&space, "web").await?;
+            ensure!(said(&status, "ScalingActive") == "False InvalidSelector", "{status:?}");
+            let events = space.events("web").await?;
+            ensure!(events.keys().any(|found| found.starts_with(event)), "{events:?}");
+            Ok(())
+        })
+        .await?;
+    }
+    ensure!(faults.count(is_scale) == 0, "nothing is scaled without a selector");
+    select("app=fleet").await?;
+    eventually("the fleet is scaled in spite of conflicts", || async {
+        let fleet = fleets.get("web").await?;
+        ensure!(fleet.data["spec"]["replicas"] == 4, "{:?}", fleet.data);
+        let events = space.events("web").await?;
+        ensure!(events.keys().any(|found| found.starts_with("Warning FailedRescale")), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    let codes: Vec<_> = faults.seen().into_iter().filter(|seen| is_scale(&seen.call)).map(|seen| seen.status).collect();
+    ensure!(codes == [Some(409), Some(409), Some(500), Some(200)], "{codes:?}");
+    Ok(())
 }
 
 /// Scales up and down.

@@ -72,7 +72,7 @@ pub async fn pods_of_a_job_are_created_in_its_group(_: Space) -> Result<()> {
 
     let faults = Faults::script([
         Rule::on(Verb::Create, "workloads", Effect::LostAfter),
-        Rule::on(Verb::Create, "podgroups", Effect::CrashBeforeAnswer),
+        Rule::on(Verb::Create, "podgroups", Effect::CrashBeforeResponse),
     ]);
     let flags = [GATES, "--controllers=job"];
     let manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;

@@ -41,7 +41,7 @@ pub async fn evicted_pods_are_deleted_first_when_too_many_are_finished(space: Sp
         Ok(())
     })
     .await?;
-    ensure!(faults.writes() == 2, "one deletion each: {:?}", faults.seen());
+    ensure!(faults.writes() == 2, "one deletion each: {:?}", faults.requests());
     manager.stop().await?;
     only_declared(&faults, &[NAME])
 }
@@ -63,7 +63,7 @@ pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> R
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     during(QUIET, "the node may yet come", || async {
-        ensure!(faults.writes() == 0, "{:?}", faults.seen());
+        ensure!(faults.writes() == 0, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
@@ -99,13 +99,13 @@ pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<(
     ensure!(deletions(&faults) == 0 && phase(&space.get::<Pod>("kept").await?) == "Failed");
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     eventually("it is deleted", || async {
-        ensure!(deletions(&faults) == 1, "{:?}", faults.seen());
+        ensure!(deletions(&faults) == 1, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
     ended(&space, "kept").await?;
     during(QUIET, "once", || async {
-        ensure!(faults.writes() == 2, "{:?}", faults.seen());
+        ensure!(faults.writes() == 2, "{:?}", faults.requests());
         Ok(())
     })
     .await?;

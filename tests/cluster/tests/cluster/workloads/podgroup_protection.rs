@@ -15,7 +15,8 @@ const NAME: &str = "podgroup-protection-controller";
 const GATE: &str = "--feature-gates=GenericWorkload=true";
 const FINALIZER: &str = "scheduling.k8s.io/podgroup-protection";
 
-async fn create_group(space: &Space, name: &str) -> Result<()> {
+/// Creates a PodGroup without claims.
+pub async fn create_group(space: &Space, name: &str) -> Result<()> {
     let metadata = json!({"name": name, "namespace": space.namespace});
     let group = json!({
         "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": metadata,
@@ -34,7 +35,8 @@ fn create_member(space: &Space, name: &str, group: &str) -> Result<()> {
     Ok(())
 }
 
-async fn delete_group(space: &Space, name: &str) -> Result<()> {
+/// Deletes a PodGroup, without waiting for the end.
+pub async fn delete_group(space: &Space, name: &str) -> Result<()> {
     space.kubectl(&["delete", "podgroup", name, "--wait=false"]).await?;
     Ok(())
 }
@@ -48,7 +50,8 @@ async fn stays(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-async fn is_deleted(space: &Space, name: &str) -> Result<()> {
+/// Waits until a PodGroup is deleted.
+pub async fn is_deleted(space: &Space, name: &str) -> Result<()> {
     eventually(format!("group {name} is deleted"), || async {
         let left = space.kubectl(&["get", "podgroup", name, "--ignore-not-found", "-o", "name"]).await?;
         ensure!(left.is_empty(), "it is there");

@@ -64,7 +64,7 @@ pub async fn deleted_namespace_costs_others_no_time(_: Space) -> Result<()> {
 /// Refused creations of a namespace, by resource.
 fn refused(faults: &Faults, namespace: &str) -> BTreeMap<String, usize> {
     let mut refused = BTreeMap::new();
-    let creations = faults.seen().into_iter().filter(|seen| seen.call.verb == Verb::Create);
+    let creations = faults.requests().into_iter().filter(|seen| seen.call.verb == Verb::Create);
     for seen in creations.filter(|seen| seen.call.namespace == namespace && seen.status.is_some_and(|code| code >= 400))
     {
         *refused.entry(seen.call.resource).or_default() += 1;

@@ -24,7 +24,7 @@ pub async fn relabelled_pod_is_replaced_after_a_lost_response(space: Space) -> R
     eventually("the set's pods were listed after the lost answer", || async {
         ensure!(faults.unmet() == 0, "no answer was lost yet");
         let is_list = |call: &Call| call.verb == Verb::List && call.resource == "pods" && !call.account.is_empty();
-        ensure!(faults.seen().iter().any(|seen| is_list(&seen.call) && seen.status == Some(200)), "no list yet");
+        ensure!(faults.requests().iter().any(|seen| is_list(&seen.call) && seen.status == Some(200)), "no list yet");
         Ok(())
     })
     .await?;

@@ -11,7 +11,7 @@ use crate::command;
 /// The static busybox.
 pub(super) const BUSYBOX: &str = "/bin/busybox";
 
-/// The shell for variables that busybox' own drops.
+/// The shell for environments with variables that busybox' shell would drop.
 pub(super) const BASH: &str = "/bin/bash-static";
 
 /// Starts busybox' shell, whose messages specs expect, unless it would drop a variable because of its name: some specs
@@ -46,8 +46,8 @@ pub(super) fn write(layout: &mut Layout) -> Result<()> {
     entries.push(Entry::File("bin/busybox".into(), 0o755, read(Path::new(BUSYBOX))?));
     entries.push(Entry::File("bin/bash".into(), 0o755, read(Path::new(BASH))?));
     entries.push(Entry::File("bin/sh".into(), 0o755, SHELL.into()));
-    let own = applets()?.into_iter().filter(|name| !["bash", "busybox", "sh"].contains(&name.as_str()));
-    entries.extend(own.map(|name| Entry::HardLink(format!("bin/{name}"), "bin/busybox".into())));
+    let commands = applets()?.into_iter().filter(|name| !["bash", "busybox", "sh"].contains(&name.as_str()));
+    entries.extend(commands.map(|name| Entry::HardLink(format!("bin/{name}"), "bin/busybox".into())));
     entries.push(Entry::Link("usr/bin/env".into(), "/bin/env".into()));
     entries.push(Entry::File("etc/passwd".into(), 0o644, USERS.into()));
     entries.push(Entry::File("etc/group".into(), 0o644, GROUPS.into()));
@@ -64,9 +64,9 @@ pub(super) fn applets() -> Result<Vec<String>> {
 
 /// Returns a link to a busybox at `program` for each command that a root file system lacks.
 pub(super) fn links(root: &Path, program: &str) -> Result<Vec<Entry>> {
-    const PLACES: [&str; 4] = ["bin", "sbin", "usr/bin", "usr/sbin"];
-    let is_there = |name: &str| PLACES.iter().any(|place| root.join(place).join(name).symlink_metadata().is_ok());
-    let missing = applets()?.into_iter().filter(|name| name != "busybox" && !is_there(name));
+    const FOLDERS: [&str; 4] = ["bin", "sbin", "usr/bin", "usr/sbin"];
+    let exists = |name: &str| FOLDERS.iter().any(|folder| root.join(folder).join(name).symlink_metadata().is_ok());
+    let missing = applets()?.into_iter().filter(|name| name != "busybox" && !exists(name));
     Ok(missing.map(|name| Entry::Link(format!("usr/bin/{name}"), program.to_owned())).collect())
 }
 

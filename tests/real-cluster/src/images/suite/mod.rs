@@ -1,4 +1,4 @@
-//! Stand-ins for the images of upstream's conformance suite: a Debian base, busybox, and upstream's test programs.
+//! Replacements for the images of upstream's conformance suite: a Debian base, busybox, and upstream's test programs.
 //!
 //! Names and users that specs need are those of the originals.
 

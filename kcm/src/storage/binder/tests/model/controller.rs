@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kinds::head::annotated;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::{Phase as VolumePhase, ReclaimPolicy, with_phase};
-use kinds::persistent_volume_claim::{Phase, with_status};
+use kinds::persistent_volume_claim::{Phase, STORAGE_PROVISIONER, with_class, with_status};
 use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
 
 use super::server::{Id, Server, Sort, Stop, id, meta_of};
@@ -15,6 +16,7 @@ use crate::storage::binder::decide_claim::{
 use crate::storage::binder::decide_volume::{
     Reclaim, VolumeStep, is_reclaimable, is_released, needs_uncached_claim, next_step as next_volume_step, reclaim,
 };
+use crate::storage::binder::provision::{Provisioning, provisioning};
 use crate::storage::binder::references::{referring_to_claim, referring_to_volume, unbound};
 use crate::storage::binder::tests::builders::read;
 use crate::storage::binder::volume_index::{VolumeIndex, claim_key};
@@ -35,6 +37,7 @@ pub struct Controller {
     pub volumes_at: u64,
     pub claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
     pub volumes: BTreeMap<String, Arc<PersistentVolume>>,
+    pub classes: Vec<Arc<StorageClass>>,
     /// Versions that this process wrote.
     pub written: BTreeMap<Id, u64>,
     pub writes: usize,
@@ -46,8 +49,8 @@ impl Cluster for Controller {
         self.volumes.get(name).cloned()
     }
 
-    fn class(&self, _: &str) -> Option<Arc<StorageClass>> {
-        None
+    fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
+        self.classes.iter().find(|class| &*class.meta.name == name).cloned()
     }
 
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
@@ -57,7 +60,7 @@ impl Cluster for Controller {
     }
 
     fn default_class(&self) -> Option<Str> {
-        None
+        self.classes.iter().find(|class| class.is_default).map(|class| class.meta.name.clone())
     }
 
     fn unscheduled_pods(&self, _: &PersistentVolumeClaim) -> Vec<Str> {
@@ -85,8 +88,9 @@ impl Controller {
     pub fn crash(&mut self) {
         let (claims_at, volumes_at) = (self.claims_at, self.volumes_at);
         let (claims, volumes) = (std::mem::take(&mut self.claims), std::mem::take(&mut self.volumes));
+        let classes = std::mem::take(&mut self.classes);
         // Another process takes over with caches that may be as old.
-        *self = Self { claims_at, volumes_at, claims, volumes, ..Self::default() };
+        *self = Self { claims_at, volumes_at, claims, volumes, classes, ..Self::default() };
     }
 
     pub fn is_settled(&self, id: &Id) -> bool {
@@ -94,7 +98,7 @@ impl Controller {
         self.written.get(id).is_none_or(|written| *written <= at)
     }
 
-    /// The uncached read that each change begins with.
+    /// The object that a change begins with, at the version that was decided on.
     pub fn begin(&self, server: &Server, id: &Id, version: u64) -> Result<Vec<u8>, Stop> {
         let object = server.objects.get(id).ok_or(Stop::Outdated)?;
         if meta_of(object).version == version { Ok(object.clone()) } else { Err(Stop::Outdated) }
@@ -128,12 +132,30 @@ impl Controller {
                 }
                 unbound_status(&claim, Phase::Lost)
             }
-            ClaimStep::AssignClass(_) | ClaimStep::Provision(_) | ClaimStep::Retry(..) | ClaimStep::DecideAgain => None,
+            ClaimStep::AssignClass(class) => {
+                let object = self.begin(server, &id, claim.meta.version)?;
+                self.put(server, &id, &with_class(&object, &class).expect("well-formed"), false)?;
+                None
+            }
+            ClaimStep::Provision(class) => return self.request(server, &claim, &class),
+            ClaimStep::Retry(..) | ClaimStep::DecideAgain => None,
         };
         if let Some(edit) = edit {
             let object = self.begin(server, &id, claim.meta.version)?;
             self.put(server, &id, &with_status(&object, &edit).expect("well-formed"), true)?;
         }
+        Ok(())
+    }
+
+    fn request(&mut self, server: &mut Server, claim: &PersistentVolumeClaim, class: &str) -> Result<(), Stop> {
+        let external = match provisioning(class, self.class(class).as_deref(), true) {
+            Provisioning::External(name) if claim.annotation(STORAGE_PROVISIONER) != Some(&*name) => name,
+            _ => return Ok(()),
+        };
+        let id = id(Sort::Claim, &claim.meta.name);
+        let object = self.begin(server, &id, claim.meta.version)?;
+        let edited = annotated(&object, &[(STORAGE_PROVISIONER, Some(&*external))]).expect("well-formed");
+        self.put(server, &id, &edited, false)?;
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! The objects are the real ones, changed by the real edits; the API server is a map with versions.
 
 mod controller;
+mod dynamic;
 mod server;
 
 use kinds::PersistentVolume;

@@ -1,0 +1,64 @@
+//! The mock cloud as a process of the simulation uses it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use providers::{
+    CloudError, Deletion, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned,
+    Targeting, Targets, async_trait,
+};
+
+use super::simulation::Simulation;
+
+/// The mock cloud as a process uses it, which may crash after any call.
+pub struct CrashingCloud {
+    pub cloud: Arc<dyn LoadBalancers>,
+    pub sim: Arc<Simulation>,
+}
+
+#[async_trait]
+impl LoadBalancers for CrashingCloud {
+    fn features(&self) -> Features {
+        self.cloud.features()
+    }
+    fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
+        self.cloud.targeting(spec)
+    }
+    fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+        self.cloud.others(spec)
+    }
+    async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
+        self.cloud.observe(id).await
+    }
+    async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        let answer = self.cloud.ensure(spec, targets).await;
+        self.sim.called(&answer).await;
+        answer
+    }
+    async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
+        let answer = self.cloud.set_targets(spec, targets).await;
+        self.sim.called(&answer).await;
+        answer
+    }
+    async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        self.delete_last(id, None).await
+    }
+    async fn delete_last(
+        &self,
+        id: &LoadBalancerId,
+        last: Option<Arc<LoadBalancerSpec>>,
+    ) -> Result<Deletion, CloudError> {
+        let answer = self.cloud.delete_last(id, last).await;
+        self.sim.called(&answer).await;
+        answer
+    }
+    async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
+        self.cloud.list_owned().await
+    }
+    fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
+        self.cloud.may_be_owned_by(owned, service)
+    }
+    async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
+        self.cloud.collect(owned).await
+    }
+}

@@ -1,0 +1,166 @@
+//! Whole passes over all nodes, against a simulated API server.
+
+use std::sync::Mutex;
+
+use kinds::envelope;
+use kinds::meta::{ObjectKey, Uid};
+use kinds::{Pod, Str};
+use runtime::events::Recorder;
+use runtime::metrics::Metrics;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::Store;
+use runtime::testing::{KeptEvents, NoEvents, deliver, deliver_deletion, filled_store, writer};
+use runtime::worker::Reconcile as _;
+
+use super::*;
+use crate::nodes::node_lifecycle::EVERY;
+use crate::nodes::node_lifecycle::metrics::ZoneMetrics;
+use crate::nodes::node_lifecycle::monitor::{Limits, Loop, Monitor};
+use crate::pods::indexes::by_node;
+
+/// A ready pod on the node `a`, in this version.
+fn pod(name: &str, version: u64) -> Pod {
+    let mut object = Vec::new();
+    object.put_message(1, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::UID, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
+    });
+    Pod { node: "a".into(), ready: true, ..Pod::decode(&context(), &object).expect("well-formed") }
+}
+
+/// The controller with its caches, and the requests that it sent, as method and path.
+struct Bench {
+    nodes: Arc<Store<Node>>,
+    pods: Arc<Store<Pod>>,
+    leases: Arc<Store<Lease>>,
+    requests: Arc<Mutex<Vec<(String, String)>>>,
+    monitor: Monitor,
+}
+
+impl Bench {
+    /// A cluster with one node and its pods. `refusals` is the number of patches that fail; the node's Lease has version
+    /// 40 on the server.
+    async fn new(node: Arc<Node>, pods: impl IntoIterator<Item = Pod>, refusals: usize, recorder: Recorder) -> Self {
+        let requests = Arc::<Mutex<Vec<(String, String)>>>::default();
+        let sent = requests.clone();
+        let writer = writer(move |method, path| {
+            let mut sent = sent.lock().expect("the requests");
+            sent.push((method.to_string(), path.to_owned()));
+            let patches = sent.iter().filter(|(method, _)| method == "PATCH").count();
+            let version = if path.contains("/leases/") { "40" } else { "9" };
+            let mut object = Vec::new();
+            object.put_message(1, |meta| {
+                meta.put_str(object_meta::NAME, "a");
+                meta.put_str(object_meta::RESOURCE_VERSION, version);
+            });
+            let status = if method.as_str() == "PATCH" && patches <= refusals { 500 } else { 200 };
+            (status, envelope::wrap(&Pod::RESOURCE, &object))
+        })
+        .await;
+        let nodes = Arc::new(filled_store(context(), vec![EVERY], [(*node).clone()]));
+        let pods = Arc::new(filled_store(context(), vec![by_node()], pods));
+        let leases = Arc::new(filled_store(context(), vec![], []));
+        let monitor = Monitor::new(
+            nodes.clone(),
+            leases.clone(),
+            pods.clone(),
+            writer,
+            recorder,
+            Queue::new(QueueOptions::named("test")),
+            Arc::new(|| jiff::Timestamp::from_second(NOW.0).expect("in range")),
+            Limits { period: SECOND * 5, grace: GRACE, rates: RATES, breaker: true },
+            ZoneMetrics::register(&Metrics::new()),
+        );
+        Self { nodes, pods, leases, requests, monitor }
+    }
+
+    async fn pass(&self) {
+        self.monitor.reconcile(&Loop::Monitor).await.expect("a pass never fails");
+    }
+
+    /// Returns the paths of a method's requests that contain a text.
+    fn sent(&self, method: &str, part: &str) -> Vec<String> {
+        let requests = self.requests.lock().expect("the requests");
+        let wanted = requests.iter().filter(|(sent, path)| sent == method && path.contains(part));
+        wanted.map(|(_, path)| path.clone()).collect()
+    }
+}
+
+fn silent() -> Recorder {
+    Recorder::new("node-controller", Arc::new(NoEvents)).0
+}
+
+fn ready(status: &'static str) -> Arc<Node> {
+    node(&Made { conditions: &[("Ready", status)], heartbeat: 1, ..Made::default() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_an_unresponsive_node_are_marked_until_that_succeeds() {
+    let bench = Bench::new(ready("Unknown"), [pod("web", 7)], 1, silent()).await;
+    bench.pass().await;
+    assert_eq!(bench.sent("PATCH", "/pods/").len(), 1, "the server fails");
+    bench.pass().await;
+    assert_eq!(bench.sent("PATCH", "/pods/"), ["/api/v1/namespaces/ns/pods/web/status"; 2]);
+    bench.pass().await;
+    assert_eq!(bench.sent("PATCH", "/pods/").len(), 2, "the cache does not contain the write yet");
+    deliver(&bench.pods, Pod { ready: false, ..pod("web", 9) });
+    bench.pass().await;
+    assert_eq!(bench.sent("PATCH", "/pods/").len(), 2, "the pod is marked");
+    deliver(&bench.pods, pod("web", 11));
+    bench.pass().await;
+    assert_eq!(bench.sent("PATCH", "/pods/").len(), 3, "another client has set it to ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_pods_of_unresponsive_nodes_are_marked() {
+    for (status, marked) in [("True", 0), ("False", 0), ("Unknown", 1)] {
+        let elsewhere = Pod { node: "b".into(), ..pod("elsewhere", 7) };
+        let unready = Pod { ready: false, ..pod("unready", 7) };
+        let bench = Bench::new(ready(status), [pod("web", 7), elsewhere, unready], 0, silent()).await;
+        bench.pass().await;
+        assert_eq!(bench.sent("PATCH", "/pods/").len(), marked, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_that_the_server_has_in_a_newer_version_stops_the_pass() {
+    let bench = Bench::new(ready("True"), [pod("web", 7)], 0, silent()).await;
+    deliver(&bench.leases, leased(30, Some(1)));
+    bench.pass().await;
+    // The watch of Leases moves: only this node's Lease does not change.
+    let other = |version| {
+        let mut other = leased(version, Some(1));
+        other.meta.name = "other".into();
+        deliver(&bench.leases, other);
+    };
+    for version in 31..40 {
+        tokio::time::advance(SECOND * 5).await;
+        other(version);
+        bench.pass().await;
+    }
+    assert_eq!(bench.sent("GET", "/leases/").len(), 1, "it is read once, and then waited for");
+    assert!(bench.sent("PUT", "").is_empty() && bench.sent("PATCH", "").is_empty(), "nothing is concluded");
+    other(41);
+    bench.pass().await;
+    assert_eq!(bench.sent("GET", "/leases/").len(), 2, "the watch is past that version");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_node_is_reported_with_its_uid() {
+    let events = Arc::<KeptEvents>::default();
+    let (recorder, sender) = Recorder::new("node-controller", events.clone());
+    let running = tokio::spawn(sender);
+    let mut doomed = (*ready("True")).clone();
+    doomed.meta.uid = Uid::parse("uid-of-a");
+    let bench = Bench::new(Arc::new(doomed), [], 0, recorder).await;
+    bench.pass().await;
+    deliver_deletion(&bench.nodes, &ObjectKey { namespace: Str::from(""), name: "a".into() });
+    bench.pass().await;
+    tokio::time::sleep(SECOND * 30).await;
+    running.abort();
+    let events = events.bodies();
+    let removing = events.iter().find(|event| event.contains("RemovingNode"));
+    assert!(removing.is_some_and(|event| event.contains("uid-of-a")), "{events:?}");
+}

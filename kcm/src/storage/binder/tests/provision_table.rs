@@ -1,0 +1,100 @@
+//! Decisions on provisioning and recycling.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kinds::meta::ObjectKey;
+use kinds::pod::Phase;
+use kinds::{Pod, Str};
+use tokio::time::advance;
+
+use super::builders::{claim, class};
+use crate::storage::binder::provision::{Provisioning, data_source_problem, host_path_problem, provisioning};
+use crate::storage::binder::reclaim::event_about_users;
+use crate::storage::binder::reconciler::active_users;
+use crate::storage::binder::recycle::Recycling;
+use crate::storage::testing::pod_with;
+
+#[test]
+fn provisioner_of_a_class_is_external_unless_its_plugin_is_compiled_in() {
+    let external = |name: &str| Provisioning::External(name.to_owned());
+    let impossible = |why: &str| Provisioning::Impossible(why.to_owned());
+    for (case, provisioner, expected) in [
+        ("CSI", "csi.example.com", external("csi.example.com")),
+        ("migrated plugin", "kubernetes.io/aws-ebs", external("ebs.csi.aws.com")),
+        ("host path", "kubernetes.io/host-path", Provisioning::HostPath),
+        ("plugin that cannot provision", "kubernetes.io/nfs", impossible("no provisionable volume plugin matched")),
+        ("unknown plugin", "kubernetes.io/unknown", impossible("no volume plugin matched name: kubernetes.io/unknown")),
+    ] {
+        let class = class("gold", provisioner, "Immediate", false, 0);
+        assert_eq!(provisioning("gold", Some(&class), true), expected, "{case}");
+        assert_eq!(provisioning("gold", Some(&class), false), Provisioning::Disabled, "{case}, disabled");
+    }
+    let missing = impossible("storageclass.storage.k8s.io \"gold\" not found");
+    assert_eq!(provisioning("gold", None, true), missing);
+}
+
+#[test]
+fn host_path_volume_cannot_be_filled_nor_be_a_block_device() {
+    let class = class("local", "kubernetes.io/host-path", "Immediate", false, 0);
+    let mut with_source = (*claim("data").record()).clone();
+    with_source.has_data_source = true;
+    let why = "plugin \"kubernetes.io/host-path\" is not a CSI plugin. Only CSI plugin can provision a claim with a datasource";
+    assert_eq!(data_source_problem(&with_source).as_deref(), Some(why));
+    assert_eq!(data_source_problem(&claim("data").record()), None);
+    let block = claim("data").with(|claim| claim.is_block = true).record();
+    let problem = host_path_problem(&block, &class, true).expect("it cannot be provisioned");
+    assert!(problem.contains("does not support block volume provisioning"), "{problem}");
+    assert_eq!(host_path_problem(&claim("data").record(), &class, true), None);
+    let disabled = host_path_problem(&claim("data").record(), &class, false).expect("it is disabled");
+    assert!(disabled.contains("is disabled"), "{disabled}");
+}
+
+/// Upstream's cases 6-11 to 6-14.
+#[test]
+fn recycling_waits_for_pods_that_have_not_finished() {
+    let key = ObjectKey::new("default", "data");
+    let in_phase = |name: &str, phase| {
+        let mut pod = pod_with(name, &["data"]);
+        pod.phase = phase;
+        if phase != Phase::Running {
+            pod.volumes.as_mut().expect("it has volumes").is_running = false;
+        }
+        pod
+    };
+    let elsewhere = |change: fn(&mut Pod)| {
+        let mut pod = in_phase("web", Phase::Running);
+        change(&mut pod);
+        pod
+    };
+    for (case, pods, expected) in [
+        ("running", vec![in_phase("web", Phase::Running)], Some("default/web")),
+        ("pending", vec![in_phase("web", Phase::Pending)], Some("default/web")),
+        ("succeeded", vec![in_phase("web", Phase::Succeeded)], None),
+        ("failed", vec![in_phase("web", Phase::Failed)], None),
+        ("of another claim", vec![pod_with("web", &["logs"])], None),
+        ("in another namespace", vec![elsewhere(|pod| pod.meta.namespace = "other".into())], None),
+        ("several", vec![in_phase("b", Phase::Pending), in_phase("a", Phase::Running)], Some("default/a,default/b")),
+    ] {
+        let pods = active_users(pods.into_iter().map(Arc::new).collect(), &key);
+        let notice = event_about_users(&pods);
+        let message = expected.map(|users| format!("Volume is used by pods: {users}"));
+        assert_eq!(notice.as_ref().map(|notice| notice.message.clone()), message, "{case}");
+        assert!(notice.is_none_or(|notice| notice.reason == "VolumeFailedRecycle"), "{case}");
+    }
+}
+
+/// Upstream's case 7-1.
+#[tokio::test(start_paused = true)]
+async fn recycling_is_tried_again_after_a_pause_when_it_failed() {
+    const PAUSE: Duration = Duration::from_secs(15);
+    let (recycling, volume) = (Recycling::default(), Str::from("pv"));
+    assert_eq!(recycling.pause(&volume, PAUSE), None);
+    recycling.set_failed(&volume);
+    assert_eq!(recycling.pause(&volume, PAUSE), Some(PAUSE));
+    advance(PAUSE).await;
+    assert_eq!(recycling.pause(&volume, PAUSE), None);
+    recycling.set_failed(&volume);
+    recycling.forget(&volume);
+    assert_eq!(recycling.pause(&volume, PAUSE), None, "it was wiped");
+}

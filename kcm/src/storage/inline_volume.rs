@@ -1,0 +1,341 @@
+//! Attachable volumes of in-tree plugins that pods define themselves, without a claim.
+//!
+//! Volumes of migrated plugins become those of the CSI driver that took the plugin over; the VolumeAttachment then contains
+//! a whole spec instead of the name of a PersistentVolume. Upstream: k8s.io/csi-translation-lib, plugins,
+//! TranslateInTreeInlineVolumeToCSI; pkg/volume/csi, csiAttacher.Attach.
+
+use kinds::pod::InTreeVolume;
+use kinds::schema::{
+    aws_elastic_block_store as ebs, azure_disk, azure_file_volume_source as azure_file, cinder_volume_source as cinder,
+    gce_persistent_disk as gce, portworx_volume as portworx, volume_source as source, vsphere_volume as vsphere,
+};
+use kinds::wire::fields;
+use kinds::{Pod, Str};
+use runtime::store::{Index, index_key};
+use serde_json::{Map, Value, json};
+
+use super::migration::driver_of_plugin;
+use super::translation::{self, TranslationError, text};
+use super::volume_name::{of_csi, of_fc, of_iscsi};
+
+const ONE_NODE: &str = "ReadWriteOnce";
+const READERS: &str = "ReadOnlyMany";
+
+/// An attachable volume that a pod defines itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InlineVolume {
+    /// Its unique name.
+    pub name: Str,
+    /// Its name in events.
+    pub label: String,
+    /// It may be attached to one node only.
+    pub is_exclusive: bool,
+    /// The spec of a PersistentVolume of its CSI driver; `None` if the kubelet attaches the volume itself.
+    pub spec: Option<Value>,
+}
+
+/// A volume of a CSI driver.
+struct Translated {
+    driver: &'static str,
+    handle: String,
+    /// Its name in events, unless it consists of driver and handle.
+    label: Option<String>,
+    mode: &'static str,
+    is_read_only: bool,
+    file_system: String,
+    attributes: Map<String, Value>,
+    secret: Option<(String, String)>,
+}
+
+impl Translated {
+    fn of(plugin: &str, handle: String) -> Self {
+        Self {
+            driver: driver_of_plugin(plugin),
+            handle,
+            label: None,
+            mode: ONE_NODE,
+            is_read_only: false,
+            file_system: String::new(),
+            attributes: Map::new(),
+            secret: None,
+        }
+    }
+
+    fn into_volume(self) -> InlineVolume {
+        let mut csi = json!({
+            "driver": self.driver, "volumeHandle": self.handle, "readOnly": self.is_read_only,
+            "fsType": self.file_system, "volumeAttributes": self.attributes,
+        });
+        if let Some((namespace, name)) = &self.secret {
+            csi["nodeStageSecretRef"] = json!({"namespace": namespace, "name": name});
+        }
+        InlineVolume {
+            name: of_csi(self.driver, &self.handle),
+            label: self.label.unwrap_or_else(|| format!("{}-{}", self.driver, self.handle)),
+            is_exclusive: self.mode == ONE_NODE,
+            spec: Some(json!({"csi": csi, "accessModes": [self.mode], "volumeMode": "Filesystem"})),
+        }
+    }
+}
+
+fn flag(message: &[u8], number: u32) -> bool {
+    fields(message).flatten().any(|field| field.number == number && field.value.bool())
+}
+
+fn number(message: &[u8], number: u32) -> i32 {
+    fields(message).flatten().find(|field| field.number == number).map_or(0, |field| field.value.i32())
+}
+
+/// Returns the volume as it is attached; `None` if its plugin attaches nothing, or its source is invalid.
+pub fn resolve(namespace: &str, volume: &InTreeVolume) -> Option<InlineVolume> {
+    let raw = &volume.raw;
+    let of_kubelet = |name: Option<Str>| {
+        Some(InlineVolume { name: name?, label: volume.name.to_string(), is_exclusive: false, spec: None })
+    };
+    match volume.field {
+        source::FC => of_kubelet(of_fc(raw)),
+        source::ISCSI => of_kubelet(of_iscsi(raw)),
+        _ => translate(namespace, volume).ok()?.map(Translated::into_volume),
+    }
+}
+
+fn translate(namespace: &str, volume: &InTreeVolume) -> Result<Option<Translated>, TranslationError> {
+    let raw = &volume.raw;
+    Ok(Some(match volume.field {
+        source::AWS_ELASTIC_BLOCK_STORE => of_ebs(raw)?,
+        source::GCE_PERSISTENT_DISK => of_gce(raw),
+        source::AZURE_DISK => of_azure_disk(raw)?,
+        source::AZURE_FILE => of_azure_file(namespace, &volume.name, raw),
+        source::CINDER => Translated {
+            is_read_only: flag(raw, cinder::READ_ONLY),
+            file_system: text(raw, cinder::FS_TYPE).to_owned(),
+            ..Translated::of("kubernetes.io/cinder", text(raw, cinder::VOLUME_ID).to_owned())
+        },
+        source::VSPHERE_VOLUME => of_vsphere(raw),
+        source::PORTWORX_VOLUME => Translated {
+            mode: if flag(raw, portworx::READ_ONLY) { READERS } else { ONE_NODE },
+            file_system: text(raw, portworx::FS_TYPE).to_owned(),
+            ..Translated::of("kubernetes.io/portworx-volume", text(raw, portworx::VOLUME_ID).to_owned())
+        },
+        _ => return Ok(None),
+    }))
+}
+
+fn of_ebs(raw: &[u8]) -> Result<Translated, TranslationError> {
+    let mut translated = Translated::of("kubernetes.io/aws-ebs", translation::ebs(text(raw, ebs::VOLUME_ID))?);
+    translated.is_read_only = flag(raw, ebs::READ_ONLY);
+    translated.file_system = text(raw, ebs::FS_TYPE).to_owned();
+    translated.attributes.insert("partition".into(), number(raw, ebs::PARTITION).to_string().into());
+    Ok(translated)
+}
+
+fn of_gce(raw: &[u8]) -> Translated {
+    let (disk, is_read_only) = (text(raw, gce::PD_NAME), flag(raw, gce::READ_ONLY));
+    let mut translated = Translated::of("kubernetes.io/gce-pd", translation::gce_without_zone(disk));
+    translated.label = Some(format!("{}-{disk}", translated.driver));
+    translated.mode = if is_read_only { READERS } else { ONE_NODE };
+    translated.is_read_only = is_read_only;
+    translated.file_system = text(raw, gce::FS_TYPE).to_owned();
+    let partition = match number(raw, gce::PARTITION) {
+        0 => String::new(),
+        partition => partition.to_string(),
+    };
+    translated.attributes.insert("partition".into(), partition.into());
+    translated
+}
+
+fn of_azure_disk(raw: &[u8]) -> Result<Translated, TranslationError> {
+    let uri = translation::azure_disk(raw)?;
+    let mut translated = Translated::of("kubernetes.io/azure-disk", uri.clone());
+    translated.label = Some(uri);
+    translated.is_read_only = flag(raw, azure_disk::READ_ONLY);
+    translated.attributes.insert("kind".into(), "Managed".into());
+    for (key, number) in [("cachingmode", azure_disk::CACHING_MODE), ("fstype", azure_disk::FS_TYPE)] {
+        let value = text(raw, number);
+        if !value.is_empty() {
+            translated.attributes.insert(key.into(), value.into());
+        }
+    }
+    translated.file_system = text(raw, azure_disk::FS_TYPE).to_owned();
+    Ok(translated)
+}
+
+fn of_azure_file(namespace: &str, volume: &str, raw: &[u8]) -> Translated {
+    let (secret, share) = (text(raw, azure_file::SECRET_NAME), text(raw, azure_file::SHARE_NAME));
+    let handle = format!("#{}#{share}#{volume}#{namespace}", translation::storage_account(secret));
+    let mut translated = Translated::of("kubernetes.io/azure-file", handle.clone());
+    translated.label = Some(handle);
+    translated.mode = "ReadWriteMany";
+    translated.is_read_only = flag(raw, azure_file::READ_ONLY);
+    translated.attributes.insert("sharename".into(), share.into());
+    translated.secret = Some((namespace.to_owned(), secret.to_owned()));
+    translated
+}
+
+/// Upstream panics if the volume has a storage policy.
+fn of_vsphere(raw: &[u8]) -> Translated {
+    let path = text(raw, vsphere::VOLUME_PATH).to_owned();
+    let mut translated = Translated::of("kubernetes.io/vsphere-volume", path);
+    translated.file_system = text(raw, vsphere::FS_TYPE).to_owned();
+    let policy = text(raw, vsphere::STORAGE_POLICY_NAME);
+    if !policy.is_empty() {
+        translated.attributes.insert("storagepolicyname".into(), policy.into());
+    }
+    translated
+}
+
+/// Returns the attachable volumes that a pod defines itself.
+pub fn of_pod(pod: &Pod) -> impl Iterator<Item = InlineVolume> {
+    let volumes = pod.volumes.iter().flat_map(|volumes| &volumes.in_tree);
+    volumes.filter_map(|volume| resolve(&pod.meta.namespace, volume))
+}
+
+/// Returns the index of pods by the unique names of the volumes that they define themselves. Needs [`Pod::VOLUMES`]; look
+/// up by [`defining`].
+pub const fn pods_by_inline_volume() -> Index<Pod> {
+    Index { name: "inline-volume", keys: |pod, emit| of_pod(pod).for_each(|volume| emit(defining(&volume.name))) }
+}
+
+/// Returns the key of all pods that define a volume, by its unique name.
+pub fn defining(name: &str) -> u64 {
+    index_key(("inline-volume", name))
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::wire::Put;
+
+    use super::*;
+
+    fn volume(field: u32, texts: &[(u32, &str)], numbers: &[(u32, i64)]) -> InTreeVolume {
+        let mut raw = Vec::new();
+        texts.iter().for_each(|(number, text)| raw.put_str(*number, text));
+        numbers.iter().for_each(|(number, value)| raw.put_int(*number, *value));
+        InTreeVolume { name: "data".into(), field, raw: raw.into() }
+    }
+
+    #[test]
+    fn volume_of_a_migrated_plugin_becomes_one_of_its_driver() {
+        for (name, field, texts, numbers, expected) in [
+            (
+                "EBS",
+                source::AWS_ELASTIC_BLOCK_STORE,
+                &[(1, "aws://a/vol-1"), (2, "ext4")][..],
+                &[(4, 1)][..],
+                json!({
+                    "driver": "ebs.csi.aws.com", "volumeHandle": "vol-1", "readOnly": true, "fsType": "ext4",
+                    "volumeAttributes": {"partition": "0"},
+                }),
+            ),
+            (
+                "GCE",
+                source::GCE_PERSISTENT_DISK,
+                &[(1, "disk")],
+                &[(3, 2)],
+                json!({
+                    "driver": "pd.csi.storage.gke.io", "readOnly": false, "fsType": "",
+                    "volumeHandle": "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/disk",
+                    "volumeAttributes": {"partition": "2"},
+                }),
+            ),
+            (
+                "Azure disk",
+                source::AZURE_DISK,
+                &[(2, "uri"), (3, "None"), (4, "xfs"), (6, "Managed")],
+                &[],
+                json!({
+                    "driver": "disk.csi.azure.com", "volumeHandle": "uri", "readOnly": false, "fsType": "xfs",
+                    "volumeAttributes": {"kind": "Managed", "cachingmode": "None", "fstype": "xfs"},
+                }),
+            ),
+            (
+                "Azure file",
+                source::AZURE_FILE,
+                &[(1, "secret"), (2, "share")],
+                &[],
+                json!({
+                    "driver": "file.csi.azure.com", "volumeHandle": "#secret#share#data#shop", "readOnly": false,
+                    "fsType": "", "volumeAttributes": {"sharename": "share"},
+                    "nodeStageSecretRef": {"namespace": "shop", "name": "secret"},
+                }),
+            ),
+            (
+                "Cinder",
+                source::CINDER,
+                &[(1, "id"), (2, "ext4")],
+                &[(3, 1)],
+                json!({
+                    "driver": "cinder.csi.openstack.org", "volumeHandle": "id", "readOnly": true, "fsType": "ext4",
+                    "volumeAttributes": {},
+                }),
+            ),
+            (
+                "vSphere",
+                source::VSPHERE_VOLUME,
+                &[(1, "[ds] path"), (3, "gold")],
+                &[],
+                json!({
+                    "driver": "csi.vsphere.vmware.com", "volumeHandle": "[ds] path", "readOnly": false, "fsType": "",
+                    "volumeAttributes": {"storagepolicyname": "gold"},
+                }),
+            ),
+            (
+                "Portworx",
+                source::PORTWORX_VOLUME,
+                &[(1, "id")],
+                &[],
+                json!({
+                    "driver": "pxd.portworx.com", "volumeHandle": "id", "readOnly": false, "fsType": "",
+                    "volumeAttributes": {},
+                }),
+            ),
+        ] {
+            let found = resolve("shop", &volume(field, texts, numbers)).expect("it is attached");
+            let spec = found.spec.expect("a driver attaches it");
+            assert_eq!((&spec["csi"], &spec["volumeMode"]), (&expected, &json!("Filesystem")), "{name}");
+            let unique = format!(
+                "kubernetes.io/csi/{}^{}",
+                expected["driver"].as_str().unwrap_or_default(),
+                expected["volumeHandle"].as_str().unwrap_or_default()
+            );
+            assert_eq!(*found.name, *unique, "{name}");
+        }
+    }
+
+    #[test]
+    fn access_mode_decides_on_the_number_of_nodes() {
+        for (name, field, texts, numbers, mode) in [
+            ("EBS", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "vol-1")][..], &[(4, 1)][..], ONE_NODE),
+            ("GCE", source::GCE_PERSISTENT_DISK, &[(1, "disk")], &[], ONE_NODE),
+            ("GCE for readers", source::GCE_PERSISTENT_DISK, &[(1, "disk")], &[(4, 1)], READERS),
+            ("Portworx for readers", source::PORTWORX_VOLUME, &[(1, "id")], &[(3, 1)], READERS),
+            ("Azure file", source::AZURE_FILE, &[(1, "secret"), (2, "share")], &[], "ReadWriteMany"),
+        ] {
+            let found = resolve("shop", &volume(field, texts, numbers)).expect("it is attached");
+            assert_eq!(found.spec.expect("a driver attaches it")["accessModes"], json!([mode]), "{name}");
+            assert_eq!(found.is_exclusive, mode == ONE_NODE, "{name}");
+        }
+    }
+
+    #[test]
+    fn kubelet_attaches_the_volumes_of_its_own_plugins() {
+        for (name, field, texts, numbers, expected) in [
+            (
+                "iSCSI",
+                source::ISCSI,
+                &[(1, "portal"), (2, "iqn")][..],
+                &[(3, 7)][..],
+                Some("kubernetes.io/iscsi/portal:iqn:7"),
+            ),
+            ("Fibre Channel", source::FC, &[(1, "wwn")], &[(2, 0)], Some("kubernetes.io/fc/[wwn]:0")),
+            ("invalid", source::FC, &[], &[], None),
+            ("empty directory", source::EMPTY_DIR, &[], &[], None),
+            ("EBS that is invalid", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/b/vol-1")], &[], None),
+            ("Azure disk that is dedicated", source::AZURE_DISK, &[(2, "uri"), (6, "Dedicated")], &[], None),
+        ] {
+            let found = resolve("shop", &volume(field, texts, numbers));
+            assert_eq!(found.as_ref().map(|found| &*found.name), expected, "{name}");
+            assert!(found.is_none_or(|found| found.spec.is_none() && !found.is_exclusive && found.label == "data"));
+        }
+    }
+}

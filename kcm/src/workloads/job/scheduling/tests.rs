@@ -1,0 +1,150 @@
+//! The group of a Job's pods while its objects are deleted and changed by other clients.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use kinds::schema::object_meta;
+use kinds::wire::Put;
+use kinds::{Decode, Sections};
+use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, meta, writer};
+use serde_json::json;
+
+use super::*;
+
+/// The objects of an API server in JSON, by the last parts of their paths.
+type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
+
+/// The scheduling of the Job `ns/j`, which is grouped, with the server's objects and the requests so far.
+struct Bench {
+    scheduling: Scheduling,
+    groups: Arc<Store<PodGroup>>,
+    objects: Objects,
+    requests: Arc<Mutex<Vec<Method>>>,
+    job: Job,
+}
+
+const WORKLOAD: &str = "workloads";
+const GROUP: &str = "podgroups";
+const JOB: &str = "jobs";
+
+fn key() -> ObjectKey {
+    ObjectKey::new("ns", "j")
+}
+
+/// Returns the Job, its Workload and its PodGroup as the API server has them.
+fn objects() -> [(String, Value); 3] {
+    let job = json!({
+        "metadata": {"name": "j", "namespace": "ns", "uid": "u", "resourceVersion": "5"},
+        "spec": {"parallelism": 2}, "status": {"startTime": "2026-01-01T00:00:00Z"},
+    });
+    let mut workload = compile::workload(&job, &compile::workload_name("j", "u"));
+    workload["metadata"]["uid"] = "w".into();
+    workload["metadata"]["resourceVersion"] = "6".into();
+    let mut group = compile::group(&job, &workload, &workload["spec"]["podGroupTemplates"][0], true);
+    group["metadata"]["resourceVersion"] = "7".into();
+    [(JOB.to_owned(), job), (WORKLOAD.to_owned(), workload), (GROUP.to_owned(), group)]
+}
+
+fn job() -> Job {
+    let mut object = Vec::new();
+    object.put_message(1, |meta| {
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::NAME, "j");
+        meta.put_str(object_meta::UID, "u");
+        meta.put_str(object_meta::RESOURCE_VERSION, "5");
+        meta.put_int(object_meta::GENERATION, 1);
+    });
+    Job::decode(&Decode { interner: Arc::default(), sections: Job::TEMPLATE }, &object).expect("well-formed")
+}
+
+fn cached_group(name: &str, version: u64) -> PodGroup {
+    PodGroup { meta: meta("ns", name, version), claims: Box::default() }
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let objects: Objects = Arc::new(Mutex::new(objects().into_iter().collect()));
+        let (served, requests) = (objects.clone(), Arc::<Mutex<Vec<Method>>>::default());
+        let sent = requests.clone();
+        let writer = writer(move |method, path| {
+            lock(&sent).push(method.clone());
+            let kind = path.split('/').rev().nth(1).unwrap_or_default();
+            match lock(&served).get(kind) {
+                Some(object) => (200, object.to_string().into_bytes()),
+                None => (404, br#"{"kind": "Status", "code": 404, "reason": "NotFound"}"#.to_vec()),
+            }
+        })
+        .await;
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        let groups = Arc::new(filled_store(decode, vec![], []));
+        let (recorder, _) = Recorder::new("job-controller", Arc::new(NoEvents));
+        let scheduling = Scheduling::new(groups.clone(), writer, recorder);
+        let bench = Self { scheduling, groups, objects, requests, job: job() };
+        let name = bench.group(true).await.expect("it is grouped");
+        deliver(&bench.groups, cached_group(&name, 7));
+        assert_eq!((bench.group(true).await, bench.requests()), (Some(name), 3), "it is not read again");
+        bench
+    }
+
+    async fn group(&self, creates_pods: bool) -> Option<Str> {
+        self.scheduling.group(&key(), &self.job, true, creates_pods).await.expect("the server answers")
+    }
+
+    fn requests(&self) -> usize {
+        lock(&self.requests).len()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_not_grouped_when_their_group_was_deleted() {
+    let bench = Bench::new().await;
+    let name = bench.group(true).await.expect("it is grouped");
+    lock(&bench.objects).remove(GROUP);
+    deliver_deletion(&bench.groups, &ObjectKey { namespace: "ns".into(), name });
+    assert_eq!(bench.group(true).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn group_that_another_client_resized_gets_its_size_back() {
+    let bench = Bench::new().await;
+    let name = bench.group(true).await.expect("it is grouped");
+    lock(&bench.objects).get_mut(JOB).expect("the Job")["spec"]["scheduling"] =
+        json!({"schedulingPolicy": {"gang": {}}});
+    if let Some(group) = lock(&bench.objects).get_mut(GROUP) {
+        group["spec"]["schedulingPolicy"] = json!({"gang": {"minCount": 1}});
+        group["metadata"]["resourceVersion"] = "8".into();
+    }
+    deliver(&bench.groups, cached_group(&name, 8));
+    assert_eq!(bench.group(false).await, Some(name));
+    assert_eq!(lock(&bench.requests).last(), Some(&Method::PATCH));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_without_a_watch_are_read_within_half_a_minute_while_pods_are_created() {
+    let parent = json!({"apiVersion": "example.com/v1", "kind": "Set", "name": "s", "uid": "p", "controller": true});
+    type Change<'a> = &'a dyn Fn(&mut BTreeMap<String, Value>);
+    let changes: [(&str, Change<'_>); 2] = [
+        ("the Workload is deleted", &|objects| drop(objects.remove(WORKLOAD))),
+        ("a controller adopts the Job", &|objects| {
+            objects.get_mut(JOB).expect("the Job")["metadata"]["ownerReferences"] = json!([parent]);
+        }),
+    ];
+    for (name, change) in changes {
+        let bench = Bench::new().await;
+        change(&mut lock(&bench.objects));
+        tokio::time::advance(LONGEST_AGE / 2).await;
+        assert!(bench.group(true).await.is_some(), "{name}: reads are bounded");
+        tokio::time::advance(LONGEST_AGE).await;
+        assert!(bench.group(false).await.is_some(), "{name}: no pods are created");
+        assert_eq!(bench.group(true).await, None, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lagging_cache_causes_no_reads() {
+    let bench = Bench::new().await;
+    let before = bench.requests();
+    let name = bench.group(true).await.expect("it is grouped");
+    deliver(&bench.groups, cached_group(&name, 3));
+    assert_eq!((bench.group(true).await, bench.requests()), (Some(name), before));
+}

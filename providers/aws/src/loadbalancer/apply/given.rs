@@ -1,0 +1,113 @@
+//! Load balancers that users made: a Service's listeners and target groups are added to one, and nothing else of it is
+//! changed. Several Services can use one, with different ports.
+//!
+//! Only a load balancer with the cluster's tag and the value `shared` is used: otherwise each user of the cluster could
+//! open ports of any load balancer in the network.
+
+use providers::{CloudError, LoadBalancerId};
+
+use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::calls;
+use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::stack::{Seen, SeenBalancer};
+use crate::loadbalancer::ownership;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::types::Tags;
+use crate::session::Session;
+
+/// Returns the load balancer that a user made, if Services of this cluster may use it.
+///
+/// # Errors
+/// The fix, if it cannot be used.
+fn find<'a>(arn: &str, session: &Session, listing: &'a Listing) -> Result<&'a SeenBalancer, String> {
+    let found = listing.balancers.iter().find(|one| one.arn == arn);
+    let found = found.ok_or_else(|| format!("use the ARN of a Network Load Balancer in {}", session.vpc))?;
+    if ownership::is_of_a_service(&found.tags) {
+        return Err("use a load balancer that you made: this one was made for a Service and ends with it".into());
+    }
+    if !ownership::is_shared(&found.tags, &session.cluster) {
+        let key = session.cluster.key();
+        return Err(format!(
+            "put the tag {key} with the value shared on it, so that Services of this cluster may use it"
+        ));
+    }
+    Ok(found)
+}
+
+impl Balancers {
+    /// Adds the load balancer that the user made to the observed state, if the Service names one.
+    pub(super) fn add_given(&self, work: &Work<'_>, listing: &Listing, seen: &mut Seen) -> Result<(), CloudError> {
+        let Some(arn) = &work.settings.existing else { return Ok(()) };
+        let refusal = |fix: String| CloudError::invalid_annotation(&format!("{PREFIX}arn"), arn, &fix);
+        let found = find(arn, work.session, listing).map_err(refusal)?;
+        seen.elsewhere.remove(arn);
+        seen.balancers.push(SeenBalancer { given: true, ..found.clone() });
+        Ok(())
+    }
+
+    /// Separates the Service's listeners from those of others on load balancers that users made, and finds the Service's
+    /// listeners on those that it no longer uses.
+    pub(super) async fn separate_listeners(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        seen: &mut Seen,
+    ) -> Result<(), CloudError> {
+        for balancer in seen.balancers.iter_mut().filter(|balancer| balancer.given) {
+            let own = |tags: &Tags| ownership::is_own_creation(tags, &session.cluster, id);
+            let (own, others): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut balancer.listeners).into_iter().partition(|listener| own(&listener.tags));
+            balancer.listeners = own;
+            balancer.taken = others.into_iter().map(|listener| listener.port).collect();
+        }
+        self.find_strays(session, id, seen).await
+    }
+
+    /// Finds the Service's listeners on load balancers that it no longer uses.
+    pub(super) async fn find_strays(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        seen: &mut Seen,
+    ) -> Result<(), CloudError> {
+        seen.strays.clear();
+        for balancer in &seen.elsewhere {
+            let listeners = match calls::listeners(session, balancer).await {
+                // It was deleted since it was listed, and its listeners with it.
+                Err(error) if error.is_not_found() => continue,
+                listeners => listeners?,
+            };
+            let arns: Vec<String> = listeners.into_iter().map(|listener| listener.arn).collect();
+            let tags = self.inventory.tags_of(session, &arns).await?;
+            let own = tags.iter().filter(|(_, tags)| ownership::is_own_creation(tags, &session.cluster, id));
+            seen.strays.extend(own.map(|(arn, _)| arn.clone()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadbalancer::samples::listed_balancer;
+    use crate::tags::ClusterTags;
+
+    #[test]
+    fn only_shared_load_balancers_of_users_are_used() {
+        let shared = ("kubernetes.io/cluster/c", "shared");
+        let cluster = ClusterTags::new("c", false);
+        for (name, pairs, expected) in [
+            ("shared", &[shared][..], true),
+            ("untagged", &[], false),
+            ("owned", &[("kubernetes.io/cluster/c", "owned")], false),
+            ("another-cluster", &[("kubernetes.io/cluster/d", "shared")], false),
+            ("of-a-service", &[shared, ("kubernetes.io/service-name", "default/web")], false),
+            ("of-the-controller", &[shared, ("service.k8s.aws/stack", "default/web")], false),
+        ] {
+            let balancer = listed_balancer(name, pairs);
+            let usable = !ownership::is_of_a_service(&balancer.tags) && ownership::is_shared(&balancer.tags, &cluster);
+            assert_eq!(usable, expected, "{name}");
+        }
+        assert!(!ownership::is_shared(&Tags::new(), &ClusterTags::new("", false)));
+    }
+}

@@ -1,0 +1,142 @@
+//! The steps from the observed endpoint services of a Service to the desired one.
+//!
+//! AWS refuses to delete a load balancer that an endpoint service uses. The load balancer has a tag that marks it, from
+//! before the endpoint service is created until after it is deleted, so that only Services with such a tag need a read.
+
+use std::collections::BTreeSet;
+
+use crate::loadbalancer::spec::endpoint_service::EndpointServiceSettings;
+
+/// An endpoint service as read from EC2.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SeenEndpointService {
+    pub id: String,
+    /// ARNs of its load balancers.
+    pub balancers: BTreeSet<String>,
+    pub acceptance: bool,
+    pub principals: BTreeSet<String>,
+    pub private_name: Option<String>,
+}
+
+/// One call that changes an endpoint service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    Modify(String, Modification),
+    SetPrincipals { id: String, add: BTreeSet<String>, remove: BTreeSet<String> },
+    Delete(BTreeSet<String>),
+}
+
+/// The changed settings of an endpoint service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Modification {
+    pub add: BTreeSet<String>,
+    pub remove: BTreeSet<String>,
+    pub acceptance: Option<bool>,
+    /// An empty name removes it.
+    pub private_name: Option<String>,
+}
+
+/// Returns the steps to the settings for the load balancer with this ARN; none if there is no endpoint service, because it
+/// has to be created first.
+///
+/// Another process may have created a second endpoint service before the first one was visible. The one that uses the
+/// load balancer stays, because consumers may be connected to it.
+pub(crate) fn steps(wanted: Option<(&EndpointServiceSettings, &str)>, seen: &[SeenEndpointService]) -> Vec<Step> {
+    let Some((settings, balancer)) = wanted else { return delete(seen.iter()) };
+    let kept = seen.iter().min_by_key(|one| (!one.balancers.contains(balancer), &one.id));
+    let Some(kept) = kept else { return Vec::new() };
+    let wanted = BTreeSet::from([balancer.to_owned()]);
+    let change = Modification {
+        add: wanted.difference(&kept.balancers).cloned().collect(),
+        remove: kept.balancers.difference(&wanted).cloned().collect(),
+        acceptance: Some(settings.acceptance).filter(|wanted| *wanted != kept.acceptance),
+        private_name: match settings.private_name == kept.private_name {
+            true => None,
+            false => Some(settings.private_name.clone().unwrap_or_default()),
+        },
+    };
+    let mut steps = Vec::new();
+    if change != Modification::default() {
+        steps.push(Step::Modify(kept.id.clone(), change));
+    }
+    let add: BTreeSet<String> = settings.principals.difference(&kept.principals).cloned().collect();
+    let remove: BTreeSet<String> = kept.principals.difference(&settings.principals).cloned().collect();
+    if !add.is_empty() || !remove.is_empty() {
+        steps.push(Step::SetPrincipals { id: kept.id.clone(), add, remove });
+    }
+    steps.extend(delete(seen.iter().filter(|one| one.id != kept.id)));
+    steps
+}
+
+fn delete<'a>(seen: impl Iterator<Item = &'a SeenEndpointService>) -> Vec<Step> {
+    let ids: BTreeSet<String> = seen.map(|one| one.id.clone()).collect();
+    if ids.is_empty() { Vec::new() } else { vec![Step::Delete(ids)] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn seen(id: &str, balancers: &[&str]) -> SeenEndpointService {
+        SeenEndpointService { id: id.into(), balancers: set(balancers), acceptance: true, ..Default::default() }
+    }
+
+    fn plain() -> EndpointServiceSettings {
+        EndpointServiceSettings { acceptance: true, principals: BTreeSet::new(), private_name: None }
+    }
+
+    #[test]
+    fn endpoint_service_follows_settings_and_load_balancer() {
+        let modified = |change: Modification| vec![Step::Modify("vpce-svc-1".into(), change)];
+        let open = EndpointServiceSettings { acceptance: false, private_name: Some("a.example".into()), ..plain() };
+        let named = SeenEndpointService { private_name: Some("a.example".into()), ..seen("vpce-svc-1", &["lb"]) };
+        for (what, settings, found, expected) in [
+            ("none yet", plain(), vec![], vec![]),
+            ("as wanted", plain(), vec![seen("vpce-svc-1", &["lb"])], vec![]),
+            (
+                "another load balancer",
+                plain(),
+                vec![seen("vpce-svc-1", &["old"])],
+                modified(Modification { add: set(&["lb"]), remove: set(&["old"]), ..Modification::default() }),
+            ),
+            (
+                "other settings",
+                open,
+                vec![seen("vpce-svc-1", &["lb"])],
+                modified(Modification {
+                    acceptance: Some(false),
+                    private_name: Some("a.example".into()),
+                    ..Modification::default()
+                }),
+            ),
+            (
+                "without a name",
+                plain(),
+                vec![named],
+                modified(Modification { private_name: Some(String::new()), ..Modification::default() }),
+            ),
+            (
+                "two",
+                plain(),
+                vec![seen("vpce-svc-1", &[]), seen("vpce-svc-2", &["lb"]), seen("vpce-svc-3", &["lb"])],
+                vec![Step::Delete(set(&["vpce-svc-1", "vpce-svc-3"]))],
+            ),
+        ] {
+            assert_eq!(steps(Some((&settings, "lb")), &found), expected, "{what}");
+        }
+        assert_eq!(steps(None, &[seen("vpce-svc-1", &["lb"])]), [Step::Delete(set(&["vpce-svc-1"]))]);
+        assert_eq!(steps(None, &[]), []);
+    }
+
+    #[test]
+    fn principals_are_added_and_removed() {
+        let settings = EndpointServiceSettings { principals: set(&["arn:a", "arn:b"]), ..plain() };
+        let found = SeenEndpointService { principals: set(&["arn:b", "arn:c"]), ..seen("vpce-svc-1", &["lb"]) };
+        let expected = Step::SetPrincipals { id: "vpce-svc-1".into(), add: set(&["arn:a"]), remove: set(&["arn:c"]) };
+        assert_eq!(steps(Some((&settings, "lb")), &[found]), [expected]);
+    }
+}

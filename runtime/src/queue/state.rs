@@ -1,0 +1,178 @@
+//! The state of a queue and of its keys.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::QueueKey;
+use super::places::{Admission, Places};
+use crate::fair::{FairList, NamespaceHash};
+
+/// Collections of a queue up to this capacity are never shrunk.
+pub(super) const KEPT_CAPACITY: usize = 64;
+
+/// Returns true if a collection should release memory. All objects of a kind are queued at startup, and few afterwards.
+///
+/// A collection that shrinks to twice its length is not shrunk again before three quarters of its entries have left, so
+/// that the cost per removal stays constant.
+fn is_oversized(len: usize, capacity: usize) -> bool {
+    capacity > KEPT_CAPACITY && len < capacity / 8
+}
+
+/// The order of ready keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Priority {
+    /// Added at startup or resync.
+    Background,
+    /// Added because of a change.
+    Fresh,
+}
+
+/// The state of a key in the queue.
+#[derive(Default)]
+pub(super) struct Item {
+    /// Its priority among the ready keys, and the time since which it has been ready.
+    pub(super) ready: Option<(Priority, Instant)>,
+    /// The time since which it has been reconciled.
+    pub(super) working: Option<Instant>,
+    /// Its priority for the next run, if it was added while it was reconciled.
+    pub(super) again: Option<Priority>,
+    /// The time of its earliest delayed run.
+    pub(super) due: Option<Instant>,
+    /// Consecutive failures.
+    pub(super) failures: u32,
+    /// Coalesced changes wait until this time.
+    pub(super) quiet_until: Option<Instant>,
+    /// The length of that quiet period when it began.
+    pub(super) window: Duration,
+    /// Coalesced changes arrived in that quiet period.
+    pub(super) busy: bool,
+    /// Coalesced changes arrived while the key was reconciled.
+    pub(super) busy_while_working: bool,
+    /// The cooldown after the current run.
+    pub(super) cooldown: Duration,
+    /// The end of the cooldown. The key is not ready before it.
+    pub(super) cool_at: Option<Instant>,
+}
+
+impl Item {
+    /// Returns true if nothing is known of the key but its name.
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.ready.is_none()
+            && self.working.is_none()
+            && self.due.is_none()
+            && self.failures == 0
+            && self.quiet_until.is_none_or(|until| until <= now)
+    }
+}
+
+pub(super) struct State<K> {
+    pub(super) items: HashMap<K, Item>,
+    /// Ready keys with priority [`Priority::Fresh`].
+    pub(super) fresh: FairList<K>,
+    /// Ready keys with priority [`Priority::Background`].
+    pub(super) background: FairList<K>,
+    /// Delayed runs; an entry is valid only while it equals the item's `due`.
+    pub(super) delayed: BinaryHeap<Reverse<Delayed<K>>>,
+    /// Ends of quiet periods, after which items without other state can be removed.
+    pub(super) quiet: BinaryHeap<Reverse<Delayed<K>>>,
+    /// The current runs.
+    pub(super) places: Places,
+    /// Identifies namespaces in the ready lists and the places.
+    hasher: RandomState,
+    pub(super) closed: bool,
+}
+
+impl<K: QueueKey> State<K> {
+    /// Returns the state of an empty queue.
+    pub(super) fn new() -> Self {
+        let hasher = RandomState::new();
+        Self {
+            items: HashMap::new(),
+            fresh: FairList::new(hasher.clone()),
+            background: FairList::new(hasher.clone()),
+            delayed: BinaryHeap::new(),
+            quiet: BinaryHeap::new(),
+            places: Places::default(),
+            hasher,
+            closed: false,
+        }
+    }
+
+    /// Returns the namespace of a key as the ready lists and the places identify it.
+    pub(super) fn namespace(&self, key: &K) -> NamespaceHash {
+        self.hasher.hash_one(key.namespace())
+    }
+
+    /// Removes the item of a key.
+    pub(super) fn remove(&mut self, key: &K) {
+        self.items.remove(key);
+        if is_oversized(self.items.len(), self.items.capacity()) {
+            self.items.shrink_to(self.items.len() * 2);
+        }
+    }
+
+    /// Removes and returns the ready key whose turn it is, among those that may run now.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<(Priority, K)> {
+        let admission = self.places.admission(now);
+        let admits = |namespace| self.places.admits(admission, namespace);
+        match self.fresh.pop_admitted(admits) {
+            Some((_, key)) => Some((Priority::Fresh, key)),
+            None => self.background.pop_admitted(admits).map(|(_, key)| (Priority::Background, key)),
+        }
+    }
+
+    /// Reports whether another worker could run a ready key now, or when a spare place is free.
+    pub(super) fn has_candidate(&self, now: Instant) -> bool {
+        if self.places.admission(now) == Admission::All {
+            return !(self.fresh.is_empty() && self.background.is_empty());
+        }
+        let waits = |namespace| !self.places.has_run(namespace);
+        self.places.next_spare().is_some() && (self.fresh.any(waits) || self.background.any(waits))
+    }
+
+    /// Returns the time at which a worker without a key has to check again, if nothing is added before.
+    pub(super) fn next_check(&self, now: Instant) -> Option<Instant> {
+        let delayed = self.delayed.peek().map(|Reverse(delayed)| delayed.at);
+        let spare = self.places.next_spare().filter(|_| self.has_candidate(now));
+        delayed.into_iter().chain(spare).min()
+    }
+}
+
+/// Removes the earliest entry if it is due.
+pub(super) fn pop_due<K>(heap: &mut BinaryHeap<Reverse<Delayed<K>>>, now: Instant) -> Option<Delayed<K>> {
+    if heap.peek().is_none_or(|Reverse(first)| first.at > now) {
+        return None;
+    }
+    let Reverse(due) = heap.pop()?;
+    if is_oversized(heap.len(), heap.capacity()) {
+        heap.shrink_to(heap.len() * 2);
+    }
+    Some(due)
+}
+
+/// A key and a time, ordered by time.
+pub(super) struct Delayed<K> {
+    pub(super) at: Instant,
+    pub(super) key: K,
+}
+
+impl<K> PartialEq for Delayed<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+impl<K> Eq for Delayed<K> {}
+impl<K> PartialOrd for Delayed<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<K> Ord for Delayed<K> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.at.cmp(&other.at)
+    }
+}

@@ -1,0 +1,88 @@
+//! Volumes in zones: the first pod that uses a claim decides on the zone of its volume, and later pods follow the volume.
+
+use anyhow::{Context, Result, ensure};
+use cluster_tests::objects::{pod, with};
+use cluster_tests::{Faults, Space, eventually};
+use control_plane::behaviour::{BEHAVIOUR, PENDING};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use serde_json::{Value, json};
+
+use super::attach_detach::{World, own_space};
+use super::kubelet::ZONE;
+use super::objects::{until_claim_deleted, volumes};
+
+/// Annotation of a claim with the node that the scheduler chose for its first pod.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+/// A pod that the scheduler places on a node of the test, with these labels, with a volume of a claim.
+fn scheduled(world: &World, name: &str, claim: &str, zone: Option<&str>) -> Value {
+    let mut selector = json!({"attach-detach-test": world.space.namespace});
+    if let Some(zone) = zone {
+        selector[ZONE] = zone.into();
+    }
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
+    with(
+        pod(name, "web"),
+        json!({"metadata": {"annotations": {BEHAVIOUR: PENDING}}, "spec": {
+            "nodeSelector": selector, "tolerations": [{"operator": "Exists"}], "volumes": volumes,
+        }}),
+    )
+}
+
+/// Returns the zones to which a volume is restricted.
+fn zones_of(volume: &PersistentVolume) -> Vec<String> {
+    let required = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
+    let terms = required.iter().flat_map(|required| &required.node_selector_terms);
+    let expressions = terms.flat_map(|term| term.match_expressions.iter().flatten());
+    expressions.filter(|one| one.key == ZONE).flat_map(|one| one.values.clone().unwrap_or_default()).collect()
+}
+
+async fn node_of(world: &World, pod: &str) -> Result<String> {
+    let pod: Pod = world.space.get(pod).await?;
+    pod.spec.and_then(|spec| spec.node_name).context("it has a node")
+}
+
+pub async fn first_consumer_decides_on_the_zone_of_its_volume(_: Space) -> Result<()> {
+    let world = World::start_in_zones(own_space("zones").await?, ["east", "west"]).await?;
+    let manager = world.manager(&Faults::default(), &[]).await?;
+    let pinned = [("east", &world.a.node), ("west", &world.b.node)];
+    for (zone, _) in pinned {
+        world.create_claim(zone).await?;
+    }
+    for (zone, node) in pinned {
+        world.space.create::<Pod>(scheduled(&world, zone, zone, Some(zone))).await?;
+        world.until_running(zone).await?;
+        ensure!(node_of(&world, zone).await? == **node, "the scheduler ignored the node selector");
+        let claim: PersistentVolumeClaim = world.space.get(zone).await?;
+        let selected = claim.metadata.annotations.unwrap_or_default().remove(SELECTED_NODE);
+        ensure!(selected.as_ref() == Some(node), "{selected:?} instead of {node}");
+        let (volume, handle) = world.volume_of(zone).await?;
+        ensure!(zones_of(&volume) == [zone], "{:?}", volume.spec);
+        let suffix = if zone == "east" { "a" } else { "b" };
+        ensure!(world.moves(&handle)? == [format!("attach {suffix}")], "{:?}", world.moves(&handle)?);
+    }
+
+    // Later pods may run anywhere, and follow their volume.
+    for (zone, node) in pinned {
+        world.space.delete::<Pod>(zone).await?;
+        world.until_deleted(zone).await?;
+        let later = format!("{zone}-later");
+        world.space.create::<Pod>(scheduled(&world, &later, zone, None)).await?;
+        world.until_running(&later).await?;
+        ensure!(node_of(&world, &later).await? == **node, "it runs in another zone than its volume");
+    }
+    for (zone, _) in pinned {
+        let (volume, _) = world.volume_of(zone).await?;
+        world.space.delete::<Pod>(&format!("{zone}-later")).await?;
+        world.space.delete::<PersistentVolumeClaim>(zone).await?;
+        until_claim_deleted(&world.space, zone).await?;
+        volumes(&world.space).until_deleted(&volume.metadata.name.context("it has a name")?).await?;
+    }
+    eventually("nothing is attached", || async {
+        ensure!(world.attachments().await?.is_empty());
+        Ok(())
+    })
+    .await?;
+    manager.stop().await?;
+    world.finish().await
+}

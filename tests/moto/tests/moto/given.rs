@@ -1,0 +1,163 @@
+//! Load balancers that users made: Services add listeners and target groups to them, and change and delete nothing else.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::Space;
+use moto::{Effect, Fault, Moto, Service};
+use providers::LoadBalancerSpec;
+
+use crate::balancers::{AccountResources, delete, fresh, id, port, settle, spec, targets, texts};
+use crate::bed::CLUSTER;
+
+/// Creates a load balancer as a user does, with this value of the cluster's tag; returns its ARN.
+async fn given(moto: &Moto, name: &str, tag: &str) -> Result<String> {
+    let key = format!("kubernetes.io/cluster/{CLUSTER}");
+    let parameters = [
+        ("Name", name),
+        ("Type", "network"),
+        ("Scheme", "internal"),
+        ("Subnets.member.1", &*moto.network.subnets[0]),
+        ("Subnets.member.2", &*moto.network.subnets[1]),
+        ("Tags.member.1.Key", &*key),
+        ("Tags.member.1.Value", tag),
+    ];
+    let made = moto.aws.call(Service::Elb, "CreateLoadBalancer", &parameters).await?;
+    texts(&made, "LoadBalancerArn").pop().context("no load balancer")
+}
+
+/// Adds a listener of the user's own.
+async fn listen(moto: &Moto, balancer: &str, port: &str) -> Result<()> {
+    let group = [("Name", "users"), ("Protocol", "TCP"), ("Port", "1"), ("VpcId", &*moto.network.vpc)];
+    let group = moto.aws.call(Service::Elb, "CreateTargetGroup", &group).await?;
+    let group = texts(&group, "TargetGroupArn").pop().context("no target group")?;
+    let listener = [
+        ("LoadBalancerArn", balancer),
+        ("Protocol", "TCP"),
+        ("Port", port),
+        ("DefaultActions.member.1.Type", "forward"),
+        ("DefaultActions.member.1.TargetGroupArn", &*group),
+    ];
+    moto.aws.call(Service::Elb, "CreateListener", &listener).await.map(drop)
+}
+
+async fn ports(moto: &Moto, balancer: &str) -> Result<Vec<String>> {
+    let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", balancer)]).await?;
+    let mut ports = texts(&listeners, "Port");
+    // A target group's port is in a listener's actions, too.
+    ports.sort();
+    ports.dedup();
+    Ok(ports)
+}
+
+/// Returns what of a load balancer must not change: its description, attributes and tags.
+async fn description(moto: &Moto, balancer: &str) -> Result<[String; 3]> {
+    let elb = async |action: &str, parameter: &str| -> Result<String> {
+        let answer = moto.aws.call(Service::Elb, action, &[(parameter, balancer)]).await?;
+        // Without the id of the request.
+        Ok(answer.split("<ResponseMetadata>").next().unwrap_or_default().to_owned())
+    };
+    Ok([
+        elb("DescribeLoadBalancers", "LoadBalancerArns.member.1").await?,
+        elb("DescribeLoadBalancerAttributes", "LoadBalancerArn").await?,
+        elb("DescribeTags", "ResourceArns.member.1").await?,
+    ])
+}
+
+/// A Service of this identity on a user's load balancer.
+fn on(one: &LoadBalancerSpec, balancer: &str) -> LoadBalancerSpec {
+    LoadBalancerSpec { id: one.id.clone(), ..spec(1, &[("arn", balancer)]) }
+}
+
+/// Two Services and the user share one load balancer; each ends without an effect on the others.
+pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(2).await?);
+    let users = given(&moto, "users", "shared").await?;
+    listen(&moto, &users, "9000").await?;
+    let (before, held) = (description(&moto, &users).await?, AccountResources::read(&moto).await?);
+    let balancers = fresh(&moto).await?;
+
+    let one = spec(1, &[("arn", &users)]);
+    let two = LoadBalancerSpec { id: id(2), ports: vec![port(443)], ..one.clone() };
+    let name = settle(&moto, &*balancers, &one, &all).await?;
+    settle(&moto, &*balancers, &two, &all).await?;
+    ensure!(before[0].to_ascii_lowercase().contains(&name), "{name} is not the name of {}", before[0]);
+    ensure!(ports(&moto, &users).await? == ["443", "80", "9000"], "{:?}", ports(&moto, &users).await?);
+    ensure!(description(&moto, &users).await? == before, "{:?} was {before:?}", description(&moto, &users).await?);
+    let unreached = moto.proxy.unreached(None).await?;
+    ensure!(unreached.is_empty(), "{unreached:?} are not reached");
+
+    // Ports of the user and of the other Service are taken.
+    for taken in [9000, 443] {
+        let wrong = LoadBalancerSpec { ports: vec![port(taken)], ..one.clone() };
+        let error = balancers.ensure(&wrong, &all).await.err().context("the port is free")?;
+        ensure!(error.message.contains("has a listener of another owner"), "{error}");
+        ensure!(ports(&moto, &users).await? == ["443", "80", "9000"], "{:?}", ports(&moto, &users).await?);
+    }
+    delete(&*balancers, &one.id).await?;
+    ensure!(ports(&moto, &users).await? == ["443", "9000"], "{:?}", ports(&moto, &users).await?);
+    delete(&*fresh(&moto).await?, &two.id).await?;
+    ensure!(AccountResources::read(&moto).await? == held, "{:?} was {held:?}", AccountResources::read(&moto).await?);
+    ensure!(description(&moto, &users).await? == before, "{:?} was {before:?}", description(&moto, &users).await?);
+    ensure!(moto.proxy.gaps().is_empty() && moto.proxy.denied().is_empty(), "{:?}", moto.proxy.gaps());
+    Ok(())
+}
+
+/// Without consent of the load balancer's owner, and for one that was made for a Service, nothing is made.
+pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let balancers = fresh(&moto).await?;
+    let other = spec(2, &[]);
+    settle(&moto, &*balancers, &other, &all).await?;
+    let of_service = AccountResources::read(&moto).await?.balancers.remove(0);
+    let owned = given(&moto, "owned", "owned").await?;
+    let held = AccountResources::read(&moto).await?;
+    // A recent listing lacks the new load balancer.
+    let next = fresh(&moto).await?;
+    for (arn, fix) in [
+        (&*of_service, "was made for a Service"),
+        (&owned, "with the value shared"),
+        (
+            "arn:aws:elasticloadbalancing:eu-west-1:1:loadbalancer/net/none/1",
+            "use the ARN of a Network Load Balancer in",
+        ),
+    ] {
+        let error = next.ensure(&spec(1, &[("arn", arn)]), &all).await.err().context("it is used")?;
+        ensure!(error.message.contains(fix), "{error}");
+    }
+    ensure!(AccountResources::read(&moto).await? == held, "{:?}", AccountResources::read(&moto).await?);
+    delete(&*balancers, &other.id).await
+}
+
+/// A Service moves from its own load balancer to a user's, to another user's, and back; the process ends at each change.
+pub async fn service_moves_to_a_load_balancer_of_a_user_and_back(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let (first, second) = (given(&moto, "first", "shared").await?, given(&moto, "second", "shared").await?);
+    let empty = AccountResources::read(&moto).await?;
+    let own = spec(1, &[("scheme", "internal")]);
+    for nth in [1, 3, 6] {
+        for wanted in [own.clone(), on(&own, &first), on(&own, &second), own.clone()] {
+            moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
+            drop(fresh(&moto).await?.ensure(&wanted, &all).await);
+            moto.proxy.disarm();
+            let next = fresh(&moto).await?;
+            settle(&moto, &*next, &wanted, &all).await.with_context(|| format!("after change {nth}"))?;
+            let listening: Vec<bool> =
+                [!ports(&moto, &first).await?.is_empty(), !ports(&moto, &second).await?.is_empty()].into();
+            let given = wanted.annotations.values().find(|value| value.starts_with("arn:"));
+            let expected = [given == Some(&first), given == Some(&second)];
+            ensure!(listening == expected, "after change {nth}: {listening:?}, not {expected:?}");
+            let held = AccountResources::read(&moto).await?;
+            let count = if given.is_some() { 2 } else { 3 };
+            ensure!(held.balancers.len() == count && held.target_groups.len() == 1, "after change {nth}: {held:?}");
+        }
+    }
+    settle(&moto, &*fresh(&moto).await?, &on(&own, &first), &all).await?;
+    moto.proxy.arm(Fault::nth("changes", 1, Effect::ResponseLost));
+    drop(fresh(&moto).await?.delete(&own.id).await);
+    moto.proxy.disarm();
+    delete(&*fresh(&moto).await?, &own.id).await?;
+    ensure!(AccountResources::read(&moto).await? == empty, "{:?}", AccountResources::read(&moto).await?);
+    Ok(())
+}
