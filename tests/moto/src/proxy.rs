@@ -183,7 +183,7 @@ impl Proxy {
     /// Sets the load balancers whose users open the targets' security groups themselves, by the beginnings of their
     /// names: their targets count as reached.
     pub fn open_by_hand(&self, names: BTreeSet<String>) {
-        self.shared.watch.set_opened(names);
+        self.shared.reachability.set_opened(names);
     }
 
     /// Returns targets that a change cut off while they were registered, with the change.

@@ -161,7 +161,7 @@ impl World {
 
     /// Returns the ARN of the load balancer that uses a target group.
     pub fn user(&self, group: &str) -> Option<&str> {
-        self.groups.get(group).map(|group| group.user.as_str())
+        self.groups.get(group).map(|group| group.balancer_arn.as_str())
     }
 
     /// Returns whether a load balancer reaches a target. A target counts as reached if its group is not in use or no
