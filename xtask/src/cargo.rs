@@ -8,6 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::root;
+
 /// Variables that `cargo run` sets about the program's own package. Build scripts that depend on them would be rebuilt
 /// whenever cargo is called alternately from here and from a shell.
 const PACKAGE_VARIABLES: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
@@ -31,8 +33,12 @@ pub fn cargo() -> Command {
 }
 
 /// Builds a package's binary of the same name, with cargo's progress on standard error; returns the binary's path.
-/// `more` are further arguments: `--release`, or `--no-default-features` to exclude the SDKs of clouds.
+/// `more` are further arguments: `--release`, or `--no-default-features` to exclude the SDKs of clouds. A binary that was
+/// built before this command was started again as root is not built again.
 pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
+    if let Some(path) = root::built(package) {
+        return Ok(path);
+    }
     let arguments = ["build", "--package", package, "--bin", package, "--message-format", "json-render-diagnostics"];
     let output = cargo()
         .args(arguments)

@@ -17,6 +17,7 @@ mod docs;
 mod image;
 mod interrupt;
 mod page;
+mod root;
 mod soak;
 mod test;
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use crate::assets::{Assets, Program};
 use crate::pki::{self, Pki};
 use crate::processes::Processes;
-use crate::{Identity, audit, flags, nodes, removal};
+use crate::{Identity, audit, flags, nodes, proxy, removal};
 
 /// Maximum time for a start on a busy host.
 const START_DEADLINE: Duration = Duration::from_secs(90);
@@ -274,6 +274,8 @@ impl ControlPlane {
         let kubeconfig = Kubeconfig::read_from(&path)?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         config.default_retry = false;
+        // It may come from the environment.
+        config.proxy_url = None;
         Ok(Client::try_from(config)?)
     }
 
@@ -305,7 +307,7 @@ impl ControlPlane {
     /// Like [`ControlPlane::kubectl`], with a text to read, as in `kubectl apply -f -`.
     pub fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
         let command = || format!("kubectl {}", arguments.join(" "));
-        let mut kubectl = Command::new(self.assets.path(Program::Kubectl)?)
+        let mut kubectl = proxy::remove(&mut Command::new(self.assets.path(Program::Kubectl)?))
             .arg("--kubeconfig")
             .arg(self.kubeconfig(Identity::Admin)?)
             .arg("--cache-dir")

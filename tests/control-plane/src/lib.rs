@@ -31,6 +31,7 @@ pub mod metrics;
 mod nodes;
 mod pki;
 mod processes;
+pub mod proxy;
 mod removal;
 mod stored;
 

@@ -16,6 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::proxy;
+
 /// The shell program of the reaper. Arguments: the process group, the folder, `keep` or `remove`.
 const REAPER: &str = r#"
 trap '' HUP INT TERM
@@ -95,7 +97,8 @@ impl Processes {
             bail!("a process called {name:?} runs already: stop it first, or choose another name");
         }
         let log = File::options().create(true).append(true).open(self.log(name))?;
-        let child = in_network(self.network.as_deref(), program)
+        let mut command = in_network(self.network.as_deref(), program);
+        let child = proxy::remove(&mut command)
             .args(arguments)
             .current_dir(&self.folder)
             .stdin(Stdio::null())

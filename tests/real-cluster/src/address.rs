@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use crate::occupied::Range;
+
 /// The addresses of all pods, which node-ipam divides.
 pub const PODS: &str = "10.244.0.0/16";
 
@@ -40,6 +42,11 @@ impl Addresses {
     /// The range of load balancers.
     pub fn balancers(self) -> String {
         format!("198.18.{}.0/24", self.index)
+    }
+
+    /// All ranges that this machine has routes to while the cluster runs.
+    pub fn ranges(self) -> [Range; 2] {
+        [Range::around(self.host(0)), Range::around(Ipv4Addr::new(198, 18, self.index, 0))]
     }
 
     fn host(self, last: u8) -> Ipv4Addr {

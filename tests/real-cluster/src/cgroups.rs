@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::command;
 
 /// The mount point at which programs expect cgroups.
 pub const ROOT: &str = "/sys/fs/cgroup";
@@ -102,23 +104,86 @@ impl Layout {
             let (parent, branch) = (mount.join(cluster), mount.join(cluster).join(node));
             fs::create_dir_all(&branch).with_context(|| format!("make the cgroup {}", branch.display()))?;
             match self {
-                Self::V2 => {
-                    delegate(mount)?;
-                    delegate(&parent)?;
+                Self::V2 => delegate(&parent)?,
+                Self::V1(_) => {
+                    inherit_cpus(mount, &parent)?;
+                    inherit_cpus(&parent, &branch)?;
                 }
-                // A new cpuset of v1 is empty, and takes no process.
-                Self::V1(_) if mount.join("cpuset.cpus").exists() => {
-                    for (from, to) in [(mount, parent.as_path()), (&parent, &branch)] {
-                        inherit(from, to, "cpuset.cpus")?;
-                        inherit(from, to, "cpuset.mems")?;
-                    }
-                }
-                Self::V1(_) => {}
             }
             write(&branch.join("cgroup.procs"), "0")?;
         }
         Ok(())
     }
+}
+
+/// Returns controllers of [`NEEDED`] that groups directly below the root do not have yet; none in v1.
+pub fn not_enabled(layout: &Layout) -> Result<Vec<&'static str>> {
+    match layout {
+        Layout::V2 => not_enabled_in(Path::new(ROOT)),
+        Layout::V1(_) => Ok(Vec::new()),
+    }
+}
+
+fn not_enabled_in(root: &Path) -> Result<Vec<&'static str>> {
+    let path = root.join("cgroup.subtree_control");
+    let enabled = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    Ok(NEEDED.into_iter().filter(|needed| !enabled.split_whitespace().any(|name| name == *needed)).collect())
+}
+
+/// Makes controllers of cgroup v2 available to groups directly below the root.
+///
+/// # Errors
+/// When the kernel refuses, as it does in a container whose root has processes.
+pub fn enable(controllers: &[&str]) -> Result<()> {
+    switch(Path::new(ROOT), '+', controllers)
+}
+
+/// Reverts [`enable`].
+///
+/// # Errors
+/// When the kernel refuses, as it does while another group uses one of them.
+pub fn disable(controllers: &[&str]) -> Result<()> {
+    switch(Path::new(ROOT), '-', controllers)
+}
+
+fn switch(group: &Path, sign: char, controllers: &[&str]) -> Result<()> {
+    if controllers.is_empty() {
+        return Ok(());
+    }
+    let all: Vec<String> = controllers.iter().map(|name| format!("{sign}{name}")).collect();
+    write(&group.join("cgroup.subtree_control"), &all.join(" "))
+}
+
+/// Moves a process into new branches, which are removed again.
+///
+/// # Errors
+/// When the kernel refuses something, or would refuse to enable controllers.
+pub fn try_out(layout: &Layout) -> Result<()> {
+    // Only groups other than the root of the whole machine have this file, and cannot have both processes and children.
+    let root = Path::new(ROOT);
+    if *layout == Layout::V2 && root.join("cgroup.events").exists() && !not_enabled(layout)?.is_empty() {
+        let members = fs::read_to_string(root.join("cgroup.procs")).context("read the members of the root cgroup")?;
+        ensure!(members.trim().is_empty(), "the root of the container's cgroups has processes");
+    }
+    let name = format!("kcm-cluster-trial-{}", std::process::id());
+    let joined = join_all(layout, &name);
+    remove(layout, &name)?;
+    joined
+}
+
+/// Makes a branch in each hierarchy, and lets a process join all of them.
+fn join_all(layout: &Layout, name: &str) -> Result<()> {
+    const JOIN: &str = r#"for group; do echo $$ > "$group/cgroup.procs" || exit 1; done"#;
+    let mut arguments = vec!["-c".to_owned(), JOIN.to_owned(), "join".to_owned()];
+    for mount in layout.mounts() {
+        let branch = mount.join(name);
+        fs::create_dir(&branch).with_context(|| format!("make the cgroup {}", branch.display()))?;
+        if *layout != Layout::V2 {
+            inherit_cpus(mount, &branch)?;
+        }
+        arguments.push(branch.display().to_string());
+    }
+    command::run("sh", &arguments).map(drop)
 }
 
 /// Makes all of a group's controllers available to its children.
@@ -128,8 +193,7 @@ impl Layout {
 pub fn delegate(group: &Path) -> Result<()> {
     let path = group.join("cgroup.controllers");
     let controllers = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let all: Vec<String> = controllers.split_whitespace().map(|name| format!("+{name}")).collect();
-    write(&group.join("cgroup.subtree_control"), &all.join(" "))
+    switch(group, '+', &controllers.split_whitespace().collect::<Vec<_>>())
 }
 
 /// Kills all processes in a cluster's branches and removes these.
@@ -166,6 +230,15 @@ fn remove_branch(branch: &Path) -> std::io::Result<()> {
     fs::remove_dir(branch)
 }
 
+/// Gives a group of v1 the processors of its parent: a new cpuset is empty, and takes no process.
+fn inherit_cpus(from: &Path, to: &Path) -> Result<()> {
+    if from.join("cpuset.cpus").exists() {
+        inherit(from, to, "cpuset.cpus")?;
+        inherit(from, to, "cpuset.mems")?;
+    }
+    Ok(())
+}
+
 fn inherit(from: &Path, to: &Path, file: &str) -> Result<()> {
     let path = from.join(file);
     let value = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -195,6 +268,23 @@ mod tests {
         let mounts =
             "24 1 0:22 / /proc rw - proc proc rw\n30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate";
         assert_eq!(Layout::parse(mounts), Layout::V2);
+    }
+
+    #[test]
+    fn only_missing_controllers_of_the_root_are_switched_and_the_rest_is_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("cgroup.subtree_control");
+        fs::write(&file, "cpu memory io\n").unwrap();
+        let missing = not_enabled_in(root.path()).unwrap();
+        assert_eq!(missing, ["cpuset", "pids"]);
+        switch(root.path(), '+', &missing).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "+cpuset +pids");
+        switch(root.path(), '-', &missing).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "-cpuset -pids");
+        fs::write(&file, "cpuset cpu memory pids hugetlb\n").unwrap();
+        assert!(not_enabled_in(root.path()).unwrap().is_empty());
+        switch(root.path(), '+', &[]).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "cpuset cpu memory pids hugetlb\n");
     }
 
     #[test]

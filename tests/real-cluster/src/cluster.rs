@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::address::{Addresses, CLOUD_PORT, node_name};
-use crate::bed::{self, Bed};
+use crate::bed::{self, Bed, Footprint};
 use crate::fabric::Fabric;
 use crate::images::registry::{PORT, Registry};
 use crate::inside::INSIDE;
@@ -57,6 +58,8 @@ pub struct RealCluster {
     bed: Bed,
     setup: Setup,
     programs: Programs,
+    /// The program of the running controller manager, and whether it is being replaced.
+    manager: Mutex<(PathBuf, bool)>,
 }
 
 impl RealCluster {
@@ -80,15 +83,18 @@ impl RealCluster {
         let network = Network { namespace: keeper.router(), address: addresses.gateway() };
         let options = Options { kwok: false, network: Some(network), ..Options::default() };
         let control_plane = ControlPlane::start(options).await?;
-        if std::env::var_os("KEEP_CONTROL_PLANE").is_none_or(|value| value == "0" || value.is_empty()) {
+        if !keeps_data() {
             bed.record_data(control_plane.folder())?;
         }
         report("control plane is up");
         managers::start_manager(&control_plane, &setup.manager)?;
         managers::start_cloud_manager(&control_plane, &setup.cloud_manager, addresses, setup.nodes)?;
         let fabric = Fabric::start((addresses.gateway(), CLOUD_PORT).into(), keeper.router());
-        let registry = Registry::start(registry(addresses).into(), image_files(&setup, &programs)).await?;
-        let cluster = Self { _fabric: fabric, _registry: registry, control_plane, keeper, bed, setup, programs };
+        let files = image_files(&setup, &programs);
+        let registry = Registry::start(keeper.router(), registry(addresses).into(), files).await?;
+        let manager = Mutex::new((setup.manager.clone(), false));
+        let cluster =
+            Self { _fabric: fabric, _registry: registry, control_plane, keeper, bed, setup, programs, manager };
         let bootstrap = BOOTSTRAP.replace("TOKEN_ID", TOKEN.0).replace("TOKEN_SECRET", TOKEN.1);
         cluster.control_plane.kubectl_with_input(&["apply", "--filename=-"], &bootstrap)?;
         for number in 1..=cluster.setup.nodes {
@@ -118,6 +124,17 @@ impl RealCluster {
         self.bed.control()
     }
 
+    /// Writes a kubeconfig of an administrator into a folder that all users can read. The file belongs to this process'
+    /// user, and is removed with the cluster.
+    ///
+    /// # Errors
+    /// When it exists already, or cannot be written.
+    pub fn write_kubeconfig(&self) -> Result<PathBuf> {
+        let path = self.control_plane.kubeconfig(Identity::Admin)?;
+        let content = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        self.bed.write_kubeconfig(&content)
+    }
+
     /// Returns the file of the router's network namespace, where the control plane runs.
     pub fn router(&self) -> PathBuf {
         self.keeper.router()
@@ -134,7 +151,55 @@ impl RealCluster {
     /// When it cannot be ended, or the other one not be started.
     pub async fn replace_manager(&self, program: &Path) -> Result<()> {
         self.control_plane.stop(MANAGER).await?;
-        managers::start_manager(&self.control_plane, program)
+        self.start_manager(program)
+    }
+
+    /// Same as [`RealCluster::replace_manager`], and waits until the other one is leader. If it does not become leader,
+    /// the previous one is started again.
+    ///
+    /// # Errors
+    /// When the program cannot be executed, ends, or does not become leader in time.
+    pub async fn swap_manager(&self, program: &Path) -> Result<()> {
+        ensure!(requirements::is_program(program), "{} is not an executable file", program.display());
+        let previous = self.manager().0.clone();
+        self.manager().1 = true;
+        let swapped = self.try_swap(program, &previous).await;
+        self.manager().1 = false;
+        swapped
+    }
+
+    async fn try_swap(&self, program: &Path, previous: &Path) -> Result<()> {
+        let leader = managers::leader(&self.control_plane).await?;
+        self.control_plane.stop(MANAGER).await?;
+        let started = self.start_manager(program);
+        let leads = match started {
+            Ok(()) => managers::wait_for_other_leader(&self.control_plane, leader.as_deref()).await,
+            Err(error) => Err(error),
+        };
+        let Err(error) = leads else { return Ok(()) };
+        // It is not in the list if it could not be started.
+        let _ = self.control_plane.kill(MANAGER);
+        self.start_manager(previous).context("start the previous manager again")?;
+        Err(error.context(format!("{} was started again", previous.display())))
+    }
+
+    fn start_manager(&self, program: &Path) -> Result<()> {
+        managers::start_manager(&self.control_plane, program)?;
+        program.clone_into(&mut self.manager().0);
+        Ok(())
+    }
+
+    fn manager(&self) -> MutexGuard<'_, (PathBuf, bool)> {
+        self.manager.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if a process of the cluster has ended by itself. While the controller manager is being replaced, that is
+    /// reported to the caller of [`RealCluster::swap_manager`] instead.
+    ///
+    /// # Errors
+    /// With the last lines of the process' log.
+    pub fn check(&self) -> Result<()> {
+        if self.manager().1 { Ok(()) } else { self.control_plane.check() }
     }
 
     /// Kills the controller manager without an orderly shutdown, and starts another one.
@@ -143,12 +208,15 @@ impl RealCluster {
     /// As [`RealCluster::replace_manager`].
     pub fn kill_manager(&self, successor: &Path) -> Result<()> {
         self.control_plane.kill(MANAGER)?;
-        managers::start_manager(&self.control_plane, successor)
+        self.start_manager(successor)
     }
 
-    /// Returns leaked resources of the cluster with this index, after it was removed.
-    pub fn leaks(index: u8) -> Vec<String> {
-        bed::leaks(index)
+    /// Records the resources of the cluster, which are compared with the machine after it has ended.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn footprint(&self) -> Result<Footprint> {
+        Footprint::record(self.bed.index, self.control_plane.folder(), keeps_data(), &self.keeper.router())
     }
 
     /// Kills a node and all its processes, like a loss of power.
@@ -263,15 +331,20 @@ fn image_files(setup: &Setup, programs: &Programs) -> Vec<PathBuf> {
     image_names(setup).iter().map(|name| programs.path(name)).collect()
 }
 
-/// Returns the address of the image registry, which this process serves.
+/// Returns the address of the image registry, which this process serves in the router's network.
 fn registry(addresses: Addresses) -> SocketAddrV4 {
-    SocketAddrV4::new(addresses.machine(), PORT)
+    SocketAddrV4::new(addresses.gateway(), PORT)
+}
+
+/// Whether the folder with data and logs is kept after the cluster's end.
+fn keeps_data() -> bool {
+    std::env::var_os("KEEP_CONTROL_PLANE").is_some_and(|value| value != "0" && !value.is_empty())
 }
 
 /// Checks the machine, and builds the programs and images of nodes.
 fn prepare() -> Result<Programs> {
     let programs = Programs::locate()?;
-    requirements::check(&programs)?;
+    requirements::check(&programs, Vec::new())?;
     programs.build()?;
     images::file(&programs)?;
     Ok(programs)

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use control_plane::proxy;
 
 /// Runs a command; returns its output.
 ///
@@ -23,7 +24,7 @@ pub fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &s
         let words = arguments.iter().map(|argument| argument.as_ref().to_string_lossy().into_owned());
         [program.to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
     };
-    let mut child = Command::new(program)
+    let mut child = proxy::remove(&mut Command::new(program))
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

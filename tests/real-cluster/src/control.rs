@@ -43,7 +43,7 @@ pub async fn serve(cluster: &RealCluster, report: impl Fn(&str)) -> Result<()> {
 async fn execute(cluster: &RealCluster, command: &str, report: &impl Fn(&str)) -> Result<()> {
     match command.split_once(' ') {
         Some((SWAP, program)) => {
-            cluster.replace_manager(Path::new(program)).await?;
+            cluster.swap_manager(Path::new(program)).await?;
             report(&format!("the controller manager is now {program}"));
             Ok(())
         }

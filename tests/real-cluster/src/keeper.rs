@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::address::Addresses;
 use crate::inside::INSIDE;
@@ -35,7 +37,7 @@ impl Keeper {
             .args([INSIDE, "keeper", &addresses.index.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A signal of the terminal is for the owner only.
+            // A signal of the terminal is for the owner only; see `ignore_signals` for others.
             .process_group(0)
             .spawn()
             .context("run unshare")?;
@@ -72,7 +74,11 @@ impl Drop for Keeper {
 /// When the router cannot be set up, or something cannot be removed.
 pub fn run(index: u8) -> Result<()> {
     let _lock = bed::keep(index)?;
-    network::set_up_router(Addresses { index }).context("set up the cluster's router")?;
+    let _signals = ignore_signals()?;
+    if let Err(error) = network::set_up_router(Addresses { index }).context("set up the cluster's router") {
+        clean_up(index)?;
+        return Err(error);
+    }
     println!("{READY}");
     std::io::stdout().flush().context("report to the owner")?;
     let mut ignored = [0; 64];
@@ -80,6 +86,21 @@ pub fn run(index: u8) -> Result<()> {
     while input.read(&mut ignored).is_ok_and(|count| count > 0) {}
     // Connections to nodes that were killed can keep the namespace for minutes; the machine's device must not wait for it.
     network::disconnect_machine();
+    clean_up(index)
+}
+
+fn clean_up(index: u8) -> Result<()> {
     bed::remove_leaked(index)?;
     bed::forget(index)
+}
+
+/// Ignores signals that end other programs: the keeper ends with its owner, after it has cleaned up. The signals are
+/// ignored as long as the result exists.
+fn ignore_signals() -> Result<(Runtime, [Signal; 3])> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("listen to signals")?;
+    let guard = runtime.enter();
+    let listen = |kind| signal(kind).context("listen to signals");
+    let signals = [listen(SignalKind::hangup())?, listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
+    drop(guard);
+    Ok((runtime, signals))
 }

@@ -22,8 +22,10 @@ pub mod load;
 mod managers;
 mod network;
 mod node;
+mod occupied;
 pub mod programs;
 pub mod requirements;
 
 pub use address::node_name;
+pub use bed::Footprint;
 pub use cluster::{RealCluster, Setup};

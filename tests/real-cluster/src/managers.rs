@@ -2,15 +2,28 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use control_plane::{ControlPlane, Identity};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 
 use crate::address::{Addresses, CLOUD_PORT, PODS, node_name};
 
 /// The controller manager's process and log.
 pub const MANAGER: &str = "manager";
+
+/// The name of the Lease of the leading controller manager.
+const LEASE: &str = "kube-controller-manager";
+
+/// Maximum time until a manager is leader. The Lease of one that was killed expires after 15 s.
+const LEADER_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Interval at which the Lease is read.
+const PERIOD: Duration = Duration::from_millis(200);
 
 /// The cloud controller manager's process and log.
 pub const CLOUD_MANAGER: &str = "ccm";
@@ -48,6 +61,33 @@ pub fn start_manager(cluster: &ControlPlane, program: &Path) -> Result<()> {
     let flags: Vec<String> = flags.iter().map(|(name, value)| format!("--{name}={}", value.display())).collect();
     cluster.run(MANAGER, program, &flags)?;
     Ok(())
+}
+
+/// Returns the identity of the leading manager, or `None`.
+///
+/// # Errors
+/// When the Lease cannot be read.
+pub async fn leader(cluster: &ControlPlane) -> Result<Option<String>> {
+    let leases: Api<Lease> = Api::namespaced(cluster.client(Identity::Admin).await?, "kube-system");
+    let lease = leases.get_opt(LEASE).await.context("get the manager's Lease")?;
+    Ok(lease.and_then(|lease| lease.spec?.holder_identity).filter(|holder| !holder.is_empty()))
+}
+
+/// Waits until another manager than `previous` is leader.
+///
+/// # Errors
+/// When a process of the cluster ends before, or it takes too long.
+pub async fn wait_for_other_leader(cluster: &ControlPlane, previous: Option<&str>) -> Result<()> {
+    let deadline = Instant::now() + LEADER_DEADLINE;
+    loop {
+        cluster.check()?;
+        let leader = leader(cluster).await?;
+        if leader.is_some() && leader.as_deref() != previous {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "it did not become leader in {} s", LEADER_DEADLINE.as_secs());
+        sleep(PERIOD).await;
+    }
 }
 
 /// Starts the cloud controller manager. The instances of its cloud are the cluster's nodes.

@@ -1,11 +1,14 @@
 //! Network devices: the router's bridge, and the cables from it to nodes and to this machine.
 
-use std::fs;
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::address::Addresses;
 use crate::{bed, command};
@@ -49,6 +52,24 @@ link set {BRIDGE} up
         addresses.gateway()
     ))?;
     set(&ROUTER_SETTINGS)
+}
+
+/// Returns a non-blocking socket that listens in another network namespace. No other program and no firewall of this
+/// machine is in its way.
+///
+/// # Errors
+/// When the kernel refuses, or the address is in use there.
+pub fn listen_in(namespace: &Path, address: SocketAddr) -> Result<TcpListener> {
+    let file = File::open(namespace).with_context(|| format!("open {}", namespace.display()))?;
+    // The thread that changes its namespace ends here, so that no other task ever runs in it.
+    let listening = thread::spawn(move || {
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+            .context("enter the network namespace")?;
+        let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+        listener.set_nonblocking(true).context("make a socket non-blocking")?;
+        Ok(listener)
+    });
+    listening.join().map_err(|_| anyhow!("the thread that listens on {address} has panicked"))?
 }
 
 /// Connects this machine with a cluster's router, and routes the range of its load balancers there.
@@ -147,4 +168,22 @@ fn set(settings: &[(&str, &str)]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_listens_in_the_namespace_of_the_file() {
+        let own = PathBuf::from("/proc/self/ns/net");
+        // Only root can enter a namespace, even its own.
+        if !crate::requirements::is_root() {
+            assert!(listen_in(&own, ([127, 0, 0, 1], 0).into()).is_err());
+            return;
+        }
+        let listener = listen_in(&own, ([127, 0, 0, 1], 0).into()).unwrap();
+        std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(listen_in(Path::new("/proc/self/ns/uts"), ([127, 0, 0, 1], 0).into()).is_err());
+    }
 }

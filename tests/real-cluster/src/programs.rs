@@ -1,10 +1,13 @@
 //! The programs of nodes: built once with Go from the modules in `go/`, and cached outside the checkout.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use control_plane::assets::cache_root;
 use control_plane::assets::go::{self, LINKER_FLAGS, Recipe};
+
+use crate::command;
 
 /// All inputs of the build; their hash is the version in the cache.
 const SOURCES: [&str; 15] = [
@@ -91,6 +94,9 @@ const CONFORMANCE: [Part; 5] = [
     part("e2e.test", "kubernetes", "k8s.io/kubernetes/test/e2e", Build::Test),
 ];
 
+/// The certificate and key of an HTTPS server in upstream's source, which is in the image of the suite.
+pub const PORTER: [&str; 2] = ["localhost.crt", "localhost.key"];
+
 /// The folder with the programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
@@ -135,7 +141,29 @@ impl Programs {
     /// # Errors
     /// As [`Programs::build`].
     pub fn build_conformance(&self) -> Result<()> {
-        self.build_all(&CONFORMANCE)
+        self.build_all(&CONFORMANCE)?;
+        self.copy_porter()
+    }
+
+    /// Whether everything that [`Programs::build_conformance`] makes is there.
+    pub fn are_built_for_conformance(&self) -> bool {
+        CONFORMANCE.iter().all(|part| self.has(part)) && PORTER.iter().all(|name| self.path(name).is_file())
+    }
+
+    /// Copies files of upstream's source. Go is not called again when images are created as root.
+    fn copy_porter(&self) -> Result<()> {
+        if PORTER.iter().all(|name| self.path(name).is_file()) {
+            return Ok(());
+        }
+        let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("go/kubernetes").display().to_string();
+        let output = command::run("go", &["-C", &module, "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"])?;
+        let folder = Path::new(output.trim()).join("test/images/agnhost/porter");
+        for name in PORTER {
+            let (from, to) = (folder.join(name), self.path(name));
+            let content = fs::read(&from).with_context(|| format!("read {}", from.display()))?;
+            fs::write(&to, content).with_context(|| format!("write {}", to.display()))?;
+        }
+        Ok(())
     }
 
     fn has(&self, part: &Part) -> bool {

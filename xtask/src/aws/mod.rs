@@ -72,14 +72,14 @@ async fn show(arguments: &Arguments, manager: &Manager) -> Result<()> {
     let page = Page::output();
     let played = tokio::select! {
         played = scenario::run_scenario(page, manager, arguments.nodes.into()) => played,
-        () = interrupted.wait() => anyhow::bail!("interrupted before the end of the scenario"),
+        _ = interrupted.wait() => anyhow::bail!("interrupted before the end of the scenario"),
     };
     let bed = played?;
     if !arguments.once {
         page.line(&invitation(&bed, manager)?);
         tokio::select! {
             ended = watch_over(&bed) => ended?,
-            () = interrupted.wait() => page.line("ending"),
+            _ = interrupted.wait() => page.line("ending"),
         }
     }
     Ok(())

@@ -60,7 +60,7 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
   cargo xtask bench --scenario volumes-provision,volumes-attach,claims-at-rest --mode raised
   cargo xtask bench --scenario many-kinds --mode default     # 500 custom kinds
-  cargo xtask bench --real                           # real servers under load, effects on users; as root
+  cargo xtask bench --real                           # real servers under load, effects on users; asks for root rights
   cargo xtask bench aws                              # ccm and upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
 pub struct Arguments {
@@ -72,8 +72,8 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", requires = "with_ccm")]
     ccm: Option<PathBuf>,
 
-    /// Measure effects on users instead: real servers under load, on a real cluster, as root
-    #[arg(long, group = "with_ccm", conflicts_with_all = ["cloud", "scenario", "mode", "pods", "only", "runs", "assert"])]
+    /// Measure effects on users instead: real servers under load, on a real cluster, which needs root rights
+    #[arg(long, group = "with_ccm", conflicts_with_all = ["cloud", "scenario", "mode", "pods", "only", "runs"])]
     real: bool,
 
     /// Scenarios to measure; all by default
@@ -226,6 +226,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
             cloud_manager: arguments.ccm.as_deref(),
             release: arguments.profile == "release",
             quick: arguments.quick,
+            assert: arguments.assert,
         };
         return user_effects::bench(&options, &folder);
     }

@@ -5,18 +5,18 @@ pub mod smoke;
 pub mod user_effects;
 pub mod web;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use control_plane::Identity;
 use control_plane::assets::Program;
 use real_cluster::{RealCluster, control};
 use tokio::time::sleep;
 
-use crate::interrupt::Interrupted;
+use crate::interrupt::{self, ExitCode, Interrupted};
+use crate::root;
 
-pub use programs::{Manager, check_machine, setup};
+pub use programs::{Manager, build_as_user, check_machine, cloud_program, setup};
 
 /// Interval at which processes are checked.
 const CHECK_PERIOD: Duration = Duration::from_millis(500);
@@ -27,9 +27,9 @@ const CHECK_PERIOD: Duration = Duration::from_millis(500);
 /// ccm runs with the mock cloud, whose routes and load balancers work: the address of a Service of type LoadBalancer
 /// is reached from this machine. The kubeconfig that is printed works from this machine too.
 ///
-/// Requirements: Linux and root; other missing ones are listed. The nodes' programs are built once with Go, for some
-/// fifteen minutes, and cached outside the checkout. Nothing of the cluster is left when this command ends, even if it
-/// is killed.
+/// Requirements: Linux and root rights; other missing ones are listed. Start it as your user: it builds everything and
+/// then continues with sudo; or start it as root. The nodes' programs are built once with Go, for some fifteen minutes,
+/// and cached outside the checkout. Nothing of the cluster is left when this command ends, even if it is killed.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask cluster                               # two nodes, managed by kcm
@@ -82,42 +82,72 @@ enum Command {
 /// Starts a cluster and serves it until it is interrupted, or replaces the manager of a running one.
 pub fn run(arguments: Arguments) -> Result<()> {
     if let Some(Command::Swap { manager, cluster, release }) = arguments.command {
-        let program = manager.program(release)?;
-        control::swap(cluster, &program)?;
-        println!("the controller manager is now {}", program.display());
-        return Ok(());
+        return swap(&manager, cluster, release);
     }
-    programs::check_machine()?;
+    if root::is_root() {
+        programs::check_machine(Vec::new())?;
+    } else {
+        programs::build_as_user(Vec::new())?;
+    }
     let setup = setup(arguments.nodes, &arguments.manager, arguments.cloud_manager.as_deref(), arguments.release)?;
+    if !root::is_root() {
+        return programs::continue_as_root(&setup, &arguments.manager);
+    }
     if arguments.smoke {
         return smoke::run(setup);
     }
-    tokio::runtime::Runtime::new()?.block_on(serve(setup))
+    let runtime = tokio::runtime::Runtime::new()?;
+    let ended = runtime.block_on(serve(setup));
+    // Threads that still build programs are not waited for.
+    runtime.shutdown_background();
+    match ended? {
+        Some(code) => {
+            interrupt::terminate_children();
+            std::process::exit(code.0)
+        }
+        None => Ok(()),
+    }
 }
 
-async fn serve(setup: real_cluster::Setup) -> Result<()> {
+fn swap(manager: &Manager, cluster: Option<u8>, release: bool) -> Result<()> {
+    let program = manager.program(release)?;
+    if !root::is_root() {
+        let ours = (*manager == Manager::Ours).then_some(("kcm", program.as_path()));
+        return root::restart(ours.as_slice());
+    }
+    control::swap(cluster, &program)?;
+    println!("the controller manager is now {}", program.display());
+    Ok(())
+}
+
+/// Serves a cluster until it ends. Returns the exit code if that is by a signal.
+async fn serve(setup: real_cluster::Setup) -> Result<Option<ExitCode>> {
     let mut interrupted = Interrupted::listen()?;
     let start = Instant::now();
     let report = |step: &str| println!("{:6.1} s  {step}", start.elapsed().as_secs_f64());
     let nodes = setup.nodes;
     let cluster = tokio::select! {
         cluster = RealCluster::start(setup, report) => cluster?,
-        () = interrupted.wait() => {
+        code = interrupted.wait() => {
             println!("ending before the cluster was up");
-            return Ok(());
+            return Ok(Some(code));
         }
     };
     print_introduction(&cluster, nodes)?;
     tokio::select! {
-        result = watch(&cluster) => result?,
-        result = control::serve(&cluster, report) => result?,
-        () = interrupted.wait() => println!("ending"),
+        ended = watch(&cluster) => ended.map(|()| None),
+        served = control::serve(&cluster, report) => served.map(|()| None),
+        code = interrupted.wait() => {
+            println!("ending; Ctrl-C again does not wait for the end");
+            Ok(Some(code))
+        }
     }
-    Ok(())
 }
 
 fn print_introduction(cluster: &RealCluster, nodes: u8) -> Result<()> {
     let control_plane = cluster.control_plane();
+    let kubeconfig = cluster.write_kubeconfig()?;
+    root::give_to_user(&kubeconfig)?;
     println!(
         "
 Kubernetes 1.37 at {} with {nodes} nodes. Folder with the logs: {}
@@ -131,18 +161,41 @@ The manager can be replaced: cargo xtask cluster swap upstream
 Ctrl-C ends the cluster and removes everything.",
         control_plane.server(),
         control_plane.folder().display(),
-        control_plane.kubeconfig(Identity::Admin)?.display(),
-        control_plane.assets().path(Program::Kubectl)?.display(),
+        shell_word(&kubeconfig),
+        shell_word(control_plane.assets().path(Program::Kubectl)?),
         cluster.addresses().balancers(),
         real_cluster::images::AGNHOST,
     );
     Ok(())
 }
 
+/// A path as a word of a shell's command.
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%".contains(letter);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 /// Fails when a process of the cluster exits.
 async fn watch(cluster: &RealCluster) -> Result<()> {
     loop {
-        cluster.control_plane().check()?;
+        cluster.check()?;
         sleep(CHECK_PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_is_quoted_when_a_shell_would_change_it() {
+        for (path, word) in [
+            ("/tmp/control-plane-a1/admin.conf", "/tmp/control-plane-a1/admin.conf"),
+            ("/home/ann/my files/kubectl", "'/home/ann/my files/kubectl'"),
+            ("/home/$HOME/it's", r"'/home/$HOME/it'\''s'"),
+        ] {
+            assert_eq!(shell_word(Path::new(path)), word);
+        }
     }
 }

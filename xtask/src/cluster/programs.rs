@@ -8,9 +8,12 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use control_plane::assets::{Assets, Program};
 use real_cluster::programs::Programs;
-use real_cluster::{Setup, requirements};
+use real_cluster::{Setup, images, requirements};
 
-use crate::cargo;
+use crate::{cargo, root};
+
+/// The programs of the control plane.
+const CONTROL_PLANE: [Program; 4] = [Program::Etcd, Program::KubeApiserver, Program::KubeScheduler, Program::Kubectl];
 
 /// A controller manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,25 +59,49 @@ impl Manager {
     }
 }
 
-/// Fails with everything that this machine lacks for a real cluster, before anything is built.
-pub fn check_machine() -> Result<()> {
-    requirements::check(&Programs::locate()?)
+/// Fails with everything that this machine lacks for a real cluster, and with `more`, before anything is built.
+pub fn check_machine(more: Vec<String>) -> Result<()> {
+    requirements::check(&Programs::locate()?, more)
+}
+
+/// Builds the programs and images of all clusters as a user without root rights, so that root finds them. Fails before
+/// with everything that this machine lacks, and with `more`.
+pub fn build_as_user(more: Vec<String>) -> Result<Programs> {
+    let programs = Programs::locate()?;
+    requirements::check_as_user(&programs, more)?;
+    programs.build()?;
+    images::file(&programs)?;
+    Assets::of(&CONTROL_PLANE)?;
+    Ok(programs)
+}
+
+/// Starts this command again as root with the managers of a setup, of which `manager` may be ours.
+pub fn continue_as_root(setup: &Setup, manager: &Manager) -> Result<()> {
+    let mut binaries = vec![("ccm", setup.cloud_manager.as_path())];
+    if *manager == Manager::Ours {
+        binaries.push(("kcm", &setup.manager));
+    }
+    root::restart(&binaries)
 }
 
 /// Builds what is needed of a cluster's programs. Without a path, ccm is built without the SDKs of clouds.
 pub fn setup(nodes: u8, manager: &Manager, cloud_manager: Option<&Path>, release: bool) -> Result<Setup> {
-    let profile: &[&str] = if release { &["--release"] } else { &[] };
-    let cloud_manager = match cloud_manager {
-        Some(path) => path.canonicalize().with_context(|| format!("find {}", path.display()))?,
-        None => cargo::build("ccm", &[&["--no-default-features"], profile].concat())?,
-    };
     Ok(Setup {
         nodes,
         manager: manager.program(release)?,
-        cloud_manager,
+        cloud_manager: cloud_program(cloud_manager, release)?,
         inside: std::env::current_exe().context("find this program")?,
         images: Vec::new(),
     })
+}
+
+/// Returns ccm, which is built without the SDKs of clouds unless its path is given.
+pub fn cloud_program(given: Option<&Path>, release: bool) -> Result<PathBuf> {
+    let profile: &[&str] = if release { &["--release"] } else { &[] };
+    match given {
+        Some(path) => path.canonicalize().with_context(|| format!("find {}", path.display())),
+        None => cargo::build("ccm", &[&["--no-default-features"], profile].concat()),
+    }
 }
 
 #[cfg(test)]

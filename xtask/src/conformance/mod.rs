@@ -3,14 +3,17 @@
 mod report;
 mod suite;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use real_cluster::RealCluster;
 use real_cluster::images::suite as suite_images;
 use real_cluster::programs::Programs;
+use real_cluster::{Footprint, RealCluster, requirements};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::cluster::{self, Manager};
+use crate::root;
 use report::Results;
 
 /// Run upstream's conformance suite on a real cluster, for our manager and for upstream's, and compare.
@@ -18,9 +21,9 @@ use report::Results;
 /// Each manager gets a cluster of its own, one after the other. The specs are those of upstream's e2e.test with
 /// `[Conformance]` and without `[Serial]` in their names, unless chosen otherwise. The report (Markdown, the logs and
 /// JSON of the suite) is written to a folder, whose path is printed. Fails if a spec passes with upstream's manager and
-/// not with ours.
+/// not with ours, if the suite did not run to its end, or if no spec ran; without upstream's manager, if any spec fails.
 ///
-/// Requirements: those of `cargo xtask cluster`, and the Debian packages debootstrap, busybox-static and bash-static, from
+/// Requirements: those of `cargo xtask cluster`, and the Debian packages debootstrap, busybox-static and bash-static, with
 /// which the images of the suite are built. A full run takes about 15 minutes for each manager on an idle machine.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
@@ -67,22 +70,26 @@ pub struct Arguments {
 
 /// Runs the suite for each manager and writes the report.
 pub fn run(arguments: Arguments) -> Result<()> {
-    cluster::check_machine()?;
     let programs = Programs::locate()?;
-    suite_images::check(&programs)?;
+    let missing = [requirements::building_for_conformance(&programs), suite_images::missing(&programs)].concat();
+    if !root::is_root() {
+        return build_and_continue_as_root(&arguments, missing);
+    }
+    cluster::check_machine(missing)?;
     programs.build()?;
     programs.build_conformance()?;
     suite_images::file(&programs)?;
     let folder = arguments.report.clone().unwrap_or_else(|| crate::cargo::workspace().join("target/conformance"));
     let folder = std::path::absolute(&folder).with_context(|| format!("resolve {}", folder.display()))?;
+    let _lock = lock(&folder)?;
     let runtime = tokio::runtime::Runtime::new()?;
     let mut all = Vec::new();
     for manager in &arguments.manager {
         println!("==> {manager}");
         let own = folder.join(manager.to_string().replace('/', "_"));
         std::fs::create_dir_all(&own).with_context(|| format!("make {}", own.display()))?;
-        let (results, index) = runtime.block_on(measure(&arguments, manager, &own))?;
-        let leaks = RealCluster::leaks(index);
+        let (results, footprint) = runtime.block_on(measure(&arguments, manager, &own))?;
+        let leaks = footprint.leaks();
         ensure!(leaks.is_empty(), "the cluster left behind: {}", leaks.join(", "));
         println!("{manager}: {}", results.summary());
         all.push((manager.to_string(), results));
@@ -91,13 +98,42 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let path = folder.join("report.md");
     std::fs::write(&path, &text).with_context(|| format!("write {}", path.display()))?;
     print!("\n{text}\nThe report is {}\n", path.display());
-    let worse = report::regressions(&all);
-    ensure!(worse.is_empty(), "{} specs pass with upstream's manager only", worse.len());
+    root::give_to_user(&folder)?;
+    let faults = report::faults(&all);
+    ensure!(faults.is_empty(), "the run does not show conformance:\n- {}", faults.join("\n- "));
     Ok(())
 }
 
-/// Runs the suite on a cluster of its own. Returns the cluster's index too, once it has ended.
-async fn measure(arguments: &Arguments, manager: &Manager, folder: &Path) -> Result<(Results, u8)> {
+/// Builds all programs as the user, and starts this command again as root. `missing` is what the machine lacks.
+fn build_and_continue_as_root(arguments: &Arguments, missing: Vec<String>) -> Result<()> {
+    let programs = cluster::build_as_user(missing)?;
+    programs.build_conformance()?;
+    let cloud_manager = cluster::cloud_program(arguments.cloud_manager.as_deref(), !arguments.debug)?;
+    let mut binaries = vec![("ccm", cloud_manager)];
+    for manager in &arguments.manager {
+        match manager {
+            Manager::Ours if arguments.kcm.is_some() => {}
+            Manager::Ours => binaries.push(("kcm", manager.program(!arguments.debug)?)),
+            Manager::Upstream | Manager::Path(_) => drop(manager.program(false)?),
+        }
+    }
+    let binaries: Vec<(&str, &Path)> = binaries.iter().map(|(package, path)| (*package, path.as_path())).collect();
+    root::restart(&binaries)
+}
+
+/// Locks the folder of the report for this process.
+fn lock(folder: &Path) -> Result<File> {
+    std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    let file = File::open(folder).with_context(|| format!("open {}", folder.display()))?;
+    let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    locked.ok().with_context(|| {
+        format!("another run writes its report to {}: choose another folder with --report", folder.display())
+    })?;
+    Ok(file)
+}
+
+/// Runs the suite on a cluster of its own. Returns the cluster's footprint too, once it has ended.
+async fn measure(arguments: &Arguments, manager: &Manager, folder: &Path) -> Result<(Results, Footprint)> {
     let program = match (manager, &arguments.kcm) {
         (Manager::Ours, Some(path)) => &Manager::Path(path.clone()),
         _ => manager,
@@ -112,5 +148,5 @@ async fn measure(arguments: &Arguments, manager: &Manager, folder: &Path) -> Res
         minutes: arguments.timeout,
     };
     let results = suite::run(&cluster, &choice, folder).await?;
-    Ok((results, cluster.addresses().index))
+    Ok((results, cluster.footprint()?))
 }

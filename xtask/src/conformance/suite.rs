@@ -53,10 +53,14 @@ pub async fn run(cluster: &RealCluster, choice: &Choice<'_>, folder: &Path) -> R
     let ended = control_plane.wait(SUITE, time).await;
     let log = folder.join("suite.log");
     fs::copy(control_plane.log(SUITE), &log).with_context(|| format!("copy the suite's log to {}", log.display()))?;
-    ended?;
+    let status = ended?;
     let report =
         fs::read(&json).with_context(|| format!("read {}; the suite's log is {}", json.display(), log.display()))?;
-    Results::read(&report)
+    let mut results = Results::read(&report)?;
+    if !status.success() && results.is_perfect() {
+        results.faults.push(format!("the suite ended with {status}, and its report has no reason"));
+    }
+    Ok(results)
 }
 
 fn arguments(cluster: &RealCluster, choice: &Choice, folder: &Path) -> Result<Vec<String>> {

@@ -87,11 +87,11 @@ async fn show(arguments: &Arguments, page: Page, binaries: Binaries) -> Result<(
     let options = Options { nodes: arguments.nodes, ..Options::default() };
     let stage = tokio::select! {
         stage = start(options, page, binaries) => stage?,
-        () = interrupted.wait() => bail!("interrupted while the control plane was starting"),
+        _ = interrupted.wait() => bail!("interrupted while the control plane was starting"),
     };
     let played = tokio::select! {
         played = scenario::run(&stage, steps::SCENARIO) => played,
-        () = interrupted.wait() => bail!("interrupted before the end of the scenario"),
+        _ = interrupted.wait() => bail!("interrupted before the end of the scenario"),
     };
     if played.is_err() || arguments.keep_logs {
         match stage.keep_logs().await {
@@ -104,7 +104,7 @@ async fn show(arguments: &Arguments, page: Page, binaries: Binaries) -> Result<(
         page.line(&invitation(&stage)?);
         tokio::select! {
             ended = watch_over(&stage.cluster) => ended?,
-            () = interrupted.wait() => page.line("ending"),
+            _ = interrupted.wait() => page.line("ending"),
         }
         if arguments.keep_logs {
             stage.keep_logs().await?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use control_plane::assets::Program;
-use control_plane::{ControlPlane, Identity};
+use control_plane::{ControlPlane, Identity, proxy};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -87,7 +87,9 @@ impl Stage {
     }
 
     async fn run_kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
-        let mut kubectl = Command::new(self.cluster.assets().path(Program::Kubectl)?)
+        let mut kubectl = Command::new(self.cluster.assets().path(Program::Kubectl)?);
+        proxy::remove(kubectl.as_std_mut());
+        let mut kubectl = kubectl
             .arg("--kubeconfig")
             .arg(self.cluster.kubeconfig(Identity::Admin)?)
             .arg("--cache-dir")

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -27,6 +27,9 @@ pub const LINKER_FLAGS: &str = "-s -w \
 
 /// Free bytes that a first build needs, most of them in Go's own caches.
 const NEEDED_SPACE_BYTES: u64 = 6 << 30;
+
+/// The oldest version of Go that builds the programs: its first two numbers.
+const VERSION: (u32, u32) = (1, 26);
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -72,6 +75,9 @@ pub fn build(recipe: &Recipe, cache: &Path) -> Result<()> {
         return link(recipe, cache);
     }
     let go_cache = go_cache()?;
+    if let Some(obstacle) = obstacle(&recipe.module) {
+        bail!("{} cannot be built: {obstacle}", recipe.title);
+    }
     for folder_on_disk in [cache, &go_cache] {
         let free = free_space(folder_on_disk)?;
         if free < NEEDED_SPACE_BYTES {
@@ -108,8 +114,12 @@ fn link(recipe: &Recipe, cache: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Acquires a lock that is released when the file is closed, also if the process is killed.
-fn lock(path: &Path) -> Result<File> {
+/// Acquires a lock that is released when the file is closed, also if the process is killed. Blocks while another process
+/// has it.
+///
+/// # Errors
+/// When the file cannot be made.
+pub fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("open {}", path.display()))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => {
@@ -119,7 +129,54 @@ fn lock(path: &Path) -> Result<File> {
         other => other,
     }
     .with_context(|| format!("lock {}", path.display()))?;
+    give_to_owner(path)?;
     Ok(file)
+}
+
+/// Gives a file that root has made in a user's cache to the owner of its folder, who needs it without root rights later.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn give_to_owner(path: &Path) -> Result<()> {
+    let folder = path.parent().context("a file without a folder")?;
+    let owner = fs::metadata(folder).with_context(|| format!("read the owner of {}", folder.display()))?;
+    if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
+        return Ok(());
+    }
+    lchown(path, Some(owner.uid()), Some(owner.gid()))
+        .with_context(|| format!("give {} to the owner of its folder", path.display()))
+}
+
+/// Returns what is wrong with this machine's Go for a module, or `None`.
+///
+/// Go may switch to the toolchain that the module names. Which one it uses is decided in the module's folder.
+pub fn obstacle(module: &Path) -> Option<String> {
+    let advice = format!("install Go {}.{} or later: https://go.dev/dl", VERSION.0, VERSION.1);
+    let output = match Command::new("go").args(["env", "GOVERSION"]).current_dir(module).output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Some(format!("Go is not installed: {advice}")),
+        Err(error) => return Some(format!("Go cannot be started ({error}): {advice}")),
+    };
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Some(format!("Go fails ({}): {advice}", complaint.trim()));
+    }
+    let version = String::from_utf8_lossy(&output.stdout);
+    (!is_new_enough(version.trim())).then(|| format!("Go is {}: {advice}", version.trim()))
+}
+
+/// Whether a version such as `go1.26.3` or `go1.27rc1` builds the programs. Versions that are not understood do.
+fn is_new_enough(version: &str) -> bool {
+    let Some(numbers) = version.strip_prefix("go") else { return true };
+    let leading = |text: &str| -> Option<u32> {
+        let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+        text[..end].parse().ok()
+    };
+    let mut numbers = numbers.split('.').map(leading);
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) => (major, minor) >= VERSION,
+        _ => true,
+    }
 }
 
 /// Returns the folder of Go's build cache, or its nearest existing parent.
@@ -190,6 +247,37 @@ mod tests {
         assert_eq!(attempt(), Err(Errno::WOULDBLOCK));
         drop(first);
         assert_eq!(attempt(), Ok(()));
+    }
+
+    #[test]
+    fn version_of_go_is_compared_by_its_first_two_numbers() {
+        for (version, expected) in [
+            ("go1.26", true),
+            ("go1.26.8", true),
+            ("go1.27rc1", true),
+            ("go1.26.3-X:nodwarf5", true),
+            ("go2.0", true),
+            ("devel go1.28-abcdef", true),
+            ("go1.25.9", false),
+            ("go1.9", false),
+            ("go1.19", false),
+        ] {
+            assert_eq!(is_new_enough(version), expected, "{version}");
+        }
+    }
+
+    #[test]
+    fn file_of_root_belongs_to_the_owner_of_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        // Only root can give files away; other users have made both.
+        if rustix::process::geteuid().is_root() {
+            lchown(folder.path(), Some(1234), Some(1235)).unwrap();
+        }
+        give_to_owner(&file).unwrap();
+        let (file, folder) = (fs::metadata(&file).unwrap(), fs::metadata(folder.path()).unwrap());
+        assert_eq!((file.uid(), file.gid()), (folder.uid(), folder.gid()));
     }
 
     #[test]

@@ -98,6 +98,21 @@ impl Assets {
         Ok(Self { paths: paths.collect::<Result<_>>()? })
     }
 
+    /// Returns whether programs exist, so that [`Assets::of`] builds none.
+    ///
+    /// # Errors
+    /// When the environment names no place for them.
+    pub fn are_built(programs: &[Program]) -> Result<bool> {
+        let given = given(env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from))?;
+        for program in programs {
+            let cache = cache(Part::of(*program))?;
+            if !given.iter().chain([&cache]).any(|place| place.join(program.file_name()).is_file()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Returns upstream's kube-controller-manager, which only comparisons need.
     ///
     /// Blocks and fails as [`Assets::base`] does.

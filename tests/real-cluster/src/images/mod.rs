@@ -1,13 +1,13 @@
 //! The images that every cluster has, built from the programs: no registry outside the machine is needed.
 
+mod cached;
 mod layout;
 pub mod registry;
 pub mod suite;
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::programs::Programs;
 use layout::{Layout, Start, program_layer};
@@ -31,12 +31,11 @@ const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.15.0";
 /// # Errors
 /// When a program cannot be read, or the file not be written.
 pub fn file(programs: &Programs) -> Result<PathBuf> {
-    let path = programs.path(FILE);
-    if path.is_file() {
-        return Ok(path);
-    }
-    let unfinished = programs.path(&format!("images.{}.tar", std::process::id()));
-    let mut layout = Layout::create(&unfinished)?;
+    cached::file(programs, FILE, |path| write(programs, path))
+}
+
+fn write(programs: &Programs, path: &Path) -> Result<()> {
+    let mut layout = Layout::create(path)?;
     let pause = layout.layer(&program_layer("/pause", &programs.path("pause"))?)?;
     layout.image(&[PAUSE], &[pause], &Start { entrypoint: &["/pause"], user: "65535:65535", ..Start::default() })?;
     let coredns = layout.layer(&program_layer("/coredns", &programs.path("coredns"))?)?;
@@ -44,7 +43,5 @@ pub fn file(programs: &Programs) -> Result<PathBuf> {
     let agnhost = layout.layer(&program_layer("/agnhost", &programs.path("agnhost"))?)?;
     let start = Start { entrypoint: &["/agnhost"], command: &["pause"], ..Start::default() };
     layout.image(&[AGNHOST, AGNHOST_OLD], &[agnhost], &start)?;
-    layout.finish()?;
-    fs::rename(&unfinished, &path).with_context(|| format!("move the images to {}", path.display()))?;
-    Ok(path)
+    layout.finish()
 }

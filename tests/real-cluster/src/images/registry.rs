@@ -24,8 +24,9 @@ use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 use super::layout::{MANIFEST, NAME};
+use crate::network;
 
-/// The port at the machine's address.
+/// The port at the router's address.
 pub const PORT: u16 = 5000;
 
 /// The registry that it replaces.
@@ -38,13 +39,14 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts a registry for image files. If a name is in several files, the last one applies.
+    /// Starts a registry for image files in a network namespace. If a name is in several files, the last one applies.
     ///
     /// # Errors
-    /// If a file is no image layout, or the address is in use.
-    pub async fn start(address: SocketAddr, files: Vec<PathBuf>) -> Result<Self> {
+    /// If a file is no image layout, or the kernel refuses.
+    pub async fn start(namespace: PathBuf, address: SocketAddr, files: Vec<PathBuf>) -> Result<Self> {
         let content = Arc::new(spawn_blocking(move || Content::read(&files)).await??);
-        let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
+        let listener = spawn_blocking(move || network::listen_in(&namespace, address)).await??;
+        let listener = TcpListener::from_std(listener).context("use the registry's socket")?;
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {

@@ -19,6 +19,10 @@ pub const KUBELET: &str = "kubelet.json";
 pub const KUBE_PROXY: &str = "kube-proxy.json";
 /// The template of the pod network's configuration, which containerd fills in with the node's range.
 const POD_NETWORK: &str = "pod-network.template";
+/// The folder with the filled in template.
+const POD_NETWORKS: &str = "pod-networks";
+/// The folder of static pods.
+const STATIC_PODS: &str = "static-pods";
 /// The folder with the addresses of image registries.
 const REGISTRIES: &str = "registries";
 /// The file of DNS servers for pods without cluster DNS: empty, as nothing outside the cluster is reached.
@@ -44,7 +48,9 @@ pub(super) fn write(node: &NodeConfig) -> Result<()> {
     replace_in_etc("hostname", &format!("{}\n", node.name))?;
     replace_in_etc("hosts", &format!("127.0.0.1 localhost\n{} {}\n", node.address, node.name))?;
     replace_in_etc("resolv.conf", "")?;
-    for folder in ["/etc/kubernetes/manifests", "/etc/cni/net.d", "/var/lib/kubelet", "/var/log/pods"] {
+    // The machine may have static pods and pod networks of its own, which are not for this node.
+    let (networks, pods) = (format!("{OWN}/{POD_NETWORKS}"), format!("{OWN}/{STATIC_PODS}"));
+    for folder in [networks.as_str(), &pods, "/var/lib/kubelet", "/var/log/pods"] {
         fs::create_dir_all(folder).with_context(|| format!("make {folder}"))?;
     }
     Ok(())
@@ -97,7 +103,7 @@ state = "/run/containerd"
   enable_unprivileged_icmp = true
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["{PROGRAMS}"]
-    conf_dir = "/etc/cni/net.d"
+    conf_dir = "{OWN}/{POD_NETWORKS}"
     conf_template = "{OWN}/{POD_NETWORK}"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
@@ -154,7 +160,7 @@ fn kubelet() -> Value {
         "clusterDNS": [DNS],
         "resolvConf": format!("{OWN}/{RESOLVER}"),
         "containerRuntimeEndpoint": format!("unix://{CONTAINERD_SOCKET}"),
-        "staticPodPath": "/etc/kubernetes/manifests",
+        "staticPodPath": format!("{OWN}/{STATIC_PODS}"),
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "rotateCertificates": true,
         "makeIPTablesUtilChains": false,

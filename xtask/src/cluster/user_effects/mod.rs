@@ -9,9 +9,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use real_cluster::{RealCluster, Setup};
+use real_cluster::{Footprint, RealCluster, Setup};
 
 use super::programs::{self, Manager};
+use crate::root;
 use change::{Change, Disturbance};
 use stage::Stage;
 
@@ -23,6 +24,8 @@ type Results = BTreeMap<(Change, Disturbance), UserEffects>;
 struct UserEffects {
     /// From the change until the desired state was reached.
     took: Duration,
+    /// The longest of several times minus the shortest.
+    spread: Duration,
     /// Requests sent during the change.
     requests: usize,
     /// Those of them that failed.
@@ -33,11 +36,22 @@ struct UserEffects {
     load: f64,
 }
 
+impl UserEffects {
+    /// The part of requests that failed.
+    fn failure_rate(&self) -> f64 {
+        if self.requests == 0 { 0.0 } else { self.failed as f64 / self.requests as f64 }
+    }
+}
+
 /// Returns the effects of several runs: the median of the times, the sums of the requests, and the longest failure.
 fn summary(runs: &mut [UserEffects]) -> UserEffects {
     runs.sort_by_key(|run| run.took);
     UserEffects {
         took: runs.get(runs.len() / 2).map_or(Duration::ZERO, |run| run.took),
+        spread: match (runs.first(), runs.last()) {
+            (Some(first), Some(last)) => last.took.saturating_sub(first.took),
+            _ => Duration::ZERO,
+        },
         requests: runs.iter().map(|run| run.requests).sum(),
         failed: runs.iter().map(|run| run.failed).sum(),
         failures_lasted: runs.iter().map(|run| run.failures_lasted).max().unwrap_or_default(),
@@ -55,13 +69,22 @@ pub struct Options<'a> {
     pub release: bool,
     /// Disturb the manager in rolling updates only.
     pub quick: bool,
+    /// Fail if a goal is missed.
+    pub assert: bool,
 }
 
 /// Measures both managers, each on a cluster of its own, and writes a report to the folder.
 pub fn bench(options: &Options, folder: &Path) -> Result<()> {
-    programs::check_machine()?;
+    if root::is_root() {
+        programs::check_machine(Vec::new())?;
+    } else {
+        programs::build_as_user(Vec::new())?;
+    }
     let upstream = Manager::Upstream.program(false)?;
     let setup = programs::setup(2, options.ours, options.cloud_manager, options.release)?;
+    if !root::is_root() {
+        return programs::continue_as_root(&setup, options.ours);
+    }
     let ours = setup.manager.clone();
     let scenarios = change::scenarios(options.quick);
     println!("==> upstream");
@@ -73,20 +96,26 @@ pub fn bench(options: &Options, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let path = folder.join("real.md");
     std::fs::write(&path, report).with_context(|| format!("write {}", path.display()))?;
+    root::give_to_user(folder)?;
     println!("\nThe report is {}", path.display());
+    let missed = report::missed_goals(&results, &theirs);
+    for goal in &missed {
+        println!("missed: {goal}");
+    }
+    ensure!(!options.assert || missed.is_empty(), "{} goals are missed", missed.len());
     Ok(())
 }
 
 /// Measures one manager. Fails if its cluster leaves resources behind.
 fn run(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]) -> Result<Results> {
-    let (results, index) = tokio::runtime::Runtime::new()?.block_on(measure(setup, other, scenarios))?;
-    let leaks = RealCluster::leaks(index);
+    let (results, footprint) = tokio::runtime::Runtime::new()?.block_on(measure(setup, other, scenarios))?;
+    let leaks = footprint.leaks();
     ensure!(leaks.is_empty(), "the cluster left behind: {}", leaks.join(", "));
     Ok(results)
 }
 
-/// Plays the scenarios on a cluster. Returns its index too, once it has ended.
-async fn measure(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]) -> Result<(Results, u8)> {
+/// Plays the scenarios on a cluster. Returns its footprint too, once it has ended.
+async fn measure(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]) -> Result<(Results, Footprint)> {
     let own = setup.manager.clone();
     let cluster = RealCluster::start(setup, |step| println!("{step}")).await?;
     let mut stage = Stage::set(&cluster, own, other.to_owned()).await?;
@@ -106,7 +135,7 @@ async fn measure(setup: Setup, other: &Path, scenarios: &[(Change, Disturbance)]
         }
         results.insert((change, disturbance), summary(&mut runs));
     }
-    Ok((results, cluster.addresses().index))
+    Ok((results, cluster.footprint()?))
 }
 
 #[cfg(test)]
@@ -117,13 +146,17 @@ mod tests {
     fn summary_has_the_median_time_and_all_requests() {
         let run = |seconds, failed| UserEffects {
             took: Duration::from_secs(seconds),
+            spread: Duration::ZERO,
             requests: 100,
             failed,
             failures_lasted: Duration::from_secs(failed as u64),
             load: seconds as f64,
         };
         let expected = UserEffects { requests: 300, failed: 3, failures_lasted: Duration::from_secs(2), ..run(8, 0) };
-        assert_eq!(summary(&mut [run(9, 0), run(8, 2), run(7, 1)]), UserEffects { load: 9.0, ..expected });
+        assert_eq!(
+            summary(&mut [run(9, 0), run(8, 2), run(7, 1)]),
+            UserEffects { load: 9.0, spread: Duration::from_secs(2), ..expected }
+        );
         assert_eq!(summary(&mut []), UserEffects::default());
     }
 }

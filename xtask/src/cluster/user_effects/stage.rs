@@ -31,6 +31,9 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// Time without failed requests after which failures count as over.
 const QUIET: Duration = Duration::from_secs(10);
 
+/// Time after the end of the last previous server in which a request to it would fail: longer than such a request.
+const AFTER_LAST_SERVER: Duration = Duration::from_secs(3);
+
 /// The node that fails.
 const VICTIM: u8 = 2;
 
@@ -92,7 +95,12 @@ impl<'a> Stage<'a> {
                 let image = if self.updates.is_multiple_of(2) { images::AGNHOST } else { images::AGNHOST_OLD };
                 self.web.update(image).await?;
                 self.web.wait_for_rollout(DEADLINE).await?;
-                Ok(start.elapsed())
+                let took = start.elapsed();
+                // The last previous servers still respond. Requests fail if they end before clients leave them.
+                self.web.wait_for_pods(SERVERS, DEADLINE).await?;
+                sleep(AFTER_LAST_SERVER).await;
+                self.wait_for_quiet(start).await?;
+                Ok(took)
             }
             Change::NodeFailure => {
                 self.cluster.kill_node(VICTIM)?;
@@ -119,7 +127,7 @@ impl<'a> Stage<'a> {
         let (requests, failed) = self.load.as_ref().map_or((0, 0), |load| load.count_since(start));
         let last = self.load.as_ref().and_then(|load| load.last_failure_since(start));
         let failures_lasted = last.map_or(Duration::ZERO, |last| last.duration_since(start));
-        UserEffects { took, requests, failed, failures_lasted, load: load_average() }
+        UserEffects { took, spread: Duration::ZERO, requests, failed, failures_lasted, load: load_average() }
     }
 
     /// Waits until the usual number of servers responds to clients.

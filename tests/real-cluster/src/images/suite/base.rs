@@ -1,6 +1,7 @@
-//! The Debian base of most images, created once by debootstrap from this machine's own package mirror.
+//! The Debian base of most images, created once by debootstrap from this machine's Debian mirror or the public one.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -10,8 +11,11 @@ use crate::programs::Programs;
 
 const RELEASE: &str = "bookworm";
 
-/// The folder of the base, in the folder of programs.
-pub(super) const FOLDER: &str = "debian";
+/// The mirror for machines with another distribution.
+const PUBLIC_MIRROR: &str = "http://deb.debian.org/debian";
+
+/// The folder of the base, in the folder of programs. It belongs to root, and is removed when the images exist.
+const FOLDER: &str = "debian.unfinished";
 
 /// Programs that specs run in pods.
 const PACKAGES: &str = "bash,curl,bind9-dnsutils,netcat-openbsd,iproute2,iputils-ping,procps,socat,wget,nginx-light,\
@@ -29,19 +33,37 @@ const EXCLUDED: [&str; 8] = [
     "./var/lib/apt/lists/*",
 ];
 
-/// Returns the layer of the base, whose folder is kept.
-pub(super) fn make(programs: &Programs) -> Result<Vec<u8>> {
+/// Creates the base, calls `with` with its folder and the content of its layer, and removes the folder.
+pub(super) fn create(programs: &Programs, with: impl FnOnce(&Path, &[u8]) -> Result<()>) -> Result<()> {
     let tree = programs.path(FOLDER);
-    if !tree.exists() {
-        let unfinished = programs.path("debian.unfinished");
-        let _ = fs::remove_dir_all(&unfinished);
-        eprintln!("cluster: creating the base of test images with debootstrap (once; some minutes)");
-        let include = format!("--include={PACKAGES}");
-        let target = unfinished.display().to_string();
-        command::run("debootstrap", &["--variant=minbase", &include, RELEASE, &target, &mirror()?])
-            .context("create the base of test images")?;
-        fs::rename(&unfinished, &tree).context("complete the base of test images")?;
-    }
+    remove(&tree)?;
+    let result = install(&tree).and_then(|()| pack(&tree)).and_then(|layer| with(&tree, &layer));
+    result.and(remove(&tree))
+}
+
+fn install(tree: &Path) -> Result<()> {
+    let mirror = mirror();
+    eprintln!("cluster: creating the base of test images with debootstrap from {mirror} (once; some minutes)");
+    // It may need the proxies of the environment.
+    let output = Command::new("debootstrap")
+        .args(["--variant=minbase", &format!("--include={PACKAGES}"), RELEASE])
+        .arg(tree)
+        .arg(&mirror)
+        .output()
+        .context("run debootstrap")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last: Vec<&str> = text.lines().rev().take(5).collect();
+    ensure!(
+        output.status.success(),
+        "debootstrap from {mirror} ({}): {} {}",
+        output.status,
+        last.into_iter().rev().collect::<Vec<_>>().join("; "),
+        String::from_utf8_lossy(&output.stderr).trim_end()
+    );
+    Ok(())
+}
+
+fn pack(tree: &Path) -> Result<Vec<u8>> {
     let mut tar = Command::new("tar");
     tar.args(["--create", "--file=-", "--sort=name", "--mtime=@0", "--numeric-owner"]);
     tar.arg(format!("--directory={}", tree.display()));
@@ -50,9 +72,43 @@ pub(super) fn make(programs: &Programs) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Returns the package mirror that this machine uses.
-fn mirror() -> Result<String> {
-    let mirrors = command::run("apt-get", &["indextargets", "--format", "$(REPO_URI)"])
-        .context("find a Debian mirror; the test images can be created on Debian only")?;
-    mirrors.lines().next().map(String::from).context("this machine has no Debian mirror in its apt sources")
+fn remove(tree: &Path) -> Result<()> {
+    if tree.exists() {
+        fs::remove_dir_all(tree).with_context(|| format!("remove {}", tree.display()))?;
+    }
+    Ok(())
+}
+
+/// Returns the Debian mirror that this machine uses, or the public one.
+fn mirror() -> String {
+    let targets = command::run("apt-get", &["indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)"]);
+    targets.ok().and_then(|targets| debian_mirror(&targets)).unwrap_or_else(|| PUBLIC_MIRROR.to_owned())
+}
+
+/// Returns the first mirror of Debian's main archive in a list with origin, label and URL. Other archives, such as those
+/// of security updates, other distributions and vendors, do not have the packages.
+fn debian_mirror(targets: &str) -> Option<String> {
+    let mut mirrors = targets.lines().filter_map(|line| line.strip_prefix("Debian|Debian|"));
+    mirrors.find(|url| url.starts_with("http")).map(String::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mirror_is_that_of_debians_main_archive() {
+        for (name, targets, expected) in [
+            (
+                "Debian with vendors",
+                "Docker|Docker CE|https://vendor.invalid/debian/\nDebian|Debian-Security|http://security.invalid/debian-security/\nDebian|Debian|http://mirror.invalid/debian/\n",
+                Some("http://mirror.invalid/debian/"),
+            ),
+            ("Ubuntu", "Ubuntu|Ubuntu|http://mirror.invalid/ubuntu/\n", None),
+            ("a local folder", "Debian|Debian|file:/media/disk/\n", None),
+            ("nothing", "", None),
+        ] {
+            assert_eq!(debian_mirror(targets).as_deref(), expected, "{name}");
+        }
+    }
 }

@@ -8,10 +8,11 @@ use super::super::layout::{Entry, Layout, Start, layer};
 use super::{E2E, read};
 use crate::command;
 
-const BUSYBOX: &str = "/bin/busybox";
+/// The static busybox.
+pub(super) const BUSYBOX: &str = "/bin/busybox";
 
 /// The shell for environments with variables that busybox' shell would drop.
-const BASH: &str = "/bin/bash-static";
+pub(super) const BASH: &str = "/bin/bash-static";
 
 /// Starts busybox' shell, whose messages specs expect, unless it would drop a variable because of its name: some specs
 /// have names with a dash.

@@ -4,14 +4,16 @@
 
 mod base;
 mod busybox;
+mod elf;
 mod servers;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use control_plane::assets::{Assets, Program};
 
+use super::cached;
 use super::layout::{Entry, Layer, Layout, Start, layer, program_layer};
 use crate::programs::Programs;
 use crate::requirements;
@@ -23,20 +25,28 @@ pub const FILE: &str = "conformance-1.tar";
 const E2E: &str = "registry.k8s.io/e2e-test-images";
 
 /// Programs that the images are created with, and their Debian packages.
-const TOOLS: [(&str, &str); 3] =
-    [("debootstrap", "debootstrap"), ("busybox", "busybox-static"), ("bash-static", "bash-static")];
+const TOOLS: [(&str, &str); 2] = [("debootstrap", "debootstrap"), ("tar", "tar")];
 
-/// Fails with a line for each missing program, unless the images exist already.
-///
-/// # Errors
-/// If a program is missing.
-pub fn check(programs: &Programs) -> Result<()> {
-    let missing = requirements::tools(&TOOLS);
-    if missing.is_empty() || programs.path(FILE).is_file() {
-        return Ok(());
+/// Programs that are put into images, and their Debian packages.
+const STATIC: [(&str, &str); 2] = [(busybox::BUSYBOX, "busybox-static"), (busybox::BASH, "bash-static")];
+
+/// The keys with which debootstrap verifies packages.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Returns what this machine lacks to create the images, one sentence each; nothing if they exist already.
+pub fn missing(programs: &Programs) -> Vec<String> {
+    if programs.path(FILE).is_file() {
+        return Vec::new();
     }
-    let lines: String = missing.iter().map(|one| format!("\n- {one}")).collect();
-    bail!("this machine cannot create the images of the conformance suite:{lines}")
+    let mut missing = requirements::tools(&TOOLS);
+    let dynamic = STATIC.iter().filter(|(path, _)| !fs::read(path).is_ok_and(|program| elf::is_static(&program)));
+    missing.extend(dynamic.map(|(path, package)| {
+        format!("{path} without shared libraries, for images: install the Debian package {package}, or its like")
+    }));
+    if !Path::new(KEYS).is_file() {
+        missing.push(format!("{KEYS}: install the Debian package debian-archive-keyring, or its like"));
+    }
+    missing
 }
 
 /// Returns the file with the images, which is created if it does not exist. Blocks for some minutes then.
@@ -44,20 +54,17 @@ pub fn check(programs: &Programs) -> Result<()> {
 /// # Errors
 /// If a program is not installed or fails, or a file cannot be read or written.
 pub fn file(programs: &Programs) -> Result<PathBuf> {
-    let path = programs.path(FILE);
-    if path.is_file() {
-        return Ok(path);
-    }
-    let unfinished = programs.path(&format!("conformance.{}.tar", std::process::id()));
-    let mut layout = Layout::create(&unfinished)?;
-    let base = layout.layer(&base::make(programs)?)?;
-    busybox::write(&mut layout)?;
-    servers::write(&mut layout, programs, &base)?;
-    write_programs(&mut layout, programs, &base)?;
-    write_shells(&mut layout, base)?;
-    layout.finish()?;
-    fs::rename(&unfinished, &path).with_context(|| format!("move the images to {}", path.display()))?;
-    Ok(path)
+    cached::file(programs, FILE, |path| {
+        base::create(programs, |root, base| {
+            let mut layout = Layout::create(path)?;
+            let base = layout.layer(base)?;
+            busybox::write(&mut layout)?;
+            servers::write(&mut layout, programs, root, &base)?;
+            write_programs(&mut layout, programs, &base)?;
+            write_shells(&mut layout, base)?;
+            layout.finish()
+        })
+    })
 }
 
 /// Images of a single program.

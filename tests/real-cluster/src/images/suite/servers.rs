@@ -1,14 +1,13 @@
 //! Images of servers: agnhost with the tools of its usual image, the pets of upstream's update demo, and nginx.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 
 use super::super::layout::{Entry, Layer, Layout, Start, layer};
 use super::super::{AGNHOST, AGNHOST_OLD};
-use super::{E2E, base, busybox, read};
-use crate::command;
-use crate::programs::Programs;
+use super::{E2E, busybox, read};
+use crate::programs::{PORTER, Programs};
 
 /// A user and groups that specs need.
 const USER: &str = "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n";
@@ -28,9 +27,9 @@ http {
 const PAGE: &str =
     "<html><head><title>Welcome to nginx!</title></head><body><h1>Welcome to nginx!</h1></body></html>\n";
 
-/// Writes the images.
-pub(super) fn write(layout: &mut Layout, programs: &Programs, base: &Layer) -> Result<()> {
-    let agnhost = layout.layer(&layer(&agnhost(programs)?)?)?;
+/// Writes the images. `root` is the folder with the content of the layer `base`.
+pub(super) fn write(layout: &mut Layout, programs: &Programs, root: &Path, base: &Layer) -> Result<()> {
+    let agnhost = layout.layer(&layer(&agnhost(programs, root)?)?)?;
     let layers = [base.clone(), agnhost];
     let start = Start { entrypoint: &["/agnhost"], command: &["pause"], ..Start::default() };
     layout.image(&[AGNHOST, AGNHOST_OLD, &format!("{E2E}/agnhost:2.53")], &layers, &start)?;
@@ -54,15 +53,14 @@ pub(super) fn write(layout: &mut Layout, programs: &Programs, base: &Layer) -> R
     layout.image(&names.each_ref().map(String::as_str), &[base.clone(), nginx], &start)
 }
 
-fn agnhost(programs: &Programs) -> Result<Vec<Entry>> {
-    let root = programs.path(base::FOLDER);
+fn agnhost(programs: &Programs, root: &Path) -> Result<Vec<Entry>> {
     let with = |file: &str, more: &str| Ok::<_, anyhow::Error>([read(&root.join(file))?, more.into()].concat());
-    let porter = kubernetes()?.join("test/images/agnhost/porter");
+    let [certificate, key] = PORTER.map(|name| programs.path(name));
     let mut entries = vec![
         Entry::File("agnhost".into(), 0o755, read(&programs.path("agnhost"))?),
         Entry::Link("agnhost-2".into(), "agnhost".into()),
-        Entry::File("localhost.crt".into(), 0o644, read(&porter.join("localhost.crt"))?),
-        Entry::File("localhost.key".into(), 0o644, read(&porter.join("localhost.key"))?),
+        Entry::File("localhost.crt".into(), 0o644, read(&certificate)?),
+        Entry::File("localhost.key".into(), 0o644, read(&key)?),
         Entry::Folder("uploads".into(), 0o755),
         Entry::File("etc/passwd".into(), 0o644, with("etc/passwd", USER)?),
         Entry::File("etc/group".into(), 0o644, with("etc/group", GROUPS)?),
@@ -71,13 +69,6 @@ fn agnhost(programs: &Programs) -> Result<Vec<Entry>> {
         Entry::Link("usr/local/bin/iperf".into(), "/usr/bin/iperf".into()),
         Entry::File("usr/local/bin/busybox".into(), 0o755, busybox::program()?),
     ];
-    entries.extend(busybox::links(&root, "/usr/local/bin/busybox")?);
+    entries.extend(busybox::links(root, "/usr/local/bin/busybox")?);
     Ok(entries)
-}
-
-/// Returns the folder of upstream's source.
-fn kubernetes() -> Result<PathBuf> {
-    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("go/kubernetes").display().to_string();
-    let folder = command::run("go", &["-C", &module, "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"])?;
-    Ok(folder.trim().into())
 }

@@ -1,0 +1,265 @@
+//! A cluster's claim on this machine: an index, and a folder that lists what to remove if its owner is killed.
+
+mod footprint;
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::address::Addresses;
+use crate::cgroups::{self, Layout};
+use crate::command;
+use crate::occupied::{self, Occupied};
+
+pub use footprint::Footprint;
+
+/// The folder of all claims.
+const ROOT: &str = "/run/kcm-cluster";
+
+/// The largest number of clusters on one machine.
+const CLUSTERS: u8 = 16;
+
+/// Locked by the process that owns the cluster.
+const OWNER: &str = "owner";
+
+/// Locked by the process that cleans up after the owner.
+const KEEPER: &str = "keeper";
+
+/// The cluster's folder with data and logs.
+const DATA: &str = "data";
+
+/// The socket on which a running cluster takes commands.
+const CONTROL: &str = "control";
+
+/// The kubeconfig of the user who started the cluster.
+const KUBECONFIG: &str = "kubeconfig";
+
+/// The file, in the folder of all claims, with the controllers of cgroup v2 to disable after the last cluster.
+const CONTROLLERS: &str = "controllers";
+
+/// A claim. It ends with the process that holds it.
+#[derive(Debug)]
+pub struct Bed {
+    /// The cluster's index on this machine.
+    pub index: u8,
+    owner: File,
+}
+
+impl Bed {
+    /// Claims the first index that is free and whose addresses are not in use, and removes the remains of a cluster whose
+    /// owner and keeper were killed.
+    ///
+    /// # Errors
+    /// When no index is usable; the error has the reason for each.
+    pub fn claim() -> Result<Self> {
+        let mut reasons = Vec::new();
+        for index in 0..CLUSTERS {
+            fs::create_dir_all(folder(index)).with_context(|| format!("make {}", folder(index).display()))?;
+            let (Some(owner), Some(keeper)) = (lock(index, OWNER)?, lock(index, KEEPER)?) else {
+                reasons.push(format!("cluster {index} is running"));
+                continue;
+            };
+            if let Err(error) = remove_leaked(index) {
+                // What is left, and the record of it, stay for the next attempt.
+                reasons.push(format!("the remains of cluster {index} cannot be removed: {error:#}"));
+                continue;
+            }
+            if let Some(reason) = conflict(index, &occupied::of_machine()?) {
+                reasons.push(reason);
+                forget(index)?;
+                continue;
+            }
+            enable_controllers().inspect_err(|_| drop(forget(index)))?;
+            drop(keeper);
+            return Ok(Self { index, owner });
+        }
+        bail!("no addresses are left for a cluster on this machine:\n- {}", reasons.join("\n- "))
+    }
+
+    /// The socket on which this cluster takes commands.
+    pub fn control(&self) -> PathBuf {
+        control(self.index)
+    }
+
+    /// Writes the kubeconfig for the user who started the cluster: others than root cannot read the folder with data.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_kubeconfig(&self, content: &[u8]) -> Result<PathBuf> {
+        let path = folder(self.index).join(KUBECONFIG);
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
+        let written = file.and_then(|mut file| file.write_all(content));
+        written.with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Records the folder that is to be removed with the cluster.
+    ///
+    /// # Errors
+    /// When the record cannot be written.
+    pub fn record_data(&self, data: &Path) -> Result<()> {
+        let path = folder(self.index).join(DATA);
+        fs::write(&path, data.as_os_str().as_encoded_bytes()).with_context(|| format!("write {}", path.display()))
+    }
+}
+
+impl Drop for Bed {
+    /// Cleans up after a cluster that never had a keeper, or whose keeper was killed.
+    fn drop(&mut self) {
+        let is_own = is_current(&self.owner, &folder(self.index).join(OWNER));
+        if is_own && let Ok(Some(_keeper)) = lock(self.index, KEEPER) {
+            // What cannot be removed stays recorded for the next claim.
+            let _ = remove_leaked(self.index).and_then(|()| forget(self.index));
+        }
+    }
+}
+
+/// The socket on which a cluster takes commands.
+pub fn control(index: u8) -> PathBuf {
+    folder(index).join(CONTROL)
+}
+
+/// The indexes of clusters that take commands.
+pub fn running() -> Vec<u8> {
+    (0..CLUSTERS).filter(|index| control(*index).exists()).collect()
+}
+
+/// The name of a cluster's branch in cgroup hierarchies.
+pub fn branch(index: u8) -> String {
+    format!("kcm-cluster-{index}")
+}
+
+/// The name of the machine's network device to a cluster.
+pub fn device(index: u8) -> String {
+    format!("kcm{index}")
+}
+
+/// Holds the keeper's lock.
+///
+/// # Errors
+/// When another keeper holds it.
+pub fn keep(index: u8) -> Result<File> {
+    lock(index, KEEPER)?.with_context(|| format!("cluster {index} has a keeper already"))
+}
+
+/// Removes everything of a cluster that outlives its processes: cgroups, the network device, folders.
+///
+/// # Errors
+/// When something cannot be removed.
+pub fn remove_leaked(index: u8) -> Result<()> {
+    cgroups::remove(&Layout::of_machine()?, &branch(index))?;
+    // Usually it was deleted with the network namespace of its other end.
+    let _ = command::run("ip", &["link", "delete", &device(index)]);
+    if let Ok(data) = fs::read_to_string(folder(index).join(DATA)) {
+        remove_folder(Path::new(&data))?;
+    }
+    for name in [DATA, CONTROL, KUBECONFIG] {
+        match fs::remove_file(folder(index).join(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).context("remove a record"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns the reason why the addresses of an index cannot be used, or `None`.
+fn conflict(index: u8, occupied: &[Occupied]) -> Option<String> {
+    let ranges = Addresses { index }.ranges();
+    let (range, other) = occupied::conflict(&ranges, occupied)?;
+    Some(format!("{range} for cluster {index} overlaps {other}"))
+}
+
+/// Makes controllers of cgroup v2 available that kubelets need, and records which ones were not.
+fn enable_controllers() -> Result<()> {
+    let layout = Layout::of_machine()?;
+    let _lock = lock_all()?;
+    let missing = cgroups::not_enabled(&layout)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    // Recorded first, so that they are disabled even if this process is killed in a moment.
+    let path = Path::new(ROOT).join(CONTROLLERS);
+    let recorded = fs::read_to_string(&path).unwrap_or_default();
+    fs::write(&path, format!("{recorded}{}\n", missing.join("\n")))
+        .with_context(|| format!("write {}", path.display()))?;
+    cgroups::enable(&missing).context("make cgroup controllers available to nodes")
+}
+
+/// Disables the controllers that were enabled for clusters, after the last one.
+fn disable_controllers() {
+    let path = Path::new(ROOT).join(CONTROLLERS);
+    let Ok(recorded) = fs::read_to_string(&path) else { return };
+    for controller in recorded.lines() {
+        if let Err(error) = cgroups::disable(&[controller]) {
+            eprintln!("cluster: the cgroup controller {controller} stays enabled, as others use it: {error:#}");
+        }
+    }
+    let _ = fs::remove_file(path);
+}
+
+/// Releases the index: removes the folder of the claim.
+///
+/// # Errors
+/// When the folder cannot be removed.
+pub fn forget(index: u8) -> Result<()> {
+    let _lock = lock_all()?;
+    fs::remove_dir_all(folder(index)).with_context(|| format!("remove {}", folder(index).display()))?;
+    if !(0..CLUSTERS).any(|other| folder(other).exists()) {
+        disable_controllers();
+        // A process that makes the folder of its claim at this moment keeps it.
+        let _ = fs::remove_dir(ROOT);
+    }
+    Ok(())
+}
+
+/// Excludes other processes from changes of what all clusters share.
+fn lock_all() -> Result<File> {
+    let folder = File::open(ROOT).with_context(|| format!("open {ROOT}"))?;
+    flock(&folder, FlockOperation::LockExclusive).with_context(|| format!("lock {ROOT}"))?;
+    Ok(folder)
+}
+
+/// Whether another process has claimed the index.
+fn is_claimed(index: u8) -> bool {
+    folder(index).exists() && matches!(lock(index, OWNER), Ok(None))
+}
+
+/// Removes a folder that another process may be removing too.
+fn remove_folder(path: &Path) -> Result<()> {
+    for _ in 0..100 {
+        match fs::remove_dir_all(path) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound && !path.exists() => return Ok(()),
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(100)),
+        }
+    }
+    fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))
+}
+
+fn folder(index: u8) -> PathBuf {
+    Path::new(ROOT).join(index.to_string())
+}
+
+/// Takes a lock that lasts as long as the file is open, or returns `None` if another process has it.
+fn lock(index: u8, name: &str) -> Result<Option<File>> {
+    let path = folder(index).join(name);
+    let file = match File::create(&path) {
+        // Another process has just released the index.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.with_context(|| format!("open {}", path.display()))?,
+    };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(None);
+    }
+    // A lock on a file that was removed meanwhile excludes no other process.
+    Ok(is_current(&file, &path).then_some(file))
+}
+
+/// Whether a path still names an open file.
+fn is_current(file: &File, path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|now| file.metadata().is_ok_and(|own| own.ino() == now.ino()))
+}

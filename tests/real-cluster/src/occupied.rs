@@ -1,0 +1,160 @@
+//! IPv4 ranges that this machine uses already, so that a cluster takes others.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::command;
+
+/// Shorter prefixes are those of default routes and their halves, which VPNs set. More specific routes may be added.
+const SHORTEST_PREFIX: u8 = 8;
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    address: Ipv4Addr,
+    prefix: u8,
+}
+
+impl Range {
+    /// The range of 256 addresses that an address is in.
+    pub fn around(address: Ipv4Addr) -> Self {
+        Self { address, prefix: 24 }
+    }
+
+    /// Parses an address, or a range in CIDR notation.
+    fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = text.split_once('/').unwrap_or((text, "32"));
+        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
+        Some(Self { address: address.parse().ok()?, prefix })
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        let bits = u32::from(self.prefix.min(other.prefix));
+        let differing = u32::from(self.address) ^ u32::from(other.address);
+        bits == 0 || differing >> (32 - bits) == 0
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// A range and the device that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupied {
+    range: Range,
+    device: String,
+}
+
+impl fmt::Display for Occupied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of the device {}", self.range, self.device)
+    }
+}
+
+/// Returns the ranges of this machine's addresses and routes.
+///
+/// # Errors
+/// When `ip` fails.
+pub fn of_machine() -> Result<Vec<Occupied>> {
+    let addresses = command::run("ip", &["-json", "-4", "address"])?;
+    let routes = command::run("ip", &["-json", "-4", "route", "show", "table", "all"])?;
+    Ok([parse_addresses(&addresses)?, parse_routes(&routes)?].concat())
+}
+
+/// Returns the first pair of a wanted range and an occupied one that overlap.
+pub fn conflict<'a>(wanted: &[Range], occupied: &'a [Occupied]) -> Option<(Range, &'a Occupied)> {
+    let pairs = wanted.iter().flat_map(|range| occupied.iter().map(move |other| (*range, other)));
+    let mut overlapping = pairs.filter(|(range, other)| range.overlaps(other.range));
+    overlapping.next()
+}
+
+/// Reads the output of `ip -json address`.
+fn parse_addresses(json: &str) -> Result<Vec<Occupied>> {
+    let mut found = Vec::new();
+    for device in list(json)? {
+        for own in device["addr_info"].as_array().into_iter().flatten() {
+            let (Some(address), Some(prefix)) = (own["local"].as_str(), own["prefixlen"].as_u64()) else { continue };
+            found.extend(occupied(&format!("{address}/{prefix}"), &device["ifname"]));
+        }
+    }
+    Ok(found)
+}
+
+/// Reads the output of `ip -json route`.
+fn parse_routes(json: &str) -> Result<Vec<Occupied>> {
+    let routes = list(json)?;
+    Ok(routes.iter().filter_map(|route| occupied(route["dst"].as_str()?, &route["dev"])).collect())
+}
+
+fn list(json: &str) -> Result<Vec<Value>> {
+    if json.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    serde_json::from_str(json).context("read the output of ip")
+}
+
+fn occupied(range: &str, device: &Value) -> Option<Occupied> {
+    let range = Range::parse(range).filter(|range| range.prefix >= SHORTEST_PREFIX)?;
+    Some(Occupied { range, device: device.as_str().unwrap_or("(none)").to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(text: &str) -> Range {
+        Range::parse(text).unwrap()
+    }
+
+    #[test]
+    fn ranges_overlap_when_the_shorter_prefix_is_the_same() {
+        for (one, other, expected) in [
+            ("172.30.0.0/24", "172.30.0.7", true),
+            ("172.30.0.0/24", "172.30.1.0/24", false),
+            ("172.30.3.0/24", "172.16.0.0/12", true),
+            ("172.30.3.0/24", "172.30.0.1/16", true),
+            ("198.18.0.0/24", "198.19.0.0/16", false),
+            ("198.18.0.0/24", "0.0.0.0/0", true),
+        ] {
+            assert_eq!(range(one).overlaps(range(other)), expected, "{one} {other}");
+            assert_eq!(range(other).overlaps(range(one)), expected, "{other} {one}");
+        }
+        assert_eq!(Range::parse("default"), None);
+        assert_eq!(Range::parse("10.0.0.0/33"), None);
+    }
+
+    #[test]
+    fn addresses_and_routes_are_read_without_default_routes() {
+        let addresses = r#"[{"ifname": "lo", "addr_info": [{"family": "inet", "local": "127.0.0.1", "prefixlen": 8}]},
+            {}, {"ifname": "docker0", "addr_info": [{"local": "172.30.0.1", "prefixlen": 16}]}]"#;
+        let routes = r#"[{"dst": "default", "dev": "eth0"}, {"dst": "0.0.0.0/1", "dev": "tun0"},
+            {"type": "blackhole", "dst": "198.18.4.0/22"}, {"type": "local", "dst": "10.0.0.5", "dev": "eth0"}]"#;
+        let found = [parse_addresses(addresses).unwrap(), parse_routes(routes).unwrap()].concat();
+        let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            shown,
+            [
+                "127.0.0.1/8 of the device lo",
+                "172.30.0.1/16 of the device docker0",
+                "198.18.4.0/22 of the device (none)",
+                "10.0.0.5/32 of the device eth0"
+            ]
+        );
+        assert!(parse_routes("").unwrap().is_empty());
+        assert!(parse_routes("Error").is_err());
+    }
+
+    #[test]
+    fn conflict_names_the_first_occupied_range() {
+        let occupied = [Occupied { range: range("172.30.0.1/16"), device: "docker0".into() }];
+        let wanted = [range("198.18.0.0/24"), range("172.30.2.0/24")];
+        assert_eq!(conflict(&wanted, &occupied), Some((wanted[1], &occupied[0])));
+        assert_eq!(conflict(&wanted[..1], &occupied), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! The kernel's version, its devices and the machine's memory.
+
+use std::fs;
+use std::path::Path;
+
+use crate::cgroups::Layout;
+
+/// The oldest kernel on which kube-proxy runs with nftables.
+const OLDEST: (u32, u32) = (5, 13);
+
+/// Available memory that two nodes, the control plane and the managers need, in KiB.
+const MEMORY_KIB: u64 = 2 << 20;
+
+/// The device from which kubelets read the kernel's messages.
+const MESSAGES: &str = "/dev/kmsg";
+
+/// Returns a sentence for each thing that is missing.
+pub(super) fn missing() -> Vec<String> {
+    let mut missing = Vec::new();
+    missing.extend(version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()));
+    missing.extend(controllers());
+    if !Path::new(MESSAGES).exists() {
+        missing.push(format!("the device {MESSAGES}, which kubelets read: in a container, pass it into the container"));
+    }
+    missing.extend(memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default()));
+    missing
+}
+
+/// Compares the kernel's release, such as `6.1.0-13-amd64`. One that is not understood passes.
+fn version(release: &str) -> Option<String> {
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
+    let own = (numbers.next()?, numbers.next()?);
+    (own < OLDEST).then(|| {
+        format!(
+            "Linux {}.{} or later, which kube-proxy needs for nftables; this is {}",
+            OLDEST.0,
+            OLDEST.1,
+            release.trim()
+        )
+    })
+}
+
+fn controllers() -> Option<String> {
+    let layout = match Layout::of_machine() {
+        Ok(layout) => layout,
+        Err(error) => return Some(format!("a list of mounts: {error:#}")),
+    };
+    let missing = layout.missing();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "the cgroup controllers {}: in a container, start it with cgroups of its own; else see cgroups(7)",
+            missing.join(", ")
+        )
+    })
+}
+
+/// Compares the available memory in the format of `/proc/meminfo`. A format that is not understood passes.
+fn memory(text: &str) -> Option<String> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let available: u64 = line.split_whitespace().next()?.parse().ok()?;
+    (available < MEMORY_KIB)
+        .then(|| format!("{} MiB of available memory; {} MiB are available", MEMORY_KIB >> 10, available >> 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_is_too_old_before_5_13() {
+        for (release, is_missing) in [
+            ("5.12.19-generic\n", true),
+            ("4.18.0-553.el8", true),
+            ("5.13.0", false),
+            ("6.1.0-13-amd64\n", false),
+            ("6.18.44-fc-v669", false),
+            ("", false),
+        ] {
+            assert_eq!(version(release).is_some(), is_missing, "{release}");
+        }
+    }
+
+    #[test]
+    fn memory_is_missing_when_less_is_available_than_needed() {
+        let text = |kib: u64| format!("MemTotal: 9999999 kB\nMemAvailable:   {kib} kB\n");
+        assert_eq!(memory(&text(1 << 20)).as_deref(), Some("2048 MiB of available memory; 1024 MiB are available"));
+        assert_eq!(memory(&text(MEMORY_KIB)), None);
+        assert_eq!(memory("MemTotal: 1 kB\n"), None);
+    }
+}
