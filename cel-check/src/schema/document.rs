@@ -198,8 +198,8 @@ mod tests {
         for (name, schema) in [("nested", &*nested), ("unexpected", r#"{"properties": 1}"#)] {
             let document =
                 document(&format!(r##""a}}": {{"type": "object"}}, "x": {schema}, "b": {{"$ref": "#/c"}}"##));
-            assert!(document.referred("a}").is_some() && document.referred("b").is_some(), "{name}");
-            assert!(document.referred("x").is_none(), "{name}");
+            assert!(document.resolve_reference("a}").is_some() && document.resolve_reference("b").is_some(), "{name}");
+            assert!(document.resolve_reference("x").is_none(), "{name}");
         }
     }
 

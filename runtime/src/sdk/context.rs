@@ -100,7 +100,7 @@ impl<K: Object> Context<K> {
         if let Some(known) = self.shared.applied.unchanged(&owner, &id, sent, cached.map(|meta| meta.version)) {
             return Ok(known);
         }
-        let failed = |error: WriteError| Error::Write { action: format!("apply {}", what()), error };
+        let failed = |error: WriteError| Error::Write { action: format!("apply {}", what()), error: Box::new(error) };
         let response =
             self.shared.writer.apply_whole(&resource, &key, self.shared.name, &object).await.map_err(failed)?;
         let unreadable = |problem: String| failed(WriteError::Unreadable(DecodeError::field("body", problem)));
@@ -132,9 +132,10 @@ impl<K: Object> Context<K> {
         let resource = D::RESOURCE;
         self.shared.applied.forget_child(&self.key(), &(kind_name(&resource), child.name.clone()));
         match self.shared.writer.delete(&resource, &child.key(), &child.uid).await {
-            Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                Err(Error::Write { action: format!("delete {} {}", resource.kind, child.key()), error })
-            }
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(Error::Write {
+                action: format!("delete {} {}", resource.kind, child.key()),
+                error: Box::new(error),
+            }),
             _ => Ok(()),
         }
     }
@@ -169,7 +170,9 @@ impl<K: Object> Context<K> {
                 Ok(true)
             }
             Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(Error::Write { action: format!("write the status of {}", what()), error }),
+            Err(error) => {
+                Err(Error::Write { action: format!("write the status of {}", what()), error: Box::new(error) })
+            }
         }
     }
 

@@ -12,7 +12,7 @@ pub enum Error {
         /// The operation and its object.
         action: String,
         /// The error.
-        error: WriteError,
+        error: Box<WriteError>,
     },
     /// The child belongs to another object.
     #[error("{child} is controlled by {owner}: delete it, or choose another name")]

@@ -85,9 +85,10 @@ impl<K: Object> Worker<K> {
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
-            Err(error) => {
-                Err(Error::Write { action: format!("set finalizer {name} of {} {key}", resource.kind), error })
-            }
+            Err(error) => Err(Error::Write {
+                action: format!("set finalizer {name} of {} {key}", resource.kind),
+                error: Box::new(error),
+            }),
         }
     }
 
