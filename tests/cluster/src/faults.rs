@@ -210,7 +210,7 @@ impl Faults {
         })
     }
 
-    async fn exchange(&self, dead: &Arc<AtomicBool>, mut request: Request<Body>, next: Next) -> Answered {
+    async fn exchange(&self, dead: &Arc<AtomicBool>, mut request: Request<Body>, next: Next) -> Exchange {
         if let Some(limited) = with_page_limit(request.uri(), self.0.page_limit.load(Ordering::SeqCst)) {
             *request.uri_mut() = limited;
         }
