@@ -316,7 +316,7 @@ mod tests {
             ),
             ("a rule, which has no tags", true, "ModifySecurityGroupRules", rule.to_vec(), vec![("sg-1", own)], true),
             ("a rule of others", true, "ModifySecurityGroupRules", rule.to_vec(), vec![], false),
-            ("an endpoint service", true, "CreateVpcEndpointServiceConfiguration", made[1..].to_vec(), vec![], true),
+            ("an endpoint service", true, "CreateVpcEndpointServiceConfiguration", created[1..].to_vec(), vec![], true),
             ("one without tags", true, "CreateVpcEndpointServiceConfiguration", vec![], vec![], false),
             (
                 "its endpoint service",

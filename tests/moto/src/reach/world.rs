@@ -220,7 +220,7 @@ mod tests {
         let clients =
             [rule("udp", (30_053, 30_053), "", "192.0.2.0/24"), rule("tcp", (10_256, 10_256), "", "10.0.0.0/16")];
         let grouped = Source { subnets: Vec::new(), ..carried.clone() };
-        let wide = Source { subnets: vec!["10.0.16.0/20".into(), "10.0.32.0/20".into()], ..bare.clone() };
+        let wide = Source { subnets: vec!["10.0.16.0/20".into(), "10.0.32.0/20".into()], ..has_no_groups.clone() };
         let each = [clients[0].clone(), rule("tcp", (10_256, 10_256), "", "10.0.16.0/20")];
         let all = [&each[..], &[rule("tcp", (10_256, 10_256), "", "10.0.32.0/20")]].concat();
         for (name, rules, source, expected) in [

@@ -138,7 +138,7 @@ pub async fn configuration_is_completed_from_instance_metadata(_: Space) -> Resu
     let provider = provider_of(moto.cloud_config_in_aws(&instances[0]))?;
     provider.initialize().await?;
     ensure!(provider.has_cluster_id(), "the instance's tag was not read");
-    let api = provider.api().context("no instances")?;
+    let api = provider.instances().context("no instances")?;
     let states = api.describe(&[node_of(&instances[1])]).await;
     ensure!(matches!(&states[..], [InstanceState::Running(_)]), "{states:?}");
     // The table is found by the cluster's tag and the instance's network.

@@ -5,7 +5,7 @@ use cluster_tests::Space;
 use moto::{Effect, Fault, Moto, Service};
 use providers::{ErrorKind, LoadBalancerSpec};
 
-use crate::balancers::{AccountResources, delete, fresh, settle, spec, targets};
+use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets};
 use crate::bed::CLUSTER;
 
 const PARTNER: &str = "arn:aws:iam::111122223333:root";
@@ -53,7 +53,7 @@ fn exposed(one: &LoadBalancerSpec, annotations: &[(&str, &str)]) -> LoadBalancer
 pub async fn endpoint_service_follows_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     let plain = spec(1, &[]);
     settle(&moto, &*balancers, &plain, &all).await?;
     let calls = moto.proxy.calls_of("DescribeVpcEndpointServiceConfigurations");
@@ -79,7 +79,7 @@ pub async fn endpoint_service_follows_its_service(_: Space) -> Result<()> {
     ensure!(held.balancers.len() == 1 && moved[0].balancers == held.balancers, "{moved:?} {held:?}");
 
     let changes = moto.proxy.changes();
-    settle(&moto, &*fresh(&moto).await?, &internal, &all).await?;
+    settle(&moto, &*new_process(&moto).await?, &internal, &all).await?;
     ensure!(moto.proxy.changes() == changes, "changed again without need");
 
     let without = LoadBalancerSpec { id: plain.id.clone(), ..spec(1, &[("scheme", "internal")]) };
@@ -104,18 +104,22 @@ pub async fn endpoint_service_survives_crashes(_: Space) -> Result<()> {
         for effect in [Effect::Outage, Effect::ResponseLost] {
             let plain = spec(1, &[]);
             let exposed = exposed(&plain, &open);
-            let before = fresh(&moto).await?;
+            let before = new_process(&moto).await?;
             moto.proxy.arm(Fault::nth(action, 1, effect.clone()));
             let ensured = settle(&moto, &*before, &plain, &all).await;
             ensured.with_context(|| format!("{action} {effect:?}"))?;
             drop(before.ensure(&exposed, &all).await);
-            let next = fresh(&moto).await?;
+            let next = new_process(&moto).await?;
             settle(&moto, &*next, &exposed, &all).await.with_context(|| format!("{action} {effect:?}"))?;
             let made = endpoint_services(&moto).await?;
             ensure!(made.len() == 1 && made[0].principals == [PARTNER], "{action} {effect:?}: {made:?}");
             drop(next.delete(&plain.id).await);
-            delete(&*fresh(&moto).await?, &plain.id).await?;
-            ensure!(moto.proxy.struck() == 1, "{action} {effect:?}: {} calls failed", moto.proxy.struck());
+            delete(&*new_process(&moto).await?, &plain.id).await?;
+            ensure!(
+                moto.proxy.faults_applied() == 1,
+                "{action} {effect:?}: {} calls failed",
+                moto.proxy.faults_applied()
+            );
             moto.proxy.disarm();
             is_nothing_left(&moto).await.with_context(|| format!("{action} {effect:?}"))?;
         }
@@ -128,7 +132,7 @@ pub async fn endpoint_service_survives_crashes(_: Space) -> Result<()> {
 pub async fn deletion_waits_for_consumers_of_an_endpoint_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     let one = spec(1, &[("endpoint-service", "true")]);
     settle(&moto, &*balancers, &one, &all).await?;
     moto.proxy.connect_consumers(true);

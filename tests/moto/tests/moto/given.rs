@@ -5,7 +5,7 @@ use cluster_tests::Space;
 use moto::{Effect, Fault, Moto, Service};
 use providers::LoadBalancerSpec;
 
-use crate::balancers::{AccountResources, delete, fresh, id, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, id, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 /// Creates a load balancer as a user does, with this value of the cluster's tag; returns its ARN.
@@ -74,7 +74,7 @@ pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
     let users = given(&moto, "users", "shared").await?;
     listen(&moto, &users, "9000").await?;
     let (before, held) = (description(&moto, &users).await?, AccountResources::read(&moto).await?);
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
 
     let one = spec(1, &[("arn", &users)]);
     let two = LoadBalancerSpec { id: id(2), ports: vec![port(443)], ..one.clone() };
@@ -95,7 +95,7 @@ pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
     }
     delete(&*balancers, &one.id).await?;
     ensure!(ports(&moto, &users).await? == ["443", "9000"], "{:?}", ports(&moto, &users).await?);
-    delete(&*fresh(&moto).await?, &two.id).await?;
+    delete(&*new_process(&moto).await?, &two.id).await?;
     ensure!(AccountResources::read(&moto).await? == held, "{:?} was {held:?}", AccountResources::read(&moto).await?);
     ensure!(description(&moto, &users).await? == before, "{:?} was {before:?}", description(&moto, &users).await?);
     ensure!(moto.proxy.gaps().is_empty() && moto.proxy.denied().is_empty(), "{:?}", moto.proxy.gaps());
@@ -106,14 +106,14 @@ pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
 pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     let other = spec(2, &[]);
     settle(&moto, &*balancers, &other, &all).await?;
     let of_service = AccountResources::read(&moto).await?.balancers.remove(0);
     let owned = given(&moto, "owned", "owned").await?;
     let held = AccountResources::read(&moto).await?;
     // A recent listing lacks the new load balancer.
-    let next = fresh(&moto).await?;
+    let next = new_process(&moto).await?;
     for (arn, fix) in [
         (&*of_service, "was made for a Service"),
         (&owned, "with the value shared"),
@@ -139,9 +139,9 @@ pub async fn service_moves_to_a_load_balancer_of_a_user_and_back(_: Space) -> Re
     for nth in [1, 3, 6] {
         for wanted in [own.clone(), on(&own, &first), on(&own, &second), own.clone()] {
             moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
-            drop(fresh(&moto).await?.ensure(&wanted, &all).await);
+            drop(new_process(&moto).await?.ensure(&wanted, &all).await);
             moto.proxy.disarm();
-            let next = fresh(&moto).await?;
+            let next = new_process(&moto).await?;
             settle(&moto, &*next, &wanted, &all).await.with_context(|| format!("after change {nth}"))?;
             let listening: Vec<bool> =
                 [!ports(&moto, &first).await?.is_empty(), !ports(&moto, &second).await?.is_empty()].into();
@@ -153,11 +153,11 @@ pub async fn service_moves_to_a_load_balancer_of_a_user_and_back(_: Space) -> Re
             ensure!(held.balancers.len() == count && held.target_groups.len() == 1, "after change {nth}: {held:?}");
         }
     }
-    settle(&moto, &*fresh(&moto).await?, &on(&own, &first), &all).await?;
+    settle(&moto, &*new_process(&moto).await?, &on(&own, &first), &all).await?;
     moto.proxy.arm(Fault::nth("changes", 1, Effect::ResponseLost));
-    drop(fresh(&moto).await?.delete(&own.id).await);
+    drop(new_process(&moto).await?.delete(&own.id).await);
     moto.proxy.disarm();
-    delete(&*fresh(&moto).await?, &own.id).await?;
+    delete(&*new_process(&moto).await?, &own.id).await?;
     ensure!(AccountResources::read(&moto).await? == empty, "{:?}", AccountResources::read(&moto).await?);
     Ok(())
 }

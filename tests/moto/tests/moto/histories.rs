@@ -194,30 +194,31 @@ impl History {
     /// Opens the targets of Services whose users manage the rules in nodes' security groups.
     fn open_unmanaged(&self) {
         let managed = format!("{PREFIX}manage-backend-security-group-rules");
-        let asked = self.slots.iter().filter_map(|slot| slot.asked.as_ref());
-        let unmanaged = asked.filter(|asked| asked.annotations.get(&managed).is_some_and(|managed| managed == "false"));
-        let names = unmanaged.flat_map(|asked| {
-            let service = asked.id.name.replace('-', "");
-            [asked.id.default_name(), format!("k8s-{}-{service}-", asked.id.namespace.replace('-', ""))]
+        let desired = self.slots.iter().filter_map(|slot| slot.desired.as_ref());
+        let unmanaged =
+            desired.filter(|desired| desired.annotations.get(&managed).is_some_and(|managed| managed == "false"));
+        let names = unmanaged.flat_map(|desired| {
+            let service = desired.id.name.replace('-', "");
+            [desired.id.default_name(), format!("k8s-{}-{service}-", desired.id.namespace.replace('-', ""))]
         });
         self.moto.proxy.open_by_hand(names.collect());
     }
 
     /// Creates or changes a Service, and reconciles it a few times.
     async fn ensure_some(&mut self, slot: usize) {
-        if self.slots[slot].dying {
+        if self.slots[slot].deleting {
             return;
         }
-        let before = self.slots[slot].asked.clone();
+        let before = self.slots[slot].desired.clone();
         let keeps = before.is_some() && self.rng.random_bool(0.3);
-        let asked = match before.clone().filter(|_| keeps) {
+        let desired = match before.clone().filter(|_| keeps) {
             Some(same) => same,
             None => self.spec(slot, before.as_ref()),
         };
-        self.slots[slot].asked = Some(asked.clone());
+        self.slots[slot].desired = Some(desired.clone());
         self.open_unmanaged();
         for _ in 0..self.rng.random_range(1..4) {
-            let ensured = self.balancers.ensure(&asked, &self.targets).await;
+            let ensured = self.balancers.ensure(&desired, &self.targets).await;
             let settled = matches!(&ensured, Ok(ensured) if ensured.progress == Progress::Settled);
             self.log.push(match ensured {
                 Ok(ensured) => format!("  {:?}", ensured.progress),

@@ -90,11 +90,11 @@ pub async fn rule_of_two_load_balancers_stays_while_one_needs_it(_: Space) -> Re
         LoadBalancerSpec { ports: vec![udp], ..spec(number, &[("disable-nlb-sg", "true")]) }
     };
     for another_process in [false, true] {
-        let balancers = fresh(&moto).await?;
+        let balancers = new_process(&moto).await?;
         let (first, second) = (dns(1, 30_053), dns(2, 31_053));
         settle(&moto, &*balancers, &first, &all).await?;
         settle(&moto, &*balancers, &second, &all).await?;
-        let balancers = if another_process { fresh(&moto).await? } else { balancers };
+        let balancers = if another_process { new_process(&moto).await? } else { balancers };
         delete(&*balancers, &first.id).await?;
         let unreached = moto.proxy.unreached(None).await?;
         ensure!(unreached.is_empty(), "another process {another_process}: {unreached:?} are not reached");
@@ -143,7 +143,7 @@ pub async fn pod_with_its_own_security_group_is_reached(_: Space) -> Result<()> 
         terminating: false,
         pod: None,
     };
-    let balancers = fresh(&moto).await?;
+    let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &Targets { nodes: nodes.clone(), ..Targets::default() }).await?;
     balancers.set_targets(&one, &Targets { nodes, endpoints: [pod].into(), ..Targets::default() }).await?;
     let unreached = moto.proxy.unreached(None).await?;

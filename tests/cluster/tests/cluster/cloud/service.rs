@@ -286,7 +286,7 @@ pub async fn annotations_of_the_provider_are_written_and_removed(_: Space) -> Re
     edit(&cloud, "web", json!({"spec": {"type": "ClusterIP"}})).await?;
     eventually("the annotation is removed with the load balancer", || async {
         let service = services(&cloud).get("web").await?;
-        ensure!(!held(&service) && written().await?.is_none(), "{:?}", service.metadata);
+        ensure!(!has_finalizer(&service) && written().await?.is_none(), "{:?}", service.metadata);
         Ok(())
     })
     .await?;

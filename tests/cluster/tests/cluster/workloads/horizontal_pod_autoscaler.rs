@@ -285,7 +285,8 @@ pub async fn unusable_scales_are_reported_and_conflicts_repeated(space: Space) -
         Ok(())
     })
     .await?;
-    let codes: Vec<_> = faults.seen().into_iter().filter(|seen| is_scale(&seen.call)).map(|seen| seen.status).collect();
+    let codes: Vec<_> =
+        faults.requests().into_iter().filter(|seen| is_scale(&seen.call)).map(|seen| seen.status).collect();
     ensure!(codes == [Some(409), Some(409), Some(500), Some(200)], "{codes:?}");
     Ok(())
 }
