@@ -82,7 +82,7 @@ pub const CRATES: &[Layers] = &[
         folder: "kcm/src",
         is_complete: true,
         floors: &[
-            &["flags", "pods", "protection"],
+            &["flags", "pods", "protection", "shared_read"],
             &["credentials"],
             &["context"],
             // A domain never imports a domain.
