@@ -272,14 +272,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     for _ in [Pool::Own, Pool::Bearer] {
         metrics.transport_created();
     }
-    if loaded.token.is_some() || loaded.own.reloads() || loaded.bearer.reloads() {
-        let watched = ReloadedFiles {
-            connections: [&loaded.own, &loaded.bearer].map(Arc::downgrade).into(),
-            token: loaded.token.as_ref().map_or_else(Weak::new, Arc::downgrade),
-            metrics: metrics.clone(),
-        };
-        tokio::spawn(watched.run(options.reload_interval));
-    }
+    reload_files(&loaded, &metrics, options.reload_interval);
 
     let host = pool::host(&loaded.config.cluster_url).into();
     let (agent, token) = (user_agent.clone(), loaded.token);
@@ -319,6 +312,18 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
         write_timeout: options.write_timeout,
         user_agent: options.user_agent.as_str().into(),
     })
+}
+
+/// Starts to reload the files of a configuration, if it has any.
+fn reload_files(loaded: &Loaded, metrics: &RestClient, interval: Duration) {
+    if loaded.token.is_some() || loaded.own.reloads() || loaded.bearer.reloads() {
+        let watched = ReloadedFiles {
+            connections: [&loaded.own, &loaded.bearer].map(Arc::downgrade).into(),
+            token: loaded.token.as_ref().map_or_else(Weak::new, Arc::downgrade),
+            metrics: metrics.clone(),
+        };
+        tokio::spawn(watched.run(interval));
+    }
 }
 
 /// Reads files and runs the exec plugin. Blocks the thread.

@@ -18,6 +18,13 @@ use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 /// The maximum age of a listing from which the security groups of instances are taken.
 const LONG: Duration = Duration::from_secs(30 * 60);
 
+/// Notes a change that was sent in what is known of its target group.
+fn note_change(group: &mut KnownGroup, change: target_change::Change) {
+    group.targets.extend(change.add);
+    group.targets.retain(|target| !change.gone.contains(target));
+    group.recorded = change.after.or(change.before).or(group.recorded.take());
+}
+
 /// Returns the settings of a group: by its port for a listener's own, by the Service for one of another Service.
 fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
@@ -97,11 +104,7 @@ impl Balancers {
         for warning in caller.warnings {
             tracing::warn!(service = %work.id, "{warning}");
         }
-        for (group, change) in groups.iter_mut().zip(changes) {
-            group.targets.extend(change.add);
-            group.targets.retain(|target| !change.gone.contains(target));
-            group.recorded = change.after.or(change.before).or(group.recorded.take());
-        }
+        groups.iter_mut().zip(changes).for_each(|(group, change)| note_change(group, change));
         state.changed = Some(Instant::now());
         state.known = Some(groups);
         Ok(Some(()))

@@ -81,17 +81,11 @@ pub(super) fn next_shift(
     let keeps_a_group = current_arns.iter().any(|arn| final_arns.contains(arn));
     let would_lose_traffic =
         !keeps_a_group && serves(&current_arns) && !serves(&final_arns) && has_targets(desired, wanted, finals);
-    let name = |arn: &String| seen.target_group_by_arn(arn).map_or(arn.clone(), |group| group.name.clone());
     let old_weight = |weight: i32| {
         if only { wanted.spread.as_ref().map_or(OLD_GROUP_WEIGHT, |spread| spread.own.max(1)) } else { weight }
     };
     let intermediate: Forwards = if would_lose_traffic {
-        let kept =
-            current.forwards.iter().map(|(arn, weight)| (name(arn), if only { OLD_GROUP_WEIGHT } else { *weight }));
-        let kept: Forwards = kept.collect();
-        let added = finals.iter().filter(|(name, _)| !kept.iter().any(|(kept_name, _)| kept_name == name));
-        let added: Forwards = added.map(|(name, _)| (name.clone(), 0)).collect();
-        kept.into_iter().chain(added).collect()
+        with_groups_without_traffic(current, finals, seen)
     } else if replaces_own {
         let kept = old.iter().map(|(group, weight)| (group.name.clone(), old_weight(*weight)));
         kept.chain([(group.clone(), 0)]).chain(finals[1..].iter().cloned()).collect()
@@ -108,6 +102,17 @@ pub(super) fn next_shift(
         leaving: old.iter().map(|(group, _)| group.arn.clone()).collect(),
         continues: true,
     }
+}
+
+/// Returns the current groups with their weights, and those of `finals` that are not among them without traffic.
+fn with_groups_without_traffic(current: &ObservedListener, finals: &Forwards, seen: &ObservedStack) -> Forwards {
+    let only = current.forwards.len() == 1;
+    let name = |arn: &String| seen.target_group_by_arn(arn).map_or(arn.clone(), |group| group.name.clone());
+    let kept = current.forwards.iter().map(|(arn, weight)| (name(arn), if only { OLD_GROUP_WEIGHT } else { *weight }));
+    let kept: Forwards = kept.collect();
+    let added = finals.iter().filter(|(name, _)| !kept.iter().any(|(kept_name, _)| kept_name == name));
+    let added: Forwards = added.map(|(name, _)| (name.clone(), 0)).collect();
+    kept.into_iter().chain(added).collect()
 }
 
 fn is_healthy(group: &ObservedTargetGroup) -> bool {
