@@ -78,7 +78,7 @@ fn ports_by_subsets(subsets: &[Subset]) -> HashMap<Vec<usize>, Vec<Option<&Port>
 /// Addresses and ports are not combined: the cost is linear unless subsets overlap.
 ///
 /// # Errors
-/// When overlapping subsets have more than [`MAX_ADDRESSES`] addresses.
+/// When overlapping subsets have more than 2^20 addresses.
 pub fn repack(subsets: &[Subset]) -> Result<Vec<Subset>, TooLarge> {
     let addresses = distinct(subsets);
     let ranks: HashMap<_, usize> =
