@@ -83,12 +83,15 @@ mod tests {
         }
 
         #[test]
-        fn members_are_those_that_a_parser_finds(object: std::collections::BTreeMap<String, Vec<String>>) {
+        fn members_are_those_that_a_parser_finds(
+            object in prop::collection::btree_map(".{0,8}", prop::collection::vec(".{0,8}", 0..4), 0..8)
+        ) {
             let text = serde_json::to_string(&object).expect("JSON");
-            let found: std::collections::BTreeMap<String, Vec<String>> = members(text.as_bytes())
-                .into_iter()
-                .map(|(name, value)| (serde_json::from_slice(name).expect("a name"), serde_json::from_slice(value).expect("a value")))
-                .collect();
+            let parsed = |(name, value)| {
+                (serde_json::from_slice(name).expect("a name"), serde_json::from_slice(value).expect("a value"))
+            };
+            let found: std::collections::BTreeMap<String, Vec<String>> =
+                members(text.as_bytes()).into_iter().map(parsed).collect();
             prop_assert_eq!(found, object);
         }
     }
