@@ -131,6 +131,10 @@ where
     if !ineffective.is_empty() {
         warn!(flags = ineffective.join(","), "these flags have no effect in this version");
     }
+    for (gate, fixed) in options.gates.ignored_defaults() {
+        let value = if fixed.value { "on" } else { "off" };
+        warn!(gate, reason = fixed.reason, "this feature gate is always {value} in this version");
+    }
     // The user agent, from which the API server derives the field manager's name.
     let user_agent = format!("{}/v{} ({})", component.name, env!("CARGO_PKG_VERSION"), component.binary);
     let connection = ConnectOptions {

@@ -57,9 +57,8 @@ fn each_violated_rule_is_reported_with_its_reason() {
             "--feature-gates: unrecognized feature gate: kube:ContextualLogging (did you mean ContextualLogging?)",
         ),
         (
-            "--cloud-provider=mock --feature-gates=NativeHistograms=true",
-            "feature-gates: NativeHistograms cannot be switched on: `/metrics` is text with classic histograms, which \
-             cannot hold native ones; remove it",
+            "--cloud-provider=mock --feature-gates=ContextualLogging=false",
+            "feature-gates: ContextualLogging cannot be switched off: log lines always name their object; remove it",
         ),
         (
             "--cloud-provider=mock stray",
@@ -80,6 +79,9 @@ fn gates_are_those_of_cloud_controller_manager() {
     let options = read("--cloud-provider=mock --feature-gates=CloudControllerManagerWebhook=true").expect("it runs");
     assert!(options.gates.enabled("CloudControllerManagerWebhook"));
     assert!(!options.gates.enabled("CloudControllerManagerWatchBasedRoutesReconciliation"));
+    let default = read("--cloud-provider=mock --feature-gates=NativeHistograms=true").expect("it runs");
+    assert!(!default.gates.enabled("NativeHistograms"));
+    assert_eq!(default.gates.ignored_defaults().map(|(gate, _)| gate).collect::<Vec<_>>(), ["NativeHistograms"]);
     let all = read("--cloud-provider=mock --feature-gates=AllAlpha=true,AllBeta=true").expect("it runs");
     let reported = all.gates.all().find(|(gate, ..)| *gate == "NativeHistograms");
     assert!(reported.is_some_and(|(.., is_on)| !is_on), "{reported:?}");

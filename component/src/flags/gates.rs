@@ -150,14 +150,29 @@ impl Gates {
         self.is_effective(row)
     }
 
-    /// Returns the gates to which `--feature-gates` gives a value that they cannot have, by name and not by AllAlpha or
-    /// AllBeta.
+    /// Returns the gates to which `--feature-gates` gives a value that they cannot have and that is not their default, by
+    /// name and not by AllAlpha or AllBeta.
     pub fn ignored(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
+        self.named_otherwise().filter(|(gate, _)| !self.is_named_as_default(gate))
+    }
+
+    /// Returns the gates that never have their default value, and to which `--feature-gates` gives it by name: command
+    /// lines that run with upstream's manager, and change nothing there.
+    pub fn ignored_defaults(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
+        self.named_otherwise().filter(|(gate, _)| self.is_named_as_default(gate))
+    }
+
+    fn named_otherwise(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
         let fixed = |(gate, value): (&&'static str, &bool)| {
             let fixed = (self.table.fixed)(gate).filter(|fixed| fixed.value != *value)?;
             Some((*gate, fixed))
         };
         self.named.iter().filter_map(fixed)
+    }
+
+    fn is_named_as_default(&self, gate: &str) -> bool {
+        let default = self.table.row(gate).and_then(|row| self.spec(row)).map(|spec| spec.default);
+        default.is_some() && default == self.named.get(gate).copied()
     }
 
     /// Returns the 1.x minor version whose behaviour is emulated.
