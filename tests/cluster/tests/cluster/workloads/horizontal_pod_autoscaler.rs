@@ -280,8 +280,6 @@ pub async fn unusable_scales_are_reported_and_conflicts_repeated(space: Space) -
     eventually("the fleet is scaled in spite of conflicts", || async {
         let fleet = fleets.get("web").await?;
         ensure!(fleet.data["spec"]["replicas"] == 4, "{:?}", fleet.data);
-        let events = space.events("web").await?;
-        ensure!(events.keys().any(|found| found.starts_with("Warning FailedRescale")), "{events:?}");
         Ok(())
     })
     .await?;
