@@ -136,8 +136,11 @@ mod tests {
     fn leaks_are_processes_mounts_and_the_data_folder() {
         let data = tempfile::tempdir().unwrap();
         let footprint = footprint(data.path());
-        let mut sleeper =
-            Command::new("sleep").arg("600").current_dir(data.path()).stdin(Stdio::null()).spawn().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo; exec sleep 600"]).current_dir(data.path());
+        let mut sleeper = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        // The first byte shows that the process has its command line.
+        std::io::Read::read_exact(sleeper.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         let leaks = footprint.current_leaks();
         assert!(leaks.iter().any(|leak| leak.starts_with("the process") && leak.contains("sleep 600")), "{leaks:?}");
         assert!(leaks.contains(&data.path().display().to_string()), "{leaks:?}");
