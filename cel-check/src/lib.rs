@@ -34,6 +34,7 @@ pub mod declarations;
 mod escape;
 pub mod schema;
 pub mod source;
+mod stack;
 pub mod syntax;
 pub mod types;
 mod validate;
