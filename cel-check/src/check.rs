@@ -6,10 +6,11 @@ use std::sync::{Arc, LazyLock};
 use crate::assign::{Substitutions, most_general};
 use crate::ast::{Ast, Comprehension, Element, Entry, Expr, ExprKind, Literal};
 use crate::declarations::{Declarations, Overload};
+use crate::keywords::is_keyword;
 use crate::source::{IssueList, Issues};
 use crate::syntax::{self, SyntaxError};
 use crate::types::{Constructor, Fields, ObjectType, Simple, Type};
-use crate::{escape, validate};
+use crate::validate;
 
 /// The reason why an expression could not be checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -194,7 +195,7 @@ impl<'a> Checker<'a> {
             self.report(expr, format!("unexpected failed resolution of '{}'", object.name));
             return Type::ERROR;
         }
-        let keyword = || escape::is_keyword(field).then(|| find(&format!("__{field}__"))).flatten();
+        let keyword = || is_keyword(field).then(|| find(&format!("__{field}__"))).flatten();
         match find(field).or_else(keyword) {
             Some(found) => found,
             None => {

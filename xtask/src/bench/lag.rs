@@ -217,12 +217,12 @@ impl<'a> Track<'a> {
         } else {
             wait_for_changes.await?;
         }
-        self.settle().await;
+        self.reach_steady_state().await;
         Ok(())
     }
 
     /// Waits until no slice of any Service is written.
-    async fn settle(&self) {
+    async fn reach_steady_state(&self) {
         let all = || -> u64 {
             let apps = self.services.values().chain([&self.load]);
             apps.map(|service| self.watch.writes(&service.app.name)).sum()

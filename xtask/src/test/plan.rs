@@ -35,7 +35,7 @@ pub enum Selector {
 
 /// The requested tests.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct Request {
     /// The groups; all if there are none.
     pub selectors: Vec<Selector>,
     /// Parts of the tests' names; any test if there are none.
@@ -71,16 +71,16 @@ pub struct Stage {
 }
 
 /// Returns the stages, in order. Fails if a requested group's package does not exist.
-pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
-    let has = |package: &str| wish.packages.iter().any(|known| known == package);
-    let asked = |selector| wish.selectors.contains(&selector);
-    let wanted = |selector| wish.selectors.is_empty() || asked(selector);
+pub fn plan(request: &Request) -> Result<Vec<Stage>> {
+    let has = |package: &str| request.packages.iter().any(|known| known == package);
+    let asked = |selector| request.selectors.contains(&selector);
+    let wanted = |selector| request.selectors.is_empty() || asked(selector);
     if asked(Selector::Faults) && !has(CLUSTER_TESTS) {
         bail!("the selector faults needs the package {CLUSTER_TESTS}, which this workspace does not have");
     }
     let mut stages = Vec::new();
-    if asked(Selector::Lints) || wanted(Selector::Lints) && wish.names.is_empty() {
-        stages.extend(lints(wish.advisories));
+    if asked(Selector::Lints) || wanted(Selector::Lints) && request.names.is_empty() {
+        stages.extend(lints(request.advisories));
     }
     if wanted(Selector::Unit) {
         let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
@@ -88,14 +88,14 @@ pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
         // ccm's cloud SDKs are only in its binary, which no such test runs.
         let arguments =
             words("test --no-fail-fast --no-default-features --workspace").into_iter().chain(others).collect();
-        stages.push(Stage { name: "unit", work: tests(arguments, &[], &wish.names) });
+        stages.push(Stage { name: "unit", work: tests(arguments, &[], &request.names) });
     }
     let (cluster, faults) = (wanted(Selector::Cluster), wanted(Selector::Faults) && has(CLUSTER_TESTS));
     if cluster || faults {
         stages.push(Stage { name: "programs", work: Work::Programs });
     }
     // A test program cannot select faults that also match a name: with names, one stage has both groups.
-    let together = cluster && faults && !wish.names.is_empty();
+    let together = cluster && faults && !request.names.is_empty();
     let on_a_cluster = || -> Vec<String> {
         let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
         let packages = packages.flat_map(|package| ["--package".to_owned(), (*package).to_owned()]);
@@ -103,16 +103,16 @@ pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
     };
     if cluster {
         let harness: &[&str] = if together { &[] } else { &["--skip", FAULTS] };
-        stages.push(Stage { name: "cluster", work: tests(on_a_cluster(), harness, &wish.names) });
+        stages.push(Stage { name: "cluster", work: tests(on_a_cluster(), harness, &request.names) });
     }
     if faults && !together {
-        let names = match wish.names.is_empty() {
+        let names = match request.names.is_empty() {
             true => vec![FAULTS.to_owned()],
-            false => wish.names.iter().map(|name| in_faults(name)).collect(),
+            false => request.names.iter().map(|name| in_faults(name)).collect(),
         };
         stages.push(Stage { name: "faults", work: tests(on_a_cluster(), &[], &names) });
     }
-    if asked(Selector::Real) || wanted(Selector::Real) && wish.names.is_empty() {
+    if asked(Selector::Real) || wanted(Selector::Real) && request.names.is_empty() {
         if !cluster && !faults {
             stages.push(Stage { name: "programs", work: Work::Programs });
         }
@@ -162,9 +162,13 @@ mod tests {
 
     fn planned(selectors: &[Selector], names: &[&str], packages: &[&str]) -> Result<Vec<(&'static str, String)>> {
         let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let wish =
-            Wish { selectors: selectors.to_vec(), names: texts(names), advisories: false, packages: texts(packages) };
-        Ok(plan(&wish)?.iter().map(|stage| (stage.name, line(stage))).collect())
+        let request = Request {
+            selectors: selectors.to_vec(),
+            names: texts(names),
+            advisories: false,
+            packages: texts(packages),
+        };
+        Ok(plan(&request)?.iter().map(|stage| (stage.name, line(stage))).collect())
     }
 
     fn names(selectors: &[Selector], filter: &[&str]) -> Vec<&'static str> {

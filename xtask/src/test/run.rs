@@ -73,7 +73,7 @@ pub fn run(stages: &[Stage], keep_going: bool, filtered: bool) -> Result<bool> {
     let sum = total(&rows);
     print!("\n{}", table(&rows, start.elapsed()));
     if !left_out.is_empty() {
-        println!("not run: {} (--keep-going runs them in spite of a failure)", left_out.join(", "));
+        println!("not run: {} (--keep-going runs them after a failure)", left_out.join(", "));
     }
     let none = filtered && sum == Sum::default();
     if none {
@@ -106,7 +106,7 @@ fn seconds(duration: Duration) -> String {
 fn work(work: &Work) -> Result<(Outcome, Option<Sum>)> {
     match work {
         Work::Cargo(arguments) => {
-            Ok((plainly(cargo().args(arguments).env("RUSTDOCFLAGS", rustdoc_flags()), arguments)?, None))
+            Ok((run_cargo(cargo().args(arguments).env("RUSTDOCFLAGS", rustdoc_flags()), arguments)?, None))
         }
         Work::CargoDeny(arguments) => Ok((deny(arguments)?, None)),
         Work::Tests(arguments) => tests(arguments).map(|(outcome, sum)| (outcome, Some(sum))),
@@ -132,7 +132,7 @@ fn rustdoc_flags() -> String {
     format!("{} -D warnings", env::var("RUSTDOCFLAGS").unwrap_or_default()).trim_start().to_owned()
 }
 
-fn plainly(command: &mut Command, arguments: &[String]) -> Result<Outcome> {
+fn run_cargo(command: &mut Command, arguments: &[String]) -> Result<Outcome> {
     let status = command.status().with_context(|| format!("run cargo {}", arguments.join(" ")))?;
     Ok(if status.success() { Outcome::Passed } else { failed(arguments, &status) })
 }
@@ -144,7 +144,7 @@ fn failed(arguments: &[String], status: &std::process::ExitStatus) -> Outcome {
 fn deny(arguments: &[String]) -> Result<Outcome> {
     let version = cargo().args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     match version.context("run cargo deny --version")?.success() {
-        true => plainly(cargo().args(arguments), arguments),
+        true => run_cargo(cargo().args(arguments), arguments),
         false if arguments.iter().any(|argument| argument == "advisories") => {
             bail!("--advisories needs cargo-deny: cargo install --locked cargo-deny")
         }
@@ -162,14 +162,14 @@ fn by_metadata() -> Result<Outcome> {
     let platforms = PLATFORMS.iter().flat_map(|platform| ["--filter-platform", *platform]);
     let output = cargo().args(arguments).args(platforms).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        bail!("cargo metadata failed ({}); its words are above", output.status);
+        bail!("cargo metadata failed ({}); its messages are above", output.status);
     }
-    let complaints = rules.complaints(&serde_json::from_slice(&output.stdout).context("read cargo metadata")?)?;
-    println!("licences, bans and sources by cargo metadata; cargo-deny, which looks closer, is not installed");
-    complaints.iter().for_each(|complaint| println!("{complaint}"));
-    Ok(match complaints.len() {
+    let violations = rules.violations(&serde_json::from_slice(&output.stdout).context("read cargo metadata")?)?;
+    println!("licences, bans and sources by cargo metadata; cargo-deny, which checks more, is not installed");
+    violations.iter().for_each(|violation| println!("{violation}"));
+    Ok(match violations.len() {
         0 => Outcome::Passed,
-        n => Outcome::Failed(format!("{n} dependencies are not as deny.toml has it")),
+        n => Outcome::Failed(format!("{n} dependencies violate deny.toml")),
     })
 }
 
@@ -186,7 +186,7 @@ fn tests(arguments: &[String]) -> Result<(Outcome, Sum)> {
     let status = child.wait().context("wait for cargo")?;
     let outcome = match (status.success(), sum.failed) {
         (true, 0) => Outcome::Passed,
-        (true, n) => Outcome::Failed(format!("{n} tests failed, although cargo ended well")),
+        (true, n) => Outcome::Failed(format!("{n} tests failed, although cargo succeeded")),
         (false, _) => failed(arguments, &status),
     };
     Ok((outcome, sum))
@@ -233,7 +233,7 @@ fn proto_folders() -> Result<Vec<(&'static str, String)>> {
         output => output.context("run go mod download")?,
     };
     if !output.status.success() {
-        bail!("go mod download {} failed ({}); its words are above", modules.join(" "), output.status);
+        bail!("go mod download {} failed ({}); its messages are above", modules.join(" "), output.status);
     }
     let found = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
     let found: Vec<Value> = found.collect::<Result<_, _>>().context("read the output of go mod download")?;

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::api::{POLL_INTERVAL, Progress};
 use super::measure::{Measurement, Scenario};
 use super::subject::{Binaries, Mode, Running, Subject, VOLUMES};
-pub use rest::Rest;
+pub use rest::ClaimsAtRest;
 
 /// The namespace of all claims and pods.
 const NAMESPACE: &str = "bench";
@@ -29,7 +29,7 @@ const PARALLEL: usize = 24;
 const DEADLINE: Duration = Duration::from_secs(900);
 
 /// A scenario of one manager on a separate control plane.
-pub const FRESH: [Scenario; 2] = [Scenario::VolumesProvision, Scenario::VolumesAttach];
+pub const WITH_NEW_CLUSTERS: [Scenario; 2] = [Scenario::VolumesProvision, Scenario::VolumesAttach];
 
 /// Numbers of objects.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub struct Size {
     pub nodes: u32,
 }
 
-/// Measures one of [`FRESH`]; the manager's log is copied to `log`.
+/// Measures one of [`WITH_NEW_CLUSTERS`]; the manager's log is copied to `log`.
 pub async fn measure(
     binaries: &Binaries,
     about: (Subject, Mode),

@@ -15,7 +15,7 @@ use super::bed::Bed;
 const SERVICE_TAG: &str = "kubernetes.io/service-name";
 
 /// Returns all resources, one fact per line, in order.
-pub async fn holdings(bed: &Bed) -> Result<BTreeSet<String>> {
+pub async fn inventory(bed: &Bed) -> Result<BTreeSet<String>> {
     let services = bed.services().list(&ListParams::default()).await.context("list the Services")?.items;
     let nodes = bed.nodes().list(&ListParams::default()).await.context("list the nodes")?.items;
     let events = Api::<Event>::all(bed.client.clone()).list(&ListParams::default()).await.context("list the events")?;
