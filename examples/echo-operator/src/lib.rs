@@ -120,7 +120,7 @@ pub fn status(
     // While old servers exist, any of the ready ones may be one of them.
     let responding = (ready - (all - updated)).clamp(0, updated);
     let (status, reason) = match responding >= spec.replicas && all == updated {
-        true => ("True", "AllAnswer"),
+        true => ("True", "AllRespond"),
         false => ("False", "RollingOut"),
     };
     let mut conditions = old.conditions.clone();

@@ -52,12 +52,12 @@ pub(crate) use ensure;
 /// Default pause between two reads.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the case created, and `clean_up` deletes; `routes`: it may have created routes.
-/// What the case created, and `clean_up` deletes; `routes`: it may have created routes.
+/// The resources that the case created, which `clean_up` deletes.
 #[derive(Default)]
 struct CreatedResources {
     instances: Vec<InstanceRef>,
     balancers: Vec<LoadBalancerId>,
+    /// The case may have created routes.
     routes: bool,
 }
 

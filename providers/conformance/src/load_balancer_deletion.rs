@@ -136,7 +136,7 @@ pub(crate) async fn owned_resources_are_listed_until_deleted(context: &Context<'
     Ok(())
 }
 
-pub(crate) async fn leaked_resources_are_collected_and_a_successors_are_kept(
+pub(crate) async fn leaked_resources_are_collected_and_those_of_a_successor_kept(
     context: &Context<'_>,
 ) -> Result<(), Stop> {
     let balancers = context.balancers()?;

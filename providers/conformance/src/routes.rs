@@ -108,7 +108,7 @@ pub(crate) async fn changed_route_is_not_removed(context: &Context<'_>) -> Resul
     apply_one(context, set(destination, &two)).await??;
     let result = apply_one(context, RouteChange::Remove(stale)).await?;
     let kind = result.as_ref().err().map(|error| error.kind);
-    ensure!(kind == Some(ErrorKind::Conflict), "removing a route whose target has changed is {result:?}");
+    ensure!(kind == Some(ErrorKind::Conflict), "removing a route whose target has changed is {result:?}, not Conflict");
     let route = listed_once(context, destination).await?;
     ensure!(leads_to(&route, &two), "{route:?} should still lead to {two:?}");
     Ok(())

@@ -27,7 +27,7 @@ const MAX_ENDPOINTS: usize = 1000;
 /// The kind of endpoints' targets.
 const MACHINE_KIND: &str = "VirtualMachineInstance";
 
-/// Returns the virtual machines that should receive traffic, with the names of nodes that have none.
+/// Returns the virtual machines that should receive traffic, and the names of nodes without a virtual machine.
 ///
 /// With the policy Local, the infrastructure has no health check of the tenant's nodes, so that only nodes with an
 /// endpoint are returned: with a ready one, or, while there is none, with one that terminates and still serves.
@@ -81,7 +81,7 @@ pub(crate) enum SliceChange {
     Delete(String, String),
 }
 
-/// Returns the changes from the found slices to those for these endpoints.
+/// Returns the changes that turn the found slices into slices with these endpoints.
 ///
 /// The endpoints are ordered, so that the same ones are in the same slices each time.
 pub(crate) fn changes(
@@ -137,7 +137,7 @@ fn object(
         "metadata": {
             "name": name,
             "labels": labels,
-            // Deleted with the Service, even if this process is not there to do it.
+            // Deleted with the Service, even if this process does not run then.
             "ownerReferences": [{
                 "apiVersion": "v1", "kind": "Service", "name": service.metadata.name, "uid": service.metadata.uid,
             }],

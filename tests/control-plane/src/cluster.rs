@@ -114,7 +114,7 @@ impl ControlPlane {
     /// of the log of the process that failed.
     pub async fn start(options: Options) -> Result<Self> {
         if options.nodes > 0 && !options.kwok {
-            bail!("nodes is {}, but kwok is false: nobody would make them Ready", options.nodes);
+            bail!("nodes is {}, but kwok is false: fake nodes become Ready only with kwok: true", options.nodes);
         }
         let mut programs = vec![Program::Etcd, Program::KubeApiserver, Program::Kubectl];
         programs.extend(options.scheduler.then_some(Program::KubeScheduler));
@@ -404,7 +404,7 @@ impl ControlPlane {
         }
         match fs::metadata(self.audit_log()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
-            metadata => Ok(metadata.context("look at the audit log")?.len()),
+            metadata => Ok(metadata.context("read the size of the audit log")?.len()),
         }
     }
 
@@ -435,7 +435,7 @@ fn free_port() -> Result<u16> {
     attempts
         .map(|_| 20_000 + rand::random::<u16>() % 10_000)
         .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .context("no free port between 20000 and 29999: end what listens there")
+        .context("no free port between 20000 and 29999: stop programs that listen there")
 }
 
 fn readyz() -> Result<http::Request<Vec<u8>>> {

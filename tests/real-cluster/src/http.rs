@@ -18,7 +18,7 @@ const LARGEST: u64 = 16 << 20;
 pub async fn get(server: SocketAddr, path: &str, deadline: Duration) -> Result<String> {
     timeout(deadline, request(server, path))
         .await
-        .with_context(|| format!("no response of {server} in {deadline:?}"))?
+        .with_context(|| format!("no response from {server} in {deadline:?}"))?
 }
 
 async fn request(server: SocketAddr, path: &str) -> Result<String> {

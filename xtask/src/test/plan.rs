@@ -9,7 +9,8 @@ const CLUSTER_TESTS: &str = "cluster-tests";
 /// cargo rebuilds it for another selection of packages.
 const ON_A_CLUSTER: [&str; 5] = ["control-plane", CLUSTER_TESTS, "echo-operator", "moto", "kubewright-provider-aws"];
 
-/// Returns cargo's arguments for one test program (`--test`), each built like the others.
+/// Returns cargo's arguments for one test program (`--test`). The packages are those of the cluster stage, so that
+/// cargo does not rebuild their dependencies.
 pub fn one_program(program: &'static str) -> Vec<&'static str> {
     let packages = ON_A_CLUSTER.iter().flat_map(|package| ["--package", package]);
     ["test"].into_iter().chain(packages).chain(["--test", program, "--"]).collect()
@@ -85,7 +86,7 @@ pub fn plan(request: &Request) -> Result<Vec<Stage>> {
     if wanted(Selector::Unit) {
         let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
         let others = packages.flat_map(|package| ["--exclude".to_owned(), (*package).to_owned()]);
-        // ccm's cloud SDKs are only in its binary, which no such test runs.
+        // Without default features: only ccm's binary needs the cloud SDKs, and no unit test runs it.
         let arguments =
             words("test --no-fail-fast --no-default-features --workspace").into_iter().chain(others).collect();
         stages.push(Stage { name: "unit", work: tests(arguments, &[], &request.names) });
@@ -137,7 +138,7 @@ fn lints(advisories: bool) -> Vec<Stage> {
     ]
 }
 
-/// Returns a stage of tests: cargo's arguments, those of the test programs, and parts of names.
+/// Returns the work of a stage of tests, from cargo's arguments, those of the test programs, and parts of names.
 fn tests(mut arguments: Vec<String>, harness: &[&str], names: &[String]) -> Work {
     arguments.push("--".into());
     arguments.extend(harness.iter().map(ToString::to_string));

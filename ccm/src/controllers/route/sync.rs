@@ -105,7 +105,7 @@ impl<S: ClusterAccess> RouteTable<S> {
         }
         self.forget_others(&nodes);
         // A delay that the cloud requests is limited to the period.
-        let next = again.map_or(self.period, |again| retry::again_after(again).min(self.period));
+        let next = again.map_or(self.period, |again| retry::requested_delay(again).min(self.period));
         let result = match failed {
             true => "error",
             false if plan.changes.is_empty() => "noop",
@@ -161,10 +161,10 @@ impl<S: ClusterAccess> RouteTable<S> {
         let failures = before.map_or(0, |failed| failed.failures).saturating_add(1);
         warn!(%destination, %error, failures, "route not changed");
         let wait = match error.retry_after() {
-            Some(after) => retry::again_after(after),
+            Some(after) => retry::requested_delay(after),
             None => retry::retry_after(error.kind, failures).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE),
         };
-        let words = retry::words(&error);
+        let words = retry::message(&error);
         let change = change.clone();
         failed.insert(destination, Failed { change, failures, until: now + wait, words: words.clone() });
         Err((wait, words))

@@ -159,9 +159,10 @@ fn affinity(settings: &Balancing) -> SessionAffinity {
     // The API server sets the timeout if it is missing; three hours is its default (core/v1,
     // DefaultClientIPServiceAffinitySeconds).
     let seconds = settings.affinity_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(10_800);
-    match settings.client_ip_affinity {
-        true => SessionAffinity::ClientIp { timeout: Duration::from_secs(seconds) },
-        false => SessionAffinity::None,
+    if settings.client_ip_affinity {
+        SessionAffinity::ClientIp { timeout: Duration::from_secs(seconds) }
+    } else {
+        SessionAffinity::None
     }
 }
 

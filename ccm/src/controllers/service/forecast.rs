@@ -42,7 +42,7 @@ async fn of(
         Ok((cloud.targeting(&spec)?, spec))
     });
     let spec = match read {
-        Err(error) => return ("refused", retry::words(&error)),
+        Err(error) => return ("refused", retry::message(&error)),
         Ok((Targeting::Elsewhere, _)) if held => {
             let reason = "its annotations name another controller: what this one created is deleted, and the finalizer is \
                           removed";
@@ -53,7 +53,7 @@ async fn of(
     };
     match cloud.forecast(&spec).await {
         Ok(forecast) => (forecast.change.as_str(), forecast.reasons.join("; ")),
-        Err(error) => ("unknown", retry::words(&error)),
+        Err(error) => ("unknown", retry::message(&error)),
     }
 }
 

@@ -225,7 +225,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
 
     /// Records that the request cannot be fulfilled.
     fn reject(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, error: &CloudError) {
-        let message = format!("Error syncing load balancer: {}", retry::words(error));
+        let message = format!("Error syncing load balancer: {}", retry::message(error));
         if state.last_report.update(&message, Instant::now()) {
             self.record(&subject.id, Some(subject.service), Warning, "SyncLoadBalancerFailed", &message);
             info!(service = %subject.id, %error, "rejected the request of a Service: it cannot be fulfilled");
@@ -331,7 +331,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             "Error updating load balancer with new hosts {} [node names limited, total number of nodes: {}], error: {}",
             listed(nodes),
             nodes.len(),
-            retry::words(error)
+            retry::message(error)
         );
         let request = Some(wanted.spec.clone());
         let event = ("UpdateLoadBalancerFailed", message);
@@ -367,7 +367,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             Ok(ensured) => ensured,
             Err(error) => {
                 let message =
-                    format!("Error syncing load balancer: failed to ensure load balancer: {}", retry::words(&error));
+                    format!("Error syncing load balancer: failed to ensure load balancer: {}", retry::message(&error));
                 let event = ("SyncLoadBalancerFailed", message);
                 return Ok(self.failed((id, Some(service)), state, &error, event, Some(spec.clone())));
             }
@@ -384,7 +384,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         match ensured.progress {
             Progress::After(again) => {
                 self.publish(subject, state).await?;
-                Ok(Outcome::RequeueAfter(retry::again_after(again)))
+                Ok(Outcome::RequeueAfter(retry::requested_delay(again)))
             }
             Progress::Settled => {
                 let at = Instant::now();
@@ -522,10 +522,10 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             Ok(Deletion::Gone) => None,
             Ok(Deletion::InProgress(again)) => {
                 state.clear_failures();
-                Some(Outcome::RequeueAfter(retry::again_after(again)))
+                Some(Outcome::RequeueAfter(retry::requested_delay(again)))
             }
             Err(error) => {
-                let words = retry::words(&error);
+                let words = retry::message(&error);
                 let message = match reason {
                     "DeleteLoadBalancerFailed" => format!("Error deleting load balancer: {words}"),
                     _ => format!("Error syncing load balancer: failed to delete load balancer: {words}"),

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_equal_the_rfcs() {
+    fn sums_equal_those_of_the_rfc() {
         for (text, sum) in [
             ("", "d41d8cd98f00b204e9800998ecf8427e"),
             ("a", "0cc175b9c0f1b6a831c399e269772661"),

@@ -285,7 +285,7 @@ impl Collector {
             let deletion = Deletion { uid: &item.uid, version: version.filter(|_| !last), propagation };
             match self.writer.delete_object(resource, &item.key(), deletion).await {
                 Ok(()) => {
-                    debug!(%item, ?propagation, "deleted: none of its owners exists");
+                    debug!(%item, ?propagation, "deleted object: all its owners are deleted or being deleted");
                     return Ok(Outcome::Done);
                 }
                 Err(error) if error.is_not_found() => return Err(CheckError::Absent(item.clone())),

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::decide::{CleanupResult, FINALIZER, Findings, discovery_problem, pods_estimate, resync, without_own};
-use super::early::{Endings, Name, POD_COST, has_comparable_versions, lead_time};
+use super::early::{Endings, POD_COST, ResourceName, has_comparable_versions, lead_time};
 use crate::context::Clock;
 
 /// Number of resources of one namespace that are emptied concurrently.
@@ -34,9 +34,9 @@ const DISCOVERY_AGE: Duration = Duration::from_secs(2);
 /// Maximum wait for the watch of a resource to deliver the deletions; then the objects are listed.
 const DELETIONS_TIMEOUT: Duration = Duration::from_secs(1);
 
-const PODS: Name = ("", "pods");
-const EVENTS: Name = ("", "events");
-const EVENTS_ALIAS: Name = ("events.k8s.io", "events");
+const PODS: ResourceName = ("", "pods");
+const EVENTS: ResourceName = ("", "events");
+const EVENTS_ALIAS: ResourceName = ("events.k8s.io", "events");
 
 /// The remaining objects of a resource.
 #[derive(Default)]
@@ -51,7 +51,7 @@ struct Pass {
     /// False while pods delay the deletion of all else.
     totals: bool,
     /// The remaining objects.
-    left: Vec<(Name, Vec<Meta>)>,
+    left: Vec<(ResourceName, Vec<Meta>)>,
 }
 
 impl Pass {
@@ -153,7 +153,12 @@ impl Namespaces {
 
     /// Deletes the pods, or else the kind with the most objects. The time that this takes determines when to begin with
     /// the other kinds, so that they are not finished before the grace period ends.
-    async fn empty_early(&self, namespace: &TerminatingNamespace, object_counts: &[(Name, usize)], ends: Instant) {
+    async fn empty_early(
+        &self,
+        namespace: &TerminatingNamespace,
+        object_counts: &[(ResourceName, usize)],
+        ends: Instant,
+    ) {
         let snapshot = self.discovery.current();
         let count =
             |served: &Served| object_counts.iter().find(|(kind, _)| *kind == name(served)).map(|(_, count)| *count);
@@ -195,7 +200,7 @@ impl Namespaces {
     }
 
     /// Requeues the namespace as soon as the watches show that nothing remains, so that its deletion is not delayed.
-    fn requeue_when_deleted(&self, key: &ObjectKey, left: Vec<(Name, Vec<Meta>)>, at_most: Duration) {
+    fn requeue_when_deleted(&self, key: &ObjectKey, left: Vec<(ResourceName, Vec<Meta>)>, at_most: Duration) {
         let sources = left.into_iter().map(|((group, plural), left)| Some((self.watched.source(group, plural)?, left)));
         let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return };
         let (queue, key) = (self.queue.clone(), key.clone());
@@ -410,7 +415,7 @@ fn to_empty(served: &[Served]) -> impl Iterator<Item = Served> {
     served.iter().filter(is_deletable).filter(move |served| !is_alias(served)).copied()
 }
 
-fn name(served: &Served) -> Name {
+fn name(served: &Served) -> ResourceName {
     (served.resource.group, served.resource.plural)
 }
 

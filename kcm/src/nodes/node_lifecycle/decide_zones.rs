@@ -176,9 +176,9 @@ pub enum Turn {
     /// There are none.
     None,
     /// No node of the cluster is ready any longer: all taints are removed and none is added.
-    SightLost,
+    AllFailed,
     /// Some node is ready again: all grace periods restart.
-    SightRegained,
+    SomeRecovered,
 }
 
 /// Updates the states and rates of all zones from a census. Zones without counted nodes keep their state; if there is
@@ -205,8 +205,8 @@ pub fn turn(zones: &mut BTreeMap<Str, Zone>, census: &BTreeMap<Str, Census>, rat
         }
     }
     match (all_failed, all_fail) {
-        (false, true) => Turn::SightLost,
-        (true, false) => Turn::SightRegained,
+        (false, true) => Turn::AllFailed,
+        (true, false) => Turn::SomeRecovered,
         _ => Turn::None,
     }
 }

@@ -36,7 +36,7 @@ use crate::pods::indexes::{by_node, on_node};
 /// Nodes that are written to concurrently.
 const MAX_CONCURRENT_WRITES: usize = 8;
 
-/// Attempts of a status update.
+/// Retries of a status update after conflicts.
 const TRIES: usize = 5;
 
 /// Delay before a taint that could not be written is tried again.
@@ -171,7 +171,7 @@ impl Monitor {
         let nodes = self.nodes.by_index(&EVERY, 0);
         let count = nodes.len();
         self.track_nodes(&nodes).await;
-        if self.may_conclude(now) {
+        if self.can_trust_heartbeats(now) {
             self.examine(nodes, now).await;
         }
         if let Some(health) = &mut self.state().watch_health {
@@ -182,7 +182,7 @@ impl Monitor {
     }
 
     /// Returns true if missing heartbeats can be trusted now.
-    fn may_conclude(&self, now: Instant) -> bool {
+    fn can_trust_heartbeats(&self, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
         let health = state.watch_health.get_or_insert_with(|| WatchHealth::new(version, now));
@@ -204,7 +204,7 @@ impl Monitor {
 
     /// Tracks nodes that were added or deleted. New ones begin without this controller's `NoExecute` taints.
     async fn track_nodes(&self, nodes: &[Arc<Node>]) {
-        let (mut added, mut gone) = (Vec::new(), Vec::new());
+        let (mut added, mut deleted) = (Vec::new(), Vec::new());
         {
             let mut state = self.state();
             for node in nodes {
@@ -216,12 +216,12 @@ impl Monitor {
             }
             if state.nodes.len() > nodes.len() {
                 let present: HashSet<&Str> = nodes.iter().map(|node| &node.meta.name).collect();
-                gone.extend(
+                deleted.extend(
                     state.nodes.extract_if(|name, _| !present.contains(name)).map(|(name, old)| (name, old.uid)),
                 );
             }
         }
-        for (name, uid) in gone {
+        for (name, uid) in deleted {
             self.event(&name, &uid, "RemovingNode", format!("Node {name} event: Removing Node {name} from Controller"));
         }
         for node in &added {
@@ -257,7 +257,7 @@ impl Monitor {
         match sync::edit_taints(&self.nodes, &self.writer, node, edit).await {
             Ok(true) => info!(node = %node.meta.name, taint = wanted, "NoExecute taints written"),
             Ok(false) => {}
-            Err(error) => warn!(node = %node.meta.name, %error, "taints not written; the next pass tries again"),
+            Err(error) => warn!(node = %node.meta.name, %error, "NoExecute taints not written; retrying next pass"),
         }
     }
 
@@ -285,14 +285,13 @@ impl Monitor {
                 Some(NodeInPass { node, ready })
             })
             .collect();
-        if self.update_zones(&places, &in_pass, now) == Turn::SightLost {
+        if self.update_zones(&places, &in_pass, now) == Turn::AllFailed {
             error!("no node is ready: no pod is evicted until one is");
-            // All of them, also those whose heartbeat could not be verified. What the pass read of them is older than
-            // this.
+            // All nodes lose their taints, including those whose heartbeat could not be verified.
             self.untaint(&all).await;
         } else {
             stream::iter(&in_pass)
-                .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.update_execution(in_pass))
+                .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.update_no_execute_taint(in_pass))
                 .await;
         }
         // Before any pod is marked: there may be thousands, and evictions must not wait for them.
@@ -308,13 +307,13 @@ impl Monitor {
     /// Records all heartbeats. Returns the nodes without one for longer than their grace period that are not marked
     /// yet, with the versions of their last Leases.
     fn observe(&self, nodes: &[Arc<Node>], now: Instant) -> Vec<(Arc<Node>, u64)> {
-        let today = (self.clock)().as_second();
+        let seconds = (self.clock)().as_second();
         let mut state = self.state();
         let mut unresponsive = Vec::new();
         for node in nodes {
             let Some(known) = state.nodes.get_mut(&node.meta.name) else { continue };
             let lease = self.leases.get(&lease_key(node));
-            let age = Duration::from_secs(u64::try_from(today - node.meta.created.0).unwrap_or(0));
+            let age = Duration::from_secs(u64::try_from(seconds - node.meta.created.0).unwrap_or(0));
             let health = observe(known.health.take(), node.condition(READY), lease.as_deref(), age, now);
             if is_unresponsive(&health, self.limits.grace, now) && node.ready() != Some("Unknown") {
                 unresponsive.push((node.clone(), health.lease_version()));
@@ -366,8 +365,8 @@ impl Monitor {
         self.leases.get(&lease_key(node)).map_or(0, |lease| lease.meta.version)
     }
 
-    /// Sets the conditions of unresponsive nodes to Unknown. Returns the nodes that are marked so now; the others have
-    /// to be skipped.
+    /// Sets the conditions of unresponsive nodes to Unknown. Returns true for each node that is marked now, and false
+    /// for each one that has to be skipped.
     async fn mark_unresponsive(&self, unresponsive: Vec<(Arc<Node>, bool)>) -> HashMap<Str, bool> {
         stream::iter(unresponsive)
             .map(|(node, certain)| async move {
@@ -431,7 +430,7 @@ impl Monitor {
         lease.zip(health).is_some_and(|(lease, health)| health.is_renewed_by(&lease))
     }
 
-    /// Updates the zones' states and rates. All grace periods restart when the first node of a lost cluster is ready.
+    /// Updates the zones' states and rates. All grace periods restart when a node is ready again after all had failed.
     fn update_zones(&self, places: &BTreeSet<Str>, in_pass: &[NodeInPass], now: Instant) -> Turn {
         let mut census: BTreeMap<Str, Census> = BTreeMap::new();
         for NodeInPass { node, ready } in in_pass {
@@ -450,7 +449,7 @@ impl Monitor {
             }
             turn(&mut zones, &census, &self.limits.rates, now)
         };
-        if turned == Turn::SightRegained {
+        if turned == Turn::SomeRecovered {
             info!("some nodes are ready again: all grace periods restart");
             refresh(&mut self.state(), now);
         }
@@ -459,7 +458,7 @@ impl Monitor {
 
     /// Brings a node's `NoExecute` taints in line with its Ready condition: immediately if it loses one or has one
     /// already, otherwise it waits for its turn in its zone.
-    async fn update_execution(&self, NodeInPass { node, ready }: &NodeInPass) {
+    async fn update_no_execute_taint(&self, NodeInPass { node, ready }: &NodeInPass) {
         let Some(ready) = ready.as_deref() else { return };
         let wanted = execution(ready);
         let tainted = no_execute(node, None, Time::default()).is_some();
@@ -497,7 +496,7 @@ impl Monitor {
             match written {
                 Ok(answer) => self.pods.wrote(&key, answer.meta().map_or(0, |meta| meta.version)),
                 Err(error) if error.is_not_found() => continue,
-                Err(error) => warn!(pod = %key, %error, "the pod cannot be marked; the next pass tries again"),
+                Err(error) => warn!(pod = %key, %error, "could not set pod to not ready; retrying in the next pass"),
             }
             let about = runtime::events::about(&*pod);
             self.recorder.event(&about, EventType::Warning, "NodeNotReady", "Node is not ready".to_owned());
@@ -554,7 +553,7 @@ impl Monitor {
         }
     }
 
-    /// Uses the zone's token for a node.
+    /// Taints a node, which uses its zone's token. Returns false if the write failed.
     async fn taint_node(&self, zone_name: &Str, node: &Arc<Node>, wanted: &str) -> bool {
         if let Some(zone) = self.zones().get_mut(zone_name) {
             zone.pace.take();
@@ -570,7 +569,7 @@ impl Monitor {
                 true
             }
             Err(error) => {
-                warn!(node = %node.meta.name, %error, "the node cannot be tainted; trying again");
+                warn!(node = %node.meta.name, %error, "could not taint node; retrying");
                 false
             }
         }

@@ -352,30 +352,30 @@ fn loss_and_return_of_all_nodes_stop_and_resume_evictions() {
             "all fail and one returns",
             &[
                 (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
-                (&[("a", 3, 0), ("b", 3, 0)], Turn::SightLost, &[None, None]),
+                (&[("a", 3, 0), ("b", 3, 0)], Turn::AllFailed, &[None, None]),
                 (&[("a", 3, 0), ("b", 3, 0)], Turn::None, &[None, None]),
-                (&[("a", 3, 0), ("b", 3, 1)], Turn::SightRegained, &[Some(10), Some(10)]),
+                (&[("a", 3, 0), ("b", 3, 1)], Turn::SomeRecovered, &[Some(10), Some(10)]),
                 (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
             ],
         ),
-        ("all are failed from the start", &[(&[("a", 3, 0), ("b", 1, 0)], Turn::SightLost, &[None, None])]),
+        ("all are failed from the start", &[(&[("a", 3, 0), ("b", 1, 0)], Turn::AllFailed, &[None, None])]),
         (
             "a new zone of ready nodes",
             &[
-                (&[("a", 3, 0)], Turn::SightLost, &[None]),
-                (&[("a", 3, 0), ("b", 1, 1)], Turn::SightRegained, &[Some(10), Some(10)]),
+                (&[("a", 3, 0)], Turn::AllFailed, &[None]),
+                (&[("a", 3, 0), ("b", 1, 1)], Turn::SomeRecovered, &[Some(10), Some(10)]),
             ],
         ),
         (
             "a new zone of failed nodes",
-            &[(&[("a", 3, 0)], Turn::SightLost, &[None]), (&[("a", 3, 0), ("b", 1, 0)], Turn::None, &[None, None])],
+            &[(&[("a", 3, 0)], Turn::AllFailed, &[None]), (&[("a", 3, 0), ("b", 1, 0)], Turn::None, &[None, None])],
         ),
         ("most of a small zone", &[(&[("a", 9, 4)], Turn::None, &[None]), (&[("a", 9, 5)], Turn::None, &[Some(10)])]),
         ("most of a large zone", &[(&[("a", 100, 45)], Turn::None, &[Some(100)])]),
         ("a zone of fifty is not large", &[(&[("a", 50, 20)], Turn::None, &[None])]),
         (
             "a zone that does not count",
-            &[(&[("a", 0, 0)], Turn::None, &[Some(10)]), (&[("a", 0, 0), ("b", 1, 0)], Turn::SightLost, &[None, None])],
+            &[(&[("a", 0, 0)], Turn::None, &[Some(10)]), (&[("a", 0, 0), ("b", 1, 0)], Turn::AllFailed, &[None, None])],
         ),
     ];
     for (what, history) in histories {

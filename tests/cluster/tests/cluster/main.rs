@@ -47,7 +47,7 @@ fn main() -> std::process::ExitCode {
             quota_is_reported_until_the_scale_fits,
         },
         storage::protection::{
-            claim_stays_while_a_pod_on_a_node_uses_it, pod_that_no_cache_shows_keeps_its_claim,
+            claim_stays_while_a_pod_on_a_node_uses_it, pod_missing_in_the_cache_keeps_its_claim,
             finalizers_are_added_and_removed_when_writes_fail, unused_condition_follows_the_pods_of_a_bound_claim,
             bound_claim_has_no_unused_condition_without_the_gate,
             volume_stays_while_it_is_bound, attributes_class_stays_while_a_claim_or_volume_refers_to_it,
@@ -134,7 +134,7 @@ fn main() -> std::process::ExitCode {
             ttl_annotation_of_nodes_is_set, service_cidr_exists_while_it_is_needed,
         },
         workloads::deployment::{
-            rollout_leaves_the_expected_status_and_events, history_undo_and_restart, history_is_limited,
+            rollout_leaves_the_expected_status_and_events, kubectl_undoes_and_restarts_a_rollout, history_is_limited,
             pause_stops_a_rollout_but_not_scaling, stuck_rollout_is_reported, scaling_during_a_rollout_is_proportional,
             taken_name_counts_as_a_collision, orphans_are_adopted_with_their_pods,
         },

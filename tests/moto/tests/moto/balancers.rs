@@ -196,7 +196,7 @@ pub async fn another_process_finishes_after_a_lost_response(_: Space) -> Result<
     finish_in_another_process(Effect::ResponseLost, (2..).step_by(2)).await
 }
 
-/// `cargo xtask soak --only aws`
+/// Runs only in `cargo xtask soak --only aws`.
 pub async fn another_process_finishes_after_any_call(_: Space) -> Result<()> {
     finish_in_another_process(Effect::Outage, 1..).await?;
     finish_in_another_process(Effect::ResponseLost, 1..).await

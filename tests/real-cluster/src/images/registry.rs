@@ -70,7 +70,7 @@ impl Drop for Registry {
     }
 }
 
-/// The places of blobs, and the manifests of names.
+/// Positions of blobs in the image files, and the manifest of each image name.
 #[derive(Debug, Default)]
 struct Content {
     blobs: BTreeMap<String, Blob>,

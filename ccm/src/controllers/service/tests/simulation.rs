@@ -399,7 +399,7 @@ impl Cluster for ProcessCache {
         Ok(!now.meta.is_deleting() && now.meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER))
     }
 
-    async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
+    async fn list_uncached(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
         Ok(self.sim.services().into_iter().map(|(key, service)| (key, service.meta.uid)).collect())
     }
 

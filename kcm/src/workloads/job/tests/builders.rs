@@ -40,7 +40,9 @@ pub fn a_job(parallelism: i32, completions: Option<i32>) -> Job {
     put_meta(&mut object, "pi");
     object.put_message(job::SPEC, |spec| {
         spec.put_int(job_spec::PARALLELISM, parallelism.into());
-        completions.into_iter().for_each(|completions| spec.put_int(job_spec::COMPLETIONS, completions.into()));
+        if let Some(completions) = completions {
+            spec.put_int(job_spec::COMPLETIONS, completions.into());
+        }
     });
     Job::decode(&context(), &object).expect("well-formed")
 }

@@ -122,14 +122,14 @@ impl Shared {
         id: &LoadBalancerId,
         rules: BareRules<'_>,
     ) -> Result<Vec<String>, CloudError> {
-        let BareRules { all, nodes, wanted, done } = rules;
+        let BareRules { all, nodes, wanted, remove_others } = rules;
         self.bare.insert(id.clone(), wanted.clone());
         let (names, others) = (bare_rules::rule_names(id), self.sharers(session, listing, id));
         let none = BTreeSet::new();
         self.change_bare(session, &all.union(nodes).cloned().collect(), |group, rules| {
             let wanted = if nodes.contains(group) { wanted } else { &none };
             let changes = bare_rules::changes(rules, &names, wanted, &others);
-            if done { changes } else { changes.without_removals() }
+            if remove_others { changes } else { changes.without_removals() }
         })
         .await
     }
@@ -239,8 +239,8 @@ impl Shared {
             return Ok(true);
         }
         match use_of(session, &group).await? {
-            Use::Nobodys => {}
-            Use::DyingBalancers => return Ok(false),
+            Use::Unused => {}
+            Use::DeletedBalancers => return Ok(false),
             Use::Others => return Ok(true),
         }
         for other in network::groups_that_name(session, &group).await? {
@@ -291,8 +291,8 @@ pub(crate) struct BareRules<'a> {
     pub nodes: &'a BTreeSet<String>,
     /// The rules for the groups of its targets; the other groups have none.
     pub wanted: &'a BTreeSet<Rule>,
-    /// Rules that are not wanted are removed.
-    pub done: bool,
+    /// Rules that are not wanted are removed; otherwise rules are only added.
+    pub remove_others: bool,
 }
 
 /// Security groups that were opened, and those that could not be opened.
@@ -360,9 +360,9 @@ async fn create_group(session: &Session, name: &str, tags: &Tags) -> Result<Stri
 
 /// The use of a group.
 enum Use {
-    Nobodys,
+    Unused,
     /// Interfaces of Network Load Balancers that are no longer listed.
-    DyingBalancers,
+    DeletedBalancers,
     Others,
 }
 
@@ -375,8 +375,8 @@ async fn use_of(session: &Session, group: &str) -> Result<Use, CloudError> {
         one.description().is_some_and(|description| description.starts_with("ELB net/"))
     };
     Ok(match interfaces {
-        [] => Use::Nobodys,
-        all if all.iter().all(balancers) => Use::DyingBalancers,
+        [] => Use::Unused,
+        all if all.iter().all(balancers) => Use::DeletedBalancers,
         _ => Use::Others,
     })
 }

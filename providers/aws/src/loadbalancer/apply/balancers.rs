@@ -87,7 +87,7 @@ impl Followed {
     fn warnings(&self, settled: bool, overdue: bool) -> Vec<String> {
         let mut warnings = Vec::new();
         if settled && !self.done.is_empty() {
-            warnings.push(format!("changes by somebody else were undone: {}", self.done.join("; ")));
+            warnings.push(format!("changes by another client were undone: {}", self.done.join("; ")));
         }
         if overdue && !self.exchanging.is_empty() {
             let ports = self.exchanging.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
@@ -469,7 +469,8 @@ impl Balancers {
         let wanted = bare_rules::desired(work.id, work.settings, desired, (&balancer.name, &subnets), network);
         let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
         let mut shared = self.shared.lock().await;
-        shared.set_bare(work.session, listing, work.id, BareRules { all: &all, nodes, wanted: &wanted, done }).await
+        let rules = BareRules { all: &all, nodes, wanted: &wanted, remove_others: done };
+        shared.set_bare(work.session, listing, work.id, rules).await
     }
 
     /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer

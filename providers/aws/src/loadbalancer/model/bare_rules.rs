@@ -13,7 +13,7 @@ use crate::loadbalancer::names::{self, Flavour};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::settings::Settings;
 use crate::loadbalancer::types::{
-    Desired, Mapping, ObservedRule, Rule, Scheme, Source, TRAFFIC_PORT, TargetType, anyone,
+    Desired, Mapping, ObservedRule, Rule, Scheme, Source, TRAFFIC_PORT, TargetType, all_addresses,
 };
 
 /// Descriptions of cloud-provider-aws's rules; the first two are followed by the load balancer's name.
@@ -68,7 +68,7 @@ pub(crate) fn desired(
         let probed =
             if group.health.port == TRAFFIC_PORT { traffic } else { group.health.port.parse().into_iter().collect() };
         let open = |port: u16| {
-            let all = |range: &providers::IpNet| *range == anyone(false) || *range == anyone(true);
+            let all = |range: &providers::IpNet| *range == all_addresses(false) || *range == all_addresses(true);
             let tcp = group.protocol.transports().contains(&"tcp");
             tcp && port == group.port && ranges.iter().any(all)
         };

@@ -15,7 +15,7 @@ use crate::loadbalancer::spec::settings::{
 };
 use crate::loadbalancer::types::{
     AddressType, Balancer, Desired, Listener, Mapping, Rule, Scheme, SecurityGroup, Source, Spread, Tagging, Tags,
-    Target, TargetGroup, TargetType, anyone,
+    Target, TargetGroup, TargetType, all_addresses,
 };
 use crate::tags::ClusterTags;
 
@@ -309,7 +309,7 @@ fn group(
         tags,
         targets: targets(settings, asked, ipv6, around.targets),
         incomplete: around.targets.incomplete,
-        most: settings.max_targets,
+        max_targets: settings.max_targets,
         shared: settings.shared_groups,
         preserves_client: asked.preserves_client,
     }
@@ -372,9 +372,9 @@ pub(crate) fn clients(settings: &Settings, dualstack: bool) -> Vec<IpNet> {
     if !settings.ranges.is_empty() || !settings.prefix_lists.is_empty() {
         return settings.ranges.clone();
     }
-    let mut all = vec![anyone(false)];
+    let mut all = vec![all_addresses(false)];
     if dualstack {
-        all.push(anyone(true));
+        all.push(all_addresses(true));
     }
     all
 }

@@ -77,7 +77,7 @@ fn other<'a>(requested: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a 
     }
     let missing = || {
         format!(
-            "make a Service {service} in namespace {namespace}, where there is none, or leave it out of targetGroups"
+            "create a Service {service} in namespace {namespace}, where there is none, or leave it out of targetGroups"
         )
     };
     spec.others.get(service).ok_or_else(|| (what, missing()))

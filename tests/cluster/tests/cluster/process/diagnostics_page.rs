@@ -80,7 +80,7 @@ pub async fn page_leads_to_the_violated_quota(_: Space) -> Result<()> {
 
     let everything = kcm.url("/debug/reconcile");
     page_requires_a_token(&mut page, &everything).await?;
-    page.show_header("Authorization", &format!("Bearer {token}")).await?;
+    page.send_header("Authorization", &format!("Bearer {token}")).await?;
     let strangers = page.complaints().len();
 
     let failing = format!("a[href*=\"name={set}\"]");

@@ -208,7 +208,7 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     .await?;
     looked_at(&space, 1).await?;
     made(&space, &observer, 12, &[1, 3, 4]).await.context("at rest under ours")?;
-    fleet.disband().await
+    fleet.delete_nodes().await
 }
 
 /// Creates a DaemonSet and a StatefulSet without pods, and returns the data of their revisions as stored by the server.
