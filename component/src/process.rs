@@ -93,7 +93,7 @@ fn prepare(
             return Err(ExitCode::SUCCESS);
         }
         Ok(Invocation::Version { .. }) => {
-            println!("Kubernetes v1.37.0 ({binary} {})", env!("CARGO_PKG_VERSION"));
+            println!("Kubernetes {} ({binary} {})", flags::value::KUBE_VERSION, env!("CARGO_PKG_VERSION"));
             return Err(ExitCode::SUCCESS);
         }
         Err(errors) => {

@@ -130,7 +130,7 @@ fn health(options: &Options, manager: &Manager) -> Health {
 
 fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
     let metrics = manager.metrics().clone();
-    metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
+    metrics.collect(BuildInfo { git_version: KUBE_VERSION, major: "1", minor: "37" });
     let gates = &options.gates;
     metrics.collect(CompatibilityVersions {
         binary: KUBE_VERSION.trim_start_matches('v').to_owned(),
@@ -153,7 +153,8 @@ fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
     metrics
 }
 
-/// Returns every flag with its effective value. Flags name files with secrets but contain none.
+/// Returns every flag except `--help` and `--version` with its effective value. No value is a secret: flags only name
+/// the files that hold them.
 pub fn effective(options: &Options) -> Value {
     let values = &options.values;
     let value = |name: &'static str, kind: Type| match kind {

@@ -247,23 +247,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn deletion_that_the_watch_shows_during_the_read_is_not_seen() {
+    async fn deletion_that_arrives_during_the_read_does_not_count_as_cached() {
         let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "owner"));
-        for shows_before in [false, true] {
+        for is_cached_before in [false, true] {
             let store = store(&["a", "b"]);
             consistency.deleting(&key, &config_map("a").meta);
             let advance = || store.remove("ns", "a");
-            if shows_before {
+            if is_cached_before {
                 advance();
             }
             let observed = consistency.observe(&key, &store, |store| {
                 let children = store.all();
-                if !shows_before {
+                if !is_cached_before {
                     advance();
                 }
                 children
             });
-            // What was read has the deleted object exactly if its deletion does not count as seen.
+            // The children contain the deleted object exactly if its deletion does not count as cached.
             let has_deleted = observed.children.iter().any(|child| &*child.meta.name == "a");
             assert_eq!(observed.are_deletions_cached, !has_deleted);
             assert!(consistency.observe(&key, &store, |_| ()).are_deletions_cached, "the next reconcile");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn object_is_read_only_when_the_cache_shows_the_last_write() {
+    fn object_is_not_read_before_the_cache_contains_the_last_write() {
         let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "a"));
         let store = store(&["a"]);
         assert!(matches!(consistency.read(&key, &store, || {}), Cached::Current(_)));

@@ -103,7 +103,7 @@ impl Handover {
             self.update(owner, |check| check.record(Vec::new()));
             return Ok(Vec::new());
         };
-        let list = children.writer.list_versioned(&C::RESOURCE, &owner.namespace, &selector).await?;
+        let list = children.writer.list_metadata(&C::RESOURCE, &owner.namespace, &selector).await?;
         if let Some(newest) = newest_of(owner, &list.items) {
             consistency.wrote(&owner.key(), store, newest);
         }

@@ -121,10 +121,8 @@ impl Proxy {
     /// When the variable names a proxy that cannot be used.
     pub(super) fn of_environment(server: &Uri, environment: &ProxyEnvironment) -> Result<Option<Self>, ConnectError> {
         let secure = server.scheme_str() == Some("https");
-        let (variable, value, port) = match secure {
-            true => ("HTTPS_PROXY", &environment.https, 443),
-            false => ("HTTP_PROXY", &environment.http, 80),
-        };
+        let (variable, value, port) =
+            if secure { ("HTTPS_PROXY", &environment.https, 443) } else { ("HTTP_PROXY", &environment.http, 80) };
         let host = server.host().unwrap_or_default();
         if value.is_empty() || is_direct(host, server.port_u16().unwrap_or(port), &environment.except) {
             return Ok(None);

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_status_is_read_only_from_an_error_body() {
+    fn json_status_is_parsed_only_from_an_error_body() {
         let body = json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no",
             "details": {"causes": [{"reason": "NamespaceTerminating", "message": "going"}]}});
         let read = json_status(body.to_string().as_bytes()).expect("a status");

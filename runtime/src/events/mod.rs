@@ -297,8 +297,8 @@ impl Sender {
         }
     }
 
-    /// Returns the next event to send and the number of occurrences that it covers. First occurrences come immediately
-    /// and before repeats; of repeats those that are due at `until`, or all.
+    /// Returns the next event to send and the number of occurrences that it covers. First occurrences come before
+    /// repeats. A repeat is returned if it is due at `until`; without `until`, every repeat is due.
     fn next(&mut self, until: Option<Instant>) -> Option<(Event, u64)> {
         self.firsts.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(until))
     }
@@ -321,8 +321,8 @@ impl Sender {
     }
 }
 
-/// Makes up to twelve attempts ten seconds apart, the first pause random within that (`recordToSink`). An attempt
-/// without a response within 30 seconds counts as failed, so that a dead connection cannot block a component.
+/// Makes up to twelve attempts, ten seconds apart; the first pause is random, at most ten seconds (`recordToSink`). An
+/// attempt without a response within 30 seconds counts as failed, so that a dead connection cannot block a component.
 async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
     for tries in 1..=MAX_ATTEMPTS {
         let written = tokio::time::timeout(ATTEMPT_TIMEOUT, write(&*sink, &event));
@@ -333,7 +333,7 @@ async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Rece
                 tracing::warn!(name = event.name, tries, error, "event not written");
             }
             Err(error) => {
-                tracing::warn!(name = event.name, %error, "event dropped after the last attempt");
+                tracing::warn!(name = event.name, %error, "event dropped: it was rejected");
                 return false;
             }
         }

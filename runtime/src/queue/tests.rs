@@ -131,7 +131,7 @@ async fn write(queue: &Queue<&'static str>, takes: u64, changes: &[u64]) {
 #[tokio::test(start_paused = true)]
 async fn changes_that_arrive_one_by_one_are_never_delayed() {
     let queue = queue(Duration::ZERO);
-    // Further apart than a write takes, however close to it and however long they continue.
+    // Each change arrives after the previous write has ended, however short the pause.
     for pause in [1000, 500, 50, 10, 1, 1, 1, 0, 0, 0] {
         tokio::time::advance(Duration::from_millis(pause)).await;
         queue.add("a");

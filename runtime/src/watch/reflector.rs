@@ -387,7 +387,7 @@ impl<K: Kind> Reflector<K> {
                 error!(
                     kind = self.scope.resource.plural,
                     object, %error,
-                    "cannot be decoded; nothing of its kind is scaled down or deleted until it can be"
+                    "object cannot be decoded; no object of its kind is scaled down or deleted until it can be"
                 );
                 if let Some(key) = key {
                     self.store.set_undecodable(key);
@@ -415,7 +415,7 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// Returns the key of an object that cannot be decoded, from its metadata, which is field 1 of every kind.
+/// Returns the key of an object without decoding it, from its metadata, which is field 1 of every kind.
 fn key_of(object: &[u8]) -> Option<ObjectKey> {
     let meta = find(object, 1);
     let text = |number| std::str::from_utf8(find(meta, number)).ok();

@@ -33,12 +33,12 @@ pub struct VersionPage {
 }
 
 impl Writer {
-    /// Reads the metadata of a namespace's objects that match a label selector from the API server, with the list's
-    /// version.
+    /// Reads from the API server the metadata of the objects of a namespace that match a label selector, and the
+    /// version of the list.
     ///
     /// # Errors
     /// When the request fails or the response cannot be decoded.
-    pub async fn list_versioned(
+    pub async fn list_metadata(
         &self,
         resource: &Resource,
         namespace: &str,
@@ -64,8 +64,8 @@ impl Writer {
         Ok(envelope::page(&response.0)?.version)
     }
 
-    /// Reads the keys and versions of a page of a resource's objects from the API server: the first one if `token` is
-    /// empty, otherwise the one of this token.
+    /// Reads from the API server one page of the keys and versions of a resource's objects: the first page if `token`
+    /// is empty, otherwise the page that the token names.
     ///
     /// # Errors
     /// When a request fails or a response cannot be decoded.

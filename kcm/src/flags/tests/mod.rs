@@ -210,7 +210,7 @@ fn each_violated_rule_is_reported_with_its_reason() {
         ),
         (
             "--show-hidden-metrics-for-version=1.35",
-            "show-hidden-metrics-for-version (showHiddenMetricsForVersion) must be 1.36 or be left out with v1.37.0, but got \"1.35\"",
+            "show-hidden-metrics-for-version (showHiddenMetricsForVersion) must be empty or 1.36, the minor version before v1.37.0, but got \"1.35\"",
         ),
         ("--disabled-metrics=a-b", "disabled-metrics (disabledMetrics) must be full metric names, but got \"a-b\""),
         (
