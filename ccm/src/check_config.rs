@@ -74,7 +74,7 @@ async fn forecasts(options: &Options, provider: &dyn CloudProvider) -> anyhow::R
     let read = reader.list_each(&Service::RESOURCE, "", |object| services.push(Service::decode(&decode, object))).await;
     read.context("cannot list Services")?;
     let services = services.into_iter().collect::<Result<Vec<_>, _>>().context("cannot read a Service")?;
-    Ok(forecast::all(&services, options.values.get_str("cluster-name"), &*cloud).await)
+    Ok(forecast::lines(&services, options.values.get_str("cluster-name"), &*cloud).await)
 }
 
 async fn check(options: &Options, provider: &dyn CloudProvider, calls: bool) -> anyhow::Result<String> {

@@ -121,7 +121,8 @@ impl Selection {
                 "--list" => selection.list = true,
                 "--skip" => selection.skip.extend(value.or_else(|| arguments.next())),
                 "--test-threads" => {
-                    selection.concurrent_tests = value.or_else(|| arguments.next()).and_then(|n| n.parse().ok())
+                    selection.concurrent_tests =
+                        value.or_else(|| arguments.next()).and_then(|n| n.parse().ok()).filter(|n| *n > 0)
                 }
                 "--format" | "--color" | "--logfile" | "-Z" if value.is_none() => drop(arguments.next()),
                 flag if flag.starts_with('-') => {}
@@ -241,5 +242,6 @@ mod tests {
             assert_eq!(selection(arguments).includes(name, tier), expected, "{arguments}");
         }
         assert_eq!(selection("--test-threads=3").concurrent_tests, Some(3));
+        assert_eq!(selection("--test-threads=0").concurrent_tests, None);
     }
 }

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -319,13 +320,18 @@ impl ControlPlane {
             .spawn()
             .with_context(command)?;
         let mut stdin = kubectl.stdin.take().context("kubectl has no input")?;
-        let written = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        let output = kubectl.wait_with_output().with_context(command)?;
+        // kubectl may write output before it has read all of its input.
+        let (written, output) = thread::scope(|scope| {
+            let writer = scope.spawn(move || stdin.write_all(input.as_bytes()));
+            let output = kubectl.wait_with_output();
+            (writer.join(), output)
+        });
+        let output = output.with_context(command)?;
         if !output.status.success() {
             let complaint = String::from_utf8_lossy(&output.stderr);
             bail!("{} ({}): {}", command(), output.status, complaint.trim_end());
         }
+        let written = written.map_err(|_| anyhow!("writing the input of {} panicked", command()))?;
         written.with_context(|| format!("write the input of {}", command()))?;
         String::from_utf8(output.stdout).with_context(command)
     }

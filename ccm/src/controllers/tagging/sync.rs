@@ -58,11 +58,11 @@ impl fmt::Display for Round {
 /// Pending work.
 pub(super) struct Pending {
     checksum: String,
-    work: Mutex<Work>,
+    work: Mutex<PendingWork>,
 }
 
 #[derive(Default)]
-struct Work {
+struct PendingWork {
     /// Nodes whose label with the checksum is missing or outdated.
     tag: BTreeSet<ObjectKey>,
     /// Nodes whose instance can never be tagged, with that instance.
@@ -76,7 +76,7 @@ impl Pending {
         Self { checksum, work: Mutex::default() }
     }
 
-    fn work(&self) -> MutexGuard<'_, Work> {
+    fn work(&self) -> MutexGuard<'_, PendingWork> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -238,7 +238,10 @@ impl Tagger {
                 Err(error) if error.is_not_found() => {
                     info!(instance = id, "instance no longer exists; no tags to remove");
                 }
-                Err(error) => warn!(instance = id, %error, retry = false, "tags not removed from instance"),
+                Err(error) => {
+                    self.metrics.failed(false);
+                    warn!(instance = id, %error, retry = false, "tags not removed from instance");
+                }
                 Ok(()) => info!(instance = id, "tags removed from instance"),
             }
             work.untag.remove(&id);

@@ -61,7 +61,7 @@ fn defaults_are_upstreams() {
     assert_eq!((options.bind_address, options.secure_port), ([0, 0, 0, 0].into(), 10257));
     assert_eq!((options.verbosity, options.vmodule.len()), (0, 0));
     assert_eq!(options.logging_format, "text");
-    assert_eq!((options.reported_version.as_deref(), options.no_effect_yet().len()), (None, 0));
+    assert_eq!((&*options.reported_version, options.no_effect_yet().len()), ("v1.37.0", 0));
     assert_eq!(options.gates, Gates::of(&GATES));
     assert_eq!(options.values.get_strings("authorization-always-allow-paths"), ["/healthz", "/readyz", "/livez"]);
     assert_eq!(options.values.get_f64("unhealthy-zone-threshold") as f32, 0.55);
@@ -127,7 +127,7 @@ fn typed_and_named_values_come_from_the_line() {
     assert_eq!(options.workers("concurrent-deployment-syncs"), 9);
     assert_eq!(options.vmodule, [("a".to_owned(), 1), ("b*".to_owned(), 2)]);
     assert_eq!((options.verbosity, options.secure_port), (4, 0));
-    assert_eq!(options.reported_version.as_deref(), Some("v1.37.0-mine"));
+    assert_eq!(options.reported_version, "v1.37.0-mine");
     assert!(!options.gates.enabled("PodDeletionCost") && options.gates.enabled("GenericWorkload"));
     assert_eq!(options.values.get_duration("controller-start-interval"), Duration::ZERO);
     assert_eq!(options.values.get_int32s("tls-curve-preferences"), [29, 23]);

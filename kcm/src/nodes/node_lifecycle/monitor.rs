@@ -17,21 +17,19 @@ use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Cached, Store};
-use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
-use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use super::decide_health::{Grace, Health, is_unresponsive, observe, unknown_conditions};
 use super::decide_taints::{execution, is_excluded, no_execute, zone};
 use super::decide_zones::{Census, Rates, Turn, Zone, turn};
+use super::mark_pods::PodMarker;
 use super::metrics::ZoneMetrics;
 use super::watch_health::{WatchHealth, WatchState};
 use super::{EVERY, sync};
 use crate::context::Clock;
-use crate::pods::indexes::{by_node, on_node};
 
 /// Nodes that are written to concurrently.
 const MAX_CONCURRENT_WRITES: usize = 8;
@@ -115,7 +113,7 @@ enum LeaseCheck {
 pub struct Monitor {
     nodes: Arc<Store<Node>>,
     leases: Arc<Store<Lease>>,
-    pods: Arc<Store<Pod>>,
+    pods: PodMarker,
     writer: Writer,
     recorder: Recorder,
     queue: Arc<Queue<Loop>>,
@@ -150,6 +148,7 @@ impl Monitor {
         limits: Limits,
         metrics: ZoneMetrics,
     ) -> Self {
+        let pods = PodMarker { pods, writer: writer.clone(), recorder: recorder.clone(), clock: clock.clone() };
         let state = Mutex::default();
         Self { nodes, leases, pods, writer, recorder, queue, clock, limits, metrics, state, zones: Mutex::default() }
     }
@@ -255,7 +254,10 @@ impl Monitor {
         let now = self.now();
         let edit = |node: &Node| fits(node).then(|| no_execute(node, wanted, now)).flatten();
         match sync::edit_taints(&self.nodes, &self.writer, node, edit).await {
-            Ok(true) => info!(node = %node.meta.name, taint = wanted, "NoExecute taints written"),
+            Ok(true) => match wanted {
+                Some(taint) => info!(node = %node.meta.name, taint, "NoExecute taint set"),
+                None => info!(node = %node.meta.name, "NoExecute taints removed"),
+            },
             Ok(false) => {}
             Err(error) => warn!(node = %node.meta.name, %error, "NoExecute taints not written; retrying next pass"),
         }
@@ -299,9 +301,7 @@ impl Monitor {
             self.queue.add(Loop::Taint);
         }
         let unresponsive = in_pass.iter().filter(|in_pass| in_pass.ready.as_deref() == Some("Unknown"));
-        stream::iter(unresponsive)
-            .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.mark_pods(&in_pass.node))
-            .await;
+        self.pods.mark_not_ready(unresponsive.map(|in_pass| &*in_pass.node)).await;
     }
 
     /// Records all heartbeats. Returns the nodes without one for longer than their grace period that are not marked
@@ -481,28 +481,6 @@ impl Monitor {
         }
     }
 
-    /// Sets the pods of an unresponsive node to not ready: in every pass, so that none is left out after a failure, a
-    /// restart, or on a node that was not ready before. Upstream: pkg/controller/nodelifecycle, MarkPodsNotReady.
-    async fn mark_pods(&self, node: &Node) {
-        for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
-            let key = pod.meta.key();
-            // The next pass marks a pod whose last write the cache does not contain yet.
-            let current = self.pods.read_settled(&key, Wake::none()).current();
-            let Some(pod) = current.filter(|current| current.meta.uid == pod.meta.uid && current.ready) else {
-                continue;
-            };
-            let patch = not_ready(&pod, (self.clock)());
-            let written = self.writer.patch_status(&Pod::RESOURCE, &key, &patch).await;
-            match written {
-                Ok(answer) => self.pods.wrote(&key, answer.meta().map_or(0, |meta| meta.version)),
-                Err(error) if error.is_not_found() => continue,
-                Err(error) => warn!(pod = %key, %error, "could not set pod to not ready; retrying in the next pass"),
-            }
-            let about = runtime::events::about(&*pod);
-            self.recorder.event(&about, EventType::Warning, "NodeNotReady", "Node is not ready".to_owned());
-        }
-    }
-
     /// Sets the `NoExecute` taints of waiting nodes, at the rates of their zones.
     async fn taint(&self) -> Result<Outcome, ReconcileError> {
         let names: Vec<Str> = self.zones().keys().cloned().collect();
@@ -563,9 +541,16 @@ impl Monitor {
             |node: &Node| (execution(node.ready()?) == Some(wanted)).then(|| no_execute(node, Some(wanted), now))?;
         let written = sync::edit_taints(&self.nodes, &self.writer, node, edit).await;
         match written {
-            Ok(written) => {
-                info!(node = %node.meta.name, taint = wanted, written, "NoExecute taint written: the node's pods are evicted");
+            Ok(true) => {
+                info!(node = %node.meta.name, taint = wanted, "NoExecute taint added: the node's pods are evicted");
                 self.metrics.evicted(zone_name);
+                true
+            }
+            // The API server's node is ready, tainted already, deleted, or another one of this name.
+            Ok(false) => {
+                if let Some(zone) = self.zones().get_mut(zone_name) {
+                    zone.pace.give_back();
+                }
                 true
             }
             Err(error) => {
@@ -585,14 +570,4 @@ fn refresh(state: &mut State, now: Instant) {
 
 fn lease_key(node: &Node) -> ObjectKey {
     ObjectKey { namespace: NODE_LEASES.into(), name: node.meta.name.clone() }
-}
-
-/// Returns a patch of the status of a pod, for the version in the cache.
-fn not_ready(pod: &Pod, now: jiff::Timestamp) -> serde_json::Value {
-    json!({
-        "metadata": { "uid": pod.meta.uid.to_string(), "resourceVersion": pod.meta.version.to_string() },
-        "status": { "conditions": [{
-            "type": READY, "status": "False", "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        }] },
-    })
 }

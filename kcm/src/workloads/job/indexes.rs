@@ -14,15 +14,14 @@ impl Indexes {
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let mut ends = part.split('-').map(str::parse::<i32>);
             let (Some(Ok(first)), last) = (ends.next(), ends.next()) else { continue };
-            if first >= completions {
-                break;
-            }
-            match last {
-                None => ranges.push((first, first)),
-                Some(Ok(last)) => ranges.push((first, last.min(completions - 1))),
-                Some(Err(_)) => {}
+            let last = last.unwrap_or(Ok(first)).map(|last| last.min(completions.saturating_sub(1)));
+            if let Ok(last) = last
+                && first <= last
+            {
+                ranges.push((first, last));
             }
         }
+        ranges.sort_unstable();
         Self::joined(ranges)
     }
 

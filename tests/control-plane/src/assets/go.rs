@@ -74,10 +74,10 @@ pub fn build(recipe: &Recipe, cache: &Path) -> Result<()> {
     if cache.join(recipe.binary).is_file() {
         return link(recipe, cache);
     }
-    let go_cache = go_cache()?;
     if let Some(obstacle) = obstacle(&recipe.module) {
         bail!("{} cannot be built: {obstacle}", recipe.title);
     }
+    let go_cache = go_cache()?;
     for folder_on_disk in [cache, &go_cache] {
         let free = free_space(folder_on_disk)?;
         if free < NEEDED_SPACE_BYTES {
@@ -182,12 +182,7 @@ fn is_new_enough(version: &str) -> bool {
 
 /// Returns the folder of Go's build cache, or its nearest existing parent.
 fn go_cache() -> Result<PathBuf> {
-    let output = match Command::new("go").args(["env", "GOCACHE"]).output() {
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "the control plane's programs are not built, and Go is not installed to build them: install Go 1.26 or later (https://go.dev/dl), or set KUBEBUILDER_ASSETS to a folder with kube-apiserver, kube-scheduler, kubectl, etcd and kwok"
-        ),
-        output => output.context("run go env GOCACHE")?,
-    };
+    let output = Command::new("go").args(["env", "GOCACHE"]).output().context("run go env GOCACHE")?;
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let existing = path.ancestors().find(|path| path.is_dir());
     Ok(existing.unwrap_or(Path::new("/")).to_owned())

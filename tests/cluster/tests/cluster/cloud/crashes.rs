@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use cluster_tests::{
     Call, Case, CloudBed, Effect, Faults, QUIET, Rule, Space, Tier, during, eventually, write_failures,
 };
@@ -229,16 +229,15 @@ async fn run_with_each_fault(
     let (writes, changes) = run_with_fault(scenario, &cloud, "undisturbed", RunFault::Nothing, true).await?;
     ensure!(writes >= scenario.writes, "only {writes} writes: the scenario's minimum is wrong");
     ensure!(scenario.calls.0 == Pattern::Reads || changes >= scenario.calls.1, "only {changes} changes of the cloud");
-    let mut failed = Vec::new();
     let run_faults = run_faults(writes, changes.max(scenario.calls.1));
     let count = run_faults.len();
     for (number, (what, run_fault, must_occur)) in run_faults.into_iter().enumerate() {
         let name = format!("{}-{number}", scenario.name.replace('_', "-"));
         if let Err(error) = run_with_fault(scenario, &cloud, &name, run_fault, must_occur).await {
-            failed.push(format!("{name}: {what}: {error:#}"));
+            // Its objects and faults remain, so that later runs in this cloud would prove nothing.
+            bail!("run {number} of {count}, {name}: {what}: {error:#}");
         }
     }
-    ensure!(failed.is_empty(), "{} of {count} failed:\n{}", failed.len(), failed.join("\n"));
     finds_nothing_to_do(scenario, &cloud).await
 }
 
