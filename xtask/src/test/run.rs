@@ -73,7 +73,7 @@ pub fn run(stages: &[Stage], keep_going: bool, filtered: bool) -> Result<bool> {
     let sum = total(&rows);
     print!("\n{}", table(&rows, start.elapsed()));
     if !not_run.is_empty() {
-        println!("not run: {} (--keep-going runs them after a failure)", left_out.join(", "));
+        println!("not run: {} (--keep-going runs them after a failure)", not_run.join(", "));
     }
     let none = filtered && sum == Sum::default();
     if none {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kinds::service::ServiceType;
 use provider_mock::MockConfig;
 
-use super::simulation::{CLUSTER, Process, Simulation, key, pass, service};
+use super::simulation::{CLUSTER, Process, Simulation, annotated, key, pass, service};
 use crate::controllers::service::decide::FINALIZER;
 use crate::controllers::service::forecast;
 
