@@ -102,8 +102,8 @@ impl Call {
         })
     }
 
-    /// Reports whether it changes an object that other clients read. Tokens are not objects, and the Lease and its
-    /// candidate are the only objects that an idle manager writes.
+    /// Reports whether it changes an object. Service accounts and tokens, which every manager requests for its
+    /// controllers, and the Lease and its candidate, which also an idle manager writes, do not count.
     pub fn is_write(&self) -> bool {
         let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
         changes

@@ -94,8 +94,8 @@ impl Observer {
     pub fn verdict(&self) -> Result<()> {
         let view = lock(&self.view);
         match &view.failure {
-            Some(failure) => Err(anyhow!("on the way, {failure}")),
-            None if view.states == 0 => Err(anyhow!("nothing was seen: this proves nothing")),
+            Some(failure) => Err(anyhow!("an intermediate state is wrong: {failure}")),
+            None if view.states == 0 => Err(anyhow!("no change was observed: this proves nothing")),
             None => Ok(()),
         }
     }

@@ -156,8 +156,8 @@ pub struct Rollback {
     pub notice: Notice,
 }
 
-/// Returns the rollback of the Deployment to `revision`. The sets must include the new one: it determines the previous
-/// revision. Upstream: pkg/controller/deployment, rollback.
+/// Returns the rollback of the Deployment to `requested_revision`; 0 stands for the previous one. The sets must include
+/// the new one: it determines the previous revision. Upstream: pkg/controller/deployment, rollback.
 pub fn rollback(deployment: &Deployment, sets: &Sets, requested_revision: i64) -> Rollback {
     let refuse = |reason, message: String| Rollback {
         template: None,

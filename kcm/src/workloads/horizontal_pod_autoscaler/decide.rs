@@ -99,7 +99,7 @@ pub struct Gates {
     pub optimized_selectors: bool,
 }
 
-/// Returns the tolerances: the relative deviation of an object's metrics from their targets that does not scale.
+/// Returns the tolerances: relative deviations of metrics from their targets up to which the target is not scaled.
 pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates) -> Tolerances {
     let behavior = autoscaler.behavior.as_deref().filter(|_| gates.configurable_tolerance);
     let own = |tolerance: Option<f64>| tolerance.unwrap_or(usual);

@@ -380,10 +380,10 @@ impl Autoscalers {
         self.overlaps.put(key, &selector);
         let pods = overlap::pods_of(&key.namespace, &selector, &self.pods);
         let most = if self.measuring.gates.optimized_selectors { 2 } else { usize::MAX };
-        let wanting = self.overlaps.wanting(&key.namespace, &pods, most);
-        if wanting.len() > 1 {
-            let (selector, wanting) = (&scale.selector, overlap::printed(&wanting));
-            let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {wanting})");
+        let selecting = self.overlaps.selecting(&key.namespace, &pods, most);
+        if selecting.len() > 1 {
+            let (selector, selecting) = (&scale.selector, overlap::printed(&selecting));
+            let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {selecting})");
             self.warn(autoscaler, "AmbiguousSelector", why.clone());
             draft.set(SCALING_ACTIVE, false, "AmbiguousSelector", &why);
             return Err(why);

@@ -38,7 +38,7 @@ pub struct View<'a> {
     /// Failures before this reconcile.
     pub backoff: Backoff,
     /// The cache contains all earlier own deletions.
-    pub satisfied: bool,
+    pub are_deletions_cached: bool,
     /// The current time.
     pub now: Timestamp,
 }
@@ -103,7 +103,7 @@ fn count<T>(items: &[T]) -> i32 {
     i32::try_from(items.len()).unwrap_or(i32::MAX)
 }
 
-/// Returns a boxed filter over pods.
+/// Returns the pods for which `keep` is true.
 fn pods_where(pods: &[Arc<Pod>], keep: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
     pods.iter().filter(|pod| keep(pod)).cloned().collect()
 }

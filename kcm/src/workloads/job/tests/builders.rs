@@ -69,7 +69,7 @@ pub fn a_pod(name: &str, phase: Phase, index: Option<i32>) -> Pod {
 
 /// Returns the input of a decision with defaults.
 pub fn view<'a>(job: &'a Job, pods: &'a [Arc<Pod>], settled: &'a HashSet<Uid>) -> View<'a> {
-    View { job, pods, settled, backoff: Backoff::default(), satisfied: true, clears_start: true, now: now() }
+    View { job, pods, settled, backoff: Backoff::default(), are_deletions_cached: true, clears_start: true, now: now() }
 }
 
 /// Returns a Job with something changed.

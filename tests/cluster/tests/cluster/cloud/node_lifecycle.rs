@@ -58,7 +58,7 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
 
     // An instance is stopped, and started again.
     cloud.cloud.stop_instance("a");
-    during(QUIET, "the instance of a ready node is not read", || async {
+    during(QUIET, "a ready node is not changed", || async {
         ensure!(faults.count(Call::is_object_write) == untouched, "{:?}", faults.requests());
         Ok(())
     })
@@ -133,7 +133,7 @@ pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> 
             cloud.cloud.clear_faults();
         }
 
-        // Every other response is an error, which neither confirms nor refutes the absence.
+        // Half of the calls fail, at random: an error neither confirms nor refutes the absence.
         let fault = Fault { probability: Some(0.5), ..Fault::always(Pattern::Any, CloudEffect::Transient) };
         cloud.cloud.add_fault(fault)?;
         cloud.set_ready_condition("a", "False").await?;

@@ -95,7 +95,7 @@ async fn lease_is_renewed_in_time(client: &Client) -> Result<()> {
     let (first, _) = eventually("the manager leads", holder).await?;
     during(OBSERVED, "the Lease is renewed in time", || async {
         let (now, renewed) = holder().await?;
-        ensure!(now == first, "{now} follows {first}");
+        ensure!(now == first, "the leader changed from {first} to {now}");
         let age = Timestamp::now().duration_since(renewed);
         ensure!(age.unsigned_abs() < LATE_RENEWAL, "renewed {age:#} ago");
         Ok(())
@@ -103,7 +103,7 @@ async fn lease_is_renewed_in_time(client: &Client) -> Result<()> {
     .await
 }
 
-/// The streams of all watches need several connections, but each connection carries many of them.
+/// Checks that the watches use several connections, each of which carries many of them.
 fn watches_share_few_connections(cluster: &ControlPlane, manager: &Process, kinds: usize) -> Result<()> {
     let port = cluster.server().rsplit_once(':').context("no port")?.1.parse()?;
     let connections = manager.connections_to(port)?;
@@ -125,9 +125,12 @@ async fn works_with_kinds(count: usize) -> Result<()> {
         lease_is_renewed_in_time(&client).await?;
         watches_share_few_connections(&cluster, &manager, count)
     };
-    works
-        .await
-        .with_context(|| manager.log(&cluster).unwrap_or_default().lines().rev().take(30).collect::<String>())?;
+    works.await.with_context(|| {
+        let log = manager.log(&cluster).unwrap_or_default();
+        let mut last: Vec<&str> = log.lines().rev().take(30).collect();
+        last.reverse();
+        last.join("\n")
+    })?;
     println!("{count} custom kinds: {} KiB resident", manager.resident_kib()?);
     manager.stop(&cluster).await
 }

@@ -69,11 +69,11 @@ impl Stage {
     }
 
     /// Rolls the other namespace's Deployment twice. Fails if a rollout takes much longer than usual.
-    async fn others_work(&self, when: &str, first: u32) -> Result<()> {
-        self.others_work_within(self.usual * FACTOR + SLACK, when, first).await
+    async fn roll_other(&self, when: &str, first: u32) -> Result<()> {
+        self.roll_other_within(self.usual * FACTOR + SLACK, when, first).await
     }
 
-    async fn others_work_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
+    async fn roll_other_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
         for version in [first, first + 1] {
             let took = roll(&self.other, version).await.with_context(|| format!("{when}: {}", self.log()))?;
             eprintln!("{when}: a rollout took {took:?}, usually {:?}", self.usual);
@@ -83,7 +83,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns where the manager's time went: all CPU seconds, and the longest sums of applying events and of
+    /// Returns what the manager spent its time on: all CPU seconds, and the longest sums of applying events and of
     /// reconciles in seconds. They show whether a rollout was late because of the manager or of the machine.
     async fn costs(&self) -> Result<String> {
         let metrics = self.manager.get("/metrics", None).await?;
@@ -269,18 +269,21 @@ pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<(
     }
     ensure!(accepted + 15 > count, "the API server accepted only {accepted} of {count} objects");
     stage.attempt("tenant.example.com/v1", "things", objects::nested()).await?;
-    stage.others_work("hostile objects are created", 10).await?;
+    stage.roll_other("hostile objects are created", 10).await?;
     stage.is_sound().await?;
 
-    loops(&stage).await?;
+    delete_owner_loop(&stage).await?;
     stage.tenant.kubectl(&["delete", "configmaps", "--all", "--wait=false"]).await?;
-    stage.others_work("objects with finalizers are deleted", 20).await?;
+    stage.roll_other("objects with finalizers are deleted", 20).await?;
     eventually("all but those with the finalizer are deleted", || async {
         let left = stage.tenant.kubectl(&["get", "configmaps", "-o", "name"]).await?;
         let others = left.lines().filter(|line| !line.contains("stuck-") && !line.contains("kube-root-ca.crt"));
         let others: Vec<&str> = others.collect();
         ensure!(others.is_empty(), "{others:?}");
-        ensure!(left.lines().filter(|line| line.contains("stuck-")).count() == STUCK, "the finalizer holds them");
+        ensure!(
+            left.lines().filter(|line| line.contains("stuck-")).count() == STUCK,
+            "objects with the finalizer were deleted"
+        );
         Ok(())
     })
     .await?;
@@ -289,13 +292,13 @@ pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<(
 
     // The namespace is also deleted, once the finalizers are removed.
     stage.tenant.kubectl(&["delete", "namespace", &stage.tenant.namespace, "--wait=false"]).await?;
-    stage.others_work("the tenant's namespace is deleted", 30).await?;
+    stage.roll_other("the tenant's namespace is deleted", 30).await?;
     stage.is_sound().await?;
     stage.manager.stop(&stage.bed.cluster).await
 }
 
 /// Owners that own each other, and themselves, deleted in the foreground.
-async fn loops(stage: &Stage) -> Result<()> {
+async fn delete_owner_loop(stage: &Stage) -> Result<()> {
     let mut uids = Vec::new();
     for name in ["loop-0", "loop-1", "loop-2"] {
         stage.tenant.kubectl(&["create", "configmap", name]).await?;
@@ -316,7 +319,9 @@ async fn loops(stage: &Stage) -> Result<()> {
         Ok(())
     })
     .await
-    .with_context(|| format!("{FINALIZER} is on none of them"))
+    .with_context(|| {
+        format!("objects of an ownership loop are not deleted, although none has the finalizer {FINALIZER}")
+    })
 }
 
 /// Rates: many workloads whose pods a quota refuses, and objects that change as fast as their owner can write.
@@ -326,11 +331,11 @@ pub async fn hostile_rates_cost_other_namespaces_nothing(_: Space) -> Result<()>
     for number in 0..REFUSED {
         stage.tenant.create::<Deployment>(deployment(&format!("refused-{number}"), 50)).await?;
     }
-    stage.others_work("pods are refused", 5).await?;
+    stage.roll_other("pods are refused", 5).await?;
     let writers: Vec<Writes> = (0..4).map(|writer| Writes::start(&stage, writer)).collect();
     let allowed = stage.usual * FACTOR + SLACK_OF_RATES;
-    stage.others_work_within(allowed, "pods are refused and objects change", 10).await?;
-    stage.others_work_within(allowed, "pods are refused and objects change for long", 20).await?;
+    stage.roll_other_within(allowed, "pods are refused and objects change", 10).await?;
+    stage.roll_other_within(allowed, "pods are refused and objects change for long", 20).await?;
     let writes: usize = writers.iter().map(Writes::count).sum();
     drop(writers);
     eprintln!("the tenant wrote {writes} times");
@@ -389,14 +394,14 @@ pub async fn misbehaving_aggregated_apis_cost_others_nothing(_: Space) -> Result
     aggregated::serve(&stage.bed.cluster).await?;
     // Waits for a new discovery, lists of the new kinds, and their fallbacks.
     for round in 0..6 {
-        stage.others_work("aggregated APIs misbehave", 10 + 10 * round).await?;
+        stage.roll_other("aggregated APIs misbehave", 10 + 10 * round).await?;
         sleep(Duration::from_secs(5)).await;
     }
     stage.is_sound().await?;
     // Owners and dependents are still found, also by a new manager.
     stage.manager.stop(&stage.bed.cluster).await?;
     let stage = Stage { manager: start(&stage.bed.cluster)?, ..stage };
-    stage.others_work("a manager starts while aggregated APIs misbehave", 80).await?;
+    stage.roll_other("a manager starts while aggregated APIs misbehave", 80).await?;
     stage.tenant.kubectl(&["create", "configmap", "owner"]).await?;
     let uid = stage.tenant.kubectl(&["get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}"]).await?;
     let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]);

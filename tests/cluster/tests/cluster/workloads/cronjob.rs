@@ -51,7 +51,7 @@ pub async fn jobs(space: &Space, name: &str) -> Result<Vec<Job>> {
 pub async fn due_run_is_created_once(space: Space) -> Result<()> {
     overdue(&space, "yearly", &json!({}), json!({})).await?;
     let manager = Manager::start(&space, &Faults::default()).await?;
-    let made = eventually("the last missed run is made, and done", || async {
+    let made = eventually("the last missed run is created, and has succeeded", || async {
         let (jobs, cron_job) = (jobs(&space, "yearly").await?, space.get::<CronJob>("yearly").await?);
         ensure!(jobs.len() == 1, "{:?}", names(&jobs));
         let status = cron_job.status.context("no status")?;
@@ -67,7 +67,7 @@ pub async fn due_run_is_created_once(space: Space) -> Result<()> {
     ensure!(owner(&made) == "yearly");
     manager.crash().await;
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    during(QUIET, "it is not made again", || async {
+    during(QUIET, "it is not created again", || async {
         ensure!(jobs(&space, "yearly").await?.len() == 1);
         Ok(())
     })
@@ -84,7 +84,7 @@ pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
     let last = now.checked_sub(SignedDuration::from_hours(365 * 24))?.round(jiff::Unit::Second)?;
     space.patch_status::<CronJob>("hourly", json!({"status": {"lastScheduleTime": last.to_string()}})).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    eventually("the last one is made", || async {
+    eventually("the last missed run is created", || async {
         let status = space.get::<CronJob>("hourly").await?.status.unwrap_or_default();
         ensure!(status.active.as_ref().is_some_and(|active| active.len() == 1), "{status:?}");
         let late = now.as_second() - status.last_schedule_time.context("no time")?.0.as_second();
@@ -94,7 +94,7 @@ pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    during(QUIET, "and no other one", || async {
+    during(QUIET, "no other run is created", || async {
         ensure!(jobs(&space, "hourly").await?.len() == 1);
         Ok(())
     })
@@ -161,15 +161,15 @@ async fn due_again(space: &Space, name: &str, policy: &str) -> Result<Manager> {
 }
 
 pub async fn overlapping_runs_are_forbidden_or_replaced(space: Space) -> Result<()> {
-    let _forbidding = due_again(&space, "forbid", "Forbid").await?;
-    eventually("the run is left out", || async {
+    let forbidding = due_again(&space, "forbid", "Forbid").await?;
+    eventually("the run is skipped", || async {
         let events = space.events("forbid").await?;
         ensure!(events.keys().any(|event| event.starts_with("Normal JobAlreadyActive")), "{events:?}");
         Ok(())
     })
     .await?;
     ensure!(jobs(&space, "forbid").await?.len() == 1);
-    drop(_forbidding);
+    drop(forbidding);
     let _replacing = due_again(&space, "replace", "Replace").await?;
     eventually("the old one is replaced", || async {
         let events = space.events("replace").await?;
@@ -191,7 +191,7 @@ pub async fn suspended_late_and_invalid_cronjobs_start_nothing(space: Space) -> 
     overdue(&space, "late", &json!({}), json!({"startingDeadlineSeconds": 10})).await?;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    eventually("the manager knows them", || async {
+    eventually("the manager watches CronJobs", || async {
         ensure!(faults.most_watches().contains_key("cronjobs"));
         Ok(())
     })
@@ -254,7 +254,7 @@ async fn brief(space: Space) -> Result<()> {
     space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
     space.create::<Job>(job("kept", &json!({}), json!({}))).await?;
     until(&space, "kept", &COMPLETE).await?;
-    eventually("it is going", || async {
+    eventually("the Job is being deleted", || async {
         let brief: Job = space.get("brief").await?;
         ensure!(brief.metadata.deletion_timestamp.is_some(), "{:?}", brief.status);
         Ok(())
