@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use tokio::time::{Instant, sleep};
+use anyhow::{Context, Result, bail};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Maximum time for a state: far longer than it needs, for busy hosts.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -22,7 +22,11 @@ pub async fn eventually<T, F: Future<Output = Result<T>>>(
 ) -> Result<T> {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        match check().await {
+        // A check that began in time may take as long again.
+        let Ok(checked) = timeout_at(deadline + DEADLINE, check()).await else {
+            bail!("timed out within a check while waiting for: {what}");
+        };
+        match checked {
             Ok(found) => return Ok(found),
             Err(last) if Instant::now() > deadline => {
                 return Err(last).context(format!("timed out after {} s waiting for: {what}", DEADLINE.as_secs()));
@@ -40,7 +44,8 @@ pub async fn during<F: Future<Output = Result<()>>>(
 ) -> Result<()> {
     let end = Instant::now() + time;
     while Instant::now() < end {
-        check().await.with_context(|| format!("did not stay true: {what}"))?;
+        let Ok(checked) = timeout(time + DEADLINE, check()).await else { bail!("timed out while checking: {what}") };
+        checked.with_context(|| format!("did not stay true: {what}"))?;
         sleep(POLL_INTERVAL).await;
     }
     Ok(())

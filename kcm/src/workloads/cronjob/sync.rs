@@ -174,7 +174,7 @@ impl CronJobs {
     }
 
     /// Creates the Job of a run that is due, unless it exists or must not start. Returns false if the CronJob is not
-    /// requeued for its next run: its namespace is being deleted, or the Job's name is taken.
+    /// requeued for its next run: its namespace is being deleted.
     async fn start_run(
         &self,
         cron_job: &CronJob,
@@ -288,9 +288,17 @@ impl CronJobs {
     /// Deletes a Job with its pods, and its entry in the active list. Returns true if it was deleted.
     async fn delete(&self, cron_job: &CronJob, job: &Meta, status: &mut CronJobStatus) -> bool {
         let deletion = Deletion { uid: &job.uid, version: None, propagation: Propagation::Background };
-        if let Err(error) = self.writer.delete_object(&Job::RESOURCE, &job.key(), deletion).await {
-            self.warn(cron_job, "FailedDelete", format!("Deleted job: {error}"));
-            return false;
+        match self.writer.delete_object(&Job::RESOURCE, &job.key(), deletion).await {
+            Ok(_) => {}
+            // Already deleted, and the cache still has it.
+            Err(error) if error.is_object_deleted() => {
+                status.active.retain(|active| active.uid != job.uid);
+                return true;
+            }
+            Err(error) => {
+                self.warn(cron_job, "FailedDelete", format!("Deleted job: {error}"));
+                return false;
+            }
         }
         status.active.retain(|active| active.uid != job.uid);
         let message = format!("Deleted job {}", job.name);
@@ -320,8 +328,14 @@ impl CronJobs {
             Err(error) if error.is_already_exists() => {
                 let key = ObjectKey::new(cron_job.meta.namespace.clone(), name);
                 let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|answer| Ok(answer.meta()?))?;
-                if !job.is_controlled_by(&cron_job.meta.uid) || is_active(status, &job.uid) {
-                    return Ok(false);
+                if !job.is_controlled_by(&cron_job.meta.uid) {
+                    // Differs from upstream: silent, and no later run starts until the CronJob or one of its Jobs changes.
+                    let message = format!("Error creating job: {key} exists and is not controlled by the CronJob");
+                    self.warn(cron_job, "FailedCreate", message);
+                    return Ok(true);
+                }
+                if is_active(status, &job.uid) {
+                    return Ok(true);
                 }
                 job
             }

@@ -301,6 +301,8 @@ impl Deployments {
                 let answer = self.writer.get(&ReplicaSet::RESOURCE, &key).await?;
                 let found: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
                 if is_ours(deployment, &found) {
+                    // The cache may have the set with an older template, which made it an old one.
+                    work.sets.old.retain(|set| set.meta.uid != found.meta.uid);
                     return self.apply_response(work, &answer);
                 }
                 note_collision(&mut work.noted);

@@ -140,15 +140,15 @@ impl<'a> Work<'a> {
             // The pod is this StatefulSet's and not in the cache yet, or another owner's: no event in both cases.
             return Err(ReconcileError::new(format!("pod {name} already exists")));
         }
-        if let Err(error) = self.own_claims(ordinal, &missing_pod(&name)).await {
+        let owned = self.own_claims(ordinal, &missing_pod(&name)).await;
+        if let Err(error) = &owned {
             self.record_pod_event(Verb::Update, &name, Some(&error.message));
-            return Err(error);
         }
         match created {
             Ok(revision) => {
                 self.record_pod_event(Verb::Create, &name, None);
                 self.note(|done| done.created.push(revision));
-                Ok(())
+                owned
             }
             Err(error) if error.is_namespace_terminating() => {
                 self.controller.gate.close(&self.key.namespace);

@@ -253,7 +253,8 @@ fn main() -> std::process::ExitCode {
         },
         workloads::cronjob::{
             due_run_is_created_once, year_of_missed_runs_leads_to_one_run, crash_leads_to_no_second_run,
-            overlapping_runs_are_forbidden_or_replaced, suspended_late_and_invalid_cronjobs_start_nothing,
+            overlapping_runs_are_forbidden_or_replaced, suspended_and_late_cronjobs_start_nothing,
+            invalid_cronjobs_are_reported_and_start_nothing,
             finished_jobs_are_deleted_after_their_ttl,
             job_of_another_owner_takes_the_name_of_a_run,
         },

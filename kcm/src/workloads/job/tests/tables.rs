@@ -95,6 +95,15 @@ fn verdict_follows_failures_and_successes_by_precedence() {
         (with(one(), |job| job.backoff_limit = 1), vec![(Failed, None)], None),
         (with(one(), |job| job.active_deadline = Some(100)), vec![(Running, None)], Some("DeadlineExceeded")),
         (with(one(), |job| job.active_deadline = Some(300)), vec![(Running, None)], None),
+        // Started in the future, by another clock.
+        (
+            with(one(), |job| {
+                job.active_deadline = Some(i64::MAX);
+                job.status.start = Time(NOW + 100);
+            }),
+            vec![(Running, None)],
+            None,
+        ),
         (
             with(one(), |job| {
                 job.active_deadline = Some(100);
@@ -126,7 +135,7 @@ fn verdict_follows_failures_and_successes_by_precedence() {
         ),
     ] {
         let mut job = job;
-        if !job.suspend {
+        if !job.suspend && job.status.start.is_zero() {
             job.status.start = Time(NOW - 200);
         }
         let (pods, settled) = (pods(&given), HashSet::new());

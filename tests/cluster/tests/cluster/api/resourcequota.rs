@@ -106,11 +106,11 @@ pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
     space.delete::<Pod>("one").await?;
     space.patch_status::<Pod>("two", json!({"status": {"phase": "Succeeded"}})).await?;
     space.delete::<ConfigMap>("map").await?;
-    space.patch::<Service>("web", json!({"spec": {"type": "ClusterIP", "ports": null}})).await.ok();
+    space.patch::<Service>("web", json!({"spec": {"type": "ClusterIP"}})).await?;
+    until_used(&space, &[("services", "1"), ("services.nodeports", "0")]).await?;
     space.delete::<Service>("web").await?;
     space.patch::<PersistentVolumeClaim>("disk", json!({"metadata": {"finalizers": null}})).await?;
     space.delete::<PersistentVolumeClaim>("disk").await?;
-    space.patch::<PersistentVolumeClaim>("disk", json!({"metadata": {"finalizers": null}})).await.ok();
     let left = [
         ("pods", "1"),
         ("requests.cpu", "250m"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use cluster_tests::programs::KCM;
-use cluster_tests::{Bed, Faults, Manager, Space, Verb, eventually};
+use cluster_tests::{Bed, Faults, Manager, QUIET, Space, Verb, during, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 
 use super::{flag, on_and_off};
@@ -69,6 +69,12 @@ pub async fn device_taint_rules_are_read(space: Space) -> Result<()> {
         eventually("devices are watched", || async {
             let watched = faults.most_watches();
             ensure!(watched.contains_key("resourceslices") && watched.contains_key("pods"), "{watched:?}");
+            ensure!(watched.contains_key("devicetaintrules") == gate.is_on, "{watched:?}");
+            Ok(())
+        })
+        .await?;
+        during(QUIET, "rules are watched only with the gate", || async {
+            let watched = faults.most_watches();
             ensure!(watched.contains_key("devicetaintrules") == gate.is_on, "{watched:?}");
             Ok(())
         })

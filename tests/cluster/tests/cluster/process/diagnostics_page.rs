@@ -8,6 +8,7 @@ use cluster_tests::programs::KCM;
 use cluster_tests::{Space, eventually};
 use control_plane::ControlPlane;
 use tokio::task::block_in_place;
+use tokio::time::sleep;
 
 use crate::process::serving::{Running, bare};
 
@@ -161,6 +162,7 @@ async fn until_shown(page: &mut Page, url: &str, selector: &str) -> Result<()> {
             "{selector} is not on the page: {}",
             page.text("body").await?
         );
+        sleep(Duration::from_millis(200)).await;
     }
 }
 

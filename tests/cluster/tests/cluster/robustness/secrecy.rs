@@ -167,9 +167,13 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
     served += &process.get("/configz", Some(&token)).await?;
     let wrong = format!("wrong-{DATA}");
     ensure!(process.get("/metrics", Some(&wrong)).await.is_err(), "a wrong token is accepted");
-    kubectl("delete namespace vault --timeout=60s")?;
+    // The namespace's events are deleted with it.
     let events: Api<Event> = Api::all(bed.client.clone());
-    let events = serde_json::to_string(&events.list(&ListParams::default()).await?.items)?;
+    let mut events = events.list(&ListParams::default()).await?.items;
+    ensure!(events.iter().any(|event| event.involved_object.namespace.as_deref() == Some("vault")), "{events:?}");
+    kubectl("delete namespace vault --timeout=60s")?;
+    events.extend(Api::<Event>::all(bed.client.clone()).list(&ListParams::default()).await?);
+    let events = serde_json::to_string(&events)?;
     let log = process.log(cluster)?;
     process.stop(cluster).await?;
     ensure!(log.contains(" TRACE ") && log.lines().count() > 1000, "the log is too short, or has no TRACE lines");

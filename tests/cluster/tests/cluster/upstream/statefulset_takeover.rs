@@ -163,11 +163,13 @@ async fn count_writes(space: &Space) -> Result<[usize; 3]> {
     loop {
         tokio::select! {
             ended = &mut scenario => break ended?,
-            Some(event) = sets.next() => {
-                versions += usize::from(matches!(event, Ok(WatchEvent::Modified(_))));
+            event = sets.next() => {
+                let event = event.context("the watch of StatefulSets ended before the scenario")??;
+                versions += usize::from(matches!(event, WatchEvent::Modified(_)));
             }
-            Some(event) = pods.next() => {
-                changes += usize::from(matches!(event, Ok(WatchEvent::Added(_) | WatchEvent::Deleted(_))));
+            event = pods.next() => {
+                let event = event.context("the watch of pods ended before the scenario")??;
+                changes += usize::from(matches!(event, WatchEvent::Added(_) | WatchEvent::Deleted(_)));
             }
         }
     }
@@ -175,7 +177,8 @@ async fn count_writes(space: &Space) -> Result<[usize; 3]> {
     let events = events.iter().filter(|event| event.involved_object.kind.as_deref() == Some("StatefulSet"));
     let recorded: i32 = events.map(|event| event.count.unwrap_or(1)).sum();
     // Four changes are the user's: the image, two scales and the undo.
-    Ok([versions - 4, usize::try_from(recorded)?, changes])
+    let statuses = usize::checked_sub(versions, 4).with_context(|| format!("only {versions} changes were observed"))?;
+    Ok([statuses, usize::try_from(recorded)?, changes])
 }
 
 /// Runs the scenario under both managers, and compares the numbers of changes that watches deliver, and the final

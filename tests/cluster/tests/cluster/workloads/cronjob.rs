@@ -1,8 +1,11 @@
 //! Observable behaviour of CronJobs, and of Jobs' time to live.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, owner, with};
-use cluster_tests::{Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use cluster_tests::{Bed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use control_plane::Options;
 use control_plane::behaviour::{BEHAVIOUR, READY};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
@@ -111,8 +114,14 @@ pub async fn job_of_another_owner_takes_the_name_of_a_run(space: Space) -> Resul
     space.create::<Job>(foreign).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &["--controllers=cronjob-controller"]).await?;
-    eventually("the run is attempted", || async {
+    eventually("the run is attempted, and the failure is reported", || async {
         ensure!(faults.count(|call| call.verb == Verb::Create && call.resource == "jobs") > 0);
+        let events = space.events("yearly").await?;
+        let expected = format!(
+            "Warning FailedCreate Error creating job: {}/{name} exists and is not controlled by the CronJob",
+            space.namespace
+        );
+        ensure!(events.contains_key(&expected), "{events:?}");
         Ok(())
     })
     .await?;
@@ -186,7 +195,7 @@ pub async fn overlapping_runs_are_forbidden_or_replaced(space: Space) -> Result<
     .await
 }
 
-pub async fn suspended_late_and_invalid_cronjobs_start_nothing(space: Space) -> Result<()> {
+pub async fn suspended_and_late_cronjobs_start_nothing(space: Space) -> Result<()> {
     overdue(&space, "suspended", &json!({}), json!({"suspend": true})).await?;
     overdue(&space, "late", &json!({}), json!({"startingDeadlineSeconds": 10})).await?;
     let faults = Faults::default();
@@ -196,6 +205,38 @@ pub async fn suspended_late_and_invalid_cronjobs_start_nothing(space: Space) -> 
         Ok(())
     })
     .await?;
+    during(QUIET, "nothing is started", || async {
+        ensure!(space.list::<Job>("").await?.is_empty());
+        Ok(())
+    })
+    .await
+}
+
+/// The API server refuses such CronJobs: they are written to etcd, as if by another version.
+pub async fn invalid_cronjobs_are_reported_and_start_nothing(_: Space) -> Result<()> {
+    let extra_apiserver_flags = vec!["--storage-media-type=application/json".to_owned()];
+    let bed = Bed::without_accounts(Options { scheduler: false, extra_apiserver_flags, ..Options::default() }).await?;
+    let space = Arc::new(bed).space("invalid").await?;
+    for (name, field, value) in [("schedule", "schedule", "* * * * * *"), ("zone", "timeZone", "Moon/Tycho")] {
+        overdue(&space, name, &json!({}), json!({})).await?;
+        let key = format!("/registry/cronjobs/{}/{name}", space.namespace);
+        space.bed.cluster.edit_stored(&key, |stored| stored["spec"][field] = value.into()).await?;
+        eventually("the API server has the invalid value", || async {
+            let stored = serde_json::to_value(space.get::<CronJob>(name).await?.spec)?;
+            ensure!(stored[field] == value, "{stored}");
+            Ok(())
+        })
+        .await?;
+    }
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    for (name, reason) in [("schedule", "UnparseableSchedule"), ("zone", "UnknownTimeZone")] {
+        eventually("the invalid value is reported", || async {
+            let events = space.events(name).await?;
+            ensure!(events.keys().any(|event| event.starts_with(&format!("Warning {reason} "))), "{events:?}");
+            Ok(())
+        })
+        .await?;
+    }
     during(QUIET, "nothing is started", || async {
         ensure!(space.list::<Job>("").await?.is_empty());
         Ok(())
