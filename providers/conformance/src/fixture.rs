@@ -149,6 +149,11 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("has_foreign_route"))
     }
 
+    /// Deletes that route.
+    async fn delete_foreign_route(&self, _destination: IpNet) -> Result<(), FixtureError> {
+        Err(FixtureError::Unsupported("delete_foreign_route"))
+    }
+
     /// Returns the maximum time for any operation of the cloud.
     fn timeout(&self) -> Duration {
         Duration::from_secs(30)

@@ -84,7 +84,7 @@ impl KubeVirtLoadBalancers {
         for name in &machines {
             match instances.get(name).and_then(|instance| slices::endpoint(instance, namespace)) {
                 Some(endpoint) => endpoints.push(endpoint),
-                None => without.push(name.clone()),
+                None => without.push(slices::node_of(targets, name).unwrap_or(name).to_owned()),
             }
         }
         let labels = ownership::labels(&spec.id);

@@ -47,6 +47,14 @@ pub(crate) fn target_machines(spec: &LoadBalancerSpec, targets: &Targets) -> (BT
     (machines, without)
 }
 
+/// Returns the name of the node that runs on a virtual machine.
+pub(crate) fn node_of<'a>(targets: &'a Targets, machine: &str) -> Option<&'a str> {
+    let runs_on = |node: &&providers::NodeTarget| {
+        node.provider_id.as_deref().map(machine_name).is_some_and(|name| name.is_ok_and(|name| name == machine))
+    };
+    targets.nodes.iter().find(runs_on).map(|node| &*node.name)
+}
+
 /// Returns the endpoint of a virtual machine; `None` while it has no IPv4 address.
 pub(crate) fn endpoint(instance: &VirtualMachineInstance, namespace: &str) -> Option<SliceEndpoint> {
     let interface = instance.status.interfaces.iter().find(|interface| interface.name == "default")?;
@@ -117,6 +125,7 @@ fn port(port: &crate::objects::InfraPort) -> SlicePort {
     SlicePort {
         name: port.name.clone(),
         protocol: port.protocol.clone(),
+        app_protocol: port.app_protocol.clone(),
         port: port.target_port.as_u64().and_then(|number| number.try_into().ok()).unwrap_or_default(),
     }
 }

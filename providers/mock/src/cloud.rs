@@ -83,6 +83,11 @@ impl MockCloud {
         self.lock().state.put_foreign_route(destination);
     }
 
+    /// Removes a route that does not belong to the cluster.
+    pub fn remove_foreign_route(&self, destination: IpNet) {
+        self.lock().state.remove_foreign_route(destination);
+    }
+
     /// Sets the account's limits; existing resources beyond them are kept.
     pub fn set_quotas(&self, quotas: Quotas) {
         self.lock().state.quotas = quotas;

@@ -382,6 +382,11 @@ impl State {
         self.routes.insert(destination.trunc(), None);
     }
 
+    /// Removes a route that does not belong to this cluster.
+    pub fn remove_foreign_route(&mut self, destination: IpNet) {
+        self.routes.retain(|known, instance| *known != destination.trunc() || instance.is_some());
+    }
+
     pub fn route_views(&self) -> Vec<RouteView> {
         let target = |id: &Option<String>| {
             id.as_ref().map(|id| match self.instance_by_id(id) {

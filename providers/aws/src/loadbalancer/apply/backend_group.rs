@@ -243,39 +243,30 @@ impl Shared {
             Use::DeletedBalancers => return Ok(false),
             Use::Others => return Ok(true),
         }
-        for other in network::groups_that_name(session, &group).await? {
-            let rules = network::rules(session, std::slice::from_ref(&other)).await?.remove(&other).unwrap_or_default();
-            let source = Source::Group(group.clone());
-            let ids: Vec<String> =
-                rules.iter().filter(|rule| rule.rule.source == source).map(|rule| rule.id.clone()).collect();
-            self.rules.remove(&other);
-            if ids.is_empty() {
-                continue;
+        match self.revoke_rules_of(session, &group).await {
+            // A user references the group in rules of another group. It stays for the next load balancer.
+            Err(error) if error.kind == ErrorKind::Denied => {
+                tracing::warn!(%group, %error, "kept the load balancers' security group: it is in use");
+                return Ok(true);
             }
-            match revoke(session, &other, &ids).await {
-                // A user references the group in rules of another group. It stays for the next load balancer.
-                Err(error) if error.kind == ErrorKind::Denied => {
-                    tracing::warn!(%group, rules_in = %other, %error, "kept the load balancers' security group: it is in use");
-                    return Ok(true);
-                }
-                answer => answer?,
-            }
+            revoked => revoked?,
         }
-        let made = self.backend.take().filter(|(_, at)| now < *at + UNLISTED);
+        let is_recent = self.backend.as_ref().is_some_and(|(_, at)| now < *at + UNLISTED);
         let request = session.api.ec2.delete_security_group().group_id(&group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
-            Err(error) if error.is_not_found() && (made.is_none() || self.missing >= MISSING) => {
-                self.missing = 0;
+            Err(error) if error.is_not_found() && (!is_recent || self.missing >= MISSING) => {
+                (self.backend, self.missing) = (None, 0);
                 Ok(true)
             }
             // It is in use, or not visible yet.
             Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => {
                 self.missing += u32::from(error.is_not_found());
-                self.backend = made;
                 Ok(false)
             }
+            // After any other error a retry has to find the group, although it may not be listed yet.
             answer => {
                 answer?;
+                (self.backend, self.missing) = (None, 0);
                 self.gone.insert(group.clone());
                 Ok(true)
             }
