@@ -82,7 +82,7 @@ async fn check(options: &Options, provider: &dyn CloudProvider, calls: bool) -> 
     if calls {
         let reached = tokio::time::timeout(CLOUD_TIMEOUT, provider.initialize()).await;
         let reached =
-            reached.with_context(|| format!("the cloud does not respond within {} s", CLOUD_TIMEOUT.as_secs()))?;
+            reached.with_context(|| format!("the cloud did not respond within {} s", CLOUD_TIMEOUT.as_secs()))?;
         reached.with_context(|| format!("the configuration of {name} is readable, but the cloud cannot be used"))?;
     }
     if !provider.has_cluster_id() && !options.values.get_bool("allow-untagged-cloud") {

@@ -49,7 +49,7 @@ pub async fn describe_all(instances: &dyn Instances, requested: &[InstanceRef]) 
         return states;
     }
     let message = format!("the provider returned {} states for {} requests", states.len(), requested.len());
-    error!(message, "defect of the cloud provider: its results cannot be assigned and are discarded");
+    error!(problem = message, "defect of the cloud provider: its results cannot be assigned and are discarded");
     let unknown = || InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", message.clone()));
     requested.iter().map(|_| unknown()).collect()
 }

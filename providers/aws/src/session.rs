@@ -45,7 +45,7 @@ impl Sessions {
 
 async fn open(config: &Config, credentials: Option<&Credentials>) -> Result<Session, CloudError> {
     let api = Api::connect(config, credentials).await?;
-    if config.off_aws() {
+    if config.can_run_outside_aws() {
         let cluster = ClusterTags::new(&config.cluster_id, config.legacy_tag);
         let (vpc, subnet) = (config.vpc.clone(), config.subnet_id.clone());
         // This call checks the credentials at the start, when an operator reads the log, instead of at the first Node.

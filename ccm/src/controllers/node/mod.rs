@@ -64,7 +64,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let nodes = manager.registry().store::<Node>();
     let changed = queue.clone();
     nodes.subscribe(move |change| {
-        if let Some(key) = keys::of(change) {
+        if let Some(key) = keys::key_of_change(change) {
             changed.add(key);
         }
     });

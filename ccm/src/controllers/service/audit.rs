@@ -22,7 +22,7 @@ use crate::cloud::retry;
 /// Maximum number of parts that a message names.
 const MAX_PARTS: usize = 10;
 
-/// The memory between two audits.
+/// The state between two audits.
 pub struct Audit {
     /// Proven leaks are deleted.
     pub collects: bool,

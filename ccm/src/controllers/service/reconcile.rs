@@ -54,7 +54,7 @@ struct Subject<'a> {
 
 impl<S: Cluster> LoadBalancerReconciler<S> {
     /// Returns the scope of an audit.
-    pub fn audited(&self) -> Scope<'_, S> {
+    pub fn audit_scope(&self) -> Scope<'_, S> {
         Scope { kubernetes: &self.kubernetes, cloud: &*self.cloud, cluster: &self.cluster, states: &self.states }
     }
 
@@ -302,7 +302,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             }
             // Another client deleted it; the next action creates it again.
             Err(error) if error.is_not_found() => None,
-            Err(error) => Some(self.not_updated(subject, wanted, state, (&targets.nodes, &error))),
+            Err(error) => Some(self.record_failed_update(subject, wanted, state, (&targets.nodes, &error))),
         }
     }
 
@@ -320,7 +320,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         self.record(&subject.id, Some(subject.service), Warning, "UnAvailableLoadBalancer", message);
     }
 
-    fn not_updated(
+    fn record_failed_update(
         &self,
         subject: &Subject<'_>,
         wanted: &Wanted,
@@ -335,7 +335,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         );
         let request = Some(wanted.spec.clone());
         let event = ("UpdateLoadBalancerFailed", message);
-        self.failed((&subject.id, Some(subject.service)), state, error, event, request)
+        self.record_failed_call((&subject.id, Some(subject.service)), state, error, event, request)
     }
 
     /// Brings the load balancer to the requested state (upstream: service controller, syncLoadBalancerIfNeeded).
@@ -369,7 +369,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 let message =
                     format!("Error syncing load balancer: failed to ensure load balancer: {}", retry::message(&error));
                 let event = ("SyncLoadBalancerFailed", message);
-                return Ok(self.failed((id, Some(service)), state, &error, event, Some(spec.clone())));
+                return Ok(self.record_failed_call((id, Some(service)), state, &error, event, Some(spec.clone())));
             }
         };
         state.clear_failures();
@@ -402,19 +402,19 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     /// deleted.
     async fn hold(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Result<bool, ReconcileError> {
         let service = subject.service;
-        let shown = decide::has_finalizer(&service.meta);
-        if shown && state.confirmed {
+        let in_cache = decide::has_finalizer(&service.meta);
+        if in_cache && state.confirmed {
             return Ok(true);
         }
         // The previous leader may have removed the finalizer after this cache was filled.
-        if shown {
+        if in_cache {
             match self.kubernetes.has_finalizer(service).await {
                 Ok(true) => {
                     state.confirmed = true;
                     return Ok(true);
                 }
                 Ok(false) | Err(Refusal::Deleted) => return Ok(false),
-                Err(error) => return Err(self.not_written(subject, state, "read the Service", &error)),
+                Err(error) => return Err(self.record_failed_write(subject, state, "read the Service", &error)),
             }
         }
         match self.kubernetes.hold(service).await {
@@ -423,7 +423,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Ok(true)
             }
             Err(Refusal::Deleted) => Ok(false),
-            Err(error) => Err(self.not_written(subject, state, "add load balancer cleanup finalizer", &error)),
+            Err(error) => Err(self.record_failed_write(subject, state, "add load balancer cleanup finalizer", &error)),
         }
     }
 
@@ -448,7 +448,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    fn not_written(
+    fn record_failed_write(
         &self,
         subject: &Subject<'_>,
         state: &mut LoadBalancerState,
@@ -478,7 +478,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             }
             Err(Refusal::Deleted) => {}
             Err(error) => {
-                return Err(self.not_written(subject, state, "remove load balancer cleanup finalizer", &error));
+                return Err(self.record_failed_write(subject, state, "remove load balancer cleanup finalizer", &error));
             }
         }
         *state = LoadBalancerState::default();
@@ -530,7 +530,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                     "DeleteLoadBalancerFailed" => format!("Error deleting load balancer: {words}"),
                     _ => format!("Error syncing load balancer: failed to delete load balancer: {words}"),
                 };
-                Some(self.failed((id, service), state, &error, (reason, message), None))
+                Some(self.record_failed_call((id, service), state, &error, (reason, message), None))
             }
         }
     }
@@ -549,8 +549,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         read.map(Arc::new).or(ensured.filter(|spec| spec.id == *id))
     }
 
-    /// Records a failed call. Returns when it is made again.
-    fn failed(
+    /// Records a failed call. Returns the outcome that retries it.
+    fn record_failed_call(
         &self,
         (id, service): (&LoadBalancerId, Option<&Service>),
         state: &mut LoadBalancerState,

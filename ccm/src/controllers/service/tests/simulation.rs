@@ -515,7 +515,7 @@ impl Process {
 
     /// Runs one audit.
     pub async fn audit(&self) -> AuditResult {
-        self.audit.run(&self.balancers.audited()).await.expect("no faults")
+        self.audit.run(&self.balancers.audit_scope()).await.expect("the audit failed")
     }
 
     /// Runs two audits. Returns the number of leaks that both found.

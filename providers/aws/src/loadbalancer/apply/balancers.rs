@@ -304,7 +304,7 @@ impl Balancers {
         let exposed = self.prepare_endpoint_service(work, &mut caller, name, seen, state).await?;
         let followed = self.follow(desired, seen, &mut caller, state).await?;
         if !exposed {
-            self.bring_endpoint_service(work, seen.balancer(name), state).await?;
+            self.ensure_endpoint_service(work, seen.balancer(name), state).await?;
         }
         let mut warnings = caller.warnings;
         if work.settings.node_rules {

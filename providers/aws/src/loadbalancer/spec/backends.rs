@@ -72,7 +72,7 @@ fn other<'a>(requested: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a 
     let (service, namespace) = (&requested.service, &spec.id.namespace);
     let what = format!("serviceName {service}");
     if *service == spec.id.name {
-        let fix = "name another Service: the part of this one is baseServiceWeight";
+        let fix = "name another Service: the weight of this Service is baseServiceWeight";
         return Err((what, fix.into()));
     }
     let missing = || {
