@@ -9,6 +9,7 @@ mod audit;
 mod cluster;
 mod decide;
 mod decide_action;
+mod deletion;
 pub mod forecast;
 mod keys;
 mod live_cluster;

@@ -82,16 +82,35 @@ fn waiting(cluster: &impl Cluster, targets: &Targets, prefix: &str) -> Vec<Waiti
     waiting.collect()
 }
 
-/// Sets the conditions `gates` of pods that wait for a deleted load balancer, so that they no longer wait.
-pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: BTreeSet<String>) {
-    if gates.is_empty() {
-        return;
+/// Returns the types of the pod conditions that a load balancer sets, if a pod of its namespace waits for one of them.
+pub async fn find(cluster: &impl Cluster, cloud: &dyn LoadBalancers, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+    let Some(prefix) = cloud.features().gates else { return BTreeSet::new() };
+    let waits = |pod: &Arc<GatedPod>| pod.gates_of(prefix).any(|gate| gate.status != Status::True);
+    if !cluster.gated_pods(&spec.id.namespace).iter().any(waits) {
+        return BTreeSet::new();
     }
-    for pod in cluster.gated_pods(&id.namespace) {
-        for gate in pod.gates.iter().filter(|gate| gate.status != Status::True && gates.contains(&*gate.condition)) {
-            set_condition(cluster, &pod, &PodCondition::without_load_balancer(&gate.condition)).await;
+    match cloud.gates(spec).await {
+        Ok(gates) => gates.into_iter().map(|gate| gate.condition.to_string()).collect(),
+        Err(error) => {
+            warn!(service = %spec.id, %error, "readiness gates of the load balancer are unknown; pods may keep waiting");
+            BTreeSet::new()
         }
     }
+}
+
+/// Sets the conditions `gates` of pods that wait for a deleted load balancer, so that they no longer wait. Returns false
+/// if a retry is needed.
+pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: &BTreeSet<String>) -> bool {
+    if gates.is_empty() {
+        return true;
+    }
+    let mut are_released = true;
+    for pod in cluster.gated_pods(&id.namespace) {
+        for gate in pod.gates.iter().filter(|gate| gate.status != Status::True && gates.contains(&*gate.condition)) {
+            are_released &= set_condition(cluster, &pod, &PodCondition::without_load_balancer(&gate.condition)).await;
+        }
+    }
+    are_released
 }
 
 /// Sets a condition. Returns false if that failed and has to be retried.

@@ -28,7 +28,7 @@ use super::metrics::Hosts;
 use super::readiness_gates;
 use crate::cloud::retry;
 
-type SyncResult = Result<Outcome, ReconcileError>;
+pub(super) type SyncResult = Result<Outcome, ReconcileError>;
 
 /// Names of nodes that a message lists at most (upstream: service controller, maxNodeNamesToLog).
 const MAX_NODE_NAMES: usize = 20;
@@ -46,10 +46,10 @@ pub struct LoadBalancerReconciler<S> {
 }
 
 /// The Service of one reconcile.
-struct Subject<'a> {
-    key: &'a ObjectKey,
-    id: LoadBalancerId,
-    service: &'a Service,
+pub(super) struct Subject<'a> {
+    pub key: &'a ObjectKey,
+    pub id: LoadBalancerId,
+    pub service: &'a Service,
 }
 
 impl<S: Cluster> LoadBalancerReconciler<S> {
@@ -212,7 +212,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Some(Targets { nodes, endpoints, others, incomplete })
     }
 
-    fn record(
+    pub(super) fn record(
         &self,
         id: &LoadBalancerId,
         service: Option<&Service>,
@@ -261,7 +261,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 warn!(service = %wanted.spec.id, %error, "updating targets of a Service with an invalid request failed");
                 let again = retry::retry_after(error.kind, state.failures);
                 let until = again.map(|again| Instant::now() + again);
-                let throttled = error.retry_after().is_some();
+                let throttled = matches!(error.kind, ErrorKind::Throttled { .. });
                 state.pause = Some(Pause { until, request: Some(wanted.spec.clone()), throttled });
                 after(again)
             }
@@ -448,7 +448,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    fn record_failed_write(
+    pub(super) fn record_failed_write(
         &self,
         subject: &Subject<'_>,
         state: &mut LoadBalancerState,
@@ -462,95 +462,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         ReconcileError::new(message)
     }
 
-    /// Deletes a Service's load balancer, and removes the finalizer once everything is deleted.
-    async fn clean_up(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, clear_status: bool) -> SyncResult {
-        let Subject { id, service, .. } = subject;
-        if let Some(outcome) = self.delete(id, Some(service), state, "SyncLoadBalancerFailed").await {
-            return Ok(outcome);
-        }
-        readiness_gates::release(&self.kubernetes, id, std::mem::take(&mut state.gates)).await;
-        let clear_status = clear_status && !service.meta.is_deleting() && !decide::published(service).is_empty();
-        let none = BTreeMap::new();
-        let edits = annotations::edits(service, &none, self.cloud.features().written_annotations);
-        match self.kubernetes.release(service, clear_status, &edits).await {
-            Ok(()) => {
-                self.record(id, Some(service), Normal, "DeletedLoadBalancer", "Deleted load balancer");
-            }
-            Err(Refusal::Deleted) => {}
-            Err(error) => {
-                return Err(self.record_failed_write(subject, state, "remove load balancer cleanup finalizer", &error));
-            }
-        }
-        *state = LoadBalancerState::default();
-        Ok(Outcome::Done)
-    }
-
-    /// Deletes the load balancer of a Service that does not wait for it. Returns `None` once it is deleted.
-    async fn delete_without_finalizer(
-        &self,
-        id: &LoadBalancerId,
-        service: Option<&Service>,
-        state: &mut LoadBalancerState,
-    ) -> Option<Outcome> {
-        let outcome = self.delete(id, service, state, "DeleteLoadBalancerFailed").await;
-        if outcome.is_none() {
-            self.record(id, service, Normal, "DeletedLoadBalancer", "Deleted load balancer");
-            *state = LoadBalancerState::default();
-        }
-        outcome
-    }
-
-    /// Takes one step of a deletion. Returns `None` once everything is deleted.
-    async fn delete(
-        &self,
-        id: &LoadBalancerId,
-        service: Option<&Service>,
-        state: &mut LoadBalancerState,
-        reason: &'static str,
-    ) -> Option<Outcome> {
-        if let Some(wait) = state.remaining_pause(None, Instant::now()) {
-            return Some(after(wait));
-        }
-        if state.announced != Some(Announced::Deleting) {
-            state.announced = Some(Announced::Deleting);
-            self.record(id, service, Normal, "DeletingLoadBalancer", "Deleting load balancer");
-        }
-        let last = self.last_spec(id, service, state);
-        state.ensured = None;
-        state.load_balancer = Some(id.clone());
-        match self.cloud.delete_last(id, last).await {
-            Ok(Deletion::Gone) => None,
-            Ok(Deletion::InProgress(again)) => {
-                state.clear_failures();
-                Some(Outcome::RequeueAfter(retry::requested_delay(again)))
-            }
-            Err(error) => {
-                let words = retry::message(&error);
-                let message = match reason {
-                    "DeleteLoadBalancerFailed" => format!("Error deleting load balancer: {words}"),
-                    _ => format!("Error syncing load balancer: failed to delete load balancer: {words}"),
-                };
-                Some(self.record_failed_call((id, service), state, &error, (reason, message), None))
-            }
-        }
-    }
-
-    /// Returns the last known desired state of a load balancer: the Service's, or the last one that was
-    /// ensured.
-    fn last_spec(
-        &self,
-        id: &LoadBalancerId,
-        service: Option<&Service>,
-        state: &LoadBalancerState,
-    ) -> Option<Arc<LoadBalancerSpec>> {
-        let own = service.filter(|service| service.meta.uid.to_string() == id.uid);
-        let read = own.and_then(|own| decide::spec(own, &self.cluster, &self.cloud.features().annotations).ok());
-        let ensured = state.ensured.as_ref().map(|ensured| ensured.spec.clone());
-        read.map(Arc::new).or(ensured.filter(|spec| spec.id == *id))
-    }
-
     /// Records a failed call. Returns the outcome that retries it.
-    fn record_failed_call(
+    pub(super) fn record_failed_call(
         &self,
         (id, service): (&LoadBalancerId, Option<&Service>),
         state: &mut LoadBalancerState,
@@ -569,14 +482,14 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             (None, None) => Some(retry::LONGEST_WAIT),
             (again, _) => again,
         };
-        let throttled = error.retry_after().is_some();
+        let throttled = matches!(error.kind, ErrorKind::Throttled { .. });
         state.pause = Some(Pause { until: again.map(|again| now + again), request, throttled });
         after(again)
     }
 }
 
 /// Requeue after a time, or only when something changes.
-fn after(wait: Option<Duration>) -> Outcome {
+pub(super) fn after(wait: Option<Duration>) -> Outcome {
     wait.map_or(Outcome::Done, Outcome::RequeueAfter)
 }
 
