@@ -117,7 +117,7 @@ impl Cleaner {
             // Only this version: a request that was approved or signed in the meantime is kept for longer.
             match self.writer.delete_unchanged(&CertificateSigningRequest::RESOURCE, &key, &request.meta).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                    error!(%error, request = %key, "a certificate request was not deleted");
+                    error!(%error, request = %key, "cannot delete a certificate request");
                 }
                 _ => {}
             }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The code of a successful sync.
 const SUCCESS: u16 = 200;
 
-/// Difference between a published object and its desired state.
+/// The write that a published object needs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
     /// No difference.
@@ -64,7 +64,7 @@ impl Syncs {
     /// Runs a sync and counts it, unless it only waits for a cache.
     ///
     /// # Errors
-    /// The sync's.
+    /// The error of the sync.
     pub async fn count(&self, sync: impl Future<Output = Result<Outcome, Failure>>) -> Result<Outcome, ReconcileError> {
         let started = Instant::now();
         let (code, ended) = match sync.await {

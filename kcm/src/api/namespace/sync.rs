@@ -105,7 +105,7 @@ impl Namespaces {
             let object = namespace.status_update(&conditions);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("status"), &object).await {
                 Ok(answer) => namespace = answer.decode(&decoding()).map_err(WriteError::from)?,
-                Err(error) => warn!(%error, "conditions of the namespace not written"),
+                Err(error) => warn!(%error, "cannot write the conditions of the namespace"),
             }
         }
         if let Some(problem) = findings.problem() {
@@ -204,7 +204,7 @@ impl Namespaces {
         let sources = left.into_iter().map(|((group, plural), left)| Some((self.watched.source(group, plural)?, left)));
         let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return };
         let (queue, key) = (self.queue.clone(), key.clone());
-        let all_gone = async move {
+        let requeue_when_all_are_deleted = async move {
             for (source, left) in sources {
                 if !gone(&*source, &left, |_| false).await {
                     return;
@@ -212,7 +212,7 @@ impl Namespaces {
             }
             queue.add(key);
         };
-        tokio::spawn(tokio::time::timeout(at_most, all_gone));
+        tokio::spawn(tokio::time::timeout(at_most, requeue_when_all_are_deleted));
     }
 
     /// Returns the namespace from the API server, marked as terminating; `None` if it no longer exists, or is not
@@ -248,7 +248,7 @@ impl Namespaces {
         }
     }
 
-    /// Deletes all objects of the namespace. Returns the remaining ones.
+    /// Deletes all objects of the namespace. Returns the outcome, with the remaining objects.
     async fn pass(&self, namespace: &TerminatingNamespace) -> Pass {
         let (snapshot, problem) = match self.discovery.no_older_than(DISCOVERY_AGE).await {
             Ok(snapshot) => (snapshot.clone(), discovery_problem(snapshot.failed())),
@@ -298,7 +298,7 @@ impl Namespaces {
     async fn empty(&self, served: &Served, namespace: &TerminatingNamespace) -> Remaining {
         let left = match self.delete_all(served, &namespace.meta.name).await {
             Ok(Some(found)) if self.has_delivered_deletions(served, &found).await => Ok(Remaining::default()),
-            Ok(_) => self.left(served, namespace).await,
+            Ok(_) => self.list_remaining(served, namespace).await,
             Err(error) => Err(error),
         };
         left.unwrap_or_else(|error| Remaining { result: CleanupResult::failed(error), objects: Vec::new() })
@@ -319,9 +319,9 @@ impl Namespaces {
     }
 
     /// Returns the remaining objects of a resource from the API server.
-    async fn left(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<Remaining, WriteError> {
+    async fn list_remaining(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<Remaining, WriteError> {
         let (objects, estimate) = if name(served) == PODS {
-            self.pods(served, namespace).await?
+            self.list_remaining_pods(served, namespace).await?
         } else {
             (self.list(served, &namespace.meta.name).await?, 0)
         };
@@ -330,8 +330,12 @@ impl Namespaces {
         Ok(Remaining { result, objects })
     }
 
-    /// Returns the remaining pods, and the seconds until they may be deleted.
-    async fn pods(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<(Vec<Meta>, i64), WriteError> {
+    /// Returns the remaining pods, and the expected seconds until they are deleted.
+    async fn list_remaining_pods(
+        &self,
+        served: &Served,
+        namespace: &TerminatingNamespace,
+    ) -> Result<(Vec<Meta>, i64), WriteError> {
         let (mut pods, mut longest) = (Vec::new(), 0);
         let interner = Interner::default();
         let visit = |pod: &[u8]| {
@@ -363,7 +367,7 @@ impl Namespaces {
             .buffer_unordered(MAX_CONCURRENT_DELETIONS)
             .collect()
             .await;
-        // An object that was replaced since is found by the list that follows.
+        // A conflict means that the object was replaced: the following list contains the new one.
         let failed = |error: &WriteError| !is_unsupported(error) && !error.is_conflict();
         match deleted.into_iter().filter_map(Result::err).find(failed) {
             Some(error) => Err(error),

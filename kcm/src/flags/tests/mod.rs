@@ -1,4 +1,4 @@
-//! Whole command lines: what they give, what they are refused for.
+//! Whole command lines: their options, and the errors of those that are refused.
 
 mod fuzz;
 mod gate_effects;
@@ -136,7 +136,7 @@ fn typed_and_named_values_come_from_the_line() {
 }
 
 #[test]
-fn help_and_version_go_in_upstreams_order() {
+fn help_and_version_take_precedence_as_in_upstream() {
     for (line, want) in [
         (&["-h"][..], Some(Invocation::Help)),
         (&["--help", "stray"], Some(Invocation::Help)),
@@ -272,13 +272,13 @@ fn errors_of_all_kinds_are_reported_together() {
 }
 
 #[test]
-fn a_value_that_cannot_be_read_breaks_no_further_rule() {
+fn flag_that_cannot_be_parsed_is_not_checked_by_other_rules() {
     let errors = refusals(&["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=soon"]);
     assert_eq!(errors.len(), 1, "{errors:?}");
 }
 
 #[test]
-fn the_table_is_sound() {
+fn flag_table_has_unique_names_valid_defaults_and_help() {
     let mut names: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
     names.sort_unstable();
     names.dedup();

@@ -69,11 +69,11 @@ fn start(manager: &mut Manager, context: &Context) {
         gate: CreationGate::new(manager.registry().store()),
     });
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
-    let (leftovers, woken) = (reconciler.leftovers.clone(), queue.clone());
+    let (leftovers, requeued) = (reconciler.leftovers.clone(), queue.clone());
     endpoints.subscribe(move |change| {
         leftovers.apply(change);
-        if let (Some(gone), None) = (change.old, change.new) {
-            woken.add(gone.meta.key());
+        if let (Some(deleted), None) = (change.old, change.new) {
+            requeued.add(deleted.meta.key());
         }
     });
     let workers = context.workers("concurrent-endpoint-syncs");
