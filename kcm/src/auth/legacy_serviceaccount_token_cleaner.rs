@@ -203,7 +203,8 @@ impl Cleaner {
         if !is_tracked {
             return Ok(());
         }
-        let mut used: HashMap<Str, HashSet<Box<str>>> = HashMap::new();
+        // `None`: the pods of the namespace cannot be listed.
+        let mut used: HashMap<Str, Option<HashSet<Box<str>>>> = HashMap::new();
         for secret in self.secrets.by_index(&TOKENS, index_key(())) {
             let verdict = decide(&secret, self.account(&secret).as_deref(), self.period, now);
             if verdict == Verdict::Keep {
@@ -211,15 +212,12 @@ impl Cleaner {
             }
             let namespace = &secret.meta.namespace;
             if !used.contains_key(namespace) {
-                match self.used_secrets(namespace).await {
-                    Ok(names) => drop(used.insert(namespace.clone(), names)),
-                    Err(error) => {
-                        error!(%error, %namespace, "pods cannot be listed; keeping the tokens of their namespace");
-                        continue;
-                    }
-                }
+                let names = self.used_secrets(namespace).await.inspect_err(|error| {
+                    error!(%error, %namespace, "pods cannot be listed; keeping the tokens of their namespace");
+                });
+                used.insert(namespace.clone(), names.ok());
             }
-            if used[namespace].contains(&*secret.meta.name) {
+            if used[namespace].as_ref().is_none_or(|names| names.contains(&*secret.meta.name)) {
                 continue;
             }
             match self.act(&secret, verdict, now).await {

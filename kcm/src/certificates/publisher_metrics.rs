@@ -10,6 +10,9 @@ use tokio::time::Instant;
 /// The code of a successful sync.
 const SUCCESS: u16 = 200;
 
+/// The code of an error that is no response of the API server.
+const LOCAL_ERROR: u16 = 500;
+
 /// The write that a published object needs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
@@ -30,7 +33,7 @@ pub struct Failure {
 
 impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Self {
-        let code = error.refused().map_or(500, |status| status.code);
+        let code = error.refused().map_or(LOCAL_ERROR, |status| status.code);
         let is_outdated = error.is_conflict() || error.is_already_exists();
         Self { code, ended: if is_outdated { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) } }
     }
@@ -38,7 +41,7 @@ impl From<WriteError> for Failure {
 
 impl From<ReconcileError> for Failure {
     fn from(error: ReconcileError) -> Self {
-        Self { code: SUCCESS, ended: Err(error) }
+        Self { code: LOCAL_ERROR, ended: Err(error) }
     }
 }
 

@@ -3,15 +3,13 @@
 //! Changes of Services, nodes and endpoints, retries and checks for drift all use the same key. So no two calls for one
 //! Service ever run concurrently.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::Service;
 use kinds::meta::ObjectKey;
 use providers::{
-    CloudError, Deletion, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Progress, Targeting,
-    Targets,
+    CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Progress, Targeting, Targets,
 };
 use runtime::events::EventType::{self, Normal, Warning};
 use runtime::worker::{Outcome, ReconcileError};

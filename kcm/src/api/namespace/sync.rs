@@ -22,6 +22,9 @@ use super::decide::{CleanupResult, FINALIZER, Findings, discovery_problem, pods_
 use super::early::{Endings, POD_COST, ResourceName, has_comparable_versions, lead_time};
 use crate::context::Clock;
 
+/// Attempts of an update that conflicts with others, before it is retried with backoff.
+const MAX_CONFLICTS: usize = 10;
+
 /// Number of resources of one namespace that are emptied concurrently.
 const MAX_CONCURRENT_RESOURCES: usize = 32;
 
@@ -219,7 +222,7 @@ impl Namespaces {
     /// being deleted.
     async fn terminating(&self, key: &ObjectKey) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         let mut uid = None;
-        loop {
+        for _ in 0..MAX_CONFLICTS {
             let Some(namespace) = self.read_uncached(key).await?.filter(|namespace| namespace.meta.is_deleting())
             else {
                 return Ok(None);
@@ -238,6 +241,7 @@ impl Namespaces {
                 Err(error) => return Err(error.into()),
             }
         }
+        Err(ReconcileError::new("each update of the namespace's status conflicts with another one"))
     }
 
     async fn read_uncached(&self, key: &ObjectKey) -> Result<Option<TerminatingNamespace>, ReconcileError> {
@@ -389,25 +393,27 @@ impl Namespaces {
     /// Removes the finalizer `kubernetes`, so that the API server deletes the namespace.
     async fn finalize(&self, key: &ObjectKey, mut namespace: TerminatingNamespace) -> Result<Outcome, ReconcileError> {
         let uid = namespace.meta.uid.clone();
-        loop {
+        for _ in 0..MAX_CONFLICTS {
             let others = without_own(&namespace.finalizers);
             if others.len() == namespace.finalizers.len() {
                 return Ok(resync(self.sync_period));
             }
             let object = namespace.finalize(&others);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("finalize"), &object).await {
-                Ok(_) => break,
-                Err(error) if error.is_not_found() => break,
+                Ok(_) => {
+                    info!("namespace is empty");
+                    return Ok(Outcome::Done);
+                }
+                Err(error) if error.is_not_found() => return Ok(Outcome::Done),
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error.into()),
             }
             match self.read_uncached(key).await?.filter(|namespace| namespace.meta.uid == uid) {
                 Some(live) => namespace = live,
-                None => break,
+                None => return Ok(Outcome::Done),
             }
         }
-        info!("namespace is empty");
-        Ok(Outcome::Done)
+        Err(ReconcileError::new("each update of the namespace's finalizers conflicts with another one"))
     }
 }
 

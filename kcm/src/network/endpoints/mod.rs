@@ -72,7 +72,11 @@ fn start(manager: &mut Manager, context: &Context) {
     let (leftovers, requeued) = (reconciler.leftovers.clone(), queue.clone());
     endpoints.subscribe(move |change| {
         leftovers.apply(change);
-        if let (Some(deleted), None) = (change.old, change.new) {
+        // Differs from upstream: Endpoints without a Service, which a user may replace, are not requeued, because those
+        // that exist by then would be deleted.
+        if let (Some(deleted), None) = (change.old, change.new)
+            && services.get(&deleted.meta.key()).is_some()
+        {
             requeued.add(deleted.meta.key());
         }
     });

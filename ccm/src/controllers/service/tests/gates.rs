@@ -6,7 +6,7 @@ use kinds::gated_pod::{Gate, Status};
 use kinds::meta::Time;
 use kinds::{GatedPod, Uid};
 use provider_mock::MockConfig;
-use providers::{Deletion, Features, LoadBalancers, MockLoadBalancers, ReadinessGate};
+use providers::{Deletion, Features, MockLoadBalancers, ReadinessGate};
 use runtime::lock::lock;
 
 use super::simulation::{CLUSTER, Process, Simulation, pass, service};
@@ -21,7 +21,7 @@ async fn waiting_pod_is_released_when_its_load_balancer_is_deleted_after_a_resta
     let features = sim.cloud.provider(CLUSTER).load_balancers().expect("load balancers").features();
     let mut cloud = MockLoadBalancers::new();
     cloud.expect_features().returning(move || Features { gates: Some("gate.example.com/"), ..features.clone() });
-    cloud.expect_others().returning(|_| Vec::new());
+    cloud.expect_others().returning(|_| Default::default());
     cloud.expect_gates().returning(|_| Ok(vec![ReadinessGate { condition: GATE.into(), endpoints: Vec::new() }]));
     cloud.expect_delete_last().returning(|_, _| Ok(Deletion::Gone));
 
