@@ -1,7 +1,8 @@
 //! A list whose entries leave it fairly: namespaces that wait together are served in turn, each in its own order.
 //!
-//! The first entry of each namespace has a round. An entry that follows another one of its namespace joins the round
-//! after that one left; any other entry joins the current round. So one namespace with a thousand entries delays each
+//! The first entry of each namespace belongs to a round. When it leaves the list, the next entry of its namespace joins
+//! the following round; the first entry of any other namespace joins the current round. So one namespace with a
+//! thousand entries delays each
 //! other namespace by one entry, not by a thousand. With one namespace the list is first in, first out. (Start-time fair
 //! queueing; client-go's queues and rate limiters are first in, first out.)
 
@@ -97,7 +98,7 @@ impl<T> FairList<T> {
         self.entries.len()
     }
 
-    /// Returns true without entries.
+    /// Returns true if the list has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

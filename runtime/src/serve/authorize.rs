@@ -85,7 +85,7 @@ impl Authorizer {
 fn decision_of(status: SubjectAccessReviewStatus) -> Result<(), Denied> {
     match (status.allowed, status.denied.unwrap_or_default()) {
         (true, false) => Ok(()),
-        (true, true) => Err(Denied::Failed("the API server answered both allowed and denied".into())),
+        (true, true) => Err(Denied::Failed("the API server returned both allowed and denied".into())),
         (false, _) => Err(Denied::Forbidden(status.reason.unwrap_or_default())),
     }
 }

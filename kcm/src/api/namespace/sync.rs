@@ -12,7 +12,7 @@ use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
 use runtime::discovery::{Discovery, Served, Verbs};
 use runtime::queue::Queue;
 use runtime::store::Store;
-use runtime::watch::{Source, Watched, gone, is_empty_since};
+use runtime::watch::{Source, Watched, is_empty_since, wait_until_deleted};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tokio::time::{Instant, sleep_until};
@@ -209,7 +209,7 @@ impl Namespaces {
         let (queue, key) = (self.queue.clone(), key.clone());
         let requeue_when_all_are_deleted = async move {
             for (source, left) in sources {
-                if !gone(&*source, &left, |_| false).await {
+                if !wait_until_deleted(&*source, &left, |_| false).await {
                     return;
                 }
             }
@@ -319,7 +319,7 @@ impl Namespaces {
         if found.iter().any(is_kept) {
             return false;
         }
-        tokio::time::timeout(DELETIONS_TIMEOUT, gone(&*source, found, is_kept)).await.unwrap_or(false)
+        tokio::time::timeout(DELETIONS_TIMEOUT, wait_until_deleted(&*source, found, is_kept)).await.unwrap_or(false)
     }
 
     /// Returns the remaining objects of a resource from the API server.

@@ -23,8 +23,8 @@ use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use super::decide_health::{Grace, Health, is_unresponsive, observe, unknown_conditions};
-use super::decide_taints::{execution, is_excluded, no_execute, zone};
-use super::decide_zones::{Census, Rates, Turn, Zone, turn};
+use super::decide_taints::{is_excluded, no_execute, no_execute_key, zone};
+use super::decide_zones::{Census, DisruptionChange, Rates, Zone, update_disruption};
 use super::mark_pods::PodMarker;
 use super::metrics::ZoneMetrics;
 use super::watch_health::{WatchHealth, WatchState};
@@ -287,7 +287,7 @@ impl Monitor {
                 Some(NodeInPass { node, ready })
             })
             .collect();
-        if self.update_zones(&places, &in_pass, now) == Turn::AllFailed {
+        if self.update_zones(&places, &in_pass, now) == DisruptionChange::AllFailed {
             error!("no node is ready: no pod is evicted until one is");
             // All nodes lose their taints, including those whose heartbeat could not be verified.
             self.untaint(&all).await;
@@ -431,7 +431,7 @@ impl Monitor {
     }
 
     /// Updates the zones' states and rates. All grace periods restart when a node is ready again after all had failed.
-    fn update_zones(&self, places: &BTreeSet<Str>, in_pass: &[NodeInPass], now: Instant) -> Turn {
+    fn update_zones(&self, places: &BTreeSet<Str>, in_pass: &[NodeInPass], now: Instant) -> DisruptionChange {
         let mut census: BTreeMap<Str, Census> = BTreeMap::new();
         for NodeInPass { node, ready } in in_pass {
             let count = census.entry(zone(node)).or_default();
@@ -441,26 +441,26 @@ impl Monitor {
             }
         }
         self.metrics.counted(&census);
-        let turned = {
+        let change = {
             let mut zones = self.zones();
             zones.retain(|name, _| places.contains(name));
             for name in places {
                 zones.entry(name.clone()).or_insert_with(|| Zone::new(&self.limits.rates, now));
             }
-            turn(&mut zones, &census, &self.limits.rates, now)
+            update_disruption(&mut zones, &census, &self.limits.rates, now)
         };
-        if turned == Turn::SomeRecovered {
+        if change == DisruptionChange::SomeRecovered {
             info!("some nodes are ready again: all grace periods restart");
             refresh(&mut self.state(), now);
         }
-        turned
+        change
     }
 
     /// Brings a node's `NoExecute` taints in line with its Ready condition: immediately if it loses one or has one
     /// already, otherwise it waits for its turn in its zone.
     async fn update_no_execute_taint(&self, NodeInPass { node, ready }: &NodeInPass) {
         let Some(ready) = ready.as_deref() else { return };
-        let wanted = execution(ready);
+        let wanted = no_execute_key(ready);
         let tainted = no_execute(node, None, Time::default()).is_some();
         match wanted {
             None => {
@@ -508,7 +508,7 @@ impl Monitor {
                 Cached::Absent => None,
                 Cached::Lagging => return None,
             };
-            let wanted = node.as_ref().and_then(|node| execution(node.ready()?));
+            let wanted = node.as_ref().and_then(|node| no_execute_key(node.ready()?));
             let missing = node.as_ref().is_some_and(|node| no_execute(node, wanted, Time::default()).is_some());
             let done = match (node, wanted) {
                 (Some(node), Some(wanted)) if missing => {
@@ -537,8 +537,9 @@ impl Monitor {
             zone.pace.take();
         }
         let now = self.now();
-        let edit =
-            |node: &Node| (execution(node.ready()?) == Some(wanted)).then(|| no_execute(node, Some(wanted), now))?;
+        let edit = |node: &Node| {
+            (no_execute_key(node.ready()?) == Some(wanted)).then(|| no_execute(node, Some(wanted), now))?
+        };
         let written = sync::edit_taints(&self.nodes, &self.writer, node, edit).await;
         match written {
             Ok(true) => {
