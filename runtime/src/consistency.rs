@@ -52,6 +52,12 @@ struct Expected {
     is_write_lost: bool,
 }
 
+impl Expected {
+    fn is_empty(&self) -> bool {
+        self.written.is_empty() && self.deletions.is_empty() && !self.is_write_lost
+    }
+}
+
 /// Children that were read from a cache.
 #[derive(Debug)]
 pub struct Observed<T> {
@@ -170,11 +176,15 @@ impl Consistency {
                 .written
                 .retain(|written| written.kind != kind || written.history == history && written.version > version);
             let behind = expected.written.iter_mut().find(|written| written.kind == kind);
-            behind.map(|written| {
+            let behind = behind.map(|written| {
                 let is_awaited = written.is_awaited;
                 written.is_awaited |= wake.is_some();
                 (written.version, is_awaited)
-            })
+            });
+            if expected.is_empty() {
+                keys.remove(key);
+            }
+            behind
         };
         match behind {
             None => true,
@@ -206,7 +216,7 @@ impl Consistency {
                     .is_some_and(|record| !record.meta().is_deleting())
         });
         let are_cached = expected.deletions.is_empty();
-        if are_cached && expected.written.is_empty() && !expected.is_write_lost {
+        if expected.is_empty() {
             keys.remove(key);
         }
         are_cached

@@ -403,10 +403,23 @@ impl Manager {
         for controller in &self.controllers {
             (controller.close)();
         }
-        if timeout_at(deadline, async { while workers.join_next().await.is_some() {} }).await.is_err() {
-            warn!(left = workers.len(), ?timeout, "workers did not finish in time; cancelling them");
-            workers.shutdown().await;
+        let hold = async {
+            match &mut self.election {
+                Some(election) => election.hold().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            finished = timeout_at(deadline, async { while workers.join_next().await.is_some() {} }) => {
+                if finished.is_err() {
+                    warn!(left = workers.len(), ?timeout, "workers did not finish in time; cancelling them");
+                }
+            }
+            // Workers may finish their keys only as long as this process leads.
+            lost = hold => warn!(left = workers.len(), ?lost, "lost the leader lease during the shutdown; cancelling workers"),
         }
+        workers.shutdown().await;
         for controller in &self.controllers {
             let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             let counts = &controller.counts;
