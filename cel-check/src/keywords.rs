@@ -1,6 +1,6 @@
 //! The words of CEL that cannot be identifiers.
 
-/// Names of values and operators.
+/// Keywords for values and operators.
 const LITERALS: [&str; 4] = ["true", "false", "null", "in"];
 
 /// Reserved words, which cannot be names of variables.
@@ -24,12 +24,12 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// Reports whether a name is reserved: it can be no variable.
+/// Reports whether a name is reserved, so that a variable cannot have it.
 pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }
 
-/// Reports whether a name is a keyword: it can be no identifier.
+/// Reports whether a name is a keyword or reserved, so that it cannot be an identifier.
 pub fn is_keyword(name: &str) -> bool {
     LITERALS.contains(&name) || is_reserved(name)
 }

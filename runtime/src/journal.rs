@@ -276,7 +276,9 @@ impl State {
         }
         if self.failing.len() >= MAX_FAILING {
             let oldest = self.failing.iter().min_by_key(|(_, failure)| failure.last).map(|(key, _)| key.clone());
-            oldest.into_iter().for_each(|key| drop(self.failing.remove(&key)));
+            if let Some(key) = oldest {
+                self.failing.remove(&key);
+            }
             self.discarded += 1;
         }
         self.failing.insert(key.into(), Failure { error, since: at, last: at, times: 1, dropped });

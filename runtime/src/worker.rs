@@ -79,7 +79,7 @@ pub struct WorkOptions {
     pub name: &'static str,
     /// Number of keys that are reconciled at the same time.
     pub workers: usize,
-    /// After this number of consecutive failures a key is dropped until it changes; `None`: never.
+    /// Number of retries after which a key that fails again is dropped until it changes; `None`: never.
     pub max_retries: Option<u32>,
 }
 

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use kinds::config_map::Body;
 use kinds::intern::label;
 use kinds::meta::{Meta, ObjectKey};
-use kinds::pod::secrets::visit;
+use kinds::pod::secrets::visit_secret_names;
 use kinds::secret::AccountToken;
 use kinds::{ConfigMap, Decode, Interner, Kind, Pod, Secret, Sections, ServiceAccount, Str};
 use runtime::manager::Manager;
@@ -261,7 +261,7 @@ impl Cleaner {
         let (mut used, mut malformed) = (HashSet::new(), Ok(()));
         self.reader
             .list_each(&Pod::RESOURCE, namespace, |pod| {
-                let seen = visit(pod, |name| {
+                let seen = visit_secret_names(pod, |name| {
                     used.insert(Box::from(name));
                 });
                 if let Err(error) = seen {

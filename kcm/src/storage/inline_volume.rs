@@ -172,7 +172,7 @@ fn of_azure_file(namespace: &str, volume: &str, raw: &[u8]) -> Translated {
     translated
 }
 
-/// Upstream panics if the volume has a storage policy.
+/// Differs from upstream, which panics if the volume has a storage policy.
 fn of_vsphere(raw: &[u8]) -> Translated {
     let path = text(raw, vsphere::VOLUME_PATH).to_owned();
     let mut translated = Translated::of("kubernetes.io/vsphere-volume", path);

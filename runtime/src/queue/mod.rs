@@ -7,8 +7,9 @@
 //! ([`Queue::cool_down`]).
 //!
 //! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
-//! the others little; and a namespace whose runs take long does not occupy all workers (`places`). Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced:
-//! such a key is ready no sooner than a window after its last reconcile. (client-go, util/workqueue)
+//! the others little; and a namespace whose runs take long does not occupy all workers (`places`). Failed keys are
+//! requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no sooner than a
+//! window after its last reconcile. (client-go, util/workqueue)
 
 mod places;
 mod state;
@@ -267,7 +268,7 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Marks a run as a wait for the cache: the key will be added again, and its quiet period is not changed.
+    /// Ends the run of a key that waits for the cache. The key will be added again; its quiet period is not changed.
     pub fn waiting_for_cache(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();

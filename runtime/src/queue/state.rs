@@ -59,7 +59,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// Returns true if nothing is known of the key but its name.
+    /// Returns true if the item holds no state that the queue needs, so that it can be removed.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
         self.ready.is_none()
             && self.working.is_none()

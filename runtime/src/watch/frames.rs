@@ -19,7 +19,7 @@ pub enum FrameError {
     #[error("the connection broke: {0}")]
     Body(String),
     /// Nothing arrived, not even a bookmark.
-    #[error("the server was silent for {0:?}")]
+    #[error("no data from the server for {0:?}")]
     Silent(Duration),
     /// A frame is longer than the limit.
     #[error("a frame of {0} bytes is too long: the body is damaged or in another format")]

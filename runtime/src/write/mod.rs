@@ -458,7 +458,7 @@ impl Writer {
     ) -> Result<ObjectResponse, WriteError> {
         let is_read = method == Method::GET;
         let what = format!("{method} {}", path.split_once('?').map_or(&*path, |(path, _)| path));
-        let response = self.send_unnoted(method, path, content_type, accept, body).await;
+        let response = self.send_without_note(method, path, content_type, accept, body).await;
         let error = response.as_ref().err();
         tracing::trace!(request = what, error = error.map(tracing::field::display), "request sent");
         if let Some(delay) = error.and_then(WriteError::retry_after) {
@@ -473,7 +473,7 @@ impl Writer {
     }
 
     /// Sends one request within the rate limit, and a write only while the fence is open.
-    async fn send_unnoted(
+    async fn send_without_note(
         &self,
         method: Method,
         path: String,

@@ -217,7 +217,7 @@ pub fn ingress(status: &LoadBalancerStatus) -> Vec<service::Ingress> {
         ports: ingress
             .ports
             .iter()
-            .map(|port| service::PortError {
+            .map(|port| service::PortStatus {
                 port: port.port.into(),
                 protocol: port.protocol.as_str().into(),
                 error: port.error.as_deref().map(Into::into),
@@ -232,7 +232,7 @@ pub fn ingress_patch(ingress: &[service::Ingress]) -> Value {
     if ingress.is_empty() {
         return json!({ "ingress": null });
     }
-    let port = |port: &service::PortError| {
+    let port = |port: &service::PortStatus| {
         let mut value = json!({ "port": port.port, "protocol": port.protocol });
         if let Some(error) = &port.error {
             value["error"] = json!(error);

@@ -55,7 +55,7 @@ pub async fn update(
     state.gates = gates.iter().map(|gate| gate.condition.clone()).collect();
     let mut next_probe = None;
     for (pod, endpoints) in waiting {
-        for unmet in pod.gates_of(prefix).filter(|gate| gate.status != Status::True) {
+        for unmet in pod.prefixed_gates(prefix).filter(|gate| gate.status != Status::True) {
             let Some(gate) = gates.iter().find(|gate| *gate.condition == *unmet.condition) else { continue };
             let condition = condition_of(gate, &endpoints);
             let is_set = condition.is_set(unmet) || set_condition(cluster, &pod, &condition).await;
@@ -85,7 +85,7 @@ fn waiting(cluster: &impl Cluster, targets: &Targets, prefix: &str) -> Vec<Waiti
 /// Returns the types of the pod conditions that a load balancer sets, if a pod of its namespace waits for one of them.
 pub async fn find(cluster: &impl Cluster, cloud: &dyn LoadBalancers, spec: &LoadBalancerSpec) -> BTreeSet<String> {
     let Some(prefix) = cloud.features().gates else { return BTreeSet::new() };
-    let waits = |pod: &Arc<GatedPod>| pod.gates_of(prefix).any(|gate| gate.status != Status::True);
+    let waits = |pod: &Arc<GatedPod>| pod.prefixed_gates(prefix).any(|gate| gate.status != Status::True);
     if !cluster.gated_pods(&spec.id.namespace).iter().any(waits) {
         return BTreeSet::new();
     }

@@ -55,11 +55,11 @@ impl Family {
     }
 }
 
-/// Between a storage class and what is counted for it.
+/// Separates the name of a storage class from the resource that is counted for it.
 const BY_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
-/// After a device class: the number of its devices.
+/// Suffix after the name of a device class: the resource counts its devices.
 const BY_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
-/// Before a device class that is requested as an extended resource.
+/// Prefix before the name of a device class that is requested as an extended resource.
 const DEVICE_CLASS_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
 
 fn is_of_pods(name: &str) -> bool {

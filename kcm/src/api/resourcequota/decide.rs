@@ -14,7 +14,8 @@ use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Service, Str, quantity};
 use super::amounts::{self, Classes, Family};
 use super::recounts::CountMode;
 
-/// Resources that were counted before `count/` existed. Upstream: pkg/quota/v1/evaluator/core,
+/// Resources whose objects are counted without the prefix `count/`, as before it existed. Upstream:
+/// pkg/quota/v1/evaluator/core,
 /// legacyObjectCountAliases.
 const OLD_NAMES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
@@ -44,7 +45,7 @@ pub struct Content {
     pub device_claims: Vec<(Arc<ResourceClaim>, Option<Arc<Pod>>)>,
     /// The cluster's device classes.
     pub classes: Classes,
-    /// Counts of other kinds, by resource name; `None`: not known yet, or there is no such kind.
+    /// Counts of other kinds, by resource name; `None`: not known yet, or the kind is not served.
     pub objects: HashMap<Str, Option<usize>>,
     /// Families with objects that cannot be decoded: their amounts would be too low.
     pub unreadable: BTreeSet<Family>,
@@ -61,7 +62,7 @@ pub struct NamespaceUsage {
     pub recheck: Option<Duration>,
 }
 
-/// Numbers of pods by usage: those that are in use, and those that have ended.
+/// Numbers of pods by usage: those that count, and those that no longer count (finished, or past their grace period).
 type PodsByUsage<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
 
 /// Returns the usage of the resources that a quota limits.
@@ -178,7 +179,7 @@ pub fn quantities_to_write(quota: &ResourceQuota, used: &NamespaceUsage, mode: C
 /// Returns true if the status has a larger amount of a resource than was counted.
 ///
 /// Either an object that admission has counted is not stored yet, or it was deleted before the increased status reached
-/// the cache. In that case, the count after the deletion found no difference.
+/// the cache. In the second case, the count after the deletion found no difference.
 pub fn status_exceeds(quota: &ResourceQuota, used: &NamespaceUsage) -> bool {
     quota.status_used.iter().any(|(name, text)| {
         let counted = used.amounts.get(name).filter(|_| quota.hard.iter().any(|(limited, _)| limited == name));

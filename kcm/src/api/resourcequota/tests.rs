@@ -449,7 +449,7 @@ fn quotas_are_requeued_by_changes_of_objects_that_they_limit() {
         let new = Arc::new(new);
         let change = Change { old: Some(&old), new: Some(&new) };
         assert_eq!(needs_full_count(&change), expected);
-        assert_eq!(with_other_status(&change).is_some(), !expected, "its use is compared with the cache");
+        assert_eq!(with_other_status(&change).is_some(), !expected, "a changed status is compared with the cache");
     }
     let base = pod("a", &[("cpu", "1")], |_| {});
     let mut ended = base.clone();

@@ -11,7 +11,7 @@ use kinds::{Decode, Kind, Secret, Sections, ServiceAccount};
 use runtime::store::Change;
 use serde_json::json;
 
-use super::decide::{MissingFields, claims, is_named, is_token_of, lacks};
+use super::decide::{MissingFields, claims, is_named, is_token_of, missing_fields};
 use super::keys::{Key, of_account, of_secret};
 
 fn decode<K: Kind>(object: &[u8]) -> Arc<K> {
@@ -57,7 +57,7 @@ fn missing_fields_of_a_token_secret_are_found() {
         (vec![], "CA", MissingFields { ca: true, namespace: true, token: true }),
     ] {
         let secret = secret(ACCOUNT_TOKEN, "s1", "", &data);
-        let found = lacks(secret.account_token().expect("a token"), root_ca.as_bytes());
+        let found = missing_fields(secret.account_token().expect("a token"), root_ca.as_bytes());
         assert_eq!(found, expected, "{data:?} {root_ca:?}");
         assert_eq!(found.any(), expected != none);
     }
@@ -89,11 +89,11 @@ fn token_claims_identify_the_account() {
 #[test]
 fn changes_are_mapped_to_accounts_and_secrets() {
     let (first, second) = (account("1"), account("2"));
-    let gone = |uid| Some(Key::Account { account: ObjectKey::new("a", "robot"), uid: Uid::parse(uid) });
+    let deleted = |uid| Some(Key::Account { account: ObjectKey::new("a", "robot"), uid: Uid::parse(uid) });
     assert_eq!(of_account(&Change { old: None, new: Some(&first) }), None);
     assert_eq!(of_account(&Change { old: Some(&first), new: Some(&first) }), None);
-    assert_eq!(of_account(&Change { old: Some(&first), new: None }), gone("1"));
-    assert_eq!(of_account(&Change { old: Some(&first), new: Some(&second) }), gone("1"), "another one has its name");
+    assert_eq!(of_account(&Change { old: Some(&first), new: None }), deleted("1"));
+    assert_eq!(of_account(&Change { old: Some(&first), new: Some(&second) }), deleted("1"), "another one has its name");
 
     let key = |uid, account_uid: &str| Key::Secret {
         secret: ObjectKey::new("a", "robot-token"),

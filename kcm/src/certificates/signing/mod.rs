@@ -75,7 +75,7 @@ fn start(manager: &mut Manager, context: &Context) {
 /// Returns true if a request is approved, not denied, and neither signed nor failed yet.
 fn is_due(request: &CertificateSigningRequest) -> bool {
     let failed = request.conditions.iter().any(|condition| &*condition.kind == "Failed" && condition.is_true);
-    request.certificate.is_empty() && request.has("Approved") && !request.has("Denied") && !failed
+    request.certificate.is_empty() && request.has_condition("Approved") && !request.has_condition("Denied") && !failed
 }
 
 /// Checks that a request satisfies the rules of its signer. The error becomes the condition `Failed` of the request.

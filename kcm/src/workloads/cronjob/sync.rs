@@ -221,7 +221,7 @@ impl CronJobs {
                 let message = format!("Saw completed job: {}, condition: {}", job.meta.name, end.kind);
                 self.recorder.event(&about(cron_job), EventType::Normal, "SawCompletedJob", message);
             }
-            if job.status.is_true("Complete").is_some() {
+            if job.status.true_condition("Complete").is_some() {
                 status.last_successful = status.last_successful.max(job.status.completion);
             }
         }

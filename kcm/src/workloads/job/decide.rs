@@ -228,10 +228,10 @@ impl View<'_> {
     ) -> (Option<Condition>, Option<SignedDuration>) {
         let (job, now) = (self.job, self.now);
         let failure = |reason: &str, message: &str| Some(condition(FAILURE_TARGET, reason, message, now));
-        if let Some(met) = status.is_true(SUCCESS_CRITERIA_MET) {
+        if let Some(met) = status.true_condition(SUCCESS_CRITERIA_MET) {
             return (Some(met.clone()), None);
         }
-        if let Some(target) = status.is_true(FAILURE_TARGET) {
+        if let Some(target) = status.true_condition(FAILURE_TARGET) {
             return (Some(condition(FAILED, &target.reason, &target.message, now)), None);
         }
         if let Some(message) = self.failing_pod() {

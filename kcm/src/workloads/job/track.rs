@@ -138,7 +138,7 @@ impl View<'_> {
             }
             SUCCESS_CRITERIA_MET => {
                 let end = then(COMPLETE);
-                let new = status.is_true(SUCCESS_CRITERIA_MET).is_none();
+                let new = status.true_condition(SUCCESS_CRITERIA_MET).is_none();
                 if new {
                     status.conditions.push(verdict);
                 }

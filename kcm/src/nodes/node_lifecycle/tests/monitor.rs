@@ -88,17 +88,17 @@ impl Bench {
     }
 }
 
-fn silent() -> Recorder {
+fn without_events() -> Recorder {
     Recorder::new("node-controller", Arc::new(NoEvents)).0
 }
 
 fn ready(status: &'static str) -> Arc<Node> {
-    node(&Made { conditions: &[("Ready", status)], heartbeat: 1, ..Made::default() })
+    node(&NodeFields { conditions: &[("Ready", status)], heartbeat: 1, ..NodeFields::default() })
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_of_an_unresponsive_node_are_marked_until_that_succeeds() {
-    let bench = Bench::new(ready("Unknown"), [pod("web", 7)], 1, silent()).await;
+    let bench = Bench::new(ready("Unknown"), [pod("web", 7)], 1, without_events()).await;
     bench.pass().await;
     assert_eq!(bench.sent("PATCH", "/pods/").len(), 1, "the server fails");
     bench.pass().await;
@@ -118,7 +118,7 @@ async fn only_pods_of_unresponsive_nodes_are_marked() {
     for (status, marked) in [("True", 0), ("False", 0), ("Unknown", 1)] {
         let elsewhere = Pod { node: "b".into(), ..pod("elsewhere", 7) };
         let unready = Pod { ready: false, ..pod("unready", 7) };
-        let bench = Bench::new(ready(status), [pod("web", 7), elsewhere, unready], 0, silent()).await;
+        let bench = Bench::new(ready(status), [pod("web", 7), elsewhere, unready], 0, without_events()).await;
         bench.pass().await;
         assert_eq!(bench.sent("PATCH", "/pods/").len(), marked, "{status}");
     }
@@ -126,7 +126,7 @@ async fn only_pods_of_unresponsive_nodes_are_marked() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_that_the_server_has_in_a_newer_version_stops_the_pass() {
-    let bench = Bench::new(ready("True"), [pod("web", 7)], 0, silent()).await;
+    let bench = Bench::new(ready("True"), [pod("web", 7)], 0, without_events()).await;
     deliver(&bench.leases, leased(30, Some(1)));
     bench.pass().await;
     // The watch of Leases moves: only this node's Lease does not change.
