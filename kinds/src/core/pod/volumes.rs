@@ -68,7 +68,7 @@ pub(super) fn read(
         .flatten()
         .any(|field| field.number == object_meta::DELETION_GRACE_PERIOD_SECONDS && field.value.i64() == 0);
     let selinux = match context.sections.contains(Pod::SELINUX) {
-        true => selinux::read(interner, spec, |name| claims.iter().any(|claim| &*claim.volume == name))?,
+        true => selinux::read(interner, spec, &claims.iter().map(|claim| &*claim.volume).collect())?,
         false => None,
     };
     let (claims, in_tree) = (claims.into(), in_tree.into());
