@@ -70,7 +70,7 @@ fn container_requests(parts: &[PartRequests], resource: &str) -> Option<i64> {
     let mut known = false;
     let (mut containers, mut sidecars, mut starting) = (0i64, 0i64, 0i64);
     for part in parts {
-        let Some(amount) = part.of(resource) else { continue };
+        let Some(amount) = part.amount(resource) else { continue };
         match part.part {
             Part::Container => containers = containers.saturating_add(amount),
             Part::Sidecar => {
