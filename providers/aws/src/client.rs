@@ -203,7 +203,7 @@ impl Api {
         }
         drop(calls);
         if !matches!(&result, Err(CloudError { kind: ErrorKind::Throttled { .. }, .. })) {
-            budget.answered();
+            budget.clear_throttles();
         }
         result
     }

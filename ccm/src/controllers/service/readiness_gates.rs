@@ -91,6 +91,7 @@ pub async fn find(cluster: &impl Cluster, cloud: &dyn LoadBalancers, spec: &Load
     }
     match cloud.gates(spec).await {
         Ok(gates) => gates.into_iter().map(|gate| gate.condition.to_string()).collect(),
+        Err(error) if error.is_not_found() => BTreeSet::new(),
         Err(error) => {
             warn!(service = %spec.id, %error, "readiness gates of the load balancer are unknown; pods may keep waiting");
             BTreeSet::new()

@@ -510,7 +510,7 @@ pub async fn missing_permission_is_reported_with_the_fix(_: Space) -> Result<()>
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
     for (name, code, expected) in [
         ("denied", "AccessDenied", "allow this process the IAM action elasticloadbalancing:CreateLoadBalancer"),
-        ("quota", "TooManyLoadBalancers", "have this quota raised, or delete what nobody needs"),
+        ("quota", "TooManyLoadBalancers", "request a higher quota, or delete unused resources"),
     ] {
         bed.moto.proxy.arm(Fault::always("CreateLoadBalancer", Effect::refused(code, "no")));
         let before = bed.moto.proxy.calls_of("CreateLoadBalancer");
