@@ -8,6 +8,7 @@ use crate::ast::{Ast, Comprehension, Element, Entry, Expr, ExprKind, Literal};
 use crate::declarations::{Declarations, Overload};
 use crate::keywords::is_keyword;
 use crate::source::{IssueCollector, Issues};
+use crate::stack::with_deep_stack;
 use crate::syntax::{self, SyntaxError};
 use crate::types::{Constructor, Fields, ObjectType, Simple, Type};
 use crate::validate;
@@ -21,6 +22,9 @@ pub enum Unchecked {
     /// The check needs too many steps, because types in the expression are too large.
     #[error("the types of the expression are too complex")]
     TooComplex,
+    /// No thread could be started for the check.
+    #[error("no thread could be started")]
+    NoThread,
 }
 
 /// The result of a check.
@@ -48,7 +52,12 @@ const COMPOSED: &str = "variables";
 
 /// Checks an expression.
 pub fn check(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
-    let ast = match syntax::parse(text) {
+    with_deep_stack(text, || check_here(text, declarations, variables))
+        .unwrap_or(Verdict::Unchecked(Unchecked::NoThread))
+}
+
+fn check_here(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
+    let ast = match syntax::parse_here(text) {
         Ok(ast) => ast,
         Err(error) => return Verdict::Unchecked(error.into()),
     };

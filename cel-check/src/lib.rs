@@ -35,6 +35,7 @@ mod escape;
 mod keywords;
 pub mod schema;
 pub mod source;
+mod stack;
 pub mod syntax;
 pub mod types;
 mod validate;

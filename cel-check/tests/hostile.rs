@@ -26,13 +26,15 @@ fn hostile_expressions_are_checked_in_bounded_time() {
     let checker = checker(&[]);
     let deep = |open: &str, close: &str, depth: usize| format!("{}1{}", open.repeat(depth), close.repeat(depth));
     for expression in [
-        deep("[", "]", 95),
-        deep("(", ")", 95),
-        deep("{1: ", "}", 95),
-        deep("[1].map(x, ", ")", 60),
-        deep("[[]].map(x, {x: x}).map(y, ", ")", 40),
-        format!("object{}", ".a".repeat(280)),
-        vec!["1"; 280].join(" + "),
+        deep("[", "]", 249),
+        deep("(", ")", 249),
+        deep("{1: ", "}", 249),
+        deep("[1].map(x, ", ")", 249),
+        deep("[1].sortBy(x, ", ")", 249),
+        deep("[[]].map(x, {x: x}).map(y, ", ")", 120),
+        deep("optional.of(1).optMap(x, ", ")", 249),
+        format!("object{}", ".a".repeat(990)),
+        vec!["1"; 990].join(" + "),
         vec!["object.a"; 9_000].join(" && "),
         format!("[{}]", vec!["1"; 40_000].join(",")),
         format!("optional.of(1){}", ".optMap(x, x)".repeat(14)),

@@ -34,7 +34,9 @@ pub use plan::one_program;
   cargo xtask test lints unit            # without a control plane
   cargo xtask test unit -- rollout       # the unit tests with 'rollout' in their names
   cargo xtask test -- rollout            # ... and the cluster tests
-  cargo xtask test --keep-going")]
+  cargo xtask test --keep-going
+  cargo xtask test --all-gates           # the cluster tests and faults, with every alpha and beta gate on
+  cargo xtask test --all-gates -- rollout")]
 pub struct Arguments {
     /// Stages to run; all by default
     #[arg(value_enum, value_name = "SELECTOR")]
@@ -49,6 +51,11 @@ pub struct Arguments {
     #[arg(long)]
     keep_going: bool,
 
+    /// Only the stages cluster and faults, with every alpha and beta feature gate on in the API server, the scheduler and
+    /// the managers
+    #[arg(long)]
+    all_gates: bool,
+
     /// Check for security advisories, too, which needs a network and cargo-deny
     #[arg(long)]
     advisories: bool,
@@ -60,6 +67,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         selectors: arguments.selectors,
         names: arguments.names,
         advisories: arguments.advisories,
+        all_gates: arguments.all_gates,
         packages: crate::cargo::packages()?,
     };
     let stages = plan::plan(&request)?;

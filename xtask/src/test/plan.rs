@@ -16,6 +16,9 @@ pub fn one_program(program: &'static str) -> Vec<&'static str> {
     ["test"].into_iter().chain(packages).chain(["--test", program, "--"]).collect()
 }
 
+/// The program of the cluster tests.
+const CLUSTER_TESTS_PROGRAM: &str = "cluster";
+
 /// The module of the cluster tests with crashes and other faults.
 const FAULTS: &str = "faults::";
 
@@ -43,6 +46,8 @@ pub struct Request {
     pub names: Vec<String>,
     /// Whether to check for advisories.
     pub advisories: bool,
+    /// Whether only the tests on a control plane run, with every alpha and beta feature gate on.
+    pub all_gates: bool,
     /// The packages of the workspace.
     pub packages: Vec<String>,
 }
@@ -56,6 +61,8 @@ pub enum Work {
     CargoDeny(Vec<String>),
     /// cargo with these arguments, whose tests are counted; the environment names upstream's files.
     Tests(Vec<String>),
+    /// Like [`Work::Tests`], with every alpha and beta feature gate on.
+    TestsWithAllGates(Vec<String>),
     /// The programs of the control plane.
     Programs,
     /// The smoke test of a real cluster.
@@ -73,6 +80,9 @@ pub struct Stage {
 
 /// Returns the stages, in order. Fails if a requested group's package does not exist.
 pub fn plan(request: &Request) -> Result<Vec<Stage>> {
+    if request.all_gates {
+        return plan_with_all_gates(request);
+    }
     let has = |package: &str| request.packages.iter().any(|known| known == package);
     let asked = |selector| request.selectors.contains(&selector);
     let wanted = |selector| request.selectors.is_empty() || asked(selector);
@@ -122,6 +132,34 @@ pub fn plan(request: &Request) -> Result<Vec<Stage>> {
     Ok(stages)
 }
 
+/// Returns the stages of the cluster tests with every alpha and beta feature gate on.
+fn plan_with_all_gates(request: &Request) -> Result<Vec<Stage>> {
+    let is_on_a_cluster = |selector: &Selector| matches!(selector, Selector::Cluster | Selector::Faults);
+    if request.advisories || !request.selectors.iter().all(is_on_a_cluster) {
+        bail!("--all-gates is for the selectors cluster and faults only");
+    }
+    let wanted = |selector| request.selectors.is_empty() || request.selectors.contains(&selector);
+    let stage = |name, skipped: &[&str], names: &[String]| {
+        let arguments = one_program(CLUSTER_TESTS_PROGRAM).into_iter().chain(skipped.iter().copied());
+        let arguments = arguments.map(str::to_owned).chain(names.iter().cloned());
+        Stage { name, work: Work::TestsWithAllGates(arguments.collect()) }
+    };
+    let mut stages = vec![Stage { name: "programs", work: Work::Programs }];
+    // With names, one stage has both groups, as without all gates.
+    let together = wanted(Selector::Cluster) && wanted(Selector::Faults) && !request.names.is_empty();
+    if wanted(Selector::Cluster) {
+        stages.push(stage("cluster", if together { &[] } else { &["--skip", FAULTS] }, &request.names));
+    }
+    if wanted(Selector::Faults) && !together {
+        let names = match request.names.is_empty() {
+            true => vec![FAULTS.to_owned()],
+            false => request.names.iter().map(|name| in_faults(name)).collect(),
+        };
+        stages.push(stage("faults", &[], &names));
+    }
+    Ok(stages)
+}
+
 /// Returns the prefix of a name in the faults' module.
 fn in_faults(name: &str) -> String {
     if name.starts_with(FAULTS) { name.to_owned() } else { format!("{FAULTS}{name}") }
@@ -156,7 +194,10 @@ mod tests {
 
     fn line(stage: &Stage) -> String {
         match &stage.work {
-            Work::Cargo(arguments) | Work::CargoDeny(arguments) | Work::Tests(arguments) => arguments.join(" "),
+            Work::Cargo(arguments)
+            | Work::CargoDeny(arguments)
+            | Work::Tests(arguments)
+            | Work::TestsWithAllGates(arguments) => arguments.join(" "),
             Work::Programs | Work::RealCluster => String::new(),
         }
     }
@@ -166,8 +207,8 @@ mod tests {
         let request = Request {
             selectors: selectors.to_vec(),
             names: texts(names),
-            advisories: false,
             packages: texts(packages),
+            ..Request::default()
         };
         Ok(plan(&request)?.iter().map(|stage| (stage.name, line(stage))).collect())
     }
@@ -214,6 +255,32 @@ mod tests {
         assert_eq!(endings(&[]), ["rollout faults::crash", "rollout faults::crash"]);
         assert_eq!(endings(&[Selector::Cluster]), ["--skip faults:: rollout faults::crash"]);
         assert_eq!(endings(&[Selector::Faults]), ["faults::rollout faults::crash"]);
+    }
+
+    #[test]
+    fn all_gates_are_on_in_the_stages_on_a_control_plane_only() {
+        let planned = |selectors: &[Selector], names: &[&str]| {
+            let names = names.iter().map(ToString::to_string).collect();
+            let request = Request { selectors: selectors.to_vec(), names, all_gates: true, ..Request::default() };
+            plan(&request).map(|stages| {
+                assert!(stages[1..].iter().all(|stage| matches!(stage.work, Work::TestsWithAllGates(_))));
+                let ending =
+                    |stage: &Stage| line(stage).split_once(" --test cluster -- ").map(|(_, end)| end.to_owned());
+                stages.iter().map(|stage| (stage.name, ending(stage).unwrap_or_default())).collect::<Vec<_>>()
+            })
+        };
+        let stages = |stages: &[(&'static str, &str)]| {
+            let programs = std::iter::once(&("programs", ""));
+            programs.chain(stages).map(|(name, end)| (*name, (*end).to_owned())).collect::<Vec<_>>()
+        };
+        let all = stages(&[("cluster", "--skip faults::"), ("faults", "faults::")]);
+        assert_eq!(planned(&[], &[]).unwrap(), all);
+        assert_eq!(planned(&[Selector::Faults], &[]).unwrap(), stages(&[("faults", "faults::")]));
+        assert_eq!(planned(&[], &["rollout"]).unwrap(), stages(&[("cluster", "rollout")]));
+        assert_eq!(planned(&[Selector::Faults], &["job"]).unwrap(), stages(&[("faults", "faults::job")]));
+        for selector in [Selector::Lints, Selector::Unit, Selector::Real] {
+            assert!(planned(&[Selector::Cluster, selector], &[]).is_err(), "{selector:?}");
+        }
     }
 
     #[test]

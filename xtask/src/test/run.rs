@@ -109,7 +109,10 @@ fn work(work: &Work) -> Result<(Outcome, Option<Sum>)> {
             Ok((run_cargo(cargo().args(arguments).env("RUSTDOCFLAGS", rustdoc_flags()), arguments)?, None))
         }
         Work::CargoDeny(arguments) => Ok((deny(arguments)?, None)),
-        Work::Tests(arguments) => tests(arguments).map(|(outcome, sum)| (outcome, Some(sum))),
+        Work::Tests(arguments) => tests(arguments, &[]).map(|(outcome, sum)| (outcome, Some(sum))),
+        Work::TestsWithAllGates(arguments) => {
+            tests(arguments, &[(ALL_GATES, "1")]).map(|(outcome, sum)| (outcome, Some(sum)))
+        }
         Work::RealCluster => Ok((real_cluster()?, None)),
         Work::Programs => Assets::base()?.charts().map(|_| (Outcome::Passed, None)),
     }
@@ -173,10 +176,13 @@ fn check_by_metadata() -> Result<Outcome> {
     })
 }
 
-/// Runs tests, with their output passed through and counted.
-fn tests(arguments: &[String]) -> Result<(Outcome, Sum)> {
+/// The variable with which the cluster tests switch every alpha and beta feature gate on.
+const ALL_GATES: &str = "CLUSTER_TESTS_ALL_GATES";
+
+/// Runs tests with these variables, with their output passed through and counted.
+fn tests(arguments: &[String], variables: &[(&str, &str)]) -> Result<(Outcome, Sum)> {
     let mut command = cargo();
-    command.args(arguments).args(harness_colour()).stdout(Stdio::piped());
+    command.args(arguments).args(harness_colour()).envs(variables.iter().copied()).stdout(Stdio::piped());
     for (variable, folder) in proto_folders()? {
         command.env(variable, folder);
     }

@@ -70,10 +70,6 @@ pub struct Work<'a> {
 impl Reconcile for DaemonSets {
     type Key = ObjectKey;
 
-    fn begin(&self) {
-        self.handover.begin_term((self.clock)());
-    }
-
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
     }
@@ -173,7 +169,7 @@ impl DaemonSets {
     /// date.
     async fn compare(&self, work: &Work<'_>) -> Result<(), ReconcileError> {
         let children = self.children(work.set);
-        self.handover.compare(&children).await?;
+        self.handover.compare(&self.sets, &children).await?;
         let delay = self.handover.delay_after_compare(&children, self.is_caught_up(work.key));
         self.queue.add_after(work.key.clone(), delay);
         Ok(())
@@ -240,7 +236,7 @@ impl DaemonSets {
         {
             plan = roll(work.set, places, bounds, revision, now);
         }
-        if !plan.is_nothing() && self.handover.is_due(&work.set.meta, now) {
+        if !plan.is_nothing() && self.handover.is_due(&work.set.meta) {
             self.compare(work).await?;
             acted.waiting_for_cache = true;
             return Ok(());

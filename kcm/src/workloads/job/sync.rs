@@ -66,10 +66,6 @@ pub struct Jobs {
 impl Reconcile for Jobs {
     type Key = ObjectKey;
 
-    fn begin(&self) {
-        self.handover.begin_term((self.clock)());
-    }
-
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
     }
@@ -164,7 +160,7 @@ impl Jobs {
         let standing = view.standing();
         let plan = view.plan(&standing);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
-        if acts && self.handover.is_due(&job.meta, view.now) {
+        if acts && self.handover.is_due(&job.meta) {
             // The API server may have more pods than the cache had above.
             return self.compare(key, job).await;
         }
@@ -470,7 +466,7 @@ impl Jobs {
             fresh => fresh?.meta().map_err(|error| ReconcileError::new(error.to_string()))?,
         };
         let children = self.children(job);
-        let missing = self.handover.compare(&children).await?;
+        let missing = self.handover.compare(&self.jobs, &children).await?;
         control.consistency.wrote(key, &self.jobs, fresh.version);
         // A pod that no longer exists was counted before it could be deleted.
         self.remember(key, &job.meta.uid, |memory| {

@@ -214,9 +214,13 @@ fn main() -> std::process::ExitCode {
             stored_version_of_a_custom_resource_is_migrated_across_a_crash,
             secrets_are_encrypted_with_a_new_key_across_a_crash, migration_that_cannot_succeed_fails_with_its_reason,
         },
-        devices::resource_pools::{request_is_completed_once_all_slices_are_published},
+        devices::resource_pools::{
+            request_is_completed_once_all_slices_are_published, taint_rules_count_only_with_their_gate,
+        },
         workloads::podgroup_protection::{group_stays_until_its_pods_have_finished},
-        workloads::job_scheduling::{pods_of_a_job_are_created_in_its_group},
+        workloads::job_scheduling::{
+            pods_of_a_job_are_created_in_its_group, group_of_a_delegated_job_follows_its_parents_template,
+        },
         process::all_gates::{manager_works_with_every_gate_on},
         gates::workloads::{
             pod_with_the_lowest_deletion_cost_is_deleted_first, terminating_pods_are_counted_in_statuses,
@@ -231,6 +235,15 @@ fn main() -> std::process::ExitCode {
             autoscaler_scales_back_from_zero, missing_class_of_a_pod_follows_its_resources,
         },
         gates::clients::{uid_of_a_certificate_is_reviewed, uid_in_the_headers_of_a_front_proxy_is_reviewed},
+        gates::all_off::{
+            deployment_is_rolled_out_without_alpha_and_beta_gates,
+            metric_reports_the_effect_of_all_gates_when_they_are_on,
+        },
+        gates::emulated::{
+            claims_with_optional_fields_are_created_unless_an_older_version_is_emulated,
+            tolerance_of_an_autoscaler_is_applied_unless_an_older_version_is_emulated,
+            controllers_of_locked_gates_run_unless_an_older_version_is_emulated,
+        },
         gates::logging::{json_is_logged_with_its_gate, streams_are_split_with_their_gate},
         gates::http2::{connection_of_an_unknown_client_is_closed},
         gates::controllers::{

@@ -52,7 +52,7 @@ pub const CRATES: &[Layers] = &[
         is_complete: true,
         floors: &[
             &["keywords"],
-            &["ast", "escape", "source", "types"],
+            &["ast", "escape", "source", "stack", "types"],
             &["assign", "declarations", "schema", "syntax", "validate"],
             &["check"],
             &["admission"],
@@ -68,6 +68,7 @@ pub const CRATES: &[Layers] = &[
             &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
             &["consistency", "discovery", "openapi", "write"],
+            &["former_owners"],
             &["controller_ref", "events", "handover", "watch", "worker"],
             &["diagnostics", "election", "scale", "telemetry", "testing"],
             &["manager", "serve"],

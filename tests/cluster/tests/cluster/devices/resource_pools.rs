@@ -7,6 +7,7 @@ use cluster_tests::{Bed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, duri
 use control_plane::Options;
 use serde_json::{Value, json};
 
+use crate::gates::flag;
 use crate::robustness::invariants::only_declared;
 
 const NAME: &str = "resourcepoolstatusrequest-controller";
@@ -57,10 +58,24 @@ fn create_claim(bed: &Bed, space: &Space, device: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Result<()> {
+/// A control plane that serves requests for the state of pools.
+async fn serving() -> Result<Arc<Bed>> {
     let flags = [GATE, "--runtime-config=resource.k8s.io/v1alpha3=true"].map(str::to_owned).to_vec();
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags: flags, ..Options::default() };
-    let bed = Arc::new(Bed::without_accounts(options).await?);
+    Ok(Arc::new(Bed::without_accounts(options).await?))
+}
+
+async fn answered(bed: &Bed, name: &str) -> Result<Value> {
+    eventually(format!("{name} is answered"), || async {
+        let status = status(bed, name)?;
+        ensure!(!status.is_null(), "no status");
+        Ok(status)
+    })
+    .await
+}
+
+pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Result<()> {
+    let bed = serving().await?;
     let space = bed.space("pools").await?;
     create_claim(&bed, &space, "a")?;
     apply(&bed, &slice(0, &["a", "b"], json!([])))?;
@@ -75,12 +90,7 @@ pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Res
     })
     .await?;
     apply(&bed, &slice(1, &["c", "d"], json!([{"key": "broken", "effect": "NoSchedule"}])))?;
-    let completed = eventually("the request is completed", || async {
-        let status = status(&bed, "first")?;
-        ensure!(!status.is_null(), "no status");
-        Ok(status)
-    })
-    .await?;
+    let completed = answered(&bed, "first").await?;
     let expected = json!({
         "driver": "gpu.example.com", "poolName": "pool", "generation": 1, "nodeName": "node-a", "resourceSliceCount": 2,
         "totalDevices": 4, "allocatedDevices": 1, "availableDevices": 1, "unavailableDevices": 2,
@@ -101,4 +111,33 @@ pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Res
     ensure!(writes <= 2, "{:?}", faults.requests());
     manager.stop().await?;
     only_declared(&faults, &[NAME])
+}
+
+pub async fn taint_rules_count_only_with_their_gate(_: Space) -> Result<()> {
+    let bed = serving().await?;
+    let space = bed.space("rules").await?;
+    apply(&bed, &slice(0, &["a", "b"], json!([])))?;
+    apply(&bed, &slice(1, &["c", "d"], json!([])))?;
+    apply(
+        &bed,
+        &json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": "broken"},
+            "spec": {
+                "deviceSelector": {"driver": "gpu.example.com", "device": "a"},
+                "taint": {"key": "example.com/broken", "effect": "NoSchedule"},
+            },
+        }),
+    )?;
+    for (name, is_on) in [("with-rules", true), ("without-rules", false)] {
+        let gate = flag(&["DRADeviceTaintRules"], is_on);
+        let flags = [GATE, &gate, &format!("--controllers={NAME}")];
+        let manager = Manager::start_cluster_wide(&space, &Faults::default(), &flags).await?;
+        apply(&bed, &request(name))?;
+        let answered = answered(&bed, name).await?;
+        let count = |field: &str| answered["pools"][0][field].as_i64().unwrap_or(0);
+        let counts = [count("totalDevices"), count("availableDevices"), count("unavailableDevices")];
+        ensure!(counts == if is_on { [4, 3, 1] } else { [4, 4, 0] }, "{gate}: {answered}");
+        manager.stop().await?;
+    }
+    Ok(())
 }
