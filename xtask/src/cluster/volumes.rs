@@ -239,10 +239,12 @@ impl Volumes<'_> {
         }
     }
 
-    /// Returns the driver's actions on a volume.
+    /// Returns the driver's actions on a volume, without repeated calls.
     fn history(&self, volume: &str) -> Result<Vec<String>> {
-        let history = self.storage.driver().history()?;
-        Ok(history.into_iter().filter(|action| action.split(' ').nth(1) == Some(volume)).collect())
+        let mut history = self.storage.driver().history()?;
+        history.retain(|action| action.split(' ').nth(1) == Some(volume));
+        history.dedup();
+        Ok(history)
     }
 
     fn claims(&self) -> Api<PersistentVolumeClaim> {
