@@ -273,14 +273,18 @@ impl Writer {
     }
 
     /// Changes the status of an object by the operations of a JSON Patch (RFC 6902). Its `test` operations are
-    /// preconditions: if one fails, the write is refused as invalid.
+    /// preconditions: if one fails, the write is refused as invalid. The response has the whole object if `whole`, as
+    /// after a read that follows the write immediately, otherwise its metadata.
     pub async fn json_patch_status(
         &self,
         resource: &Resource,
         key: &ObjectKey,
         operations: &serde_json::Value,
+        whole: bool,
     ) -> Result<ObjectResponse, WriteError> {
-        self.send_patch(path::object(resource, key, Some("status"))?, JSON_PATCH, operations).await
+        let path = path::object(resource, key, Some("status"))?;
+        let accept = if whole { PROTOBUF } else { METADATA_ONLY };
+        self.send(Method::PATCH, path, JSON_PATCH, accept, operations.to_string().into()).await
     }
 
     /// Changes an object by a JSON merge patch. A `metadata.uid` in the patch is a precondition.

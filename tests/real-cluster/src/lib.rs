@@ -26,6 +26,7 @@ mod node;
 mod occupied;
 pub mod programs;
 pub mod requirements;
+pub mod storage;
 
 pub use address::node_name;
 pub use bed::Footprint;

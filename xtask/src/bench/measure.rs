@@ -48,6 +48,8 @@ pub enum Scenario {
     VolumesProvision,
     /// Pods with a volume each are started, moved to other nodes and deleted
     VolumesAttach,
+    /// A few pods at a time with a volume each: started, moved to another node, deleted.
+    VolumesMove,
     /// The controllers of volumes, where nothing happens among bound claims
     ClaimsAtRest,
     /// All controllers: a start among many pods, half of which have a volume, until the first new pod is created
@@ -172,6 +174,7 @@ impl Scenario {
             Scenario::AllMemory => "all-memory",
             Scenario::VolumesProvision => "volumes-provision",
             Scenario::VolumesAttach => "volumes-attach",
+            Scenario::VolumesMove => "volumes-move",
             Scenario::ClaimsAtRest => "claims-at-rest",
             Scenario::AllClaimsColdStart => "all-claims-cold-start",
             Scenario::AllClaimsMemory => "all-claims-memory",
@@ -209,7 +212,7 @@ impl Scenario {
             (Scenario::AllMemory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 8.0)),
             (Scenario::VolumesProvision, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
             (Scenario::VolumesProvision, Metric::Writes) => Some(Goal::Ratio(0.8)),
-            (Scenario::VolumesAttach, Metric::Wall) => Some(Goal::Ratio(0.5)),
+            (Scenario::VolumesAttach | Scenario::VolumesMove, Metric::Wall) => Some(Goal::Ratio(0.5)),
             (Scenario::VolumesAttach, Metric::NodeStatusWrites) => Some(Goal::Ratio(1.0 / 3.0)),
             (Scenario::ClaimsAtRest | Scenario::AllClaimsMemory, Metric::Writes) => Some(Goal::Zero),
             (Scenario::ClaimsAtRest, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 8.0)),

@@ -128,7 +128,7 @@ impl AttachDetach {
 
     /// Lists an attached volume in the node's status and announces it to the pods.
     pub fn list(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
-        self.set_listed(subject, place, true);
+        self.set_listed(subject, place, true, true);
         if memory.is_announced {
             return;
         }

@@ -64,14 +64,18 @@ impl AttachDetach {
         }
     }
 
-    /// Reads the node from the API server and reports whether its kubelet has released the volume, or whether the reason
-    /// to detach it by force still holds.
+    /// Reports whether the node's kubelet has released the volume, or whether the reason to detach it by force still holds,
+    /// according to the API server: by the response to the write that removed the volume from the status, if that was a
+    /// short time ago, otherwise by a read.
     async fn is_released(
         &self,
         subject: &Subject<'_>,
         place: &Place,
         forced: Option<Forced>,
     ) -> Result<bool, ReconcileError> {
+        if forced.is_none() && self.memory.take_release(&place.node, subject.name) {
+            return Ok(true);
+        }
         let Some(node) = self.read_node(&place.node).await? else { return Ok(true) };
         let Some(volumes) = &node.volumes else { return Ok(false) };
         let state = state_of(Some(&node));

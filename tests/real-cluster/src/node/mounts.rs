@@ -14,7 +14,7 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change, unmount,
 };
 
-use super::config::{NodeConfig, OWN, PROGRAMS};
+use super::config::{NodeConfig, OWN, PROGRAMS, VOLUMES};
 use crate::cgroups::{self, Layout};
 
 /// Kernel settings that kubelet and kube-proxy require. The node gets files with these values over those of
@@ -78,9 +78,12 @@ fn mount_cgroups(layout: &Layout) -> Result<()> {
 
 fn mount_own_folders(node: &NodeConfig) -> Result<()> {
     // These may be in folders that the following mounts hide. An open folder can still be mounted.
-    let (own, programs) = (open(&node.folder)?, open(&node.programs)?);
+    let mut folders = vec![(open(&node.folder)?, OWN), (open(&node.programs)?, PROGRAMS)];
+    if let Some(volumes) = &node.volumes {
+        folders.push((open(volumes)?, VOLUMES));
+    }
     mount_fs("tmpfs", "/run")?;
-    for (folder, target) in [(&own, OWN), (&programs, PROGRAMS)] {
+    for (folder, target) in &folders {
         fs::create_dir_all(target).with_context(|| format!("make {target}"))?;
         bind(&format!("/proc/self/fd/{}", folder.as_raw_fd()), target)?;
     }

@@ -81,6 +81,11 @@ impl Kubelets {
         (observed.pods.len(), observed.pods.values().filter(|is_running| **is_running).count())
     }
 
+    /// Returns true if a pod runs.
+    pub fn is_running(&self, pod: &str) -> bool {
+        lock(&self.observed).pods.get(pod) == Some(&true)
+    }
+
     /// Returns the number of volumes that nodes' statuses list as attached.
     pub fn attached(&self) -> usize {
         lock(&self.observed).attached.values().sum()
