@@ -104,6 +104,7 @@ fn verdict_follows_failures_and_successes_by_precedence() {
             vec![(Running, None)],
             None,
         ),
+        (with(one(), |job| job.active_deadline = Some(i64::MAX)), vec![(Running, None)], None),
         (
             with(one(), |job| {
                 job.active_deadline = Some(100);
