@@ -123,7 +123,7 @@ async fn pods_of_an_unresponsive_node_are_marked_until_that_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn taints_are_queued_before_the_first_pod_is_marked() {
-    let bench = Bench::new(ready("Unknown"), [pod("web", 7), pod("db", 7)], 0, silent()).await;
+    let bench = Bench::new(ready("Unknown"), [pod("web", 7), pod("db", 7)], 0, without_events()).await;
     // Without other nodes, the whole cluster would be disrupted, and nothing would be tainted.
     for name in ["b", "c", "d"] {
         let mut other = (*ready("True")).clone();
