@@ -32,6 +32,7 @@ pub mod ast;
 pub mod check;
 pub mod declarations;
 mod escape;
+mod keywords;
 pub mod schema;
 pub mod source;
 mod stack;

@@ -109,7 +109,7 @@ impl Handover {
             return Ok(Vec::new());
         };
         self.former.begin(owners, children.writer).await?;
-        let list = children.writer.list_versioned(&C::RESOURCE, &owner.namespace, &selector).await?;
+        let list = children.writer.list_metadata(&C::RESOURCE, &owner.namespace, &selector).await?;
         if let Some(newest) = newest_of(owner, &list.items) {
             consistency.wrote(&owner.key(), store, newest);
         }

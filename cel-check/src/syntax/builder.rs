@@ -29,7 +29,8 @@ impl Builder {
         let mut expr = Expr { id: self.id(offset)?, depth: 1, kind };
         expr.depth += expr.children().iter().map(|child| child.depth).max().unwrap_or(0);
         if expr.depth > MAX_DEPTH {
-            return Err(SyntaxError { offset, message: "the expression is too deep".to_owned() });
+            let message = "the expression is nested too deeply after the expansion of macros".to_owned();
+            return Err(SyntaxError { offset, message });
         }
         Ok(expr)
     }

@@ -5,32 +5,12 @@ use super::builder::Builder;
 use super::lexer::{Token, TokenKind, tokens};
 use super::macros::{Call, expand};
 use crate::ast::{Ast, Element, Entry, Expr, ExprKind, Literal};
+use crate::keywords::is_reserved;
 
 /// Maximum length of an expression in code points; upstream's limit.
 const MAX_CODE_POINTS: usize = 100_000;
 /// Maximum depth of nested expressions, so that recursion cannot exhaust the stack; upstream's limit.
 const MAX_NESTING: usize = 250;
-
-/// Reserved words, which cannot be names of variables.
-const RESERVED: [&str; 17] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 /// Parses an expression.
 pub fn parse(text: &str) -> Result<Ast, SyntaxError> {
@@ -268,7 +248,7 @@ impl Parser {
         }
         let dot = if self.take(".").is_some() { "." } else { "" };
         let (name, at) = self.name()?;
-        if RESERVED.contains(&name.as_str()) {
+        if is_reserved(&name) {
             return Err(SyntaxError { offset: at, message: format!("reserved identifier: {name}") });
         }
         let function = format!("{dot}{name}");

@@ -1,13 +1,13 @@
 //! Effects of the feature gates on this manager.
 //!
-//! Gates that are not listed belong to other components. As by upstream, they are accepted and change nothing here.
+//! Gates that are not listed belong to other components. As with upstream, they are accepted and change nothing here.
 
 use component::flags::gates::Fixed;
 
 /// The effect of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// On and off differ, in this.
+    /// The gate switches this behaviour.
     Switches(&'static str),
     /// The manager always behaves as if the gate were on. It cannot be switched off by name, for this reason.
     AlwaysOn(&'static str),
@@ -23,7 +23,7 @@ const CBOR: &str = "requests and responses are protobuf, or JSON where a kind ha
 
 /// All gates with an effect on upstream's manager, by name.
 ///
-/// AllAlpha and AllBeta switch many gates. They leave the fixed ones as they are, and are never refused.
+/// AllAlpha and AllBeta switch many gates. They do not change the fixed ones, and are never refused.
 #[rustfmt::skip]
 pub static EFFECTS: &[(&str, Effect)] = &[
     ("APIServerIdentity", Switches("storageversion-garbage-collector-controller runs, if StorageVersionAPI is on too")),

@@ -5,6 +5,8 @@ mod feature_gates;
 #[cfg(test)]
 mod flags;
 #[cfg(test)]
+mod fuzzed_readers;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod packages;
@@ -63,15 +65,15 @@ pub struct Arguments {
 
 /// Runs the stages. A failure ends the process after the closing line.
 pub fn run(arguments: Arguments) -> Result<()> {
-    let wish = plan::Wish {
+    let request = plan::Request {
         selectors: arguments.selectors,
         names: arguments.names,
         advisories: arguments.advisories,
         all_gates: arguments.all_gates,
         packages: crate::cargo::packages()?,
     };
-    let stages = plan::plan(&wish)?;
-    if !run::run(&stages, arguments.keep_going, !wish.names.is_empty())? {
+    let stages = plan::plan(&request)?;
+    if !run::run(&stages, arguments.keep_going, !request.names.is_empty())? {
         std::process::exit(1);
     }
     Ok(())

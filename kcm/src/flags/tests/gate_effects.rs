@@ -1,4 +1,4 @@
-//! The table of effects, and the page that is made from it.
+//! The table of gate effects, and the documentation page that is generated from it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::super::gate_effects::{EFFECTS, Effect, effect, fixed};
 use super::*;
 
 fn row(gate: &str) -> &'static GateRow {
-    super::GATES.gates.iter().find(|row| row.name == gate).unwrap_or_else(|| panic!("{gate} is no gate"))
+    super::GATES.gates.iter().find(|row| row.name == gate).unwrap_or_else(|| panic!("{gate} is not in the gate table"))
 }
 
 fn problems(flag: &str) -> String {

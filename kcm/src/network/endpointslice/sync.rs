@@ -77,7 +77,9 @@ impl EndpointSlices {
         let pods = pods_of(&service, &self.pods);
         let members = members(&service, &pods, |node| self.place(node));
         if !members.stranded.is_empty() && self.nodes.undecodable() > 0 {
-            return Err(ReconcileError::new("nodes are missing while others cannot be decoded (see the log)"));
+            return Err(ReconcileError::new(
+                "nodes of selected pods are not in the cache, and some nodes cannot be decoded (see the log)",
+            ));
         }
         let triggered = self.triggers.observe(key, &service, &pods);
         let labels = decide::labels(&service);
@@ -110,7 +112,7 @@ impl EndpointSlices {
             }
             Err(failed) => return self.not_written(key, &service, failed),
         }
-        self.settle(key, &service, &members)?;
+        self.report_stranded_pods(key, &service, &members)?;
         Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
@@ -200,8 +202,13 @@ impl EndpointSlices {
         self.writes.write(key, &heads, plan).await
     }
 
-    /// Remembers whether pods were left out, and records an event.
-    fn settle(&self, key: &ObjectKey, service: &Service, members: &Members) -> Result<(), ReconcileError> {
+    /// Remembers the Service if pods were left out because their node is missing, and records an event.
+    fn report_stranded_pods(
+        &self,
+        key: &ObjectKey,
+        service: &Service,
+        members: &Members,
+    ) -> Result<(), ReconcileError> {
         if members.stranded.is_empty() {
             lock(&self.stranded).remove(key);
             return Ok(());

@@ -48,7 +48,7 @@ pub struct DaemonSets {
     /// The revision of each template.
     pub memory: Arc<Memory>,
     pub debouncer: StatusDebouncer,
-    /// Backoffs of failed pods, for a DaemonSet as it was observed last.
+    /// Backoffs of failed pods by DaemonSet. They restart when its UID or observed generation changes.
     pub backoffs: Mutex<HashMap<ObjectKey, (Uid, i64, Backoff)>>,
     pub handover: Handover,
     pub refusals: Refusals,
@@ -397,7 +397,7 @@ impl DaemonSets {
     }
 }
 
-/// Number of old revisions that are kept if the spec does not set it. The API server always does.
+/// Number of old revisions that are kept if the spec does not set it. The API server always sets a default.
 const DEFAULT_HISTORY_LIMIT: i32 = 10;
 
 /// The state of the status at the end of a reconcile.
@@ -418,7 +418,7 @@ struct ActionResult {
     waiting_for_cache: bool,
     /// The pods were decided on, so that the generation counts as observed.
     is_decided: bool,
-    /// When to reconcile again: a failed pod may be deleted, or a refused creation repeated.
+    /// Time until the next reconcile: a failed pod may be deleted then, or a refused creation repeated.
     again: Option<Duration>,
     /// The error of the reconcile.
     failure: Option<ReconcileError>,

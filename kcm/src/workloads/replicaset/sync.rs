@@ -63,7 +63,7 @@ struct ManageResult {
     failure: Option<String>,
     /// The failure happened in this reconcile, which ends with an error.
     is_error: bool,
-    /// When to reconcile again.
+    /// Delay until the next reconcile.
     next: Option<Duration>,
 }
 
@@ -258,9 +258,10 @@ impl<K: PodSet> PodSets<K> {
         let terminating = reports_terminating.then_some(work.terminating);
         let status = decide::status(set, &work.active, terminating, managed.failure.as_deref(), now);
         let available = decide::next_check(&status, &work.active, set.min_ready_seconds, now);
-        let wait = match status == set.status {
-            true => self.debouncer.wait(key, Duration::ZERO),
-            false => self.debouncer.wait_damped(key, decide::write_delay(set, &status), decide::is_loss(set, &status)),
+        let wait = if status == set.status {
+            self.debouncer.wait(key, Duration::ZERO)
+        } else {
+            self.debouncer.wait_damped(key, decide::write_delay(set, &status), decide::is_loss(set, &status))
         };
         let mut again = None;
         if wait.is_none() && status != set.status {

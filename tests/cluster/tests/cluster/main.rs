@@ -47,7 +47,7 @@ fn main() -> std::process::ExitCode {
             quota_is_reported_until_the_scale_fits,
         },
         storage::protection::{
-            claim_stays_while_a_pod_on_a_node_uses_it, pod_that_no_cache_shows_keeps_its_claim,
+            claim_stays_while_a_pod_on_a_node_uses_it, pod_missing_in_the_cache_keeps_its_claim,
             finalizers_are_added_and_removed_when_writes_fail, unused_condition_follows_the_pods_of_a_bound_claim,
             bound_claim_has_no_unused_condition_without_the_gate,
             volume_stays_while_it_is_bound, attributes_class_stays_while_a_claim_or_volume_refers_to_it,
@@ -129,12 +129,13 @@ fn main() -> std::process::ExitCode {
         },
         process::many_kinds::{leader_works_with_150_custom_kinds},
         process::odd_servers::{manager_starts_without_a_request_header_ca},
+        process::shutdown::{second_signal_ends_a_process_whose_work_hangs},
         api::cluster_scoped::{
             cluster_roles_are_aggregated, cluster_info_is_signed_until_tokens_expire, one_trust_bundle_is_published,
             ttl_annotation_of_nodes_is_set, service_cidr_exists_while_it_is_needed,
         },
         workloads::deployment::{
-            rollout_leaves_the_expected_status_and_events, history_undo_and_restart, history_is_limited,
+            rollout_leaves_the_expected_status_and_events, kubectl_undoes_and_restarts_a_rollout, history_is_limited,
             pause_stops_a_rollout_but_not_scaling, stuck_rollout_is_reported, scaling_during_a_rollout_is_proportional,
             taken_name_counts_as_a_collision, orphans_are_adopted_with_their_pods,
         },
@@ -266,7 +267,8 @@ fn main() -> std::process::ExitCode {
         },
         workloads::cronjob::{
             due_run_is_created_once, year_of_missed_runs_leads_to_one_run, crash_leads_to_no_second_run,
-            overlapping_runs_are_forbidden_or_replaced, suspended_late_and_invalid_cronjobs_start_nothing,
+            overlapping_runs_are_forbidden_or_replaced, suspended_and_late_cronjobs_start_nothing,
+            invalid_cronjobs_are_reported_and_start_nothing,
             finished_jobs_are_deleted_after_their_ttl,
             job_of_another_owner_takes_the_name_of_a_run,
         },
@@ -301,6 +303,7 @@ fn main() -> std::process::ExitCode {
     cases.extend(cases![Ignored:
         robustness::hostile_tenant::{
             hostile_objects_cost_other_namespaces_nothing, hostile_rates_cost_other_namespaces_nothing,
+            hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager,
         },
         cloud::takeover::{nodes_and_services_are_unchanged_by_a_takeover},
         upstream::attach_takeover::{attachments_continue_under_the_other_manager},

@@ -51,6 +51,7 @@ pub const CRATES: &[Layers] = &[
         folder: "cel-check/src",
         is_complete: true,
         floors: &[
+            &["keywords"],
             &["ast", "escape", "source", "stack", "types"],
             &["assign", "declarations", "schema", "syntax", "validate"],
             &["check"],

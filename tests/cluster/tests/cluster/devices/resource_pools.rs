@@ -41,8 +41,8 @@ fn status(bed: &Bed, name: &str) -> Result<Value> {
     Ok(serde_json::from_str::<Value>(&request)?["status"].take())
 }
 
-/// A claim of the test's namespace that got this device.
-fn claim(bed: &Bed, space: &Space, device: &str) -> Result<()> {
+/// Creates a claim in the test's namespace to which this device is allocated.
+fn create_claim(bed: &Bed, space: &Space, device: &str) -> Result<()> {
     let requests = json!([{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]);
     apply(
         bed,
@@ -65,7 +65,7 @@ async fn serving() -> Result<Arc<Bed>> {
     Ok(Arc::new(Bed::without_accounts(options).await?))
 }
 
-async fn answered(bed: &Bed, name: &str) -> Result<Value> {
+async fn until_answered(bed: &Bed, name: &str) -> Result<Value> {
     eventually(format!("{name} is answered"), || async {
         let status = status(bed, name)?;
         ensure!(!status.is_null(), "no status");
@@ -77,7 +77,7 @@ async fn answered(bed: &Bed, name: &str) -> Result<Value> {
 pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Result<()> {
     let bed = serving().await?;
     let space = bed.space("pools").await?;
-    claim(&bed, &space, "a")?;
+    create_claim(&bed, &space, "a")?;
     apply(&bed, &slice(0, &["a", "b"], json!([])))?;
     let is_status = "resourcepoolstatusrequests/status";
     let faults = Faults::script([Rule::on(Verb::Update, is_status, Effect::LostAfter)]);
@@ -90,20 +90,20 @@ pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Res
     })
     .await?;
     apply(&bed, &slice(1, &["c", "d"], json!([{"key": "broken", "effect": "NoSchedule"}])))?;
-    let answered = answered(&bed, "first").await?;
+    let completed = until_answered(&bed, "first").await?;
     let expected = json!({
         "driver": "gpu.example.com", "poolName": "pool", "generation": 1, "nodeName": "node-a", "resourceSliceCount": 2,
         "totalDevices": 4, "allocatedDevices": 1, "availableDevices": 1, "unavailableDevices": 2,
     });
-    ensure!(answered["pools"] == json!([expected]) && answered["poolCount"] == 1, "{answered}");
-    let complete = &answered["conditions"][0];
+    ensure!(completed["pools"] == json!([expected]) && completed["poolCount"] == 1, "{completed}");
+    let complete = &completed["conditions"][0];
     let text = |field: &str| complete[field].as_str().context("no text").map(str::to_owned);
     ensure!((text("type")?, text("reason")?) == ("Complete".into(), "CalculationComplete".into()), "{complete}");
     ensure!(text("message")? == "Calculated status for 1 pools", "{complete}");
     // The lost response led to no second write, and later changes lead to none.
     bed.cluster.kubectl(&["delete", "resourceslice", "slice-0"])?;
-    during(QUIET, "the answer stays", || async {
-        ensure!(status(&bed, "first")? == answered);
+    during(QUIET, "the status stays", || async {
+        ensure!(status(&bed, "first")? == completed);
         Ok(())
     })
     .await?;
@@ -133,7 +133,7 @@ pub async fn taint_rules_count_only_with_their_gate(_: Space) -> Result<()> {
         let flags = [GATE, &gate, &format!("--controllers={NAME}")];
         let manager = Manager::start_cluster_wide(&space, &Faults::default(), &flags).await?;
         apply(&bed, &request(name))?;
-        let answered = answered(&bed, name).await?;
+        let answered = until_answered(&bed, name).await?;
         let count = |field: &str| answered["pools"][0][field].as_i64().unwrap_or(0);
         let counts = [count("totalDevices"), count("availableDevices"), count("unavailableDevices")];
         ensure!(counts == if is_on { [4, 3, 1] } else { [4, 4, 0] }, "{gate}: {answered}");
