@@ -15,7 +15,7 @@ pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
 /// Known annotations, without [`PREFIX`]; one that ends in a dot is followed by a port.
-const KNOWN: [&str; 59] = [
+const KNOWN: [&str; 61] = [
     "type",
     "internal",
     "proxy-protocol",
@@ -30,6 +30,7 @@ const KNOWN: [&str; 59] = [
     "extra-security-groups",
     "security-groups",
     "ssl-cert",
+    "ssl-domains",
     "ssl-ports",
     "ssl-negotiation-policy",
     "backend-protocol",
@@ -44,6 +45,7 @@ const KNOWN: [&str; 59] = [
     "healthcheck-success-codes",
     "target-group-attributes",
     "target-group-attributes.",
+    "target-group-arn.",
     "eip-allocations",
     "private-ipv4-addresses",
     "ipv6-addresses",
