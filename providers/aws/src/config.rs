@@ -76,7 +76,7 @@ pub struct Override {
 }
 
 /// Services whose endpoint can be overridden.
-const SERVICES: [&str; 5] = ["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "STS", "ec2imds"];
+const SERVICES: [&str; 6] = ["ACM", "EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "STS", "ec2imds"];
 
 /// Variables of `[Global]`.
 const GLOBAL: [&str; 18] = [
@@ -393,7 +393,7 @@ mod tests {
             ),
             (
                 "[ServiceOverride \"1\"]\nService = EC3\nRegion = r\nURL = u\nSigningRegion = r",
-                "aws.conf: [ServiceOverride \"1\"] Service is \"EC3\": use EC2, or another of EC2, Elastic Load Balancing, Elastic Load Balancing v2, STS, ec2imds".into(),
+                "aws.conf: [ServiceOverride \"1\"] Service is \"EC3\": use EC2, or another of ACM, EC2, Elastic Load Balancing, Elastic Load Balancing v2, STS, ec2imds".into(),
             ),
             (
                 "[ServiceOverride \"1\"]\nService = EC2\nRegion = r\nSigningRegion = r",

@@ -86,14 +86,14 @@ impl Moto {
     pub fn cloud_config(&self) -> String {
         let Network { vpc, subnets, .. } = &self.network;
         let global = format!("VPC = {vpc}\nSubnetID = {}\nKubernetesClusterID = {}\n", subnets[0], self.cluster);
-        self.config(&global, &["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2"])
+        self.config(&global, &["ACM", "EC2", "Elastic Load Balancing", "Elastic Load Balancing v2"])
     }
 
     /// Returns the `--cloud-config` for a process on an instance of the cluster, which reads the network and the
     /// cluster's id from the metadata service.
     pub fn cloud_config_in_aws(&self, instance: &Instance) -> String {
         self.proxy.run_on(&instance.id);
-        self.config("", &["EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "ec2imds"])
+        self.config("", &["ACM", "EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "ec2imds"])
     }
 
     fn config(&self, global: &str, services: &[&str]) -> String {
