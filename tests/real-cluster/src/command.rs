@@ -31,7 +31,7 @@ pub fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &s
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("run {}", command_line()))?;
-    let mut stdin = child.stdin.take().context("a command without input")?;
+    let mut stdin = child.stdin.take().context("take the standard input of the command")?;
     let written = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().with_context(|| format!("wait for {}", command_line()))?;

@@ -47,7 +47,7 @@ async fn execute(cluster: &RealCluster, command: &str, report: &impl Fn(&str)) -
             report(&format!("the controller manager is now {program}"));
             Ok(())
         }
-        _ => bail!("{command:?} is no command: use \"{SWAP} PATH\""),
+        _ => bail!("unknown command {command:?}: use \"{SWAP} PATH\""),
     }
 }
 
@@ -62,7 +62,7 @@ pub fn swap(cluster: Option<u8>, program: &Path) -> Result<()> {
     let mut stream = UnixStream::connect(&path).with_context(|| format!("connect to {}", path.display()))?;
     writeln!(stream, "{SWAP} {}", program.display()).context("write the command")?;
     let mut response = String::new();
-    BufReader::new(stream).read_line(&mut response).context("read the answer")?;
+    BufReader::new(stream).read_line(&mut response).context("read the response")?;
     ensure!(response.trim() == DONE, "cluster {index}: {}", response.trim());
     Ok(())
 }
