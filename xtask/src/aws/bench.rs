@@ -227,7 +227,7 @@ fn goals(theirs: &Measured, own: &Measured) -> Vec<Goal> {
     vec![
         Goal { what: "reads when nodes join", ratio: ratio(reads(own), reads(theirs)), most: 0.1 },
         Goal { what: "all calls", ratio: ratio(calls(own), calls(theirs)), most: 0.5 },
-        Goal { what: "resident memory", ratio: own.peak / theirs.peak, most: 0.25 },
+        Goal { what: "peak memory", ratio: own.peak / theirs.peak, most: 0.25 },
     ]
 }
 
