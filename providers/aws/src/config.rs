@@ -122,14 +122,14 @@ impl Config {
         let mut overrides: Vec<(String, Override)> = Vec::new();
         for variable in &variables {
             if variable.section.eq_ignore_ascii_case("Global") {
-                reading.global(variable, &mut zone, &mut probe)?;
+                reading.set_global(variable, &mut zone, &mut probe)?;
             } else if variable.section.eq_ignore_ascii_case("ServiceOverride") {
                 let name = variable.subsection.clone().unwrap_or_default();
                 if overrides.last().is_none_or(|(last, _)| *last != name) {
                     overrides.push((name, Override::default()));
                 }
                 if let Some((_, change)) = overrides.last_mut() {
-                    reading.overriding(variable, change);
+                    reading.set_override(variable, change);
                 }
             } else {
                 reading.warn(variable, &variable.section, ["Global", "ServiceOverride"]);
@@ -144,9 +144,9 @@ impl Config {
             reading.config.node_ip_families.push(Family::V4);
         }
         reading.config.shared_probe = probe.0.then_some(probe.1);
-        reading.cluster()?;
+        reading.set_cluster_id()?;
         for (name, change) in overrides {
-            reading.complete(&name, change)?;
+            reading.add_override(&name, change)?;
         }
         Ok((reading.config, reading.warnings))
     }
@@ -157,7 +157,7 @@ impl Config {
     }
 
     /// Returns whether the process need not run in AWS (upstream: cloud-provider-aws, `newAWSCloud`).
-    pub fn off_aws(&self) -> bool {
+    pub fn can_run_outside_aws(&self) -> bool {
         !self.vpc.is_empty() && (!self.subnet_id.is_empty() || !self.role_arn.is_empty()) && !self.cluster_id.is_empty()
     }
 }
@@ -171,7 +171,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn global(
+    fn set_global(
         &mut self,
         variable: &Variable,
         zone: &mut String,
@@ -229,7 +229,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn overriding(&mut self, variable: &Variable, change: &mut Override) {
+    fn set_override(&mut self, variable: &Variable, change: &mut Override) {
         let Variable { name, value, .. } = variable;
         match OVERRIDE.into_iter().find(|known| known.eq_ignore_ascii_case(name)) {
             Some("Service") => change.service.clone_from(value),
@@ -250,7 +250,7 @@ impl Reading<'_> {
             .push(format!("{}: line {}: the {what} is not known and has no effect{near}", self.file, variable.line));
     }
 
-    fn cluster(&mut self) -> Result<(), ConfigError> {
+    fn set_cluster_id(&mut self) -> Result<(), ConfigError> {
         match self.tags.clone() {
             (Some(legacy), Some(id)) if legacy != id => {
                 let fix = format!("write {id:?} as in KubernetesClusterID, or leave one of them out");
@@ -263,7 +263,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, name: &str, mut change: Override) -> Result<(), ConfigError> {
+    fn add_override(&mut self, name: &str, mut change: Override) -> Result<(), ConfigError> {
         let section = format!("[ServiceOverride {name:?}]");
         let missing = |field: &str, fix: &str| Err(invalid(self.file, &format!("{section} {field}"), "", fix));
         if change.service.is_empty() {
@@ -337,7 +337,7 @@ mod tests {
     fn empty_file_has_upstreams_defaults() {
         let (config, warnings) = read("").unwrap();
         assert_eq!(config, Config { node_ip_families: vec![Family::V4], ..Config::default() });
-        assert!(warnings.is_empty() && !config.off_aws());
+        assert!(warnings.is_empty() && !config.can_run_outside_aws());
     }
 
     #[test]
@@ -354,7 +354,9 @@ mod tests {
         assert_eq!(config.region, "eu-central-1");
         assert_eq!(config.node_ip_families, [Family::V6, Family::V4]);
         assert_eq!(config.shared_probe, Some(Probe { port: 10256, path: "/healthz".into() }));
-        assert!(config.no_node_rules && config.managed_security_group && config.off_aws() && !config.legacy_tag);
+        assert!(
+            config.no_node_rules && config.managed_security_group && config.can_run_outside_aws() && !config.legacy_tag
+        );
         assert_eq!(config.endpoint("EC2", "eu-central-1").map(|o| o.url.as_str()), Some("http://localhost:1"));
         assert_eq!(config.endpoint("EC2", "eu-west-1"), None);
     }
@@ -401,7 +403,7 @@ mod tests {
                 &format!("[ServiceOverride \"1\"]\n{whole}[ServiceOverride \"2\"]\n{whole}"),
                 "aws.conf: [ServiceOverride \"2\"] Service is \"EC2\": EC2 has an endpoint for r already: leave one of them out".into(),
             ),
-            ("x = 1", "aws.conf: line 1: \"x = 1\" stands before the first section: put it under [Global]".into()),
+            ("x = 1", "aws.conf: line 1: \"x = 1\" is before the first section: put it under [Global]".into()),
         ] {
             assert_eq!(read(text).unwrap_err(), expected, "{text}");
         }

@@ -199,7 +199,8 @@ impl Scenario {
             (Scenario::NodeLeases | Scenario::AllIdle | Scenario::AllMemory, Metric::Writes) => Some(Goal::Zero),
             (Scenario::Memory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 6.0)),
             (Scenario::ColdStart | Scenario::AllColdStart, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
-            // Endpoints that must not get traffic have to be removed quickly: no write is saved by a delay.
+            // A delay that combines writes would leave unready endpoints in a slice for longer: neither the lag nor the
+            // number of writes may exceed upstream's.
             (Scenario::EndpointLag | Scenario::EndpointChurn, Metric::LagMedian | Metric::LagTail) => {
                 Some(Goal::Ratio(1.0))
             }
@@ -233,9 +234,9 @@ impl Metric {
             Metric::Resident => "resident memory (MiB)",
             Metric::Peak => "peak memory (MiB)",
             Metric::Writes => "object writes",
-            Metric::Events => "of them events",
+            Metric::Events => "event writes",
             Metric::Requests => "all requests",
-            Metric::WithoutLease => "of them without the Lease's",
+            Metric::WithoutLease => "requests without the Lease",
             Metric::LagMedian => "endpoint lag, median (s)",
             Metric::LagTail => "endpoint lag, p99 (s)",
             Metric::SliceWrites => "slice writes",
@@ -296,8 +297,8 @@ impl Row {
         self.scenario.goal(self.metric)
     }
 
-    /// Returns whether the goal is met, by the two printed decimals of a ratio: the third varies from run to run for
-    /// times that the scheduler determines. `None` if there is no goal or it cannot be decided.
+    /// Reports whether the goal is met; `None` if there is no goal or a value is missing. Ratios are rounded to two
+    /// decimals, as printed: the third varies from run to run.
     pub fn met(&self) -> Option<bool> {
         match self.goal()? {
             Goal::Ratio(most) => Some((self.ratio()? * 100.0).round() <= (most * 100.0).round()),

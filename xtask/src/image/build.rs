@@ -129,7 +129,7 @@ pub fn build(package: &str, features: &[&str], toolchain: &Toolchain) -> Result<
         .output()
         .with_context(|| format!("run cargo build for {triple}"))?;
     if !output.status.success() {
-        bail!("cargo could not build {package} for {triple} ({}); its words are above", output.status);
+        bail!("cargo could not build {package} for {triple} ({}); its messages are above", output.status);
     }
     let messages = String::from_utf8(output.stdout).context("read cargo's messages")?;
     executable(&messages, package).with_context(|| format!("cargo built {package} and did not say where"))

@@ -48,8 +48,8 @@ pub struct SiteMemory {
     pub reported_version: u64,
     /// There is an attachment.
     pub is_attached: bool,
-    /// The attachment was deleted while the volume was wanted: its kubelet must still use the volume before it is attached
-    /// again, because the cache of pods may be behind.
+    /// The attachment was deleted while the volume was wanted. The volume is attached again only if the kubelet reports
+    /// it as in use, because the cache of pods may be behind.
     pub must_confirm: bool,
 }
 

@@ -65,8 +65,8 @@ impl NodeList {
         self.writing.iter().any(|name| &**name == volume)
     }
 
-    /// Returns the list to be written; `None` if the current one is right. Sorted by name after the entries that stay, so
-    /// that equal states give equal lists.
+    /// Returns the list to be written; `None` if the current one is right. New entries follow the existing ones, sorted
+    /// by name, so that equal states give equal lists.
     pub fn plan(&self, current: &[AttachedVolume]) -> Option<Vec<AttachedVolume>> {
         let stays = |entry: &&AttachedVolume| self.decisions.get(&entry.name).is_none_or(|decision| decision.is_listed);
         let mut planned: Vec<AttachedVolume> = current.iter().filter(stays).cloned().collect();
@@ -96,7 +96,8 @@ impl NodeList {
         self.writing = list.iter().map(|entry| entry.name.clone()).collect();
     }
 
-    /// Notes that the cache contains the result of the last write, or that the write certainly failed.
+    /// Notes that the cache contains the result of the last write, or that the write certainly failed. Returns the
+    /// volumes of that write.
     pub fn end_write(&mut self) -> Vec<Str> {
         std::mem::take(&mut self.writing)
     }

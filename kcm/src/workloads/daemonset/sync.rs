@@ -48,7 +48,7 @@ pub struct DaemonSets {
     /// The revision of each template.
     pub memory: Arc<Memory>,
     pub debouncer: StatusDebouncer,
-    /// Backoffs of failed pods, for a DaemonSet as it was observed last.
+    /// Backoffs of failed pods by DaemonSet. They restart when its UID or observed generation changes.
     pub backoffs: Mutex<HashMap<ObjectKey, (Uid, i64, Backoff)>>,
     pub handover: Handover,
     pub refusals: Refusals,
@@ -69,10 +69,6 @@ pub struct Work<'a> {
 
 impl Reconcile for DaemonSets {
     type Key = ObjectKey;
-
-    fn begin(&self) {
-        self.handover.begin_term((self.clock)());
-    }
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
@@ -173,7 +169,7 @@ impl DaemonSets {
     /// date.
     async fn compare(&self, work: &Work<'_>) -> Result<(), ReconcileError> {
         let children = self.children(work.set);
-        self.handover.compare(&children).await?;
+        self.handover.compare(&self.sets, &children).await?;
         let delay = self.handover.delay_after_compare(&children, self.is_caught_up(work.key));
         self.queue.add_after(work.key.clone(), delay);
         Ok(())
@@ -240,7 +236,7 @@ impl DaemonSets {
         {
             plan = roll(work.set, places, bounds, revision, now);
         }
-        if !plan.is_nothing() && self.handover.is_due(&work.set.meta, now) {
+        if !plan.is_nothing() && self.handover.is_due(&work.set.meta) {
             self.compare(work).await?;
             acted.waiting_for_cache = true;
             return Ok(());
@@ -401,7 +397,7 @@ impl DaemonSets {
     }
 }
 
-/// Number of old revisions that are kept if the spec does not set it. The API server always does.
+/// Number of old revisions that are kept if the spec does not set it. The API server always sets a default.
 const DEFAULT_HISTORY_LIMIT: i32 = 10;
 
 /// The state of the status at the end of a reconcile.
@@ -422,7 +418,7 @@ struct ActionResult {
     waiting_for_cache: bool,
     /// The pods were decided on, so that the generation counts as observed.
     is_decided: bool,
-    /// When to reconcile again: a failed pod may be deleted, or a refused creation repeated.
+    /// Time until the next reconcile: a failed pod may be deleted then, or a refused creation repeated.
     again: Option<Duration>,
     /// The error of the reconcile.
     failure: Option<ReconcileError>,

@@ -67,10 +67,6 @@ struct PlanResult {
 impl Reconcile for StatefulSets {
     type Key = ObjectKey;
 
-    fn begin(&self) {
-        self.handover.begin_term((self.clock)());
-    }
-
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
     }
@@ -176,7 +172,7 @@ impl StatefulSets {
         if let Some(count) = plan.unavailable {
             self.unavailable.record(key, count);
         }
-        if plan.deletes() && self.handover.is_due(&set.meta, (self.clock)()) {
+        if plan.deletes() && self.handover.is_due(&set.meta) {
             let failure = self.compare(key, set).await.err();
             return PlanResult { waiting_for_cache: failure.is_none(), failure, ..PlanResult::default() };
         }
@@ -224,7 +220,7 @@ impl StatefulSets {
     /// date.
     async fn compare(&self, key: &ObjectKey, set: &StatefulSet) -> Result<(), ReconcileError> {
         let children = self.children(set);
-        self.handover.compare(&children).await?;
+        self.handover.compare(&self.sets, &children).await?;
         self.queue.add_after(key.clone(), self.handover.delay_after_compare(&children, self.is_caught_up(key)));
         Ok(())
     }

@@ -169,7 +169,7 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     }
 }
 
-/// Tag keys that decide about ownership, which a Service may not set by annotation.
+/// Returns whether a tag key decides about ownership, so that a Service may not set it by annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
     let named = [SERVICE, UID, STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, BACKEND, ENDPOINT_SERVICE];
     key.starts_with(CLUSTER_PREFIX) || named.contains(&key)

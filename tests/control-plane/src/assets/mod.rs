@@ -146,7 +146,7 @@ impl Assets {
         self.paths
             .get(&program)
             .map(PathBuf::as_path)
-            .ok_or_else(|| anyhow!("{} is not among these assets: ask for it", program.file_name()))
+            .ok_or_else(|| anyhow!("{} is not among these assets: pass it to Assets::of", program.file_name()))
     }
 }
 

@@ -196,7 +196,7 @@ pub async fn another_process_finishes_after_a_lost_response(_: Space) -> Result<
     finish_in_another_process(Effect::ResponseLost, (2..).step_by(2)).await
 }
 
-/// `cargo xtask soak --only aws`
+/// Runs only in `cargo xtask soak --only aws`.
 pub async fn another_process_finishes_after_any_call(_: Space) -> Result<()> {
     finish_in_another_process(Effect::Outage, 1..).await?;
     finish_in_another_process(Effect::ResponseLost, 1..).await
@@ -510,7 +510,7 @@ pub async fn missing_permission_is_reported_with_the_fix(_: Space) -> Result<()>
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
     for (name, code, expected) in [
         ("denied", "AccessDenied", "allow this process the IAM action elasticloadbalancing:CreateLoadBalancer"),
-        ("quota", "TooManyLoadBalancers", "have this quota raised, or delete what nobody needs"),
+        ("quota", "TooManyLoadBalancers", "request a higher quota, or delete unused resources"),
     ] {
         bed.moto.proxy.arm(Fault::always("CreateLoadBalancer", Effect::refused(code, "no")));
         let before = bed.moto.proxy.calls_of("CreateLoadBalancer");

@@ -1,5 +1,5 @@
-//! The node's view of file systems: its own `/run`, `/tmp`, `/var/lib`, `/var/log`, changes of `/etc` and cgroups, and the
-//! machine's for the rest.
+//! The file systems of a node. It has its own `/run`, `/tmp`, `/var/lib`, `/var/log` and cgroups, and an overlay over
+//! the machine's `/etc`. All other folders are the machine's.
 //!
 //! Everything is mounted in the node's mount namespace, which the kernel removes with its last process.
 
@@ -66,7 +66,7 @@ fn mount_cgroups(layout: &Layout) -> Result<()> {
         let options = CString::new(hierarchy.options.as_str())?;
         mount("cgroup", &target, "cgroup", MountFlags::empty(), options.as_c_str())
             .with_context(|| format!("mount the cgroups of {}", hierarchy.options))?;
-        // Each of several controllers is looked up by its own name too.
+        // Programs look for each controller of a combined hierarchy (`cpu,cpuacct`) by its own name, too.
         for controller in hierarchy.options.split(',').filter(|option| *option != "none" && !option.contains('=')) {
             if !root.join(controller).exists() {
                 symlink(name, root.join(controller)).with_context(|| format!("link {controller}"))?;

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use super::api::{POLL_INTERVAL, Progress};
 use super::measure::{Measurement, Scenario};
 use super::subject::{Binaries, Mode, Running, Subject, VOLUMES};
-pub use rest::Rest;
+pub use rest::ClaimsAtRest;
 
 /// The namespace of all claims and pods.
 const NAMESPACE: &str = "bench";
@@ -33,7 +33,8 @@ const MOVED_PART: u32 = 10;
 const DEADLINE: Duration = Duration::from_secs(900);
 
 /// A scenario of one manager on a separate control plane.
-pub const FRESH: [Scenario; 3] = [Scenario::VolumesProvision, Scenario::VolumesAttach, Scenario::VolumesMove];
+pub const WITH_NEW_CLUSTERS: [Scenario; 3] =
+    [Scenario::VolumesProvision, Scenario::VolumesAttach, Scenario::VolumesMove];
 
 /// Numbers of objects.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +45,7 @@ pub struct Size {
     pub nodes: u32,
 }
 
-/// Measures one of [`FRESH`]; the manager's log is copied to `log`.
+/// Measures one of [`WITH_NEW_CLUSTERS`]; the manager's log is copied to `log`.
 pub async fn measure(
     binaries: &Binaries,
     about: (Subject, Mode),

@@ -66,7 +66,7 @@ pub(super) struct Work<'a> {
 
 /// The progress of plans.
 #[derive(Debug, Default)]
-struct Followed {
+struct PlanProgress {
     /// More work follows later.
     again: bool,
     /// Ports whose traffic moves to another target group once that has a healthy target.
@@ -75,11 +75,11 @@ struct Followed {
     done: Vec<String>,
 }
 
-impl Followed {
+impl PlanProgress {
     /// Adds an applied step.
     fn add(&mut self, step: &Step) {
         if !step.is_about_targets() {
-            self.done.push(step.words());
+            self.done.push(step.description());
         }
     }
 
@@ -87,12 +87,12 @@ impl Followed {
     fn warnings(&self, settled: bool, overdue: bool) -> Vec<String> {
         let mut warnings = Vec::new();
         if settled && !self.done.is_empty() {
-            warnings.push(format!("changes by somebody else were undone: {}", self.done.join("; ")));
+            warnings.push(format!("changes by another client were undone: {}", self.done.join("; ")));
         }
         if overdue && !self.exchanging.is_empty() {
             let ports = self.exchanging.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
             warnings.push(format!(
-                "traffic of port {ports} stays where it is until a target of where it is to go is healthy"
+                "traffic of port {ports} stays on its target group until the new one has a healthy target"
             ));
         }
         warnings
@@ -100,11 +100,12 @@ impl Followed {
 }
 
 /// Returns the warning about targets whose security group cannot be chosen, if there are any.
-fn not_opened(session: &Session, targets: BTreeSet<String>) -> Option<String> {
+fn unopened_targets_warning(session: &Session, targets: BTreeSet<String>) -> Option<String> {
     let targets: Vec<String> = Some(targets).filter(|targets| !targets.is_empty())?.into_iter().collect();
     let (key, targets) = (session.cluster.key(), targets.join(", "));
     Some(format!(
-        "targets with several security groups, none of them with the tag {key}, are not opened to the balancer: {targets}"
+        "targets with several security groups, none of them with the tag {key}, are not opened to the load balancer: \
+         {targets}"
     ))
 }
 
@@ -163,7 +164,7 @@ impl Balancers {
         let (_, settings) = annotations::read(spec, &self.policy)?;
         settings.ok_or_else(|| {
             let kind = spec.annotations.get(&format!("{PREFIX}type")).map(String::as_str).unwrap_or_default();
-            let fix = "use nlb: what is there now is left to the Load Balancer Controller";
+            let fix = "use nlb: existing resources are left to the Load Balancer Controller";
             CloudError::invalid_annotation(&format!("{PREFIX}type"), kind, fix)
         })
     }
@@ -210,7 +211,7 @@ impl Balancers {
             state.made.remove(id);
             state.deleting.insert(id.clone());
         }
-        seen.follow(step, &made);
+        seen.apply_step(step, &made);
         match step {
             Step::CreateBalancer(wanted) => self.inventory.tagged(&made.id, &wanted.tags),
             Step::CreateTargetGroup(wanted) => self.inventory.tagged(&made.id, &wanted.tags),
@@ -232,7 +233,7 @@ impl Balancers {
         let network = self.networks.network(session).await?;
         let TargetGroups { groups, undecided } = self.target_groups(work, &listing).await?;
         let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &seen).await?;
-        warnings.extend(not_opened(session, undecided));
+        warnings.extend(unopened_targets_warning(session, undecided));
         if dying.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
             let progress = Progress::After(state.pause());
@@ -244,10 +245,10 @@ impl Balancers {
             let unchanged = settled && state.opening.covers(&opening.groups, &opening.ports);
             warnings.extend(self.open_backend(session, backend, &opening, unchanged).await?);
         }
-        let (followed, told) =
+        let (followed, notices) =
             self.change_stack(work, (&listing, &network), &desired, &mut seen, &opening.groups, state).await?;
         state.opening = opening;
-        warnings.extend(followed.warnings(settled, state.is_overdue()).into_iter().chain(told));
+        warnings.extend(followed.warnings(settled, state.is_overdue()).into_iter().chain(notices));
         state.remember_groups(id, &desired, &seen);
         let balancer = seen.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
@@ -274,8 +275,8 @@ impl Balancers {
             false => None,
         };
         let cluster = &session.cluster;
-        let around = StackInputs { id, cluster, network, seen, backend: backend.as_deref(), given: &given, targets };
-        let desired = build::desired(settings, &around);
+        let inputs = StackInputs { id, cluster, network, seen, backend: backend.as_deref(), given: &given, targets };
+        let desired = build::desired(settings, &inputs);
         if desired.is_err() {
             // An operator may be fixing the network.
             self.networks.forget().await;
@@ -294,7 +295,7 @@ impl Balancers {
         seen: &mut ObservedStack,
         nodes: &BTreeSet<String>,
         state: &mut BalancerState,
-    ) -> Result<(Followed, Vec<String>), CloudError> {
+    ) -> Result<(PlanProgress, Vec<String>), CloudError> {
         if work.settings.node_rules {
             // A refusal is returned again afterwards.
             self.set_bare_rules(work, around, desired, seen, nodes, false).await?;
@@ -304,7 +305,7 @@ impl Balancers {
         let exposed = self.prepare_endpoint_service(work, &mut caller, name, seen, state).await?;
         let followed = self.follow(desired, seen, &mut caller, state).await?;
         if !exposed {
-            self.bring_endpoint_service(work, seen.balancer(name), state).await?;
+            self.ensure_endpoint_service(work, seen.balancer(name), state).await?;
         }
         let mut warnings = caller.warnings;
         if work.settings.node_rules {
@@ -364,14 +365,14 @@ impl Balancers {
         seen: &mut ObservedStack,
         caller: &mut Caller<'_>,
         state: &mut BalancerState,
-    ) -> Result<Followed, CloudError> {
-        let mut followed = Followed { again: true, ..Followed::default() };
+    ) -> Result<PlanProgress, CloudError> {
+        let mut followed = PlanProgress { again: true, ..PlanProgress::default() };
         // AWS returns an existing target group as created, which may have targets. The next call reads them.
         let mut created = false;
         for _ in 0..ROUNDS {
             let plan = diff::ensure(desired, seen);
             if plan.steps.is_empty() {
-                return Ok(Followed {
+                return Ok(PlanProgress {
                     again: plan.again.is_some() || created,
                     exchanging: plan.exchanging,
                     done: followed.done,
@@ -451,7 +452,7 @@ impl Balancers {
     }
 
     /// Sets the rules in nodes' groups for a load balancer without security groups. Until it is `done`, only rules are
-    /// added, also for its future subnets: traffic still takes the old ways. Returns the refusals.
+    /// added, also for its future subnets: traffic still uses the old paths. Returns the refusals.
     async fn set_bare_rules(
         &self,
         work: &Work<'_>,
@@ -469,7 +470,8 @@ impl Balancers {
         let wanted = bare_rules::desired(work.id, work.settings, desired, (&balancer.name, &subnets), network);
         let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
         let mut shared = self.shared.lock().await;
-        shared.set_bare(work.session, listing, work.id, BareRules { all: &all, nodes, wanted: &wanted, done }).await
+        let rules = BareRules { all: &all, nodes, wanted: &wanted, remove_others: done };
+        shared.set_bare(work.session, listing, work.id, rules).await
     }
 
     /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer

@@ -10,7 +10,7 @@ use providers::{CloudError, LoadBalancerId, Records};
 
 use crate::loadbalancer::types::Target;
 
-/// Followed by the target group's name.
+/// The prefix of a record's name; the target group's name follows.
 const NAME: &str = "aws-lbc-targets-";
 /// The entry with the targets.
 const TARGETS: &str = "targets";
@@ -20,7 +20,7 @@ fn text(targets: &BTreeSet<Target>) -> String {
     texts.join(",")
 }
 
-/// Entries that cannot be read are skipped.
+/// Parses the targets of a record. Entries that cannot be parsed are skipped.
 fn targets(text: &str) -> BTreeSet<Target> {
     let target = |text: &str| {
         let (id, port) = text.rsplit_once(':')?;

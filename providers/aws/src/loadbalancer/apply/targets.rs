@@ -10,15 +10,17 @@ use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::{build, node_rules, target_change};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, Opening, known_group, once};
+use crate::loadbalancer::observed::balancer_state::{
+    BalancerState, KnownGroup, Opening, known_group, without_duplicates,
+};
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 
 /// The maximum age of a listing from which the security groups of instances are taken.
-const LONG: Duration = Duration::from_secs(30 * 60);
+const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
 
-/// Notes a change that was sent in what is known of its target group.
+/// Applies a sent change to the known state of its target group.
 fn note_change(group: &mut KnownGroup, change: target_change::Change) {
     group.targets.extend(change.add);
     group.targets.retain(|target| !change.gone.contains(target));
@@ -126,7 +128,7 @@ impl Balancers {
         calls::details(work.session, &mut seen, false).await?;
         self.read_records(work, &mut seen).await?;
         let existing = build::existing(work.settings, work.id, &seen).ok_or_else(absent)?;
-        let groups = once(forwarded(work.settings, work.id, existing, &seen));
+        let groups = without_duplicates(forwarded(work.settings, work.id, existing, &seen));
         let groups: Vec<KnownGroup> = groups
             .into_iter()
             .filter(|group| group.target_type == work.settings.target_type && requested(work, group).is_some())
@@ -160,7 +162,7 @@ impl Balancers {
         }
         let now = Instant::now();
         // The tags of nodes' groups hardly ever change, so any listing will do.
-        let long_ago = now.checked_sub(LONG).unwrap_or(now);
+        let long_ago = now.checked_sub(MAX_LISTING_AGE).unwrap_or(now);
         let listing = self.inventory.listing_since(work.session, long_ago).await?;
         let TargetGroups { groups, .. } = self.target_groups(work, &listing).await?;
         let ports = node_rules::requested_ports(work.settings, work.targets);
@@ -185,7 +187,7 @@ impl Balancers {
     }
 }
 
-/// The target groups that the desired listeners forward to. While one is exchanged for another, both count.
+/// Returns the target groups that the desired listeners forward to. While one is exchanged for another, both count.
 fn forwarded(
     settings: &Settings,
     id: &LoadBalancerId,
