@@ -21,6 +21,7 @@ use kinds::envelope::{self, ApiStatus};
 use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::wire::find;
 use kinds::{Decode, DecodeError, Interner, Kind, Resource};
+use tokio::time::Instant;
 
 use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
 use crate::client::rate::TokenBucket;
@@ -40,6 +41,8 @@ const MAX_RESPONSE_BYTES: usize = 64 << 20;
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
 /// Objects per page of a list that is read as a whole.
 const PAGE_SIZE: u32 = 500;
+/// Maximum time of a list that is read as a whole: many times what the largest one takes at the default rate limit.
+const LONGEST_LIST: Duration = Duration::from_secs(600);
 
 pub use dynamic::{Deletion, Propagation, Scale};
 pub use list::{MetaList, VersionPage};
@@ -401,6 +404,9 @@ impl Writer {
 
     /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the API server page by page,
     /// and passes each to `visit`, without its envelope.
+    ///
+    /// # Errors
+    /// When a request fails, a page cannot be decoded, or the pages never end.
     pub async fn list_each(
         &self,
         resource: &Resource,
@@ -409,6 +415,7 @@ impl Writer {
     ) -> Result<(), WriteError> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let mut next = String::new();
+        let deadline = Instant::now() + LONGEST_LIST;
         loop {
             let path = format!("{}?limit={PAGE_SIZE}{next}", path::collection(resource, namespace)?);
             let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
@@ -417,7 +424,11 @@ impl Writer {
             if page.next.is_empty() {
                 return Ok(());
             }
-            next = format!("&continue={}", percent_encode(page.next));
+            let following = format!("&continue={}", percent_encode(page.next));
+            if following == next || Instant::now() >= deadline {
+                return Err(list::endless(resource).into());
+            }
+            next = following;
         }
     }
 
