@@ -1,7 +1,8 @@
 //! Events of controllers, as core/v1 Events: counted, combined, bounded, and without delaying a reconcile.
 //!
-//! The rules are those of upstream's `tools/record`. Messages are not truncated: the API server limits a message to
-//! 1,024 bytes only for events with `eventTime`, which these lack, and upstream does not truncate them either.
+//! The rules are those of upstream's `tools/record`. The API server limits a message to 1,024 bytes only for events with
+//! `eventTime`, which these lack. Differs from upstream: messages are truncated to [`MAX_MESSAGE_BYTES`], because a
+//! thousand events wait here and thousands are remembered by their messages.
 
 mod body;
 mod correlate;
@@ -33,6 +34,7 @@ use correlate::{Correlated, Correlator, Occurrence};
 use repeats::Repeats;
 
 use crate::journal::note;
+use crate::text::{MAX_MESSAGE_BYTES, shortened};
 
 /// Maximum number of events that wait to be sent, per component.
 const MAX_QUEUED: usize = 1000;
@@ -182,6 +184,7 @@ impl Recorder {
     /// Queues an event about `about`. If 1,000 events are queued already, this one is dropped and counted (upstream:
     /// `tools/record`, a full broadcaster).
     pub fn event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
+        let message = shortened(message, MAX_MESSAGE_BYTES);
         tracing::debug!(
             component = self.component,
             kind = %about.kind, namespace = %about.namespace, name = %about.name,

@@ -14,6 +14,7 @@ use kinds::selector::Selector;
 use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Pod, Sections, Time};
 use runtime::store::Change;
+use runtime::text::MAX_MESSAGE_BYTES;
 
 use super::super::decide::{self, Draft, Gates, SCALED_TO_ZERO, SCALING_ACTIVE, ScaleSource};
 use super::super::keys::relevant_key;
@@ -63,6 +64,17 @@ fn cpu() -> Metric {
 
 fn draft(autoscaler: &HorizontalPodAutoscaler) -> Draft {
     Draft::of(autoscaler, Timestamp::from_second(100).expect("in range"))
+}
+
+#[test]
+fn long_message_of_a_condition_is_truncated() {
+    let mut draft = draft(&autoscaler(None, 10, false, None));
+    let hostile = "x".repeat(1 << 20);
+    for _ in 0..2 {
+        draft.set(SCALING_ACTIVE, false, "InvalidSelector", &hostile);
+    }
+    let lengths: Vec<usize> = draft.status.conditions.iter().map(|condition| condition.message.len()).collect();
+    assert!(lengths.len() == 1 && lengths[0] < MAX_MESSAGE_BYTES + 4, "{lengths:?}");
 }
 
 #[test]
