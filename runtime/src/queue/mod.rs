@@ -31,6 +31,10 @@ use state::{Delayed, Priority, State, pop_due};
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
 
+/// Maximum delay of a key. Many delays come from fields that users set, up to numbers beyond the range of the clock; a key
+/// that is reconciled too early is delayed again.
+pub const LONGEST_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// The identity of a unit of work.
 pub trait QueueKey: Clone + Eq + Hash + Send {
     /// Returns the namespace of the work; empty if it has none. Namespaces with ready keys are served in turn.
@@ -191,12 +195,12 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Adds a key after a delay. Of several delays the earliest applies.
+    /// Adds a key after a delay, at most [`LONGEST_DELAY`]. Of several delays the earliest applies.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             self.add(key);
         } else {
-            self.add_at(key, Instant::now() + delay);
+            self.add_at(key, Instant::now() + delay.min(LONGEST_DELAY));
         }
     }
 
