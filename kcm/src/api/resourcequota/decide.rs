@@ -10,6 +10,7 @@ use kinds::pod::PackedUsage;
 use kinds::resource_claim::ResourceClaim;
 use kinds::resource_quota::{Quantities, Scope};
 use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Service, Str, quantity};
+use runtime::queue::LONGEST_DELAY;
 
 use super::amounts::{self, Classes, Family};
 use super::recounts::CountMode;
@@ -104,8 +105,9 @@ fn pods_by_usage<'a>(pods: &'a [Arc<Pod>], now: Timestamp, recheck: &mut Option<
         if amounts::is_in_use(pod, grace, now) {
             *in_use += 1;
             if pod.meta.is_deleting() {
-                let left = u64::try_from(pod.meta.deletion.0 + grace + 1 - now.as_second()).unwrap_or(1);
-                let wait = Duration::from_secs(left);
+                let end = pod.meta.deletion.0.saturating_add(grace).saturating_add(1);
+                let left = u64::try_from(end.saturating_sub(now.as_second())).unwrap_or(1);
+                let wait = Duration::from_secs(left).min(LONGEST_DELAY);
                 *recheck = Some(recheck.map_or(wait, |earliest| earliest.min(wait)));
             }
         } else {

@@ -243,7 +243,7 @@ impl View<'_> {
         let mut deadline_in = None;
         if let Some(deadline) = job.active_deadline.filter(|_| !job.suspend && !status.start.is_zero()) {
             let began = Timestamp::from_second(status.start.0).unwrap_or(now);
-            let left = SignedDuration::from_secs(deadline) - now.duration_since(began);
+            let left = SignedDuration::from_secs(deadline).saturating_sub(now.duration_since(began));
             if left <= SignedDuration::ZERO {
                 return (failure("DeadlineExceeded", "Job was active longer than specified deadline"), None);
             }

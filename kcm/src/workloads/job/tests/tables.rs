@@ -95,6 +95,7 @@ fn verdict_follows_failures_and_successes_by_precedence() {
         (with(one(), |job| job.backoff_limit = 1), vec![(Failed, None)], None),
         (with(one(), |job| job.active_deadline = Some(100)), vec![(Running, None)], Some("DeadlineExceeded")),
         (with(one(), |job| job.active_deadline = Some(300)), vec![(Running, None)], None),
+        (with(one(), |job| job.active_deadline = Some(i64::MAX)), vec![(Running, None)], None),
         (
             with(one(), |job| {
                 job.active_deadline = Some(100);
