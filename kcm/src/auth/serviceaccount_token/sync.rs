@@ -45,19 +45,28 @@ impl Reconcile for Tokens {
 
 impl Tokens {
     /// Deletes the tokens of a deleted account.
+    ///
+    /// Differs from upstream: a token whose reference has no UID is kept if another account of that name exists, because
+    /// it may have been created for that one.
     async fn sync_account(&self, account: &ObjectKey, uid: &Uid) -> Result<Outcome, ReconcileError> {
         if self.known(account, Some(uid)).is_some() {
             return Ok(Outcome::Done);
         }
+        let is_ours = |token: &AccountToken| token.account == account.name && is_token_of(token, uid);
+        let mut secrets = self.secrets.by_index(&BY_ACCOUNT, of(&account.namespace, &account.name));
+        secrets.retain(|secret| {
+            *secret.meta.namespace == *account.namespace && secret.account_token().is_some_and(is_ours)
+        });
+        let has_uid = |secret: &Secret| secret.account_token().is_some_and(|token| token.account_uid.is_some());
+        if !secrets.iter().all(|secret| has_uid(secret)) && self.find(account, None).await?.is_some() {
+            secrets.retain(|secret| has_uid(secret));
+        }
         let (mut outcome, mut failed) = (Outcome::Done, None);
-        for secret in self.secrets.by_index(&BY_ACCOUNT, of(&account.namespace, &account.name)) {
-            let is_ours = |token: &AccountToken| token.account == account.name && is_token_of(token, uid);
-            if *secret.meta.namespace == *account.namespace && secret.account_token().is_some_and(is_ours) {
-                match self.delete(&secret).await {
-                    Ok(Outcome::Done) => {}
-                    Ok(again) => outcome = again,
-                    Err(error) => failed = failed.or(Some(error)),
-                }
+        for secret in secrets {
+            match self.delete(&secret).await {
+                Ok(Outcome::Done) => {}
+                Ok(again) => outcome = again,
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
         failed.map_or(Ok(outcome), |error| Err(error.into()))
