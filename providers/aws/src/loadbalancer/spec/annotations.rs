@@ -51,7 +51,7 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
     {
         return Err(error);
     }
-    settings.warnings = reading.warnings;
+    settings.warnings = reading.take_warnings();
     let targeting = match target_type {
         TargetType::Instance => Targeting::Nodes,
         TargetType::Ip => Targeting::Endpoints,
