@@ -178,17 +178,17 @@ fn read(bytes: &[u8]) -> Vec<bool> {
 
 proptest! {
     #[test]
-    fn messages_are_decoded_or_refused(message in message()) {
+    fn any_message_is_decoded_or_refused(message in message()) {
         read(&encode(&message));
     }
 
     #[test]
-    fn damaged_messages_are_decoded_or_refused(bytes in damaged()) {
+    fn any_damaged_message_is_decoded_or_refused(bytes in damaged()) {
         read(&bytes);
     }
 
     #[test]
-    fn envelopes_are_decoded_or_refused(bytes in prop_oneof![damaged(), vec(any::<u8>(), 0..64)], magic: bool) {
+    fn any_envelope_is_decoded_or_refused(bytes in prop_oneof![damaged(), vec(any::<u8>(), 0..64)], magic: bool) {
         let bytes = if magic { [&b"k8s\0"[..], &bytes].concat() } else { bytes };
         let _ = envelope::unwrap(&bytes);
         let _ = envelope::watch_event(&bytes);

@@ -138,6 +138,20 @@ pub(crate) mod tests {
         "2026-01-01T00:00:00Z".parse().expect("a time")
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_token_signs_or_does_not(
+            name in "(bootstrap-token-)?[a-z0-9.]{0,8}",
+            id in "[a-z0-9]{0,8}|\\PC{0,4}",
+            end in "\\PC{0,30}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{0,12})?(Z|[+-][0-9]{2}:[0-9]{2})",
+        ) {
+            let secret = secret(&name, &data(&id, &[("expiration", &end)]));
+            let left = token(&secret).map(|token| expiration(token, now()));
+            let signs = signing_credentials(&secret, now()).is_some();
+            proptest::prop_assert!(!signs || left != Some(Expiration::Expired));
+        }
+    }
+
     #[test]
     fn expiration_is_parsed_strictly() {
         let seconds = |seconds| Expiration::In(Duration::from_secs(seconds));

@@ -277,6 +277,20 @@ fn proxy_error(error: impl std::error::Error + Send + Sync + 'static) -> BoxErro
 mod tests {
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn any_proxy_and_exception_is_parsed_or_refused(
+            url in "((http|https|socks5|quic)://)?([a-z%0-9]{0,6}(:[a-z%0-9]{0,6})?@)?[a-z0-9.:\\[\\]-]{0,20}(/[a-z]{0,3})?|\\PC{0,20}",
+            host in "[a-z0-9.:\\[\\]-]{0,20}", except in "[a-z0-9.:*/, \\[\\]]{0,40}", port: u16,
+        ) {
+            if let Ok(proxy) = Proxy::parse(&url) {
+                let _ = proxy.basic_authorization();
+            }
+            proptest::prop_assert!(is_direct(&host, port, "*"));
+            let _ = is_direct(&host, port, &except);
+        }
+    }
+
     #[test]
     fn no_proxy_matches_hosts_as_go_does() {
         for (host, except, direct) in [

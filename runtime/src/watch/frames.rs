@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_frames_are_reported() {
+    fn any_damage_of_frames_is_reported() {
         let text = b"{\"kind\":\"Status\"}".to_vec();
         assert!(matches!(run(read(text, 64)), Err(FrameError::Length(_))));
         assert!(matches!(run(read(vec![0, 0, 0, 9, 1], 64)), Err(FrameError::Body(_))));

@@ -5,6 +5,8 @@ mod feature_gates;
 #[cfg(test)]
 mod flags;
 #[cfg(test)]
+mod fuzzed_readers;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod packages;

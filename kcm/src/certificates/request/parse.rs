@@ -212,9 +212,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "\\PC{0,60}|-----BEGIN [A-Z ]{0,24}-----\n[A-Za-z0-9+/=\n]{0,60}(-----END [A-Z ]{0,24}-----)?",
+            attributes in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..4),
+        ) {
+            drop(Contents::read(text.as_bytes()));
+            drop(Contents::read(&request(&attributes)));
+            let wrapped: Vec<Vec<u8>> = attributes.iter().map(|bytes| requesting(&[extension(SUBJECT_ALT_NAME, bytes)])).collect();
+            drop(Contents::read(&request(&wrapped)));
+        }
+
         /// Damage anywhere in a good request is an error or leaves a request; it never panics.
         #[test]
-        fn damaged_request_does_not_panic(damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+        fn any_damaged_request_is_read_or_refused(damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
             let good = include_bytes!("../signing/testdata/kubelet.csr");
             let (_, block) = parse_x509_pem(good).expect("PEM");
             let mut bytes = block.contents;
