@@ -36,6 +36,8 @@ struct Bench {
     pods: Arc<Store<Pod>>,
     leases: Arc<Store<Lease>>,
     requests: Arc<Mutex<Vec<(String, String)>>>,
+    /// The number of keys in the queue when each pod was marked.
+    queued_at_marks: Arc<Mutex<Vec<usize>>>,
     monitor: Monitor,
 }
 
@@ -45,7 +47,13 @@ impl Bench {
     async fn new(node: Arc<Node>, pods: impl IntoIterator<Item = Pod>, refusals: usize, recorder: Recorder) -> Self {
         let requests = Arc::<Mutex<Vec<(String, String)>>>::default();
         let sent = requests.clone();
+        let queue = Queue::new(QueueOptions::named("test"));
+        let queued_at_marks = Arc::<Mutex<Vec<usize>>>::default();
+        let (waiting, marks) = (queue.clone(), queued_at_marks.clone());
         let writer = writer(move |method, path| {
+            if method.as_str() == "PATCH" && path.contains("/pods/") {
+                marks.lock().expect("the marks").push(waiting.len());
+            }
             let mut sent = sent.lock().expect("the requests");
             sent.push((method.to_string(), path.to_owned()));
             let patches = sent.iter().filter(|(method, _)| method == "PATCH").count();
@@ -68,12 +76,12 @@ impl Bench {
             pods.clone(),
             writer,
             recorder,
-            Queue::new(QueueOptions::named("test")),
+            queue,
             Arc::new(|| jiff::Timestamp::from_second(NOW.0).expect("in range")),
             Limits { period: SECOND * 5, grace: GRACE, rates: RATES, breaker: true },
             ZoneMetrics::register(&Metrics::new()),
         );
-        Self { nodes, pods, leases, requests, monitor }
+        Self { nodes, pods, leases, requests, queued_at_marks, monitor }
     }
 
     async fn pass(&self) {
@@ -111,6 +119,19 @@ async fn pods_of_an_unresponsive_node_are_marked_until_that_succeeds() {
     deliver(&bench.pods, pod("web", 11));
     bench.pass().await;
     assert_eq!(bench.sent("PATCH", "/pods/").len(), 3, "another client has set it to ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn taints_are_queued_before_the_first_pod_is_marked() {
+    let bench = Bench::new(ready("Unknown"), [pod("web", 7), pod("db", 7)], 0, silent()).await;
+    // Without other nodes, the whole cluster would be disrupted, and nothing would be tainted.
+    for name in ["b", "c", "d"] {
+        let mut other = (*ready("True")).clone();
+        other.meta.name = name.into();
+        deliver(&bench.nodes, other);
+    }
+    bench.pass().await;
+    assert_eq!(*bench.queued_at_marks.lock().expect("the marks"), [1, 1]);
 }
 
 #[tokio::test(start_paused = true)]
