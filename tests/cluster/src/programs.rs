@@ -81,18 +81,31 @@ impl Process {
     /// # Errors
     /// When it does not end.
     pub async fn stop(self, cluster: &ControlPlane) -> Result<()> {
-        let id = self.id.to_string();
-        let asked = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &id]).status()?;
-        ensure!(asked.success(), "{} cannot be asked to end ({asked})", self.name);
+        self.terminate()?;
         eventually(format!("{} ends", self.name), || async {
-            // A process that has ended and was not waited for is still listed, with state Z.
-            let Ok(status) = fs::read_to_string(format!("/proc/{id}/stat")) else { return Ok(()) };
-            let state = status.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
-            ensure!(state == Some(Some('Z')), "its state is {state:?}");
+            ensure!(!self.is_running(), "it is running");
             Ok(())
         })
         .await?;
         cluster.kill(&self.name)
+    }
+
+    /// Sends SIGTERM.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn terminate(&self) -> Result<()> {
+        let id = self.id.to_string();
+        let asked = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &id]).status()?;
+        ensure!(asked.success(), "{} cannot be asked to end ({asked})", self.name);
+        Ok(())
+    }
+
+    /// Returns true until it has ended.
+    pub fn is_running(&self) -> bool {
+        // A process that has ended and was not waited for is still listed, with state Z.
+        let Ok(status) = fs::read_to_string(format!("/proc/{}/stat", self.id)) else { return false };
+        status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()) != Some('Z')
     }
 
     /// Returns its response to a path, with a token or without credentials.

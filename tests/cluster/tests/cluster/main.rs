@@ -129,6 +129,7 @@ fn main() -> std::process::ExitCode {
         },
         process::many_kinds::{leader_works_with_150_custom_kinds},
         process::odd_servers::{manager_starts_without_a_request_header_ca},
+        process::shutdown::{second_signal_ends_a_process_whose_work_hangs},
         api::cluster_scoped::{
             cluster_roles_are_aggregated, cluster_info_is_signed_until_tokens_expire, one_trust_bundle_is_published,
             ttl_annotation_of_nodes_is_set, service_cidr_exists_while_it_is_needed,
@@ -288,6 +289,7 @@ fn main() -> std::process::ExitCode {
     cases.extend(cases![Ignored:
         robustness::hostile_tenant::{
             hostile_objects_cost_other_namespaces_nothing, hostile_rates_cost_other_namespaces_nothing,
+            hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager,
         },
         cloud::takeover::{nodes_and_services_are_unchanged_by_a_takeover},
         upstream::attach_takeover::{attachments_continue_under_the_other_manager},

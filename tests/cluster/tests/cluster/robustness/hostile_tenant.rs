@@ -1,6 +1,7 @@
 //! A user with edit rights in one namespace tries to disturb the manager; another namespace is not affected.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ const SLACK: Duration = Duration::from_secs(5);
 const SLACK_OF_RATES: Duration = Duration::from_secs(20);
 /// Maximum memory for the tenant's objects, in KiB: several times their size in the API server.
 const MEMORY_KIB: u64 = 300 << 10;
+/// Rollouts that are compared with those of upstream's manager.
+const MEASURED_ROLLOUTS: u32 = 6;
 /// Deployments of the tenant whose pods a quota refuses.
 const REFUSED: usize = 20;
 
@@ -52,9 +55,15 @@ struct Stage {
 
 impl Stage {
     async fn set() -> Result<Self> {
+        Self::with(|cluster| command(cluster, KCM)).await
+    }
+
+    /// Sets the stage with a manager, by its program.
+    async fn with(program: impl FnOnce(&ControlPlane) -> Result<PathBuf>) -> Result<Self> {
         let options = Options { nodes: 4, audit: true, ..Options::default() };
         let bed = Arc::new(Bed::without_accounts(options).await?);
-        let manager = start(&bed.cluster)?;
+        let program = block_in_place(|| program(&bed.cluster))?;
+        let manager = start(&bed.cluster, &program)?;
         let (tenant, other) = (bed.space("tenant").await?, bed.space("other").await?);
         for space in [&tenant, &other] {
             eventually("the default service account", || space.get::<ServiceAccount>("default")).await?;
@@ -110,6 +119,17 @@ impl Stage {
         );
         eprintln!("{costs}");
         Ok(costs)
+    }
+
+    /// Returns the manager's CPU seconds since its start.
+    async fn manager_cpu(&self) -> Result<f64> {
+        cpu_seconds(&self.manager.get("/metrics", None).await?)
+    }
+
+    /// Returns the API server's CPU seconds since its start.
+    async fn api_server_cpu(&self) -> Result<f64> {
+        let client = self.bed.cluster.client(Identity::Admin).await?;
+        cpu_seconds(&client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?)
     }
 
     /// Fails if the process panicked, grew beyond its limit or was restarted.
@@ -173,8 +193,15 @@ impl Stage {
     }
 }
 
+/// Returns the CPU seconds of a process from its metrics.
+fn cpu_seconds(metrics: &str) -> Result<f64> {
+    let line = metrics.lines().find(|line| line.starts_with("process_cpu_seconds_total"));
+    let (_, value) = line.and_then(|line| line.rsplit_once(' ')).context("no CPU time in the metrics")?;
+    Ok(value.parse()?)
+}
+
 /// Starts all controllers with their default limits and everything that kubeadm configures.
-fn start(cluster: &ControlPlane) -> Result<Process> {
+fn start(cluster: &ControlPlane, program: &Path) -> Result<Process> {
     let flags = [
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
         "--use-service-account-credentials".to_owned(),
@@ -182,7 +209,7 @@ fn start(cluster: &ControlPlane) -> Result<Process> {
         "--service-account-private-key-file=/etc/kubernetes/pki/sa.key".to_owned(),
         "--authorization-always-allow-paths=/metrics,/healthz".to_owned(),
     ];
-    Process::start(cluster, "kcm-hostile", &command(cluster, KCM)?, &flags)
+    Process::start(cluster, "kcm-hostile", program, &flags)
 }
 
 /// A client of a user with the role `edit` in the tenant's namespace, and with all rights on a custom kind of its own.
@@ -248,9 +275,8 @@ async fn complete(space: &Space) -> Result<()> {
     .await
 }
 
-/// Sizes, depths, counts, names, loops and finalizers.
-pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<()> {
-    let stage = Stage::set().await?;
+/// Creates all hostile objects as the tenant.
+async fn create_hostile_objects(stage: &Stage) -> Result<()> {
     // Otherwise the largest of the tenant's workloads would fill the test's API server with pods.
     let quota = json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "20", "count/jobs.batch": "20"}}});
     stage.tenant.create::<ResourceQuota>(quota).await?;
@@ -268,7 +294,13 @@ pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<(
         accepted += try_join_all(attempts).await?.into_iter().filter(|is_created| *is_created).count();
     }
     ensure!(accepted + 15 > count, "the API server accepted only {accepted} of {count} objects");
-    stage.attempt("tenant.example.com/v1", "things", objects::nested()).await?;
+    stage.attempt("tenant.example.com/v1", "things", objects::nested()).await.map(drop)
+}
+
+/// Sizes, depths, counts, names, loops and finalizers.
+pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<()> {
+    let stage = Stage::set().await?;
+    create_hostile_objects(&stage).await?;
     stage.others_work("hostile objects are created", 10).await?;
     stage.is_sound().await?;
 
@@ -292,6 +324,57 @@ pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<(
     stage.others_work("the tenant's namespace is deleted", 30).await?;
     stage.is_sound().await?;
     stage.manager.stop(&stage.bed.cluster).await
+}
+
+/// Rollouts of the other namespace right after hostile objects were created, and the CPU time of all of that.
+struct AmongHostileObjects {
+    usual: Duration,
+    slowest: Duration,
+    manager_cpu: f64,
+    api_server_cpu: f64,
+}
+
+impl AmongHostileObjects {
+    /// Measures a manager, by its program.
+    async fn measure(program: impl FnOnce(&ControlPlane) -> Result<PathBuf>) -> Result<Self> {
+        let stage = Stage::with(program).await?;
+        let (manager, api_server) = (stage.manager_cpu().await?, stage.api_server_cpu().await?);
+        create_hostile_objects(&stage).await?;
+        let mut slowest = Duration::ZERO;
+        for version in 10..10 + MEASURED_ROLLOUTS {
+            slowest = slowest.max(roll(&stage.other, version).await.with_context(|| stage.log())?);
+        }
+        let measured = Self {
+            usual: stage.usual,
+            slowest,
+            manager_cpu: stage.manager_cpu().await? - manager,
+            api_server_cpu: stage.api_server_cpu().await? - api_server,
+        };
+        stage.manager.stop(&stage.bed.cluster).await?;
+        Ok(measured)
+    }
+}
+
+/// Compares rollouts of the other namespace among huge objects with those under upstream's manager: time that both lose
+/// is the API server's. Ignored by default: it needs upstream's manager.
+pub async fn hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager(_: Space) -> Result<()> {
+    let ours = AmongHostileObjects::measure(|cluster| command(cluster, KCM)).await?;
+    let theirs = AmongHostileObjects::measure(|cluster| cluster.assets().upstream_manager()).await?;
+    for (manager, measured) in [("this manager", &ours), ("upstream's manager", &theirs)] {
+        let AmongHostileObjects { usual, slowest, manager_cpu, api_server_cpu } = measured;
+        println!(
+            "{manager}: a rollout takes up to {slowest:?}, usually {usual:?}; CPU {manager_cpu:.1} s, of the API server \
+             {api_server_cpu:.1} s"
+        );
+    }
+    let allowed = theirs.slowest * 2 + Duration::from_secs(1);
+    ensure!(
+        ours.slowest <= allowed,
+        "a rollout takes {:?}, {:?} with upstream's manager",
+        ours.slowest,
+        theirs.slowest
+    );
+    Ok(())
 }
 
 /// Owners that own each other, and themselves, deleted in the foreground.
@@ -395,7 +478,8 @@ pub async fn misbehaving_aggregated_apis_cost_others_nothing(_: Space) -> Result
     stage.is_sound().await?;
     // Owners and dependents are still found, also by a new manager.
     stage.manager.stop(&stage.bed.cluster).await?;
-    let stage = Stage { manager: start(&stage.bed.cluster)?, ..stage };
+    let program = command(&stage.bed.cluster, KCM)?;
+    let stage = Stage { manager: start(&stage.bed.cluster, &program)?, ..stage };
     stage.others_work("a manager starts while aggregated APIs misbehave", 80).await?;
     stage.tenant.kubectl(&["create", "configmap", "owner"]).await?;
     let uid = stage.tenant.kubectl(&["get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}"]).await?;
