@@ -156,8 +156,7 @@ fn count_large_namespaces(sources: &[Arc<dyn Source>]) -> HashMap<Str, ObjectCou
 }
 
 /// Returns true if resourceVersions of a group can be compared with those of namespaces. Aggregated API servers, such as
-/// those of metrics, may
-/// have their own.
+/// those of metrics, may have their own.
 pub fn has_comparable_versions(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io") && !group.ends_with("metrics.k8s.io")
 }
