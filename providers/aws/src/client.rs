@@ -31,7 +31,7 @@ const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Calls per second and the size of a burst, for each class: about half of what AWS allows an account by default.
-const LIMITS: [(f64, u32); 4] = [(20.0, 100), (5.0, 50), (20.0, 100), (10.0, 40)];
+const LIMITS: [(f64, u32); 5] = [(20.0, 100), (5.0, 50), (20.0, 100), (10.0, 40), (4.0, 20)];
 /// The factor of all limits for a mock of AWS on this machine.
 const LOCAL_FACTOR: u32 = 100;
 
@@ -48,6 +48,7 @@ pub(crate) enum Class {
     Ec2Change,
     ElbRead,
     ElbChange,
+    AcmRead,
 }
 
 impl Class {
@@ -56,6 +57,7 @@ impl Class {
         match self {
             Self::Ec2Read | Self::Ec2Change => "ec2",
             Self::ElbRead | Self::ElbChange => "elasticloadbalancing",
+            Self::AcmRead => "acm",
         }
     }
 }
@@ -67,10 +69,12 @@ pub(crate) struct Api {
     pub elb: aws_sdk_elasticloadbalancingv2::Client,
     /// Classic Load Balancers.
     pub classic: aws_sdk_elasticloadbalancing::Client,
+    /// Certificates.
+    pub acm: aws_sdk_acm::Client,
     pub region: String,
     /// The instance metadata service.
     pub metadata: imds::Client,
-    budgets: [Budget; 4],
+    budgets: [Budget; 5],
     calls: Mutex<BTreeMap<&'static str, Calls>>,
 }
 
@@ -136,6 +140,10 @@ impl Api {
         if let Some(over) = config.endpoint("Elastic Load Balancing", &region) {
             classic = classic.endpoint_url(&over.url).region(Region::new(over.signing_region.clone()));
         }
+        let mut acm = aws_sdk_acm::config::Builder::from(sdk);
+        if let Some(over) = config.endpoint("ACM", &region) {
+            acm = acm.endpoint_url(&over.url).region(Region::new(over.signing_region.clone()));
+        }
         let local = config.overrides.iter().any(|over| is_local(&over.url));
         let budgets = LIMITS.map(|(rate, burst)| match local {
             true => Budget::new(rate * f64::from(LOCAL_FACTOR), burst.saturating_mul(LOCAL_FACTOR)),
@@ -145,6 +153,7 @@ impl Api {
             ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
             elb: aws_sdk_elasticloadbalancingv2::Client::from_conf(elb.build()),
             classic: aws_sdk_elasticloadbalancing::Client::from_conf(classic.build()),
+            acm: aws_sdk_acm::Client::from_conf(acm.build()),
             region,
             metadata,
             budgets,

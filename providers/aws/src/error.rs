@@ -76,12 +76,19 @@ pub(crate) fn kind_of(code: &str) -> ErrorKind {
         ErrorKind::Conflict
     } else if code.ends_with("LimitExceeded") || code.starts_with("TooMany") || code.ends_with("QuotaExceeded") {
         ErrorKind::Quota
-    } else if code.ends_with("NotFound") {
+    } else if code.ends_with("NotFound") || code == "ResourceNotFoundException" {
         ErrorKind::NotFound
     } else if code.starts_with("Invalid")
         || code.starts_with("Unsupported")
         || code.starts_with("Incompatible")
-        || ["ValidationError", "AvailabilityZoneNotSupported", "MissingParameter", "UnknownParameter"].contains(&code)
+        || [
+            "ValidationError",
+            "ValidationException",
+            "AvailabilityZoneNotSupported",
+            "MissingParameter",
+            "UnknownParameter",
+        ]
+        .contains(&code)
     {
         ErrorKind::Invalid
     } else {

@@ -58,7 +58,7 @@ impl Request {
     }
 }
 
-/// A mock of EC2, STS, the credentials service of pods, and a proxy, all at one port.
+/// A mock of EC2, STS, SSO, the credentials service of pods, and a proxy, all at one port.
 struct Endpoint {
     port: u16,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -130,6 +130,13 @@ fn respond(stream: &mut impl Write, request: &Request) {
             r#"{"AccessKeyId": "AKIDPOD", "SecretAccessKey": "secret", "Token": "pod-session", "Expiration": "2999-01-01T00:00:00Z"}"#
                 .to_owned()
         }
+        _ if request.line.starts_with("GET /federation/credentials") => {
+            r#"{"roleCredentials": {"accessKeyId": "AKIDSSO", "secretAccessKey": "secret", "sessionToken": "sso-session", "expiration": 32503680000000}}"#
+                .to_owned()
+        }
+        _ if request.line.starts_with("POST /token") => {
+            r#"{"accessToken": "refreshed-token", "tokenType": "Bearer", "expiresIn": 28800}"#.to_owned()
+        }
         _ => "<DescribeVpcsResponse><requestId>1</requestId><vpcSet/></DescribeVpcsResponse>".to_owned(),
     };
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
@@ -156,9 +163,41 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
     path.to_string_lossy().into_owned()
 }
 
+/// The profile of a user of SSO, and the name of the file with the token of its session (the SHA-1 of its name).
+const PEOPLE: (&str, &str) = ("people", "ab3ccc8dba2a0cf7a1ce4d830bb8a6238ff03833.json");
+/// The same for a user whose token is no longer valid.
+const GUESTS: (&str, &str) = ("guests", "f8122851dbc0a94f62e4439f94d68e158d1030b6.json");
+
+/// Writes the configuration of both users of SSO, with the tokens that `aws sso login` stored; returns its path.
+fn sign_in(home: &Path) -> String {
+    let profile = |name: &str| {
+        format!(
+            "[profile {name}]\nsso_session = {name}\nsso_account_id = 123456789012\nsso_role_name = operator\n\
+             [sso-session {name}]\nsso_region = eu-west-1\nsso_start_url = https://{name}.awsapps.com/start\n"
+        )
+    };
+    let cache = home.join(".aws/sso/cache");
+    std::fs::create_dir_all(&cache).expect("a folder");
+    for ((name, file), expires) in [(PEOPLE, "2999-01-01T00:00:00Z"), (GUESTS, "2020-01-01T00:00:00Z")] {
+        let token = format!(
+            r#"{{"accessToken": "{name}-token", "expiresAt": "{expires}", "refreshToken": "{name}-refresh", "clientId": "id",
+                 "clientSecret": "secret", "registrationExpiresAt": "2999-01-01T00:00:00Z", "region": "eu-west-1",
+                 "startUrl": "https://{name}.awsapps.com/start"}}"#
+        );
+        write(&cache, file, &token);
+    }
+    write(home, "sso", &[PEOPLE, GUESTS].map(|(name, _)| profile(name)).concat())
+}
+
 fn assert_success(output: &Output) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+}
+
+/// Returns whether a request with this token is for the credentials of the role in the profile.
+fn is_of_role(request: &Request, token: &str) -> bool {
+    let named = request.line.contains("role_name=operator") && request.line.contains("account_id=123456789012");
+    named && request.header("x-amz-sso_bearer_token") == token
 }
 
 /// Each source of credentials signs the call.
@@ -171,6 +210,7 @@ fn credentials_are_found_in_the_environment() {
     let printed = write(home, "printed", printed);
     let process = write(home, "process", &format!("[profile roles]\ncredential_process = cat {printed}\n"));
     let token = write(home, "token", "service-account-token");
+    let sso = sign_in(home);
     for (name, key, session, environment) in [
         ("variables", "AKIDENV", "", vec![("AWS_ACCESS_KEY_ID", "AKIDENV"), ("AWS_SECRET_ACCESS_KEY", "secret")]),
         ("a file", "AKIDFILE", "", vec![("AWS_SHARED_CREDENTIALS_FILE", &*keys)]),
@@ -181,12 +221,21 @@ fn credentials_are_found_in_the_environment() {
             "web-session",
             vec![("AWS_WEB_IDENTITY_TOKEN_FILE", &*token), ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/ccm")],
         ),
+        ("SSO", "AKIDSSO", "sso-session", vec![("AWS_CONFIG_FILE", &*sso), ("AWS_PROFILE", PEOPLE.0)]),
+        (
+            "SSO with an old token",
+            "AKIDSSO",
+            "sso-session",
+            vec![("AWS_CONFIG_FILE", &*sso), ("AWS_PROFILE", GUESTS.0)],
+        ),
         ("Pod Identity", "AKIDPOD", "pod-session", vec![("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &*token)]),
     ] {
         let endpoint = Endpoint::start(None);
         let (url, pod) = (endpoint.url(), format!("{}/v1/credentials", endpoint.url()));
         let mut environment = environment;
-        environment.push(("AWS_ENDPOINT_URL_STS", &url));
+        for service in ["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_SSO", "AWS_ENDPOINT_URL_SSO_OIDC"] {
+            environment.push((service, &url));
+        }
         if name == "Pod Identity" {
             environment.push(("AWS_CONTAINER_CREDENTIALS_FULL_URI", &pod));
         }
@@ -198,6 +247,11 @@ fn credentials_are_found_in_the_environment() {
         let proof = match name {
             "web identity" => requests.iter().any(|one| one.body.contains("WebIdentityToken=service-account-token")),
             "Pod Identity" => requests.iter().any(|one| one.header("authorization") == "service-account-token"),
+            "SSO" => requests.iter().any(|one| is_of_role(one, "people-token")),
+            "SSO with an old token" => {
+                let refreshes = |one: &Request| one.body.contains("guests-refresh");
+                requests.iter().any(refreshes) && requests.iter().any(|one| is_of_role(one, "refreshed-token"))
+            }
             _ => requests.len() == 1,
         };
         assert!(proof, "{name}: {requests:?}");

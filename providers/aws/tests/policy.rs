@@ -24,6 +24,7 @@ fn calls(source: &str) -> BTreeSet<String> {
         let service = match class {
             "Ec2Read" | "Ec2Change" => "ec2",
             "ElbRead" | "ElbChange" => "elasticloadbalancing",
+            "AcmRead" => "acm",
             _ => return None,
         };
         let action = rest.trim_start().strip_prefix('"')?.split_once('"')?.0;
@@ -56,7 +57,8 @@ fn actions(statement: &Value) -> BTreeSet<String> {
 }
 
 fn reads(action: &str) -> bool {
-    action.split(':').nth(1).is_some_and(|action| action.starts_with("Describe") || action.starts_with("Get"))
+    let starts = |action: &str| ["Describe", "Get", "List"].iter().any(|start| action.starts_with(start));
+    action.split(':').nth(1).is_some_and(starts)
 }
 
 #[test]

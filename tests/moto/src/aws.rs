@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::Request;
@@ -121,6 +121,27 @@ impl Aws {
         Err(AwsError { code, response: text }).with_context(|| format!("{action} with {parameters:?}"))
     }
 
+    /// Makes a call of ACM, which has the JSON protocol; returns its response.
+    ///
+    /// # Errors
+    /// If the service returns an error.
+    pub async fn acm(&self, action: &str, parameters: &serde_json::Value) -> Result<serde_json::Value> {
+        let authorization = format!(
+            "AWS4-HMAC-SHA256 Credential=test/20260101/{REGION}/acm/aws4_request, SignedHeaders=host, Signature=none"
+        );
+        let request = Request::post(format!("http://{}/", self.moto))
+            .header(AUTHORIZATION, authorization)
+            .header(CONTENT_TYPE, "application/x-amz-json-1.1")
+            .header("x-amz-target", format!("CertificateManager.{action}"))
+            .header("x-moto-account-id", &self.account)
+            .body(Full::from(parameters.to_string()))?;
+        let response = self.client.request(request).await.with_context(|| format!("ask moto for {action}"))?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        ensure!(status.is_success(), "{action} with {parameters}: {}", String::from_utf8_lossy(&body));
+        Ok(serde_json::from_slice(&body).unwrap_or_default())
+    }
+
     /// Makes a call of EC2; returns the texts of one of its elements.
     ///
     /// # Errors
@@ -150,7 +171,7 @@ impl Aws {
             let page = [("Marker", marker.as_str())];
             let page = if marker.is_empty() { &[][..] } else { &page };
             let response = Element::parse(&self.call(service, action, &[parameters, page].concat()).await?)
-                .with_context(|| format!("read the answer to {action}"))?;
+                .with_context(|| format!("parse the response to {action}"))?;
             members.extend(response.all(&path).into_iter().cloned());
             marker = response.text(&next).to_owned();
             if marker.is_empty() {

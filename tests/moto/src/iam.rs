@@ -46,7 +46,7 @@ impl Policy {
         let mut statements = Vec::new();
         for text in texts {
             let filled = placeholders.iter().fold((*text).to_owned(), |text, (from, to)| text.replace(from, to));
-            let policy: Value = serde_json::from_str(&filled).context("a policy is JSON")?;
+            let policy: Value = serde_json::from_str(&filled).context("parse a policy as JSON")?;
             statements.extend(policy["Statement"].as_array().cloned().unwrap_or_default());
         }
         Ok(Self(statements))
@@ -386,6 +386,30 @@ mod tests {
                 false,
             ),
             ("tags the cluster's target group", false, "AddTags", add, vec![(GROUP, own)], true),
+            (
+                "registers targets in a target group of a user",
+                false,
+                "RegisterTargets",
+                vec![("TargetGroupArn", GROUP)],
+                vec![(GROUP, shared)],
+                true,
+            ),
+            (
+                "registers targets in a target group of another cluster",
+                false,
+                "RegisterTargets",
+                vec![("TargetGroupArn", GROUP)],
+                vec![(GROUP, foreign)],
+                false,
+            ),
+            (
+                "changes a target group of a user",
+                false,
+                "ModifyTargetGroup",
+                vec![("TargetGroupArn", GROUP)],
+                vec![(GROUP, shared)],
+                false,
+            ),
             (
                 "deletes the cluster's target group",
                 false,

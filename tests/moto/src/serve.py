@@ -6,6 +6,7 @@ import sys
 import moto.backends
 import moto.core.responses
 import moto.server
+from moto.acm.models import CertBundle
 from moto.elbv2.models import ELBv2Backend, FakeTargetGroup
 
 # Looked up for each call else: folders, and the methods of classes.
@@ -17,6 +18,7 @@ moto.server.MotoRequestHandler.log_request = lambda *_, **__: None
 
 describe_target_groups = ELBv2Backend.describe_target_groups
 modify_listener = ELBv2Backend.modify_listener
+describe_certificate = CertBundle.describe
 deregister = FakeTargetGroup.deregister
 
 
@@ -37,15 +39,27 @@ def described(self, balancer, *more):
 
 
 def modified(self, arn, port=None, protocol=None, policy=None, certificates=None, actions=None):
-    """A listener can have any protocol of network load balancers, and one for TLS another certificate."""
+    """A listener can have any protocol of network load balancers; one for TLS keeps all but its default certificate."""
+    current = next((load.listeners[arn] for load in self.load_balancers.values() if arn in load.listeners), None)
+    kept = list(current.certificates or [])[1:] if current else []
     network = protocol in ("UDP", "TCP_UDP", "TLS")
     listener = modify_listener(self, arn, port, None if network else protocol, policy, certificates, actions)
     if network:
         listener.protocol = protocol
     if certificates and listener.protocol == "TLS":
-        listener.certificates = [one["CertificateArn"] for one in certificates]
+        default = [one["CertificateArn"] for one in certificates]
+        listener.certificates = default + [one for one in kept if one not in default]
         listener.certificate = listener.certificates[0]
     return listener
+
+
+def described_certificate(self):
+    """A listing has the names of a certificate, too; the response has of these fields those of its kind."""
+    described = describe_certificate(self)
+    certificate = described["Certificate"]
+    certificate["SubjectAlternativeNameSummaries"] = certificate.get("SubjectAlternativeNames", [])
+    certificate["HasAdditionalSubjectAlternativeNames"] = False
+    return described
 
 
 def deregistered(self, targets):
@@ -55,6 +69,7 @@ def deregistered(self, targets):
 
 ELBv2Backend.describe_target_groups = described
 ELBv2Backend.modify_listener = modified
+CertBundle.describe = described_certificate
 FakeTargetGroup.deregister = deregistered
 
 sys.exit(moto.server.main())

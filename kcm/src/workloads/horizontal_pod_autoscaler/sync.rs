@@ -43,13 +43,19 @@ pub struct Settings {
     pub tolerance: f64,
 }
 
+/// The memory of one autoscaler.
+pub struct OwnedMemory {
+    owner: Uid,
+    memory: Arc<Mutex<Memory>>,
+}
+
 /// The controller's state.
 pub struct Autoscalers {
     pub autoscalers: Arc<Store<HorizontalPodAutoscaler>>,
     pub pods: Arc<Store<Pod>>,
     pub measuring: Measuring,
     pub overlaps: Overlaps,
-    pub memories: Mutex<HashMap<ObjectKey, (Uid, Arc<Mutex<Memory>>)>>,
+    pub memories: Mutex<HashMap<ObjectKey, OwnedMemory>>,
     /// The last read scale of each autoscaler's target. It is read again once the target has changed.
     pub scales: Mutex<HashMap<ObjectKey, Arc<Scale>>>,
     pub recorder: Recorder,
@@ -197,11 +203,12 @@ impl Autoscalers {
     /// Returns the memory of an autoscaler. One that was created again under its name begins without any.
     fn memory(&self, key: &ObjectKey, uid: &Uid) -> Arc<Mutex<Memory>> {
         let mut memories = lock(&self.memories);
-        let (owner, memory) = memories.entry(key.clone()).or_insert_with(|| (uid.clone(), Arc::default()));
-        if owner != uid {
-            (*owner, *memory) = (uid.clone(), Arc::default());
+        let new = || OwnedMemory { owner: uid.clone(), memory: Arc::default() };
+        let known = memories.entry(key.clone()).or_insert_with(new);
+        if known.owner != *uid {
+            *known = new();
         }
-        memory.clone()
+        known.memory.clone()
     }
 
     /// Reads the target's scale and sets the condition `AbleToScale`.

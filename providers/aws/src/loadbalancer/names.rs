@@ -20,6 +20,8 @@ pub(crate) const CONTROLLER_RESOURCE: &str = "elbv2.k8s.aws/resource";
 pub(crate) const BACKEND: &str = "kubernetes.io/load-balancer-backend";
 /// The load balancer may have an endpoint service; only this provider writes the tag.
 pub(crate) const ENDPOINT_SERVICE: &str = "kubernetes.io/endpoint-service";
+/// The Services that may use a resource that a user made; only users write the tag.
+pub(crate) const ALLOWED: &str = "kubernetes.io/allowed-services";
 /// The Service, as `namespace/name` (Load Balancer Controller: tracking provider).
 pub(crate) const STACK: &str = "service.k8s.aws/stack";
 /// The part of the Service's stack that a resource is.

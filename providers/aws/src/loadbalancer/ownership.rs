@@ -7,7 +7,7 @@
 use providers::LoadBalancerId;
 
 use crate::loadbalancer::names::{
-    BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, ENDPOINT_SERVICE, Flavour, RESOURCE, SERVICE, STACK, UID,
+    ALLOWED, BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, ENDPOINT_SERVICE, Flavour, RESOURCE, SERVICE, STACK, UID,
 };
 use crate::loadbalancer::types::Tags;
 use crate::tags::{ClusterTags, OWNED, SHARED};
@@ -151,6 +151,13 @@ pub(crate) fn is_shared(tags: &Tags, cluster: &ClusterTags) -> bool {
     !cluster.id.is_empty() && tags.get(&cluster.key()).is_some_and(|value| value == SHARED)
 }
 
+/// Returns whether the tags of a resource of a user name this Service, or its whole namespace; `None` if they name no
+/// Services at all.
+pub(crate) fn names_service(tags: &Tags, id: &LoadBalancerId) -> Option<bool> {
+    let service = id.to_string();
+    Some(tags.get(ALLOWED)?.split_whitespace().any(|allowed| allowed == id.namespace || allowed == service))
+}
+
 /// Returns whether a resource was made for a Service, of any cluster.
 pub(crate) fn is_of_a_service(tags: &Tags) -> bool {
     [SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key))
@@ -171,8 +178,9 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
 
 /// Returns whether a tag key decides about ownership, so that a Service may not set it by annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
-    let named = [SERVICE, UID, STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, BACKEND, ENDPOINT_SERVICE];
-    key.starts_with(CLUSTER_PREFIX) || named.contains(&key)
+    let ours = [SERVICE, UID, BACKEND, ENDPOINT_SERVICE, ALLOWED];
+    let controllers = [STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE];
+    key.starts_with(CLUSTER_PREFIX) || ours.contains(&key) || controllers.contains(&key)
 }
 
 #[cfg(test)]
@@ -273,6 +281,24 @@ mod tests {
         }
         assert!(is_backend(&tags(&[(BACKEND, "kubernetes")]), &ClusterTags::new("", false), "kubernetes"));
         assert!(is_backend(&names::backend_tags(&cluster(), "c"), &cluster(), "c"));
+    }
+
+    #[test]
+    fn resource_of_a_user_names_services_or_namespaces() {
+        let id = samples::id();
+        for (value, expected) in [
+            (None, None),
+            (Some(""), Some(false)),
+            (Some("default/web"), Some(true)),
+            (Some("shop default"), Some(true)),
+            (Some("default/api other/web def"), Some(false)),
+            (Some("default/"), Some(false)),
+            (Some("Default"), Some(false)),
+        ] {
+            let tags: Tags = value.map(|value| (ALLOWED.to_owned(), value.to_owned())).into_iter().collect();
+            assert_eq!(names_service(&tags, &id), expected, "{value:?}");
+        }
+        assert!(is_reserved(ALLOWED), "a Service cannot allow others to use its own load balancer");
     }
 
     #[test]

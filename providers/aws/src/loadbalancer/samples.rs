@@ -2,10 +2,10 @@
 
 use providers::{EndpointTarget, LoadBalancerId, LoadBalancerSpec, NodeTarget, Port, Protocol, TargetPort, Targets};
 
-use crate::loadbalancer::observed::stack::{ObservedBalancer, State};
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedTargetGroup, State};
 use crate::loadbalancer::observed::vpc::{Network, Subnet};
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
-use crate::loadbalancer::types::{AddressType, Scheme, Tags};
+use crate::loadbalancer::types::{AddressType, HealthCheck, Probe, Scheme, Tags, TargetType};
 
 pub(crate) fn id() -> LoadBalancerId {
     LoadBalancerId {
@@ -91,6 +91,32 @@ pub(crate) fn endpoint(port_name: &str, address: [u8; 4], port: u16) -> Endpoint
 /// Tags of these keys and values.
 pub(crate) fn tags(pairs: &[(&str, &str)]) -> Tags {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A target group for TCP to instances as in a listing, with these tags.
+pub(crate) fn listed_group(arn: &str, pairs: &[(&str, &str)]) -> ObservedTargetGroup {
+    ObservedTargetGroup {
+        arn: arn.into(),
+        name: "group".into(),
+        target_type: TargetType::Instance,
+        protocol: crate::loadbalancer::types::Protocol::Tcp,
+        port: 80,
+        ipv6: false,
+        health: HealthCheck {
+            protocol: Probe::Tcp,
+            port: "traffic-port".into(),
+            path: None,
+            codes: None,
+            interval: 30,
+            timeout: None,
+            healthy: 3,
+            unhealthy: 3,
+        },
+        attributes: Default::default(),
+        tags: tags(pairs),
+        targets: Default::default(),
+        recorded: None,
+    }
 }
 
 /// An active load balancer as in a listing, with these tags.

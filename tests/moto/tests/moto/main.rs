@@ -9,6 +9,7 @@
 
 mod balancers;
 mod bed;
+mod certificates;
 mod classic;
 mod conformance;
 mod eks;
@@ -25,6 +26,7 @@ mod routes;
 mod sharing;
 mod tagging;
 mod time;
+mod user_groups;
 
 use std::sync::Arc;
 
@@ -37,6 +39,9 @@ fn main() -> std::process::ExitCode {
             failed_creation_leaves_nothing_when_its_service_is_deleted, calls_do_not_grow_with_nodes_and_services,
             load_balancer_of_cloud_provider_aws_is_adopted, changes_by_other_clients_are_reverted_and_reported, refused_target_does_not_affect_the_others,
             service_gets_a_load_balancer_until_it_is_deleted, missing_permission_is_reported_with_the_fix,
+        },
+        certificates::{
+            listener_has_the_certificate_of_its_host_name, certificate_without_consent_is_refused_with_the_fix,
         },
         classic::{
             classic_load_balancer_follows_nodes_and_is_deleted_with_its_service,
@@ -85,6 +90,10 @@ fn main() -> std::process::ExitCode {
             failed_load_balancer_is_created_again, security_groups_are_deleted_after_network_interfaces,
             quota_is_reported_and_affects_nothing_else, full_target_group_follows_its_pods,
             every_page_is_read,
+        },
+        user_groups::{
+            targets_follow_in_a_target_group_of_a_user, target_group_of_a_user_is_used_only_with_consent_and_if_it_fits,
+            service_moves_to_target_groups_of_a_user_and_back,
         },
     ];
     let long = cases![Ignored:

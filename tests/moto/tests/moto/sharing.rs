@@ -18,7 +18,14 @@ const RBAC: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
 
 /// Records that outlive processes.
 #[derive(Default)]
-struct RecordsInMemory(Mutex<BTreeMap<String, BTreeMap<String, String>>>);
+pub struct RecordsInMemory(Mutex<BTreeMap<String, BTreeMap<String, String>>>);
+
+impl RecordsInMemory {
+    /// Deletes all records, as Kubernetes does with those of a deleted Service.
+    pub fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
 
 #[async_trait]
 impl Records for RecordsInMemory {
@@ -32,19 +39,22 @@ impl Records for RecordsInMemory {
     }
 }
 
-async fn new_process(moto: &Moto, records: &Arc<RecordsInMemory>) -> Result<Arc<dyn LoadBalancers>> {
+/// Returns the load balancers of a provider in a new process with these records.
+pub async fn new_process(moto: &Moto, records: &Arc<RecordsInMemory>) -> Result<Arc<dyn LoadBalancers>> {
     let provider = provider(moto)?;
     provider.keep_records(records.clone());
     provider.initialize().await?;
     provider.load_balancers().context("no load balancers")
 }
 
-async fn registered(moto: &Moto, group: &str) -> Result<BTreeSet<String>> {
+/// Returns the ids of a target group's targets.
+pub async fn registered(moto: &Moto, group: &str) -> Result<BTreeSet<String>> {
     let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
     Ok(texts(&health, "Id").into_iter().collect())
 }
 
-fn ids(instances: &[&Instance]) -> BTreeSet<String> {
+/// Returns the ids of instances.
+pub fn ids(instances: &[&Instance]) -> BTreeSet<String> {
     instances.iter().map(|instance| instance.id.clone()).collect()
 }
 

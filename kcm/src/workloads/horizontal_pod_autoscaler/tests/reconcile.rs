@@ -85,7 +85,8 @@ fn discovery_of(path: &str) -> Value {
         "metadata": {"name": "apps"},
         "versions": [{"version": "v1", "freshness": "Current", "resources": [deployments]}],
     });
-    json!({ "items": if path.ends_with("/apis") { vec![apps] } else { vec![] } })
+    let core = json!({"metadata": {}, "versions": [{"version": "v1", "freshness": "Current", "resources": []}]});
+    json!({ "items": [if path.ends_with("/apis") { apps } else { core }] })
 }
 
 /// The simulated API server.

@@ -20,6 +20,7 @@ use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::{bare_rules, diff, node_rules};
 use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, Opening, VISIBLE};
+use crate::loadbalancer::observed::certificates::Certificates;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
@@ -50,6 +51,7 @@ pub(crate) struct Balancers {
     pub(super) inventory: Inventory,
     pub(super) networks: Networks,
     pub(super) states: BalancerStates,
+    pub(super) certificates: Certificates,
     pub(super) shared: Mutex<Shared>,
     /// Services that move from a Classic Load Balancer and whose status should get the new address, and whether it did.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
@@ -135,6 +137,7 @@ impl Balancers {
             inventory: Inventory::default(),
             networks: Networks::default(),
             states: BalancerStates::default(),
+            certificates: Certificates::default(),
             shared: Mutex::default(),
             moved: std::sync::Mutex::default(),
             records: OnceLock::new(),
@@ -228,6 +231,8 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
+        let settings = self.certified(work).await?;
+        let work = &Work { settings: &settings, ..*work };
         let (session, id) = (work.session, work.id);
         let (listing, mut seen, dying) = self.observe_stack(work, state).await?;
         let network = self.networks.network(session).await?;
@@ -533,7 +538,8 @@ impl Balancers {
         true
     }
 
-    pub(super) async fn remove(
+    /// Deletes a Service's own load balancer with all its parts.
+    pub(super) async fn remove_stack(
         &self,
         session: &Session,
         id: &LoadBalancerId,

@@ -248,10 +248,10 @@ impl Caller<'_> {
         Ok(())
     }
 
-    /// Records this cluster's targets in a target group.
-    pub(crate) async fn record(&self, group: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
+    /// Records this cluster's targets in a target group, under the name of its record.
+    pub(crate) async fn record(&self, name: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
         match self.records {
-            Some(records) => target_records::write(records, self.id, group, targets).await,
+            Some(records) => target_records::write(records, self.id, name, targets).await,
             None => Ok(()),
         }
     }

@@ -91,15 +91,32 @@ impl Balancers {
     pub(super) async fn make_forecast(&self, work: &Work<'_>) -> Result<Forecast, CloudError> {
         let mut state = BalancerState::default();
         let listing = self.recent_listing(work.session, &state).await?;
+        if let Err(error) = self.certified(work).await {
+            return match error.is_invalid() {
+                true => Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] }),
+                false => Err(error),
+            };
+        }
+        let words = match self.forecast_user_groups(work, &listing).await {
+            Err(error) if error.is_invalid() => {
+                return Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] });
+            }
+            words => words?,
+        };
         let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         let network = seen.balancers.first().map(|one| one.name.as_str());
+        if work.settings.listeners.is_empty() {
+            return Ok(model::forecast_without_stack(network, words));
+        }
         let classic = match self.find_classic(work, &mut state, &listing, network.is_some()).await {
             Err(error) if error.kind == ErrorKind::Conflict => {
                 return Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] });
             }
             classic => classic?,
         };
-        Ok(model::forecast(work.settings, network, classic.as_ref(), now()))
+        let mut forecast = model::forecast(work.settings, network, classic.as_ref(), now());
+        forecast.reasons.extend(words);
+        Ok(forecast)
     }
 
     /// Creates the Network Load Balancer next to the Classic one. The Service keeps the old address until each target
@@ -308,7 +325,7 @@ impl Balancers {
 }
 
 /// Returns the result with another `ensure` after this time at the latest.
-fn later(ensured: Ensured, time: Duration) -> Ensured {
+pub(super) fn later(ensured: Ensured, time: Duration) -> Ensured {
     let progress = match ensured.progress {
         Progress::Settled => Progress::After(time),
         Progress::After(sooner) => Progress::After(sooner.min(time)),

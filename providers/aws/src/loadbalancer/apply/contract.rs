@@ -66,7 +66,7 @@ impl LoadBalancers for Balancers {
         let state = self.states.get(&spec.id);
         let mut state = state.lock().await;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        let result = self.ensure_with_classic(spec, &work, &mut state).await;
+        let result = self.ensure_service(spec, &work, &mut state).await;
         if let Err(error) = &result {
             (state.known, state.settled) = (None, None);
             // Targets still follow pods and nodes: their traffic must not wait for a change that AWS refuses.

@@ -8,6 +8,7 @@ use providers::{CloudError, LoadBalancerId};
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::calls;
+use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership;
@@ -19,7 +20,12 @@ use crate::session::Session;
 ///
 /// # Errors
 /// The fix, if it cannot be used.
-fn find<'a>(arn: &str, session: &Session, listing: &'a Listing) -> Result<&'a ObservedBalancer, String> {
+fn find<'a>(
+    arn: &str,
+    session: &Session,
+    id: &LoadBalancerId,
+    listing: &'a Listing,
+) -> Result<&'a ObservedBalancer, String> {
     let found = listing.balancers.iter().find(|one| one.arn == arn);
     let found = found.ok_or_else(|| format!("use the ARN of a Network Load Balancer in {}", session.vpc))?;
     if ownership::is_of_a_service(&found.tags) {
@@ -30,6 +36,9 @@ fn find<'a>(arn: &str, session: &Session, listing: &'a Listing) -> Result<&'a Ob
         return Err(format!(
             "put the tag {key} with the value shared on it, so that Services of this cluster may use it"
         ));
+    }
+    if ownership::names_service(&found.tags, id) == Some(false) {
+        return Err(format!("add {id} to its tag {}, which names the Services that may use it", names::ALLOWED));
     }
     Ok(found)
 }
@@ -43,8 +52,11 @@ impl Balancers {
         seen: &mut ObservedStack,
     ) -> Result<(), CloudError> {
         let Some(arn) = &work.settings.existing else { return Ok(()) };
-        let refusal = |fix: String| CloudError::invalid_annotation(&format!("{PREFIX}arn"), arn, &fix);
-        let found = find(arn, work.session, listing).map_err(refusal)?;
+        let found = find(arn, work.session, work.id, listing).map_err(|fix| {
+            // The user adds the tag after this error: it must be read soon, although tags are cached.
+            self.inventory.forget(arn);
+            CloudError::invalid_annotation(&format!("{PREFIX}arn"), arn, &fix)
+        })?;
         seen.elsewhere.remove(arn);
         seen.balancers.push(ObservedBalancer { given: true, ..found.clone() });
         Ok(())

@@ -3,6 +3,7 @@
 mod backend_group;
 mod balancers;
 mod calls;
+mod certificates;
 mod classic;
 mod classic_leaks;
 mod contract;
@@ -14,5 +15,6 @@ mod readiness_gates;
 mod steps;
 mod target_records;
 mod targets;
+mod user_groups;
 
 pub(crate) use balancers::Balancers;

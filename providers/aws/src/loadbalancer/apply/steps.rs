@@ -5,6 +5,7 @@ use providers::CloudError;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::calls::{Caller, authorize, certificate, encryption, gone, revoke};
+use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::stack::{CreatedResource, ObservedStack};
 use crate::loadbalancer::plan::Step;
@@ -151,7 +152,7 @@ impl Caller<'_> {
                 let request = request.set_attributes(Some(attributes.clone().into_iter().map(one).collect()));
                 api.change(Class::ElbChange, "ModifyTargetGroupAttributes", request.send()).await?;
             }
-            Step::Record { group, targets } => self.record(group, targets).await?,
+            Step::Record { group, targets } => self.record(&target_records::name(group), targets).await?,
             Step::Register { group: name, targets } => {
                 let group = group(name)?;
                 self.register(&group.arn, group.target_type, targets).await?;

@@ -10,14 +10,30 @@ use providers::{CloudError, LoadBalancerId, Records};
 
 use crate::loadbalancer::types::Target;
 
-/// The prefix of a record's name; the target group's name follows.
+/// The prefix of the name of the record of an own target group; the name of the target group follows.
 const NAME: &str = "aws-lbc-targets-";
+/// The record of a user's target group, followed by the Service's name and the end of the target group's ARN. Several
+/// Services can register in one of these.
+const USER_NAME: &str = "aws-targets-";
 /// The entry with the targets.
 const TARGETS: &str = "targets";
 
 fn text(targets: &BTreeSet<Target>) -> String {
     let texts: Vec<String> = targets.iter().map(|target| format!("{}:{}", target.id, target.port)).collect();
     texts.join(",")
+}
+
+/// Returns the name of the record for an own target group.
+pub(crate) fn name(group: &str) -> String {
+    format!("{NAME}{group}")
+}
+
+/// Returns the name of a Service's record for a target group that a user made.
+///
+/// The name of such a group may have capital letters, which names of records cannot have; the end of its ARN has none.
+pub(crate) fn user_name(id: &LoadBalancerId, arn: &str) -> String {
+    let end = arn.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+    format!("{USER_NAME}{}-{end}", id.name)
 }
 
 /// Parses the targets of a record. Entries that cannot be parsed are skipped.
@@ -29,13 +45,13 @@ fn targets(text: &str) -> BTreeSet<Target> {
     text.split(',').filter_map(|text| target(text.trim())).collect()
 }
 
-/// Reads the record of this cluster's targets in a target group.
+/// Reads a record of this cluster's targets in a target group.
 pub(crate) async fn read(
     records: &dyn Records,
     id: &LoadBalancerId,
-    group: &str,
+    name: &str,
 ) -> Result<Option<BTreeSet<Target>>, CloudError> {
-    let record = records.read(id, &format!("{NAME}{group}")).await?;
+    let record = records.read(id, name).await?;
     Ok(record.map(|record| record.get(TARGETS).map(|text| targets(text)).unwrap_or_default()))
 }
 
@@ -43,11 +59,11 @@ pub(crate) async fn read(
 pub(crate) async fn write(
     records: &dyn Records,
     id: &LoadBalancerId,
-    group: &str,
+    name: &str,
     targets: &BTreeSet<Target>,
 ) -> Result<(), CloudError> {
     let record = BTreeMap::from([(TARGETS.to_owned(), text(targets))]);
-    records.write(id, &format!("{NAME}{group}"), &record).await
+    records.write(id, name, &record).await
 }
 
 #[cfg(test)]

@@ -8,20 +8,23 @@ use tokio::time::Instant;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::apply::{calls, target_records};
-use crate::loadbalancer::model::{build, node_rules, target_change};
+use crate::loadbalancer::model::target_change::{self, Change};
+use crate::loadbalancer::model::{build, node_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{
     BalancerState, KnownGroup, Opening, known_group, without_duplicates,
 };
+use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
+use crate::session::Session;
 
 /// The maximum age of a listing from which the security groups of instances are taken.
 const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
 
 /// Applies a sent change to the known state of its target group.
-fn note_change(group: &mut KnownGroup, change: target_change::Change) {
+fn note_change(group: &mut KnownGroup, change: Change) {
     group.targets.extend(change.add);
     group.targets.retain(|target| !change.gone.contains(target));
     group.recorded = change.after.or(change.before).or(group.recorded.take());
@@ -30,6 +33,9 @@ fn note_change(group: &mut KnownGroup, change: target_change::Change) {
 /// Returns the settings of a group: by its port for a listener's own, by the Service for one of another Service.
 fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
+    if group.user {
+        return settings.user_groups.iter().find(|requested| requested.arn == group.arn).map(|one| &one.group);
+    }
     let Some(part) = &group.backend else {
         return settings
             .listeners
@@ -43,12 +49,28 @@ fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSetting
     })
 }
 
+/// Returns the change from the known to the wanted targets of a group.
+pub(super) fn change_of(work: &Work<'_>, requested: &GroupSettings, group: &KnownGroup) -> Change {
+    let settings = work.settings;
+    let wanted = build::targets(settings, requested, group.ipv6, work.targets);
+    let shared = (settings.shared_groups || group.user).then_some(group.recorded.as_ref());
+    target_change::plan_changes(&wanted, &group.targets, shared, settings.max_targets, work.targets.incomplete)
+}
+
+/// Returns the name of the record of a group's targets.
+fn record_name(id: &LoadBalancerId, group: &KnownGroup) -> String {
+    match group.user {
+        true => target_records::user_name(id, &group.arn),
+        false => target_records::name(&group.name),
+    }
+}
+
 impl Balancers {
     /// Reads this cluster's records for target groups that others share.
     pub(super) async fn read_records(&self, work: &Work<'_>, seen: &mut ObservedStack) -> Result<(), CloudError> {
         let Some(records) = self.records().filter(|_| work.settings.shared_groups) else { return Ok(()) };
         for group in &mut seen.target_groups {
-            group.recorded = target_records::read(records, work.id, &group.name).await?;
+            group.recorded = target_records::read(records, work.id, &target_records::name(&group.name)).await?;
         }
         Ok(())
     }
@@ -60,30 +82,37 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<Option<()>, CloudError> {
         let Some(mut groups) = state.known.take() else { return Ok(None) };
-        let network = self.networks.network(work.session).await?;
-        let mut caller = self.caller(work.session, &network, work.id);
         let mut changes = Vec::new();
         for group in &groups {
             let Some(requested) = requested(work, group).filter(|_| group.target_type == work.settings.target_type)
             else {
                 return Ok(None);
             };
-            let wanted = build::targets(work.settings, requested, group.ipv6, work.targets);
-            let shared = work.settings.shared_groups.then_some(group.recorded.as_ref());
-            changes.push(target_change::plan_changes(
-                &wanted,
-                &group.targets,
-                shared,
-                work.settings.max_targets,
-                work.targets.incomplete,
-            ));
+            changes.push(change_of(work, requested, group));
         }
-        // New targets are added before old ones are deregistered, unless the group has no room for them.
+        for warning in self.change_targets(work.session, work.id, (&mut groups, changes), state).await? {
+            tracing::warn!(service = %work.id, "{warning}");
+        }
+        state.known = Some(groups);
+        Ok(Some(()))
+    }
+
+    /// Changes the targets of groups. New targets are registered before old ones are deregistered, unless the group has
+    /// no room for them. Returns warnings about single targets.
+    pub(super) async fn change_targets(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        (groups, changes): (&mut [KnownGroup], Vec<Change>),
+        state: &mut BalancerState,
+    ) -> Result<Vec<String>, CloudError> {
+        let network = self.networks.network(session).await?;
+        let mut caller = self.caller(session, &network, id);
         state.changed = Some(Instant::now());
         let mut full = Vec::new();
         for (group, change) in groups.iter().zip(&changes) {
             if let Some(before) = &change.before {
-                caller.record(&group.name, before).await?;
+                caller.record(&record_name(id, group), before).await?;
             }
             if !change.add.is_empty() {
                 match caller.register(&group.arn, group.target_type, &change.add).await {
@@ -97,47 +126,54 @@ impl Balancers {
                 caller.deregister(&group.arn, &change.gone).await?;
             }
             if let Some(after) = &change.after {
-                caller.record(&group.name, after).await?;
+                caller.record(&record_name(id, group), after).await?;
             }
         }
         for (group, change) in full {
             caller.register(&group.arn, group.target_type, &change.add).await?;
         }
-        for warning in caller.warnings {
-            tracing::warn!(service = %work.id, "{warning}");
-        }
         groups.iter_mut().zip(changes).for_each(|(group, change)| note_change(group, change));
         state.changed = Some(Instant::now());
-        state.known = Some(groups);
-        Ok(Some(()))
+        Ok(caller.warnings)
     }
 
-    /// Finds the target groups that a Service's load balancer forwards to, as far as they are still desired.
+    /// Finds the target groups that a Service's load balancer forwards to, as far as they are still desired, and those of
+    /// the user.
     ///
     /// A load balancer that AWS refuses to change may lack listeners and have groups of another kind: the others count.
     pub(super) async fn find_groups(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
         let listing = self.recent_listing(work.session, state).await?;
-        let purpose = Purpose::Ensure(work.settings.flavour);
-        let mut seen = listing.of(&work.session.cluster, work.id, purpose);
-        seen.take_out(&state.deleting);
-        self.add_given(work, &listing, &mut seen)?;
-        let absent = || CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer");
-        if seen.balancers.is_empty() {
-            return Err(absent());
-        }
-        calls::details(work.session, &mut seen, false).await?;
-        self.read_records(work, &mut seen).await?;
-        let existing = build::existing(work.settings, work.id, &seen).ok_or_else(absent)?;
-        let groups = without_duplicates(forwarded(work.settings, work.id, existing, &seen));
-        let groups: Vec<KnownGroup> = groups
-            .into_iter()
-            .filter(|group| group.target_type == work.settings.target_type && requested(work, group).is_some())
-            .collect();
+        let mut groups = self.find_own_groups(work, &listing, state).await?;
+        groups.extend(self.find_usable_user_groups(work, &listing).await?);
         if groups.is_empty() {
-            return Err(absent());
+            return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
         }
         state.known = Some(groups);
         Ok(())
+    }
+
+    async fn find_own_groups(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        state: &BalancerState,
+    ) -> Result<Vec<KnownGroup>, CloudError> {
+        if work.settings.listeners.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        seen.take_out(&state.deleting);
+        self.add_given(work, listing, &mut seen)?;
+        if seen.balancers.is_empty() {
+            return Ok(Vec::new());
+        }
+        calls::details(work.session, &mut seen, false).await?;
+        self.read_records(work, &mut seen).await?;
+        let Some(existing) = build::existing(work.settings, work.id, &seen) else { return Ok(Vec::new()) };
+        let groups = without_duplicates(forwarded(work.settings, work.id, existing, &seen));
+        let usable =
+            |group: &KnownGroup| group.target_type == work.settings.target_type && requested(work, group).is_some();
+        Ok(groups.into_iter().filter(usable).collect())
     }
 
     /// Keeps targets current although the load balancer could not be brought to the desired state.
@@ -157,7 +193,8 @@ impl Balancers {
     /// Opens the security groups of new targets, and those of all targets for new ports. Returns false if a load
     /// balancer without security groups needs other rules than before.
     pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<bool, CloudError> {
-        if !work.settings.node_rules {
+        // Users open nodes to their own load balancers themselves.
+        if !work.settings.node_rules || work.settings.listeners.is_empty() {
             return Ok(true);
         }
         let now = Instant::now();

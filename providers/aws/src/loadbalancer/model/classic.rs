@@ -92,6 +92,13 @@ pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> 
     warnings
 }
 
+/// Returns the actions of the next `ensure` for a Service whose ports all have target groups of the user.
+pub(crate) fn forecast_without_stack(network: Option<&str>, registrations: Vec<String>) -> Forecast {
+    let removed = network.map(|name| format!("the Network Load Balancer {name} is deleted once these serve"));
+    let change = if removed.is_some() { PlannedChange::Replaced } else { PlannedChange::Kept };
+    Forecast { change, reasons: registrations.into_iter().chain(removed).collect() }
+}
+
 /// Returns the actions of the next `ensure` for a Service with these load balancers.
 pub(crate) fn forecast(settings: &Settings, network: Option<&str>, classic: Option<&Classic>, now: u64) -> Forecast {
     let with = |change, reason: String| Forecast { change, reasons: vec![reason] };

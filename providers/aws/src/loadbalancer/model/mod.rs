@@ -2,6 +2,7 @@
 
 pub(super) mod bare_rules;
 pub(super) mod build;
+pub(super) mod certificates;
 pub(super) mod classic;
 pub(super) mod diff;
 pub(super) mod endpoint_service;
@@ -9,3 +10,4 @@ pub(super) mod node_rules;
 pub(super) mod subnets;
 pub(super) mod target_change;
 pub(super) mod traffic_shift;
+pub(super) mod user_groups;

@@ -41,6 +41,8 @@ pub(crate) struct KnownGroup {
     pub targets: BTreeSet<Target>,
     /// Same as [`ObservedTargetGroup::recorded`].
     pub recorded: Option<BTreeSet<Target>>,
+    /// A user made it: others may register targets there, and nothing but own targets is changed.
+    pub user: bool,
 }
 
 /// Security groups of targets, and the ports that load balancers reach there.
@@ -84,6 +86,11 @@ pub(crate) struct BalancerState {
     pub no_classic: bool,
     /// The request that created its endpoint service, until that is visible.
     pub endpoint_token: Option<String>,
+    /// Target groups of users in which this Service may have targets, by ARN, with the targets on record; `None`: the
+    /// records were not read yet.
+    pub registered: Option<BTreeMap<String, BTreeSet<Target>>>,
+    /// The Service needs no load balancer of its own, and the former one is deleted.
+    pub stack_removed: bool,
     /// Each target group with targets had a healthy one at the last read.
     pub serving: bool,
     /// The inputs of the last successful `ensure`.
@@ -169,6 +176,7 @@ pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &ObservedTarget
         ipv6: group.ipv6,
         targets: live.map(|(target, _)| target.clone()).collect(),
         recorded: group.recorded.clone(),
+        user: false,
     }
 }
 

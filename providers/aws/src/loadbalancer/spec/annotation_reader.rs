@@ -18,7 +18,7 @@ pub(crate) const MAX_WARNINGS: usize = 32;
 pub(crate) const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
 /// Known annotations, without [`PREFIX`]; one that ends in a dot is followed by a port.
-pub(crate) const KNOWN: [&str; 59] = [
+pub(crate) const KNOWN: [&str; 61] = [
     "type",
     "internal",
     "proxy-protocol",
@@ -33,6 +33,7 @@ pub(crate) const KNOWN: [&str; 59] = [
     "extra-security-groups",
     "security-groups",
     "ssl-cert",
+    "ssl-domains",
     "ssl-ports",
     "ssl-negotiation-policy",
     "backend-protocol",
@@ -47,6 +48,7 @@ pub(crate) const KNOWN: [&str; 59] = [
     "healthcheck-success-codes",
     "target-group-attributes",
     "target-group-attributes.",
+    "target-group-arn.",
     "eip-allocations",
     "private-ipv4-addresses",
     "ipv6-addresses",

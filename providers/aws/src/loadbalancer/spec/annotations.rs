@@ -12,7 +12,7 @@ use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::endpoint_service;
-use crate::loadbalancer::spec::ports::listeners;
+use crate::loadbalancer::spec::ports::{domains, listeners};
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 
@@ -75,7 +75,7 @@ fn read_settings(
     let node_rules = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given) && !policy.no_node_rules;
     check_ranges(spec, given, families, reading);
     let icmp = reading.switch("enable-icmp-for-path-mtu-discovery");
-    let listeners = listeners(spec, policy, flavour, target_type, reading);
+    let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
     let source_nat = reading.switch("enable-prefix-for-ipv6-source-nat").unwrap_or(false);
     if source_nat && families == Families::Ipv4 {
         let fix = "set the annotation for ip-address-type to dualstack too, or leave this one out";
@@ -104,6 +104,8 @@ fn read_settings(
         attributes: balancer_attributes(flavour, reading),
         capacity: capacity(reading),
         listeners,
+        user_groups,
+        domains: domains(reading),
         tags: tags(policy, flavour, reading),
         foreign_tags: policy.foreign_tags.clone(),
         max_targets: policy.max_targets,

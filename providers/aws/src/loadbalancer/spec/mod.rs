@@ -8,3 +8,4 @@ pub(super) mod endpoint_service;
 pub(super) mod ports;
 pub(super) mod settings;
 mod target_group;
+pub(super) mod user_groups;

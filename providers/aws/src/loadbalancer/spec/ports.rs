@@ -4,14 +4,49 @@ use providers::{LoadBalancerSpec, Port, Protocol as Transport, TargetPort, Traff
 
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
-use crate::loadbalancer::spec::backends;
-use crate::loadbalancer::spec::settings::{GroupSettings, ListenerSettings, Policy};
+use crate::loadbalancer::spec::settings::{GroupSettings, ListenerSettings, Policy, UserGroup};
 use crate::loadbalancer::spec::target_group::{GroupReader, ServicePorts};
+use crate::loadbalancer::spec::{backends, user_groups};
 use crate::loadbalancer::types::{Attributes, Protocol, TargetType};
+
+/// Maximum number of host names: certificates of a load balancer are few.
+const MOST_DOMAINS: usize = 100;
+
+/// Returns the host names whose certificates are found in ACM, in lower case.
+pub(crate) fn domains(reading: &mut Reading<'_>) -> Vec<String> {
+    let domains: Vec<String> = reading.list("ssl-domains").into_iter().map(str::to_ascii_lowercase).collect();
+    if reading.text("ssl-cert").is_some() && !domains.is_empty() {
+        let message = format!("annotation {PREFIX}ssl-domains has no effect beside {PREFIX}ssl-cert");
+        reading.warnings.push(message);
+        return Vec::new();
+    }
+    if domains.len() > MOST_DOMAINS {
+        reading.refuse("ssl-domains", &format!("{} names", domains.len()), &format!("use at most {MOST_DOMAINS}"));
+        return Vec::new();
+    }
+    for domain in domains.iter().filter(|domain| !is_domain(domain)) {
+        reading.refuse("ssl-domains", domain, "use host names such as www.example.com, with commas between them");
+    }
+    domains
+}
+
+/// Returns whether a text is a host name, which may begin with a wildcard.
+fn is_domain(text: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    text.len() <= 253 && name.contains('.') && name.split('.').all(label)
+}
 
 /// Settings of TLS, and the ports that use it.
 struct Encryption {
     certificates: Vec<String>,
+    /// Certificates are found by host names.
+    by_domain: bool,
     /// Ports by name or number; empty: all.
     ports: Vec<String>,
     policy: Option<String>,
@@ -38,6 +73,7 @@ impl Encryption {
         let policy = reading.text("ssl-negotiation-policy").map(str::to_owned);
         Self {
             certificates: reading.owned("ssl-cert"),
+            by_domain: !reading.list("ssl-domains").is_empty(),
             ports,
             policy: policy.or_else(|| (flavour == Flavour::Controller).then(|| "ELBSecurityPolicy-2016-08".into())),
             alpn: alpn.map(str::to_owned),
@@ -48,19 +84,20 @@ impl Encryption {
     fn covers(&self, port: &Port, protocol: Protocol) -> bool {
         let is_named = |requested: &String| *requested == port.name || *requested == port.port.to_string();
         protocol == Protocol::Tcp
-            && !self.certificates.is_empty()
+            && (self.by_domain || !self.certificates.is_empty())
             && (self.ports.is_empty() || self.ports.iter().any(is_named))
     }
 }
 
-/// Returns one listener for each port number, in the order of the Service's ports.
+/// Returns one listener for each port number, in the order of the Service's ports, and the target groups that users made
+/// for other ports.
 pub(crate) fn listeners(
     spec: &LoadBalancerSpec,
     policy: &Policy,
     flavour: Flavour,
     target_type: TargetType,
     reading: &mut Reading<'_>,
-) -> Vec<ListenerSettings> {
+) -> (Vec<ListenerSettings>, Vec<UserGroup>) {
     let encryption = Encryption::read(spec, flavour, reading);
     let quic = reading.list("quic-enabled-ports");
     let separate = reading.boolean("enable-tcp-udp-listener") == Some(false);
@@ -96,7 +133,7 @@ pub(crate) fn listeners(
         listener.spread = spread.and_then(|spread| backends::resolve(&spread, listener, spec, &groups, reading));
     }
     refuse_unknown_listeners(&listeners, reading);
-    listeners
+    user_groups::separate(listeners, reading)
 }
 
 /// Returns the protocols of a port's listener and of its target group.
@@ -203,5 +240,31 @@ fn target_port(port: &Port, target_type: TargetType, reading: &mut Reading<'_>) 
         (TargetType::Ip, TargetPort::Number(number)) => *number,
         // A named port may differ between pods. Each target has its own port, so that of the group has no effect.
         (TargetType::Ip, TargetPort::Name(_)) => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_are_told_from_other_texts() {
+        let long = format!("{}.example.com", "a".repeat(64));
+        for (text, expected) in [
+            ("www.example.com", true),
+            ("*.example.com", true),
+            ("xn--bcher-kva.example", true),
+            ("example", false),
+            ("*.com", false),
+            ("www.*.com", false),
+            ("*", false),
+            ("", false),
+            ("a..b", false),
+            ("-a.b", false),
+            ("https://a.b", false),
+            (&long, false),
+        ] {
+            assert_eq!(is_domain(text), expected, "{text}");
+        }
     }
 }

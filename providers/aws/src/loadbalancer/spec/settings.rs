@@ -79,6 +79,16 @@ pub(crate) struct Backend {
     pub ipv6: bool,
 }
 
+/// A target group that the user made for a port of the Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UserGroup {
+    pub arn: String,
+    /// The port of the Service.
+    pub port: u16,
+    /// The targets; the user decides about health checks and attributes.
+    pub group: GroupSettings,
+}
+
 /// A target group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupSettings {
@@ -124,6 +134,10 @@ pub(crate) struct Settings {
     pub attributes: Attributes,
     pub capacity: Option<i32>,
     pub listeners: Vec<ListenerSettings>,
+    /// Host names whose certificates are found in ACM.
+    pub domains: Vec<String>,
+    /// Target groups of the user, for ports without a listener.
+    pub user_groups: Vec<UserGroup>,
     /// Tags that the user adds.
     pub tags: Tags,
     /// Keys of tags that another program manages.
@@ -151,6 +165,20 @@ impl Settings {
     /// Returns whether targets are instances, which are reached at node ports.
     pub(crate) fn has_node_targets(&self) -> bool {
         self.target_type == TargetType::Instance
+    }
+
+    /// Returns whether certificates have to be found by host names.
+    pub(crate) fn needs_certificates(&self) -> bool {
+        !self.domains.is_empty() && self.listeners.iter().any(|listener| listener.protocol == Protocol::Tls)
+    }
+
+    /// Returns the settings with these certificates of all listeners for TLS.
+    pub(crate) fn with_certificates(&self, arns: &[String]) -> Self {
+        let mut settings = self.clone();
+        for listener in settings.listeners.iter_mut().filter(|listener| listener.protocol == Protocol::Tls) {
+            listener.certificates = arns.to_vec();
+        }
+        settings
     }
 
     /// Returns whether a node has the labels that the Service selects.

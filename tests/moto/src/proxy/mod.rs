@@ -1,5 +1,7 @@
 //! The proxy in front of moto: counts calls by action, and injects the faults of tests.
 
+mod json;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -292,7 +294,11 @@ impl Shared {
         if head.uri.path().starts_with("/latest/") {
             return self.metadata(head.uri.path());
         }
-        let pairs = form::read(&body.collect().await?.to_bytes());
+        let body = body.collect().await?.to_bytes();
+        if let Some(action) = json::action(&head.headers) {
+            return self.respond_json(action.to_owned(), &head.headers, body).await;
+        }
+        let pairs = form::read(&body);
         let mut call = Call { path: head.uri, headers: head.headers, pairs };
         let action = call.value("Action").to_owned();
         let effect = {

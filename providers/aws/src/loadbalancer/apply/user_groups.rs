@@ -1,0 +1,365 @@
+//! Target groups that users made: a Service's targets are registered in them, and nothing else of them is changed.
+//!
+//! Other Services and clusters may register targets there, too: only targets on record are deregistered. Records are kept
+//! in the cluster, and written before targets are registered, so that a crash leaves no target that is not on record. A
+//! Service that no longer names a group, or is deleted, finds it by its record.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use providers::{
+    CloudError, Deletion, Ensured, ErrorKind, Ingress, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, Progress,
+};
+
+use crate::client::Class;
+use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::classic::later;
+use crate::loadbalancer::apply::target_records;
+use crate::loadbalancer::apply::targets::change_of;
+use crate::loadbalancer::model::target_change;
+use crate::loadbalancer::model::user_groups::refusal;
+use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group};
+use crate::loadbalancer::observed::convert;
+use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::report::ingress;
+use crate::loadbalancer::observed::stack::ObservedTargetGroup;
+use crate::loadbalancer::ownership::{self, Purpose};
+use crate::loadbalancer::plan::PACE;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::settings::UserGroup;
+use crate::loadbalancer::spec::user_groups::SUFFIX;
+use crate::loadbalancer::types::{Target, TargetHealth};
+use crate::session::Session;
+
+/// Time until the next read of a target group that no load balancer uses yet.
+const UNUSED_PERIOD: Duration = Duration::from_secs(60);
+
+/// The target groups of users that a Service names.
+#[derive(Debug, Default)]
+pub(super) struct UserGroups {
+    known: Vec<KnownGroup>,
+    /// The addresses of the load balancers that use them.
+    addresses: Vec<Ingress>,
+    warnings: Vec<String>,
+    /// A load balancer uses each of them, and each has a healthy target or should have none.
+    serving: bool,
+    /// A load balancer uses each of them.
+    used: bool,
+}
+
+/// A target group of a user with its targets.
+struct ReadGroup {
+    group: KnownGroup,
+    healthy: BTreeSet<Target>,
+}
+
+impl ReadGroup {
+    fn serves(&self) -> bool {
+        let wanted = self.group.recorded.as_ref().unwrap_or(&self.group.targets);
+        wanted.is_empty() || wanted.iter().any(|target| self.healthy.contains(target))
+    }
+}
+
+impl Balancers {
+    /// Brings a Service to the desired state: its targets in target groups of the user, then its own load balancer. What
+    /// served before is kept until the new destinations of its traffic serve.
+    pub(super) async fn ensure_service(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<Ensured, CloudError> {
+        let listing = self.recent_listing(work.session, state).await?;
+        let groups = self.ensure_user_groups(work, &listing, state).await?;
+        let has_stack = !work.settings.listeners.is_empty();
+        let mut ensured = match has_stack {
+            true => {
+                state.stack_removed = false;
+                self.ensure_with_classic(spec, work, state).await?
+            }
+            false => self.ensure_without_stack(spec, work, &listing, &groups, state).await?,
+        };
+        let serving = groups.serving && (!has_stack || (ensured.progress == Progress::Settled && state.serving));
+        let named = work.settings.user_groups.iter().map(|one| one.arn.as_str()).collect();
+        if serving {
+            self.leave_user_groups(work.session, work.id, (&listing, &named), state).await?;
+        } else if state.registered.iter().flatten().any(|(arn, _)| !named.contains(arn.as_str())) {
+            ensured = later(ensured, PACE);
+        }
+        if !groups.used {
+            ensured = later(ensured, UNUSED_PERIOD);
+        }
+        let new = groups.addresses.into_iter().filter(|address| !ensured.status.ingress.contains(address));
+        let new: Vec<Ingress> = new.collect();
+        ensured.status.ingress.extend(new);
+        ensured.warnings.extend(groups.warnings);
+        match &mut state.known {
+            Some(known) => known.extend(groups.known),
+            None if !has_stack => state.known = Some(groups.known),
+            None => {}
+        }
+        Ok(ensured)
+    }
+
+    /// Registers the Service's targets in the target groups of the user.
+    async fn ensure_user_groups(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        state: &mut BalancerState,
+    ) -> Result<UserGroups, CloudError> {
+        self.find_registrations(work.session, work.id, listing, state).await?;
+        let mut all = UserGroups { serving: true, used: true, ..UserGroups::default() };
+        for wanted in &work.settings.user_groups {
+            let (group, users) = self.find_user_group(work, listing, wanted).await?;
+            let ReadGroup { group, healthy } = self.read_user_group(work.session, work.id, wanted.port, group).await?;
+            let registered = state.registered.get_or_insert_default().entry(group.arn.clone()).or_default();
+            registered.extend(group.recorded.iter().flatten().cloned());
+            let change = change_of(work, &wanted.group, &group);
+            // If the record is lost, these targets are deregistered all the same.
+            registered.extend(change.before.iter().flatten().cloned());
+            let mut groups = [group];
+            let warnings = self.change_targets(work.session, work.id, (&mut groups, vec![change]), state).await?;
+            let [group] = groups;
+            let balancers = users.iter().filter_map(|arn| listing.balancers.iter().find(|one| one.arn == *arn));
+            let addresses: Vec<Ingress> = balancers.filter_map(ingress).collect();
+            if users.is_empty() {
+                all.used = false;
+                let (arn, port) = (&wanted.arn, wanted.port);
+                all.warnings.push(format!(
+                    "no load balancer uses the target group {arn}: port {port} gets no traffic there, and what served it \
+                     before is kept"
+                ));
+            }
+            all.warnings.extend(warnings);
+            all.addresses
+                .extend(addresses.into_iter().filter(|address| !all.addresses.contains(address)).collect::<Vec<_>>());
+            let read = ReadGroup { group, healthy };
+            all.serving &= read.serves() && !users.is_empty();
+            all.known.push(read.group);
+        }
+        Ok(all)
+    }
+
+    /// Returns the target group that the user names, and the ARNs of the load balancers that use it.
+    ///
+    /// # Errors
+    /// `Invalid` with the fix, if the Service may not register targets there or if they do not fit.
+    async fn find_user_group<'a>(
+        &self,
+        work: &Work<'_>,
+        listing: &'a Listing,
+        wanted: &UserGroup,
+    ) -> Result<(&'a ObservedTargetGroup, &'a [String]), CloudError> {
+        let refuse =
+            |fix: &str| CloudError::invalid_annotation(&format!("{PREFIX}{SUFFIX}{}", wanted.port), &wanted.arn, fix);
+        let Some((group, users)) = listing.target_groups.iter().find(|(group, _)| group.arn == wanted.arn) else {
+            return Err(refuse(&fix_of_unlisted(work.session, &wanted.arn).await?));
+        };
+        match refusal(group, wanted, work.settings, work.id, &work.session.cluster) {
+            Some(fix) => {
+                // The user adds a tag after this error: it must be read soon, although tags are cached.
+                self.inventory.forget(&wanted.arn);
+                Err(refuse(&fix))
+            }
+            None => Ok((group, users)),
+        }
+    }
+
+    /// Returns the target groups of the user that can be used, with their targets.
+    pub(super) async fn find_usable_user_groups(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+    ) -> Result<Vec<KnownGroup>, CloudError> {
+        let mut usable = Vec::new();
+        for wanted in &work.settings.user_groups {
+            match self.find_user_group(work, listing, wanted).await {
+                Ok((group, _)) => {
+                    usable.push(self.read_user_group(work.session, work.id, wanted.port, group).await?.group);
+                }
+                Err(error) if error.is_invalid() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(usable)
+    }
+
+    /// Reads the targets of a target group that a user made, and the record of those of this Service.
+    async fn read_user_group(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        port: u16,
+        group: &ObservedTargetGroup,
+    ) -> Result<ReadGroup, CloudError> {
+        let records = self.records().ok_or_else(|| {
+            CloudError::new(ErrorKind::Transient, "ReadRecord", "records of targets cannot be read yet")
+        })?;
+        let recorded = target_records::read(records, id, &target_records::user_name(id, &group.arn)).await?;
+        let request = session.api.elb.describe_target_health().target_group_arn(&group.arn);
+        let response = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send()).await?;
+        let targets: BTreeMap<Target, TargetHealth> =
+            response.target_health_descriptions().iter().filter_map(convert::health).collect();
+        let healthy = targets.iter().filter(|(_, health)| **health == TargetHealth::Healthy);
+        let healthy = healthy.map(|(target, _)| target.clone()).collect();
+        let observed = ObservedTargetGroup { targets, recorded, ..group.clone() };
+        let group = KnownGroup { user: true, backend: None, ..known_group(id, port, &observed) };
+        Ok(ReadGroup { group, healthy })
+    }
+
+    /// Deletes the Service's own load balancer once the target groups of the user serve, because no port needs it.
+    async fn ensure_without_stack(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        listing: &Listing,
+        groups: &UserGroups,
+        state: &mut BalancerState,
+    ) -> Result<Ensured, CloudError> {
+        let old = listing.of(&work.session.cluster, work.id, Purpose::Delete);
+        // One of cloud-provider-aws is not listed.
+        let may_have_old = !old.is_empty() || (work.settings.untyped && !state.no_classic);
+        let mut status = LoadBalancerStatus::default();
+        let mut progress = state.settle(spec);
+        if groups.addresses.is_empty() && !state.stack_removed {
+            status.ingress.extend(old.balancers.iter().filter(|one| !one.given).find_map(ingress));
+        }
+        if !state.stack_removed && (groups.serving || !may_have_old) {
+            match self.remove_stack(work.session, work.id, state).await? {
+                Deletion::Gone => state.stack_removed = true,
+                Deletion::InProgress(again) => progress = Progress::After(again),
+            }
+        } else if !state.stack_removed && !old.is_empty() {
+            progress = Progress::After(state.pause());
+        }
+        // The known groups are those of the former stack.
+        state.known = None;
+        Ok(Ensured { progress, ..Ensured::settled(status) })
+    }
+
+    /// Finds the target groups of users in which a Service has targets: once, by their records.
+    async fn find_registrations(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        listing: &Listing,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let (None, Some(records)) = (&state.registered, self.records()) else { return Ok(()) };
+        let mut found = BTreeMap::new();
+        let shared = listing.target_groups.iter().map(|(group, _)| group).filter(|group| {
+            ownership::is_shared(&group.tags, &session.cluster) && !ownership::is_of_a_service(&group.tags)
+        });
+        for group in shared {
+            match target_records::read(records, id, &target_records::user_name(id, &group.arn)).await {
+                Ok(recorded) => {
+                    let recorded = recorded.filter(|targets| !targets.is_empty());
+                    found.extend(recorded.map(|targets| (group.arn.clone(), targets)));
+                }
+                // Without this permission no target was ever registered, and other Services must not depend on it.
+                Err(error) if error.kind == ErrorKind::Denied => break,
+                Err(error) => return Err(error),
+            }
+        }
+        state.registered = Some(found);
+        Ok(())
+    }
+
+    /// Deregisters a Service's targets from the target groups of users that it does not name.
+    async fn leave_user_groups(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        (listing, named): (&Listing, &BTreeSet<&str>),
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let left = state.registered.iter().flatten().filter(|(arn, _)| !named.contains(arn.as_str()));
+        let left: Vec<(String, BTreeSet<Target>)> = left.map(|(arn, targets)| (arn.clone(), targets.clone())).collect();
+        for (arn, remembered) in left {
+            if let Some((group, _)) = listing.target_groups.iter().find(|(group, _)| group.arn == arn) {
+                match self.deregister_all(session, id, (group, remembered), state).await {
+                    // It was deleted since it was listed.
+                    Err(error) if error.is_not_found() => {}
+                    result => result?,
+                }
+            }
+            if let Some(registered) = &mut state.registered {
+                registered.remove(&arn);
+            }
+        }
+        Ok(())
+    }
+
+    async fn deregister_all(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        (group, remembered): (&ObservedTargetGroup, BTreeSet<Target>),
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let mut group = self.read_user_group(session, id, 0, group).await?.group;
+        // Kubernetes deletes the record of a Service that is deleted without waiting for its cleanup.
+        let recorded = group.recorded.take().unwrap_or(remembered);
+        let change = target_change::plan_changes(&BTreeSet::new(), &group.targets, Some(Some(&recorded)), None, false);
+        group.recorded = Some(recorded);
+        self.change_targets(session, id, (&mut [group], vec![change]), state).await.map(drop)
+    }
+
+    /// Deregisters all of a Service's targets from target groups of users, then deletes its own load balancer.
+    pub(super) async fn remove(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        state: &mut BalancerState,
+    ) -> Result<Deletion, CloudError> {
+        let listing = self.recent_listing(session, state).await?;
+        self.find_registrations(session, id, &listing, state).await?;
+        self.leave_user_groups(session, id, (&listing, &BTreeSet::new()), state).await?;
+        self.remove_stack(session, id, state).await
+    }
+
+    /// Returns the reason for which a Service's target groups of users cannot be used, or words about those that can.
+    pub(super) async fn forecast_user_groups(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+    ) -> Result<Vec<String>, CloudError> {
+        let mut words = Vec::new();
+        for wanted in &work.settings.user_groups {
+            self.find_user_group(work, listing, wanted).await?;
+            words.push(format!("targets of port {} are registered in {}", wanted.port, wanted.arn));
+        }
+        Ok(words)
+    }
+}
+
+/// Returns the fix for a target group that is not listed: it does not exist, is in another network, or is of a kind that
+/// has no targets of a Service.
+async fn fix_of_unlisted(session: &Session, arn: &str) -> Result<String, CloudError> {
+    let request = session.api.elb.describe_target_groups().target_group_arns(arn);
+    let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await;
+    let region = &session.api.region;
+    let absent = || format!("use the ARN of a target group that exists in {region} in the account of this process");
+    let response = match response {
+        Err(error) if error.is_not_found() || error.is_invalid() => return Ok(absent()),
+        response => response?,
+    };
+    let Some(found) = response.target_groups().first() else { return Ok(absent()) };
+    if found.vpc_id().is_some_and(|vpc| vpc != session.vpc) {
+        return Ok(format!(
+            "use a target group in {}: this one is in {}",
+            session.vpc,
+            found.vpc_id().unwrap_or_default()
+        ));
+    }
+    if convert::target_group(found).is_none() {
+        let kind = found.target_type().map_or("", |kind| kind.as_str());
+        let protocol = found.protocol().map_or("none", |protocol| protocol.as_str());
+        return Ok(format!(
+            "use a target group of type instance or ip for TCP, UDP, TCP_UDP or TLS: this one has type {kind} and protocol \
+             {protocol}"
+        ));
+    }
+    Err(CloudError::new(ErrorKind::Transient, "DescribeTargetGroups", format!("{arn} is not listed yet")))
+}

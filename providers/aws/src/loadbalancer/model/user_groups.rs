@@ -1,0 +1,131 @@
+//! Target groups that users made: which Services may register targets in one, and which groups fit. No IO.
+
+use providers::LoadBalancerId;
+
+use crate::loadbalancer::names::ALLOWED;
+use crate::loadbalancer::observed::stack::ObservedTargetGroup;
+use crate::loadbalancer::ownership;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::settings::{Settings, UserGroup};
+use crate::loadbalancer::types::Protocol;
+use crate::tags::ClusterTags;
+
+/// Returns the fix if a Service may not register its targets in a group, or if they do not fit.
+///
+/// Traffic of the group goes to each of its targets: without the owner's consent, a user of the cluster could receive
+/// the traffic of another one.
+pub(crate) fn refusal(
+    group: &ObservedTargetGroup,
+    wanted: &UserGroup,
+    settings: &Settings,
+    id: &LoadBalancerId,
+    cluster: &ClusterTags,
+) -> Option<String> {
+    if ownership::is_of_a_service(&group.tags) {
+        return Some("use a target group that you made: this one was made for a Service and is deleted with it".into());
+    }
+    if !ownership::is_shared(&group.tags, cluster) {
+        let key = cluster.key();
+        return Some(format!("put the tag {key} with the value shared on it, so that this cluster may use it"));
+    }
+    if ownership::names_service(&group.tags, id) != Some(true) {
+        return Some(format!(
+            "put {id} into its tag {ALLOWED}, or {} for all Services of the namespace; spaces separate several",
+            id.namespace
+        ));
+    }
+    if group.target_type != settings.target_type {
+        let kind = group.target_type.as_str();
+        return Some(format!("set annotation {PREFIX}nlb-target-type to {kind}, the type of this target group"));
+    }
+    if !takes(group.protocol, wanted.group.protocol) {
+        let (has, needs) = (group.protocol.as_str(), transports(wanted.group.protocol));
+        return Some(format!("use a target group for {needs}, as port {} has it: this one has {has}", wanted.port));
+    }
+    None
+}
+
+/// Returns whether a target group takes all traffic of a port.
+fn takes(group: Protocol, port: Protocol) -> bool {
+    port.transports().iter().all(|transport| group.transports().contains(transport))
+}
+
+fn transports(protocol: Protocol) -> String {
+    protocol.transports().join(" and ").to_uppercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use providers::Protocol as Transport;
+
+    use super::*;
+    use crate::loadbalancer::samples;
+    use crate::loadbalancer::spec::annotations;
+    use crate::loadbalancer::spec::settings::Policy;
+
+    const ARN: &str = "arn:aws:elasticloadbalancing:r:1:targetgroup/one/1";
+    const SHARED: (&str, &str) = ("kubernetes.io/cluster/c", "shared");
+    const ALLOWED_WEB: (&str, &str) = (ALLOWED, "other/api default/web");
+
+    fn settings(transport: Transport, target_type: &str) -> Settings {
+        let mut spec = samples::spec(&[("target-group-arn.80", ARN), ("nlb-target-type", target_type)]);
+        spec.ports = vec![samples::port(transport, 80)];
+        annotations::read(&spec, &Policy::default()).expect("it is valid").1.expect("it is ours")
+    }
+
+    #[test]
+    fn target_group_is_used_only_with_consent_and_if_it_fits() {
+        let consent = &[SHARED, ALLOWED_WEB][..];
+        let made_for_a_service = &[SHARED, ALLOWED_WEB, ("kubernetes.io/service-name", "default/web")][..];
+        for (name, tags, transport, target_type, group, expected) in [
+            ("usable", consent, Transport::Tcp, "instance", Protocol::Tcp, None),
+            ("for TLS", consent, Transport::Tcp, "instance", Protocol::Tls, None),
+            ("for both transports", consent, Transport::Udp, "instance", Protocol::TcpUdp, None),
+            (
+                "untagged",
+                &[],
+                Transport::Tcp,
+                "instance",
+                Protocol::Tcp,
+                Some("kubernetes.io/cluster/c with the value"),
+            ),
+            (
+                "owned",
+                &[("kubernetes.io/cluster/c", "owned")],
+                Transport::Tcp,
+                "instance",
+                Protocol::Tcp,
+                Some("shared"),
+            ),
+            ("for no Service", &[SHARED], Transport::Tcp, "instance", Protocol::Tcp, Some("put default/web into")),
+            (
+                "for another Service",
+                &[SHARED, (ALLOWED, "default/api")],
+                Transport::Tcp,
+                "instance",
+                Protocol::Tcp,
+                Some("put default/web into"),
+            ),
+            ("of a Service", made_for_a_service, Transport::Tcp, "instance", Protocol::Tcp, Some("made for a Service")),
+            ("of another type", consent, Transport::Tcp, "ip", Protocol::Tcp, Some("nlb-target-type to instance")),
+            (
+                "of another protocol",
+                consent,
+                Transport::Udp,
+                "instance",
+                Protocol::Tcp,
+                Some("for UDP, as port 80 has it: this one has TCP"),
+            ),
+        ] {
+            let observed = ObservedTargetGroup { protocol: group, ..samples::listed_group(ARN, tags) };
+            let settings = settings(transport, target_type);
+            let cluster = ClusterTags::new("c", false);
+            let found = refusal(&observed, &settings.user_groups[0], &settings, &samples::id(), &cluster);
+            match (found, expected) {
+                (None, None) => {}
+                (Some(found), Some(expected)) => assert!(found.contains(expected), "{name}: {found}"),
+                (found, expected) => panic!("{name}: {found:?}, not {expected:?}"),
+            }
+        }
+    }
+}

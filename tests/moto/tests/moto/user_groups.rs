@@ -1,0 +1,224 @@
+//! Target groups that users made: targets of Services are registered and deregistered there, and nothing else changes.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::Space;
+use moto::{Effect, Fault, Moto, Service};
+use providers::{LoadBalancerSpec, PlannedChange};
+
+use crate::balancers::{AccountResources, delete, id, settle, spec, targets, texts};
+use crate::bed::CLUSTER;
+use crate::sharing::{RecordsInMemory, ids, new_process, registered};
+
+const ALLOWED: &str = "kubernetes.io/allowed-services";
+
+/// A load balancer that a user made, with a target group behind each of some ports.
+struct UsersBalancer {
+    arn: String,
+    groups: Vec<String>,
+}
+
+/// Creates a target group as a user does.
+async fn group(moto: &Moto, name: &str, parameters: &[(&str, &str)], tags: &[(&str, &str)]) -> Result<String> {
+    let tags: Vec<(String, &str)> = (1..)
+        .zip(tags)
+        .flat_map(|(number, (key, value))| {
+            [(format!("Tags.member.{number}.Key"), *key), (format!("Tags.member.{number}.Value"), *value)]
+        })
+        .collect();
+    let tags: Vec<(&str, &str)> = tags.iter().map(|(name, value)| (&**name, *value)).collect();
+    let named = [("Name", name), ("Port", "1")];
+    let defaults = [("Protocol", "TCP"), ("VpcId", &*moto.network.vpc), ("TargetType", "instance")];
+    let others = defaults.iter().filter(|(name, _)| !parameters.iter().any(|(set, _)| set == name));
+    let others: Vec<(&str, &str)> = others.copied().collect();
+    let made =
+        moto.aws.call(Service::Elb, "CreateTargetGroup", &[&named[..], &others, parameters, &tags].concat()).await?;
+    texts(&made, "TargetGroupArn").pop().context("no target group")
+}
+
+impl UsersBalancer {
+    async fn create(moto: &Moto, ports: &[&str]) -> Result<Self> {
+        // moto's security groups are about load balancers of Services.
+        moto.proxy.open_by_hand(["users".to_owned()].into());
+        let key = format!("kubernetes.io/cluster/{CLUSTER}");
+        let balancer = [
+            ("Name", "users"),
+            ("Type", "network"),
+            ("Scheme", "internal"),
+            ("Subnets.member.1", &*moto.network.subnets[0]),
+        ];
+        let balancer = moto.aws.call(Service::Elb, "CreateLoadBalancer", &balancer).await?;
+        let arn = texts(&balancer, "LoadBalancerArn").pop().context("no load balancer")?;
+        let mut groups = Vec::new();
+        for port in ports {
+            let group =
+                group(moto, &format!("Users-{port}"), &[], &[(&key, "shared"), (ALLOWED, "shop default")]).await?;
+            let listener = [
+                ("LoadBalancerArn", &*arn),
+                ("Protocol", "TCP"),
+                ("Port", port),
+                ("DefaultActions.member.1.Type", "forward"),
+                ("DefaultActions.member.1.TargetGroupArn", &group),
+            ];
+            moto.aws.call(Service::Elb, "CreateListener", &listener).await?;
+            groups.push(group);
+        }
+        Ok(Self { arn, groups })
+    }
+
+    /// Returns what must not change: the load balancer, its listeners, and the target groups with attributes and tags.
+    async fn description(&self, moto: &Moto) -> Result<Vec<String>> {
+        let mut all = Vec::new();
+        let mut calls = vec![("DescribeLoadBalancers", "LoadBalancerArns.member.1", &self.arn)];
+        calls.push(("DescribeListeners", "LoadBalancerArn", &self.arn));
+        calls.push(("DescribeTags", "ResourceArns.member.1", &self.arn));
+        for group in &self.groups {
+            calls.push(("DescribeTargetGroups", "TargetGroupArns.member.1", group));
+            calls.push(("DescribeTargetGroupAttributes", "TargetGroupArn", group));
+            calls.push(("DescribeTags", "ResourceArns.member.1", group));
+        }
+        for (action, parameter, arn) in calls {
+            let answer = moto.aws.call(Service::Elb, action, &[(parameter, arn)]).await?;
+            // Without the id of the request.
+            all.push(answer.split("<ResponseMetadata>").next().unwrap_or_default().to_owned());
+        }
+        Ok(all)
+    }
+}
+
+/// Targets follow nodes and crashes, another owner's target stays, and nothing remains of a deleted Service.
+pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(4).await?;
+    let (others, own) = instances.split_last().context("machines")?;
+    let users = UsersBalancer::create(&moto, &["80"]).await?;
+    let group = &users.groups[0];
+    let register = [("TargetGroupArn", &**group), ("Targets.member.1.Id", &others.id), ("Targets.member.1.Port", "9")];
+    moto.aws.call(Service::Elb, "RegisterTargets", &register).await?;
+    let (before, held) = (users.description(&moto).await?, AccountResources::read(&moto).await?);
+    let records = Arc::new(RecordsInMemory::default());
+    let one = spec(1, &[("target-group-arn.80", group)]);
+
+    let balancers = new_process(&moto, &records).await?;
+    let name = settle(&moto, &*balancers, &one, &targets(&own[..2])).await?;
+    ensure!(before[0].to_ascii_lowercase().contains(&name), "{name} is not the name of {}", before[0]);
+    ensure!(registered(&moto, group).await? == ids(&[&own[0], &own[1], others]), "after the creation");
+    balancers.set_targets(&one, &targets(&own[1..])).await?;
+    ensure!(registered(&moto, group).await? == ids(&[&own[1], &own[2], others]), "after a change of targets");
+    let forecast = balancers.forecast(&one).await?;
+    ensure!(forecast.change == PlannedChange::Kept && forecast.reasons[0].contains(&**group), "{forecast:?}");
+
+    // The response to a registration is lost, and the process crashes.
+    moto.proxy.arm(Fault::first("RegisterTargets", Effect::ResponseLost));
+    let crashing = new_process(&moto, &records).await?;
+    ensure!(crashing.ensure(&one, &targets(own)).await.is_err(), "the response was not lost");
+    moto.proxy.disarm();
+    let next = new_process(&moto, &records).await?;
+    settle(&moto, &*next, &one, &targets(&own[..1])).await?;
+    ensure!(registered(&moto, group).await? == ids(&[&own[0], others]), "after a crash");
+    let changes = moto.proxy.changes();
+    settle(&moto, &*next, &one, &targets(&own[..1])).await?;
+    ensure!(moto.proxy.changes() == changes, "changes without a reason: {:?}", moto.proxy.calls());
+
+    // A crash during the deletion, and another process.
+    moto.proxy.arm(Fault::first("DeregisterTargets", Effect::Outage));
+    ensure!(new_process(&moto, &records).await?.delete(&one.id).await.is_err(), "it was deleted");
+    moto.proxy.disarm();
+    delete(&*new_process(&moto, &records).await?, &one.id).await?;
+    ensure!(registered(&moto, group).await? == ids(&[others]), "{:?}", registered(&moto, group).await?);
+    ensure!(AccountResources::read(&moto).await? == held, "{:?} was {held:?}", AccountResources::read(&moto).await?);
+
+    // A Service that was deleted without waiting: its records no longer exist.
+    let two = LoadBalancerSpec { id: id(2), ..one.clone() };
+    settle(&moto, &*next, &two, &targets(own)).await?;
+    records.clear();
+    delete(&*next, &two.id).await?;
+    ensure!(registered(&moto, group).await? == ids(&[others]), "{:?}", registered(&moto, group).await?);
+    ensure!(users.description(&moto).await? == before, "{:?} was {before:?}", users.description(&moto).await?);
+    ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
+    Ok(())
+}
+
+/// Each group that cannot be used is refused with the fix before anything changes; it is used once it is fixed.
+pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let records = Arc::new(RecordsInMemory::default());
+    let balancers = new_process(&moto, &records).await?;
+    let own = spec(2, &[]);
+    settle(&moto, &*balancers, &own, &all).await?;
+    let of_service = AccountResources::read(&moto).await?.target_groups.remove(0);
+    let other_vpc = moto.aws.ec2("CreateVpc", &[("CidrBlock", "10.9.0.0/16")], "vpcId").await?.remove(0);
+    let key = format!("kubernetes.io/cluster/{CLUSTER}");
+    let consent = [(&*key, "shared"), (ALLOWED, "default/web-1")];
+    let for_others = [(&*key, "shared"), (ALLOWED, "default/web-2 shop")];
+    let untagged = group(&moto, "untagged", &[], &[]).await?;
+    let of_others = group(&moto, "of-others", &[], &for_others).await?;
+    let pods = group(&moto, "pods", &[("TargetType", "ip")], &consent).await?;
+    let udp = group(&moto, "udp", &[("Protocol", "UDP")], &consent).await?;
+    let http = group(&moto, "http", &[("Protocol", "HTTP")], &consent).await?;
+    let elsewhere = group(&moto, "elsewhere", &[("VpcId", &other_vpc)], &consent).await?;
+    let held = AccountResources::read(&moto).await?;
+    // A recent listing lacks the new groups.
+    let balancers = new_process(&moto, &records).await?;
+    for (arn, fix) in [
+        (&*of_service, "was made for a Service"),
+        (&untagged, "with the value shared"),
+        (&of_others, "put default/web-1 into its tag kubernetes.io/allowed-services"),
+        (&pods, "nlb-target-type to ip"),
+        (&udp, "use a target group for TCP, as port 80 has it: this one has UDP"),
+        (&http, "this one has type instance and protocol HTTP"),
+        (&elsewhere, "this one is in vpc-"),
+        ("arn:aws:elasticloadbalancing:eu-west-1:1:targetgroup/none/1", "use the ARN of a target group that exists"),
+    ] {
+        let one = spec(1, &[("target-group-arn.80", arn)]);
+        let error = balancers.ensure(&one, &all).await.err().with_context(|| format!("{arn} is used"))?;
+        ensure!(error.message.contains(fix), "{arn}: {error}");
+        let forecast = balancers.forecast(&one).await?;
+        ensure!(forecast.change == PlannedChange::Refused && forecast.reasons[0].contains(fix), "{forecast:?}");
+    }
+    ensure!(AccountResources::read(&moto).await? == held, "{:?}", AccountResources::read(&moto).await?);
+
+    // Once the owner agrees, the tags are read again soon. Without a listener, the group gets no traffic.
+    let tags =
+        [("ResourceArns.member.1", &*of_others), ("Tags.member.1.Key", ALLOWED), ("Tags.member.1.Value", "default")];
+    moto.aws.call(Service::Elb, "AddTags", &tags).await?;
+    let one = spec(1, &[("target-group-arn.80", &of_others)]);
+    let next = new_process(&moto, &records).await?;
+    let ensured = next.ensure(&one, &all).await?;
+    ensure!(ensured.warnings.iter().any(|warning| warning.contains("no load balancer uses")), "{ensured:?}");
+    ensure!(registered(&moto, &of_others).await?.len() == 1, "{:?}", registered(&moto, &of_others).await?);
+    delete(&*next, &one.id).await?;
+    ensure!(registered(&moto, &of_others).await?.is_empty(), "{:?}", registered(&moto, &of_others).await?);
+    delete(&*next, &own.id).await
+}
+
+/// A Service moves from its own load balancer to one target group, to another, and back; the process crashes at changes.
+pub async fn service_moves_to_target_groups_of_a_user_and_back(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let users = UsersBalancer::create(&moto, &["80", "81"]).await?;
+    let empty = AccountResources::read(&moto).await?;
+    let records = Arc::new(RecordsInMemory::default());
+    let own = spec(1, &[]);
+    let on = |group: &str| LoadBalancerSpec { id: own.id.clone(), ..spec(1, &[("target-group-arn.80", group)]) };
+    let (first, second) = (on(&users.groups[0]), on(&users.groups[1]));
+    for nth in [1, 2, 4] {
+        for (wanted, expected) in [(&own, [0, 0, 1]), (&first, [1, 0, 0]), (&second, [0, 1, 0]), (&own, [0, 0, 1])] {
+            moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
+            drop(new_process(&moto, &records).await?.ensure(wanted, &all).await);
+            moto.proxy.disarm();
+            let next = new_process(&moto, &records).await?;
+            settle(&moto, &*next, wanted, &all).await.with_context(|| format!("after change {nth}"))?;
+            let balancers = AccountResources::read(&moto).await?.balancers.len() - 1;
+            let found =
+                [registered(&moto, &users.groups[0]).await?.len(), registered(&moto, &users.groups[1]).await?.len()];
+            ensure!([found[0], found[1], balancers] == expected, "after change {nth}: {found:?}, {balancers}");
+        }
+    }
+    delete(&*new_process(&moto, &records).await?, &own.id).await?;
+    ensure!(AccountResources::read(&moto).await? == empty, "{:?}", AccountResources::read(&moto).await?);
+    ensure!(moto.proxy.gaps().is_empty() && moto.proxy.denied().is_empty(), "{:?}", moto.proxy.gaps());
+    Ok(())
+}
