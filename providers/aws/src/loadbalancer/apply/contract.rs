@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::{calls, leaks, readiness_gates};
+use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::report::{instances, observed};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::annotation_reader::forwarded_services;
@@ -86,19 +87,11 @@ impl LoadBalancers for Balancers {
         let state = self.states.get(&spec.id);
         let mut state = state.lock().await;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        if self.update_kept_classic(&work, &mut state).await? {
-            return Ok(());
-        }
-        if state.known.is_none() {
-            self.find_groups(&work, &mut state).await?;
-        }
-        if !self.open_nodes(&work, &mut state).await? {
-            return self.ensure_stack(spec, &work, &mut state).await.map(drop);
-        }
-        match self.update_targets(&work, &mut state).await? {
-            Some(()) => Ok(()),
-            None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "target groups were replaced")),
-        }
+        // The caller creates a missing load balancer. A refusal says nothing about the Service, which was valid so far.
+        self.set_all_targets(spec, &work, &mut state).await.map_err(|error| match error.kind {
+            ErrorKind::Invalid => to_retryable(error),
+            _ => error,
+        })
     }
 
     async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
@@ -149,6 +142,29 @@ impl LoadBalancers for Balancers {
 
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
         leaks::collect(self, owned).await.map_err(to_retryable)
+    }
+}
+
+impl Balancers {
+    async fn set_all_targets(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        if self.update_kept_classic(work, state).await? {
+            return Ok(());
+        }
+        if state.known.is_none() {
+            self.find_groups(work, state).await?;
+        }
+        if !self.open_nodes(work, state).await? {
+            return self.ensure_stack(spec, work, state).await.map(drop);
+        }
+        match self.update_targets(work, state).await? {
+            Some(()) => Ok(()),
+            None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "target groups were replaced")),
+        }
     }
 }
 
