@@ -102,10 +102,11 @@ impl Churn {
         self.delete_slices().await?;
         let manager = Running::start(&self.cluster, binaries, about.0, about.1, &[ENDPOINTS])?;
         let measured = self.run_scenario(&manager, about).await;
-        manager.keep_log(log)?;
+        let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
         let measured = measured?;
         ended?;
+        kept?;
         Ok(measured)
     }
 
@@ -165,7 +166,8 @@ impl Churn {
     /// Changes the readiness of pods at a steady rate, of [`ROLLING`] Services at a time.
     async fn roll(&self, shown: &SliceWatch, ready: bool) -> Result<()> {
         let rolling = ROLLING.min(self.size.services);
-        let changes = (RATE * SECONDS).min(self.size.services * self.size.endpoints);
+        // Whole groups of Services, each of which has the same number of changes.
+        let changes = (RATE * SECONDS).min(self.size.services / rolling * rolling * self.size.endpoints);
         let per_group = rolling * self.size.endpoints;
         let mut ticks = interval(Duration::from_secs(1) / RATE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);

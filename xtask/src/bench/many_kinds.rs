@@ -87,7 +87,7 @@ impl ManyKinds {
         let flags = all_controllers(&self.cluster);
         let manager = Running::start(&self.cluster, binaries, subject, mode, &flags)?;
         let measured = self.run_scenario(&manager, (subject, mode), idle).await;
-        manager.keep_log(log)?;
+        let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
         // Also after a failure: the next manager must find neither the ReplicaSet nor its pod.
         api::delete(&self.client, &format!("{replica_sets}/{}", app.replica_set())).await?;
@@ -97,6 +97,7 @@ impl ManyKinds {
         }
         let measured = measured?;
         ended?;
+        kept?;
         Ok(measured)
     }
 

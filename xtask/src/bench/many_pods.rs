@@ -169,7 +169,7 @@ impl ManyPods {
 
         let manager = Running::start(&self.cluster, binaries, about.0, about.1, &controllers.flags(&self.cluster))?;
         let measured = run_scenario(&manager, about, controllers, &mut events, idle).await;
-        manager.keep_log(log)?;
+        let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
         // Also after a failure: the next manager must find neither the ReplicaSet nor its pod.
         api::delete(&self.client, &format!("{collection}/{}", app.replica_set())).await?;
@@ -179,6 +179,7 @@ impl ManyPods {
         }
         let measured = measured?;
         ended?;
+        kept?;
         Ok(measured)
     }
 }

@@ -98,8 +98,10 @@ pub async fn measure(
     Metrics::serve(&cluster).await?.set(NAMESPACE, "memory", MEMORY_USED);
     let manager = Running::start(&cluster, binaries, subject, mode, &[ALL_WORKLOADS])?;
     let measured = Mix { client, manager: &manager, size }.run_scenario((subject, mode, Scenario::Mixed)).await;
-    manager.keep_log(log)?;
-    measured
+    let kept = manager.keep_log(log);
+    let measured = measured?;
+    kept?;
+    Ok(measured)
 }
 
 struct Mix<'a> {

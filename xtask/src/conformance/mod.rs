@@ -83,9 +83,10 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let folder = std::path::absolute(&folder).with_context(|| format!("resolve {}", folder.display()))?;
     let _lock = lock(&folder)?;
     let measured = measure_all(&arguments, &folder);
-    // The folder also belongs to the user if a run has failed.
-    root::give_to_user(&folder)?;
+    // Also after a failed run: the user needs the logs.
+    let given = root::give_to_user(&folder);
     let faults = report::faults(&measured?);
+    given?;
     ensure!(faults.is_empty(), "the run does not show conformance:\n- {}", faults.join("\n- "));
     Ok(())
 }

@@ -162,8 +162,10 @@ async fn join(stage: &Stage) -> Result<String> {
         let node = until(stage, name, |node| node.is_some_and(|node| !has_taint(node, UNINITIALIZED))).await?;
         let node = node.context("the node was deleted")?;
         let label = |key: &str| node.metadata.labels.iter().flatten().find(|(known, _)| *known == key);
-        let zone = label("topology.kubernetes.io/zone").map(|(_, zone)| zone.clone()).context("it has no zone")?;
-        let id = node.spec.and_then(|spec| spec.provider_id).context("it has no provider ID")?;
+        let zone = label("topology.kubernetes.io/zone").map(|(_, zone)| zone.clone());
+        let zone = zone.with_context(|| format!("{name} has no zone"))?;
+        let id = node.spec.and_then(|spec| spec.provider_id);
+        let id = id.with_context(|| format!("{name} has no provider ID"))?;
         let addresses = node.status.and_then(|status| status.addresses).unwrap_or_default();
         ensure!(!addresses.is_empty(), "{name} has no addresses");
         stage.report_event(&format!("{name} is {id} in {zone}, at {}", addresses[0].address));

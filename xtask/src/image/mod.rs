@@ -18,10 +18,10 @@ use program::Program;
 
 /// Build static binaries and OCI images of them.
 ///
-/// An image contains the binary, under kubeadm's name of the command, and the certificates of authorities if the
-/// program calls a cloud. It runs as an unprivileged user (65532), and is written as an OCI layout and as a tar file of
-/// it, which ctr, podman, skopeo and docker can read. The result is read back, and the binary is run in an empty root
-/// if this host allows that.
+/// An image contains the binary, under the program's name in upstream's manifests, and the certificates of authorities
+/// if the program calls a cloud. It runs as an unprivileged user (65532), and is written as an OCI layout and as a tar
+/// file of it, which ctr, podman, skopeo and docker can read. The result is read back, and the binary is run in an
+/// empty root if this host allows that.
 ///
 /// Requirements: the Rust target (rustup target add ARCH-unknown-linux-musl) and a C compiler for it; missing ones are
 /// named. A release build takes about five minutes per program.
@@ -133,7 +133,7 @@ fn platform(program: Program, arch: Arch, binary: &Path, arguments: &Arguments) 
     })
 }
 
-/// Runs kubeadm's command in the image, if this host allows that; returns the result.
+/// Runs the image's command with `--version`, if this host allows that; returns the result.
 fn test_run(program: Program, image: &oci::Image) -> Result<String> {
     let command = [program.command(), "--version"];
     Ok(match empty_root::run(image, &command)? {

@@ -10,7 +10,7 @@ use super::decide::{self, DesiredState};
 use crate::cloud::retry;
 
 /// Width of the column with the change.
-const CHANGE: usize = 9;
+const CHANGE_WIDTH: usize = 9;
 
 /// Returns a line for each Service that has or had a load balancer: its name, the change, and the reason.
 pub async fn lines(services: &[Service], cluster: &str, cloud: &dyn LoadBalancers) -> Vec<String> {
@@ -21,7 +21,7 @@ pub async fn lines(services: &[Service], cluster: &str, cloud: &dyn LoadBalancer
         rows.push((key.to_string(), change, reason));
     }
     let width = rows.iter().map(|(key, ..)| key.len()).max().unwrap_or_default();
-    rows.iter().map(|(key, change, reason)| format!("{key:width$} {change:CHANGE$} {reason}")).collect()
+    rows.iter().map(|(key, change, reason)| format!("{key:width$} {change:CHANGE_WIDTH$} {reason}")).collect()
 }
 
 /// Returns the change of a Service's load balancer, and the reason.
@@ -64,6 +64,7 @@ async fn forecast_service(
     }
 }
 
+/// Adds the existing Services to which the load balancer also sends traffic.
 fn add_others(
     service: &Service,
     by_key: &BTreeMap<ObjectKey, &Service>,

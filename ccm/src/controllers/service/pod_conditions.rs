@@ -1,7 +1,7 @@
 //! Policy: the conditions of pods with readiness gates. Pure functions.
 //!
-//! A pod with such a gate gets traffic as soon as its containers are ready and no other gate is open. Otherwise the
-//! load balancer could never find it healthy. A condition that became true is not changed again
+//! A pod with such a gate gets traffic as soon as its containers are ready and it waits for no other gate. Otherwise
+//! the load balancer could never find it healthy. A condition that became true is not changed again
 //! (aws-load-balancer-controller, pkg/targetgroupbinding, updateTargetHealthPodConditionForPod).
 
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ const REGISTERING: (&str, &str) = ("Elb.RegistrationInProgress", "Target registr
 /// Message for pods that wait for a deleted load balancer.
 const DELETED: &str = "The load balancer is deleted";
 
-/// A condition of a pod as it should be.
+/// The desired condition of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodCondition {
     pub condition: String,

@@ -1,11 +1,11 @@
-//! Delays of new Nodes and errors, under upstream's names.
+//! Errors, and the time until the instances of new Nodes are tagged, under upstream's names.
 
 use runtime::metrics::{Counts, Metrics, Seconds};
 
 /// Upstream's bounds of the delays in seconds (cloud-provider-aws, pkg/controllers/tagging, metrics).
 const BOUNDS: [f64; 6] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0];
 
-/// Metrics of rounds.
+/// Metrics of the tagging controller.
 pub(super) struct TaggingMetrics {
     errors: Counts<1>,
     delays: Seconds,

@@ -99,7 +99,7 @@ mod tests {
             .build()
     }
 
-    fn machine() -> aws_sdk_ec2::types::builders::InstanceBuilder {
+    fn ec2_instance() -> aws_sdk_ec2::types::builders::InstanceBuilder {
         types::Instance::builder()
             .instance_id("i-1a")
             .instance_type(types::InstanceType::M5Large)
@@ -132,11 +132,11 @@ mod tests {
             "Hostname ip-10-0-0-1.eu-west-1.compute.internal",
         ];
         let six = ["InternalIP 2001:db8::1", "InternalIP 2001:db8::2"];
-        let machine = machine().build();
-        assert_eq!(texts(&addresses(&machine, &[Family::V4])), four);
-        assert_eq!(texts(&addresses(&machine, &[Family::V6])), six);
+        let ec2_instance = ec2_instance().build();
+        assert_eq!(texts(&addresses(&ec2_instance, &[Family::V4])), four);
+        assert_eq!(texts(&addresses(&ec2_instance, &[Family::V6])), six);
         let both: Vec<&str> = six.into_iter().chain(four).collect();
-        assert_eq!(texts(&addresses(&machine, &[Family::V6, Family::V4])), both);
+        assert_eq!(texts(&addresses(&ec2_instance, &[Family::V6, Family::V4])), both);
     }
 
     #[test]
@@ -150,8 +150,8 @@ mod tests {
             (Some(InstanceStateName::Terminated), "gone"),
             (None, "running"),
         ] {
-            let machine = machine().state(State::builder().set_name(name.clone()).build()).build();
-            let reported = match state(&machine, "eu-west-1", &[Family::V4]) {
+            let ec2_instance = ec2_instance().state(State::builder().set_name(name.clone()).build()).build();
+            let reported = match state(&ec2_instance, "eu-west-1", &[Family::V4]) {
                 InstanceState::Running(instance) => {
                     assert_eq!(instance.provider_id, "aws:///eu-west-1b/i-1a");
                     assert_eq!((&*instance.instance_type, &*instance.zone), ("m5.large", "eu-west-1b"));

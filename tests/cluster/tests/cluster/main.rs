@@ -63,7 +63,7 @@ fn main() -> std::process::ExitCode {
         storage::expander::{expansion_is_left_to_external_resizers},
         storage::attach_detach::{
             volume_follows_its_pods_and_is_deleted_with_its_claim, volume_leaves_a_dead_node_once_it_is_out_of_service,
-            failures_of_the_driver_are_reported_and_retried, volumes_of_a_statefulset_follow_through_a_rolling_update,
+            failures_of_the_driver_are_reported_and_retried, volumes_follow_the_pods_of_a_statefulset_in_an_update,
             volume_moves_once_when_the_manager_crashes_at_any_write, volume_moves_once_when_any_response_is_lost,
             stale_cache_or_second_leader_attaches_nothing_twice,
         },
@@ -263,7 +263,7 @@ fn main() -> std::process::ExitCode {
         },
         workloads::horizontal_pod_autoscaler::{
             kubectl_autoscale_scales_up_and_down, unmeasurable_target_is_reported,
-            target_of_any_kind_scales_to_zero_and_up_again, unusable_scales_are_reported_and_conflicts_repeated,
+            target_of_any_kind_scales_to_zero_and_up_again, unusable_scales_are_reported_and_conflicts_retried,
         },
         workloads::cronjob::{
             due_run_is_created_once, year_of_missed_runs_leads_to_one_run, crash_leads_to_no_second_run,

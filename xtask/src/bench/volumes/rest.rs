@@ -67,10 +67,11 @@ impl ClaimsAtRest {
             Ok(Measurement::new((subject, mode, Scenario::ClaimsAtRest), None, (&from, &to), requests))
         };
         let measured: Result<Measurement> = measured.await;
-        manager.keep_log(log)?;
+        let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
         let measured = measured?;
         ended?;
+        kept?;
         Ok(measured)
     }
 }

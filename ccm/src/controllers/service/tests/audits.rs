@@ -59,7 +59,7 @@ async fn leak_is_reported_by_the_second_audit_and_kept() {
     let (sim, process) = sim(false, 0).await;
     assert_eq!((audit(&process).await, sim.take_events()), (0, vec![]));
     assert_eq!(audit(&process).await, 1);
-    let [event] = &sim.take_events()[..] else { panic!("one event") };
+    let [event] = &sim.take_events()[..] else { panic!("not exactly one event") };
     assert!(
         event.starts_with("Warning LeakedLoadBalancer gone: the Service no longer exists, but the cloud has resources"),
         "{event}"
@@ -75,7 +75,7 @@ async fn leak_is_deleted_if_that_is_allowed() {
     assert_eq!(balancers(&sim), ["gone", "web"], "one audit proves nothing");
     assert_eq!(audit(&process).await, 0);
     assert_eq!(balancers(&sim), ["web"]);
-    let [event] = &sim.take_events()[..] else { panic!("one event") };
+    let [event] = &sim.take_events()[..] else { panic!("not exactly one event") };
     assert!(event.starts_with("Normal LeakedLoadBalancerDeleted gone: "), "{event}");
 }
 
@@ -105,7 +105,7 @@ async fn uncached_read_decides_whether_a_service_exists() {
     process.deliver(&key("gone"));
     pass(1.0).await;
     assert_eq!(audit(&process).await, 1);
-    let [event] = &sim.take_events()[..] else { panic!("one event") };
+    let [event] = &sim.take_events()[..] else { panic!("not exactly one event") };
     assert!(event.contains("the Service requests no load balancer here"), "{event}");
     assert_eq!(balancers(&sim), ["gone", "web"]);
 }

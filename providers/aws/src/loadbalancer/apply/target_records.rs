@@ -31,7 +31,7 @@ pub(crate) fn name(group: &str) -> String {
 /// Returns the name of a Service's record for a target group that a user made.
 ///
 /// The name of such a group may have capital letters, which names of records cannot have; the end of its ARN has none.
-pub(crate) fn user_name(id: &LoadBalancerId, arn: &str) -> String {
+pub(crate) fn user_record_name(id: &LoadBalancerId, arn: &str) -> String {
     let end = arn.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
     format!("{USER_NAME}{}-{end}", id.name)
 }

@@ -196,7 +196,7 @@ impl Balancers {
         let records = self.records().ok_or_else(|| {
             CloudError::new(ErrorKind::Transient, "ReadRecord", "records of targets cannot be read yet")
         })?;
-        let recorded = target_records::read(records, id, &target_records::user_name(id, &group.arn)).await?;
+        let recorded = target_records::read(records, id, &target_records::user_record_name(id, &group.arn)).await?;
         let request = session.api.elb.describe_target_health().target_group_arn(&group.arn);
         let response = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send()).await?;
         let targets: BTreeMap<Target, TargetHealth> =
@@ -252,7 +252,7 @@ impl Balancers {
             ownership::is_shared(&group.tags, &session.cluster) && !ownership::is_of_a_service(&group.tags)
         });
         for group in shared {
-            match target_records::read(records, id, &target_records::user_name(id, &group.arn)).await {
+            match target_records::read(records, id, &target_records::user_record_name(id, &group.arn)).await {
                 Ok(recorded) => {
                     let recorded = recorded.filter(|targets| !targets.is_empty());
                     found.extend(recorded.map(|targets| (group.arn.clone(), targets)));

@@ -4,7 +4,6 @@ use providers::{LoadBalancerSpec, Targets};
 
 use crate::loadbalancer::model::build::{self, StackInputs, desired};
 use crate::loadbalancer::model::diff;
-use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::observed::stack::{CreatedResource, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::plan::{Plan, Step};
@@ -46,7 +45,6 @@ impl World {
             given: &[],
             targets,
         };
-        assert!(matches!(settings.flavour, Flavour::CloudProvider | Flavour::Controller));
         desired(&settings, &inputs).unwrap_or_else(|error| panic!("{error}")).0
     }
 
@@ -167,8 +165,7 @@ impl World {
         let [balancer] = &self.seen.balancers[..] else { panic!("not one balancer: {:?}", self.seen.balancers) };
         assert_eq!(balancer.name, desired.balancer.name);
         assert_eq!(balancer.scheme, desired.balancer.scheme);
-        let ports: Vec<(u16, _)> = balancer.listeners.iter().map(|one| (one.port, one.protocol)).collect();
-        let mut ports = ports;
+        let mut ports: Vec<(u16, _)> = balancer.listeners.iter().map(|one| (one.port, one.protocol)).collect();
         ports.sort_unstable();
         let requested: Vec<_> = desired.listeners.values().map(|one| (one.port, one.protocol)).collect();
         assert_eq!(ports, requested);

@@ -49,7 +49,7 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
 }
 
 /// Waits until a migration has ended and no longer counts as running.
-pub async fn ended(bed: &Bed, name: &str, kind: &str) -> Result<Value> {
+pub async fn until_ended(bed: &Bed, name: &str, kind: &str) -> Result<Value> {
     eventually(format!("migration {name} has {kind}"), || async {
         let migration = read(bed, &["storageversionmigration", name])?;
         let is = |kind: &str, status: &str| condition(&migration, kind).is_some_and(|it| it["status"] == status);
@@ -75,7 +75,7 @@ async fn migrate_across_a_crash(space: &Space, name: &str, group: &str, resource
     ensure!(condition(&status, "Succeeded").is_none(), "it crashed too late: {status}");
     let second = Faults::default();
     let manager = Manager::start_cluster_wide(space, &second, &ALONE).await?;
-    let migration = ended(&space.bed, name, "Succeeded").await?;
+    let migration = until_ended(&space.bed, name, "Succeeded").await?;
     manager.stop().await?;
     let patches = (first.count(is_patch), second.count(is_patch));
     let objects = read(&space.bed, &[resource, "--all-namespaces"])?["items"].as_array().map_or(0, Vec::len);
@@ -130,9 +130,9 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
         ensure!(version(widget)? > from, "it was not stored again: {widget}");
         ensure!(widget["metadata"]["generation"] == 1, "it was changed: {widget}");
     }
-    let cut = |definition: &Value| definition["status"]["storedVersions"] == json!(["v2"]);
+    let has_only_new_version = |definition: &Value| definition["status"]["storedVersions"] == json!(["v2"]);
     let definition = read(&bed, &["crd", "widgets.example.com"])?;
-    ensure!(cut(&definition), "{}", definition["status"]);
+    ensure!(has_only_new_version(&definition), "{}", definition["status"]);
     let migrating = condition(&definition, "StorageMigrating").context("no condition StorageMigrating")?;
     ensure!(
         (&migrating["status"], &migrating["reason"]) == (&json!("False"), &json!("MigrationSucceeded")),
@@ -142,10 +142,10 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
     // A further migration has nothing to do, and the stored versions stay.
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &ALONE).await?;
     migrate(&bed, "again", "example.com", "widgets")?;
-    ended(&bed, "again", "Succeeded").await?;
+    until_ended(&bed, "again", "Succeeded").await?;
     manager.stop().await?;
     let definition = read(&bed, &["crd", "widgets.example.com"])?;
-    ensure!(cut(&definition), "{}", definition["status"]);
+    ensure!(has_only_new_version(&definition), "{}", definition["status"]);
     // The API server refuses to drop a version that is still listed as stored.
     bed.cluster.kubectl_with_input(&["replace", "-f", "-"], &widgets("v2", &["v2"]).to_string())?;
     eventually("all widgets are read without the old version", || async {
@@ -210,12 +210,12 @@ pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Re
     ]);
     let manager = Manager::start_cluster_wide(&space, &faults, &ALONE).await?;
     migrate(&bed, "maps", "", "configmaps")?;
-    let failed = ended(&bed, "maps", "Failed").await?;
+    let failed = until_ended(&bed, "maps", "Failed").await?;
     let message = condition(&failed, "Failed").and_then(|it| it["message"].as_str()).unwrap_or_default();
     ensure!(message.contains(" not yet migrated. migration encountered unhandled error: "), "{message}");
     ensure!(faults.count(is_patch) == 2, "{:?}", faults.requests());
     migrate(&bed, "bindings", "", "bindings")?;
-    let failed = ended(&bed, "bindings", "Failed").await?;
+    let failed = until_ended(&bed, "bindings", "Failed").await?;
     let message = condition(&failed, "Failed").and_then(|it| it["message"].as_str()).unwrap_or_default();
     let expected = "resource \"/v1, Resource=bindings\" does not support discovery operations: [update patch list]";
     ensure!(message == expected, "{message}");

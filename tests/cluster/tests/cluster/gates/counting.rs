@@ -38,7 +38,7 @@ async fn check_quota_use(space: &Space, gate: &Gate, spec: Value, resource: &str
     .await
 }
 
-/// All gates that depend on PodLevelResources have its value.
+/// All gates that depend on PodLevelResources are switched on and off together with it.
 pub async fn resources_of_a_pod_itself_are_counted_in_quotas(space: Space) -> Result<()> {
     let gates = [
         "PodLevelResources",

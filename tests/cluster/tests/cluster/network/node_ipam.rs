@@ -29,7 +29,7 @@ fn nodes(space: &Space) -> Api<Node> {
 }
 
 /// Creates a node without a kubelet.
-pub async fn add(space: &Space, name: &str, ranges: &[&str]) -> Result<()> {
+pub async fn create_node(space: &Space, name: &str, ranges: &[&str]) -> Result<()> {
     let spec = if ranges.is_empty() { json!({}) } else { json!({"podCIDR": ranges[0], "podCIDRs": ranges}) };
     let node: Node = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec}))?;
     nodes(space).create(&PostParams::default(), &node).await?;
@@ -55,13 +55,13 @@ async fn until_ranges(space: &Space, name: &str, expected: &[&str]) -> Result<()
 
 pub async fn nodes_get_ranges_of_both_families(_: Space) -> Result<()> {
     let space = space().await?;
-    add(&space, "old", &["10.200.0.0/24", "fd00:1::/64"]).await?;
+    create_node(&space, "old", &["10.200.0.0/24", "fd00:1::/64"]).await?;
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
-    add(&space, "new", &[]).await?;
+    create_node(&space, "new", &[]).await?;
     until_ranges(&space, "new", &["10.200.1.0/24", "fd00:1:0:1::/64"]).await?;
 
-    add(&space, "late", &[]).await?;
+    create_node(&space, "late", &[]).await?;
     let events: Api<Event> = Api::namespaced(space.bed.client.clone(), "default");
     eventually("an event reports that no range is free", || async {
         let found = events.list(&Default::default()).await?.items;
@@ -99,7 +99,7 @@ pub async fn lost_response_leaks_no_range(_: Space) -> Result<()> {
     let failures: [(&str, Effect); 6] = write_failures();
     for (index, (_, effect)) in failures.into_iter().enumerate() {
         faults.add(Rule::on(Verb::Patch, "nodes", effect));
-        add(&space, &format!("node-{index}"), &[]).await?;
+        create_node(&space, &format!("node-{index}"), &[]).await?;
         eventually(format!("node-{index} has a range"), || async {
             ensure!(ranges(&space, &format!("node-{index}")).await?.len() == 1);
             Ok(())
@@ -115,7 +115,7 @@ pub async fn lost_response_leaks_no_range(_: Space) -> Result<()> {
     ensure!(all.len() == 6, "{all:?}");
     // The network has eight ranges: leaked ones would be missing now.
     for name in ["seventh", "eighth"] {
-        add(&space, name, &[]).await?;
+        create_node(&space, name, &[]).await?;
         eventually(format!("{name} has a range"), || async {
             ensure!(ranges(&space, name).await?.len() == 1);
             Ok(())

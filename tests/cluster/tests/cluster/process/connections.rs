@@ -25,14 +25,14 @@ use runtime::write::Writer;
 use serde_json::{Value, json};
 
 /// Creates a folder for one test's files in the control plane's folder, with which it is removed.
-fn folder(space: &Space) -> Result<PathBuf> {
+fn create_folder(space: &Space) -> Result<PathBuf> {
     let folder = space.bed.cluster.folder().join(&space.namespace);
     fs::create_dir_all(&folder)?;
     Ok(folder)
 }
 
 /// Creates a service account; returns a token of it.
-async fn account(space: &Space, name: &str) -> Result<String> {
+async fn create_account(space: &Space, name: &str) -> Result<String> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await?;
     let api: Api<ServiceAccount> = space.api();
     let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}}))?;
@@ -68,7 +68,7 @@ fn options() -> ConnectOptions {
 }
 
 /// Writes a kubeconfig of this user for the space's server; returns options that use it.
-fn kubeconfig(space: &Space, folder: &Path, user: Value) -> Result<ConnectOptions> {
+fn write_kubeconfig(space: &Space, folder: &Path, user: Value) -> Result<ConnectOptions> {
     let cluster = &space.bed.cluster;
     let text = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "here",
@@ -88,8 +88,8 @@ fn user(space: &Space, account: &str) -> String {
 }
 
 pub async fn pod_authenticates_by_its_account_also_after_a_rotation(space: Space) -> Result<()> {
-    let folder = folder(&space)?;
-    fs::write(folder.join("token"), account(&space, "first").await?)?;
+    let folder = create_folder(&space)?;
+    fs::write(folder.join("token"), create_account(&space, "first").await?)?;
     fs::copy(space.bed.cluster.ca_certificate(), folder.join("ca.crt"))?;
     fs::write(folder.join("namespace"), &space.namespace)?;
     let server = space.bed.cluster.server();
@@ -98,17 +98,17 @@ pub async fn pod_authenticates_by_its_account_also_after_a_rotation(space: Space
     let clients = connect(&ConnectOptions { pod, ..options() }).await?;
     ensure!(clients.default_namespace == space.namespace, "{}", clients.default_namespace);
     ensure!(user_name(&clients).await? == user(&space, "first"));
-    replace(&folder.join("token"), &account(&space, "second").await?)?;
+    replace(&folder.join("token"), &create_account(&space, "second").await?)?;
     until_authenticated_as(&clients, &user(&space, "second")).await
 }
 
 pub async fn token_file_of_a_kubeconfig_may_rotate(space: Space) -> Result<()> {
-    let folder = folder(&space)?;
+    let folder = create_folder(&space)?;
     let file = folder.join("token");
-    fs::write(&file, account(&space, "first").await?)?;
-    let clients = connect(&kubeconfig(&space, &folder, json!({"tokenFile": file}))?).await?;
+    fs::write(&file, create_account(&space, "first").await?)?;
+    let clients = connect(&write_kubeconfig(&space, &folder, json!({"tokenFile": file}))?).await?;
     ensure!(user_name(&clients).await? == user(&space, "first"));
-    replace(&file, &account(&space, "second").await?)?;
+    replace(&file, &create_account(&space, "second").await?)?;
     until_authenticated_as(&clients, &user(&space, "second")).await
 }
 
@@ -124,14 +124,14 @@ fn credential(status: Value) -> String {
 }
 
 pub async fn credential_plugin_is_called_again_before_its_token_expires(space: Space) -> Result<()> {
-    let folder = folder(&space)?;
+    let folder = create_folder(&space)?;
     let file = folder.join("credential");
     let expires_in = |seconds: i64| (Timestamp::now() + SignedDuration::from_secs(seconds)).to_string();
-    let first = account(&space, "first").await?;
+    let first = create_account(&space, "first").await?;
     fs::write(&file, credential(json!({"token": first, "expirationTimestamp": expires_in(5)})))?;
-    let clients = connect(&kubeconfig(&space, &folder, plugin(&file))?).await?;
+    let clients = connect(&write_kubeconfig(&space, &folder, plugin(&file))?).await?;
     ensure!(user_name(&clients).await? == user(&space, "first"));
-    let second = account(&space, "second").await?;
+    let second = create_account(&space, "second").await?;
     replace(&file, &credential(json!({"token": second, "expirationTimestamp": expires_in(3600)})))?;
     until_authenticated_as(&clients, &user(&space, "second")).await?;
     // The second token does not expire soon: the plugin is not called again.
@@ -141,7 +141,7 @@ pub async fn credential_plugin_is_called_again_before_its_token_expires(space: S
 }
 
 pub async fn credential_plugin_provides_a_certificate(space: Space) -> Result<()> {
-    let folder = folder(&space)?;
+    let folder = create_folder(&space)?;
     let file = folder.join("credential");
     let found = Kubeconfig::read_from(space.bed.cluster.kubeconfig(Identity::ControllerManager)?)?;
     let found = serde_json::to_value(&found)?;
@@ -151,7 +151,7 @@ pub async fn credential_plugin_provides_a_certificate(space: Space) -> Result<()
     };
     let (certificate, key) = (pem("client-certificate-data")?, pem("client-key-data")?);
     fs::write(&file, credential(json!({"clientCertificateData": certificate, "clientKeyData": key})))?;
-    let clients = connect(&kubeconfig(&space, &folder, plugin(&file))?).await?;
+    let clients = connect(&write_kubeconfig(&space, &folder, plugin(&file))?).await?;
     ensure!(user_name(&clients).await? == "system:kube-controller-manager");
     Ok(())
 }

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 
 use crate::certificates::requests;
-use crate::network::node_ipam::{add, ranges};
+use crate::network::node_ipam::{create_node, ranges};
 use crate::nodes::lifecycle::{nodes, patch_node};
 
 /// The future of a scenario's actions.
@@ -69,7 +69,7 @@ const SCENARIOS: [Scenario; 3] = [
 
 const SIGNING: &str = "certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller";
 
-/// Node of the scenario of annotations.
+/// The node whose annotation the first scenario restores.
 const OLD: &str = "old";
 /// The annotation with the number of seconds for which kubelets may cache objects.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
@@ -103,7 +103,7 @@ async fn until_range_allocated(space: &Space, name: &str) -> Result<()> {
 /// Two nodes get their ranges.
 async fn two_nodes_get_ranges(space: &Space, name: &str) -> Result<()> {
     for name in [format!("{name}-a"), format!("{name}-b")] {
-        add(space, &name, &[]).await?;
+        create_node(space, &name, &[]).await?;
         until_range_allocated(space, &name).await?;
     }
     Ok(())
@@ -127,7 +127,7 @@ async fn check_remaining_ranges(space: &Space) -> Result<()> {
     let manager = Manager::start_cluster_wide(space, &Faults::default(), &flags).await?;
     for number in 0..left {
         let name = format!("last-{number}");
-        add(space, &name, &[]).await?;
+        create_node(space, &name, &[]).await?;
         until_range_allocated(space, &name).await?;
     }
     ensure!(distinct_ranges(space).await?.len() == PARTS);
@@ -217,7 +217,7 @@ impl Scenario {
 pub async fn crash_after_every_write(_: Space) -> Result<()> {
     let bed = bed().await?;
     let space = bed.space("scenarios").await?;
-    // A separate range, so that no allocated range is taken.
+    // It has the last range of the network, which the scenario of ranges must not allocate again.
     let old: Node = serde_json::from_value(serde_json::json!({
         "metadata": {"name": OLD, "annotations": {TTL: "0"}},
         "spec": {"podCIDR": "10.200.15.0/24", "podCIDRs": ["10.200.15.0/24"]},

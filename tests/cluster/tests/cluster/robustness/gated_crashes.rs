@@ -9,7 +9,7 @@ use control_plane::Options;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use serde_json::json;
 
-use crate::api::storage_migrations::{ALONE, apply, bed, ended, migrate, read};
+use crate::api::storage_migrations::{ALONE, apply, bed, migrate, read, until_ended};
 use crate::api::storage_versions::{identity, report};
 use crate::devices::resource_claims::template;
 use crate::robustness::cluster_crashes::Scenario;
@@ -221,7 +221,7 @@ async fn widgets_are_migrated(space: &Space, name: &str) -> Result<()> {
     })
     .await?;
     migrate(bed, name, group, &plural)?;
-    let migration = ended(bed, name, "Succeeded").await?;
+    let migration = until_ended(bed, name, "Succeeded").await?;
     let from: u64 = migration["status"]["resourceVersion"].as_str().unwrap_or_default().parse()?;
     let widgets = read(bed, &[&resource, "-n", &space.namespace])?;
     for widget in widgets["items"].as_array().into_iter().flatten() {

@@ -336,7 +336,7 @@ fn stateful_set(class: &str) -> Value {
 }
 
 /// Each pod of a StatefulSet gets its own volume again on any node.
-pub async fn volumes_of_a_statefulset_follow_through_a_rolling_update(_: Space) -> Result<()> {
+pub async fn volumes_follow_the_pods_of_a_statefulset_in_an_update(_: Space) -> Result<()> {
     let world = World::start(own_space("rolling").await?, &["--detach-delay=1s"]).await?;
     let manager = world.manager(&Faults::default(), &[]).await?;
     world.space.create::<StatefulSet>(stateful_set(&world.space.namespace)).await?;
@@ -374,8 +374,8 @@ pub async fn volumes_of_a_statefulset_follow_through_a_rolling_update(_: Space) 
     world.finish().await
 }
 
-/// A pod uses a volume on a node, then another one on another node; then all is deleted.
-async fn moved_volume(world: &World) -> Result<()> {
+/// Moves a volume: a pod uses it on one node, then another pod on the other node; then both pods are deleted.
+async fn move_volume(world: &World) -> Result<()> {
     world.create_claim("data").await?;
     world.create_pod("first", "data", &world.a).await?;
     world.until_running("first").await?;
@@ -406,7 +406,8 @@ async fn run_until_crash(world: &World, faults: &Faults) -> Result<()> {
     }
 }
 
-async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> {
+/// Moves a volume while this fault occurs, and checks that it is attached once to each node.
+async fn move_volume_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> {
     let world = World::start(bed.space("moved").await?, &[]).await?;
     let faults = Faults::script([rule]);
     let calls = || {
@@ -419,8 +420,8 @@ async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> 
         format!("{what}: {own:#?}")
     };
     tokio::select! {
-        done = moved_volume(&world) => done.with_context(calls)?,
-        lived = run_until_crash(&world, &faults) => lived.with_context(calls)?,
+        done = move_volume(&world) => done.with_context(calls)?,
+        ended = run_until_crash(&world, &faults) => ended.with_context(calls)?,
     }
     ensure!(faults.unmet() == 0, "the fault did not occur: {}", calls());
     let (_, handle) = world.volume_of("data").await?;
@@ -436,7 +437,7 @@ pub async fn volume_moves_once_when_the_manager_crashes_at_any_write(_: Space) -
     let bed = Bed::start().await?;
     for n in 1..=WRITES {
         let effect = if n % 2 == 0 { Effect::CrashAfter } else { Effect::CrashBeforeResponse };
-        moved_with_fault(&bed, &format!("{effect:?} at {n}"), Rule::new(is_own_write, effect).nth(n)).await?;
+        move_volume_with_fault(&bed, &format!("{effect:?} at {n}"), Rule::new(is_own_write, effect).nth(n)).await?;
     }
     Ok(())
 }
@@ -445,12 +446,12 @@ pub async fn volume_moves_once_when_any_response_is_lost(_: Space) -> Result<()>
     let bed = Bed::start().await?;
     for n in 1..=WRITES {
         let effect = if n % 2 == 0 { Effect::LostBefore } else { Effect::LostAfter };
-        moved_with_fault(&bed, &format!("{effect:?} at {n}"), Rule::new(is_own_write, effect).nth(n)).await?;
+        move_volume_with_fault(&bed, &format!("{effect:?} at {n}"), Rule::new(is_own_write, effect).nth(n)).await?;
     }
     for effect in [Effect::LostAfter, Effect::Refuse(500, None), Effect::Refuse(409, None), Effect::NotSent] {
         for verb in [Verb::Create, Verb::Delete] {
             let rule = Rule::on(verb, "volumeattachments", effect.clone());
-            moved_with_fault(&bed, &format!("{effect:?} of {verb:?}"), rule).await?;
+            move_volume_with_fault(&bed, &format!("{effect:?} of {verb:?}"), rule).await?;
         }
     }
     Ok(())

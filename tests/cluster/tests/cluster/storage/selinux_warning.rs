@@ -63,8 +63,8 @@ pub async fn pods_with_different_labels_on_one_volume_are_reported(space: Space)
         );
         until_warned(&space, pod, &wanted).await?;
     }
-    let between = space.events("first").await?;
-    ensure!(between.keys().all(|event| !event.contains("pod alike")), "{between:?}");
+    let events_of_first = space.events("first").await?;
+    ensure!(events_of_first.keys().all(|event| !event.contains("pod alike")), "{events_of_first:?}");
 
     let mut twice = mounting("twice", "data", "s0:c1");
     let mut container = twice["spec"]["containers"][0].clone();

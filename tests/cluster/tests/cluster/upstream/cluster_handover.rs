@@ -14,7 +14,7 @@ use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::auth::serviceaccount::{token_of, token_secret};
-use crate::network::node_ipam::{add, ranges};
+use crate::network::node_ipam::{create_node, ranges};
 use crate::nodes::lifecycle::{nodes, patch_node};
 use crate::robustness::cluster_crashes::{bed, distinct_ranges, kubelet_gets_certificate, signing};
 use crate::upstream::manager::{UPSTREAM, start_upstream_with};
@@ -43,23 +43,23 @@ struct Work {
 const WORKS: [Work; 6] = [
     Work {
         name: "namespace",
-        begin: |space| Box::pin(async move { hold_up(&space).await }),
+        begin: |space| Box::pin(async move { delete_namespace_with_held_object(&space).await }),
         end: |space| Box::pin(async move { remove_hold(&space).await }),
     },
     Work {
         name: "garbage",
-        begin: |space| Box::pin(async move { wait_for_dependents(&space).await }),
+        begin: |space| Box::pin(async move { delete_owners(&space).await }),
         end: |space| Box::pin(async move { release_dependents(&space).await }),
     },
     Work {
         name: "quota",
-        begin: |space| Box::pin(async move { count(&space).await }),
-        end: |space| Box::pin(async move { count_again(&space).await }),
+        begin: |space| Box::pin(async move { create_quota(&space).await }),
+        end: |space| Box::pin(async move { replace_secret(&space).await }),
     },
     Work {
         name: "accounts",
-        begin: |space| Box::pin(async move { give_token(&space).await }),
-        end: |space| Box::pin(async move { take_token(&space).await }),
+        begin: |space| Box::pin(async move { create_account_with_token(&space).await }),
+        end: |space| Box::pin(async move { delete_accounts(&space).await }),
     },
     Work {
         name: "certificates",
@@ -72,8 +72,8 @@ const WORKS: [Work; 6] = [
     },
     Work {
         name: "nodes",
-        begin: |space| Box::pin(async move { join(&space, "first").await }),
-        end: |space| Box::pin(async move { join_again(&space).await }),
+        begin: |space| Box::pin(async move { add_node(&space, "first").await }),
+        end: |space| Box::pin(async move { add_second_node(&space).await }),
     },
 ];
 
@@ -85,8 +85,8 @@ fn namespaces(space: &Space) -> Api<Namespace> {
     Api::all(space.bed.client.clone())
 }
 
-/// A terminating namespace contains only one object, and its conditions report that.
-async fn hold_up(space: &Space) -> Result<()> {
+/// Deletes a namespace; waits until only the held object remains in it, and its conditions report that.
+async fn delete_namespace_with_held_object(space: &Space) -> Result<()> {
     let inner = inner(space);
     let namespace = serde_json::from_value(json!({"metadata": {"name": inner.namespace}}))?;
     namespaces(space).create(&PostParams::default(), &namespace).await?;
@@ -114,8 +114,9 @@ async fn remove_hold(space: &Space) -> Result<()> {
     .await
 }
 
-/// An owner waits for a dependent with a foreign finalizer; the dependents of another one have become orphans.
-async fn wait_for_dependents(space: &Space) -> Result<()> {
+/// Deletes two owners; waits until one of them waits for its dependent, which has a foreign finalizer, and the
+/// dependent of the other one is an orphan.
+async fn delete_owners(space: &Space) -> Result<()> {
     for (owner, cascade) in [("waits", "foreground"), ("leaves", "orphan")] {
         let made: ConfigMap = space.create(json!({"metadata": {"name": owner}})).await?;
         let reference = json!({
@@ -149,7 +150,7 @@ async fn release_dependents(space: &Space) -> Result<()> {
     .await
 }
 
-async fn used(space: &Space, secrets: usize) -> Result<()> {
+async fn until_counted(space: &Space, secrets: usize) -> Result<()> {
     eventually(format!("{secrets} secrets are counted"), || async {
         let status = space.get::<ResourceQuota>("quota").await?.status.unwrap_or_default();
         let used = status.used.unwrap_or_default();
@@ -160,31 +161,32 @@ async fn used(space: &Space, secrets: usize) -> Result<()> {
     .await
 }
 
-async fn secret(space: &Space, name: &str) -> Result<()> {
+async fn create_secret(space: &Space, name: &str) -> Result<()> {
     space.create::<Secret>(json!({"metadata": {"name": name}})).await?;
     Ok(())
 }
 
-async fn count(space: &Space) -> Result<()> {
+async fn create_quota(space: &Space) -> Result<()> {
     space
         .create::<ResourceQuota>(json!({
             "metadata": {"name": "quota"}, "spec": {"hard": {"count/secrets": "9"}},
         }))
         .await?;
-    used(space, 0).await?;
-    secret(space, "one").await?;
-    used(space, 1).await
+    until_counted(space, 0).await?;
+    create_secret(space, "one").await?;
+    until_counted(space, 1).await
 }
 
-async fn count_again(space: &Space) -> Result<()> {
-    secret(space, "two").await?;
-    used(space, 2).await?;
+async fn replace_secret(space: &Space) -> Result<()> {
+    create_secret(space, "two").await?;
+    until_counted(space, 2).await?;
     space.delete::<Secret>("one").await?;
-    used(space, 1).await
+    until_counted(space, 1).await
 }
 
-/// The token Secret of a service account gets its token; the namespace has its account and the root certificates.
-async fn give_token(space: &Space) -> Result<()> {
+/// Creates a service account with a token Secret; waits for the token, the namespace's default account and the root
+/// certificates.
+async fn create_account_with_token(space: &Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     space.create::<Secret>(token_secret("first", "robot", json!({}))).await?;
     token_of(space, "first").await?;
@@ -193,7 +195,7 @@ async fn give_token(space: &Space) -> Result<()> {
     Ok(())
 }
 
-async fn take_token(space: &Space) -> Result<()> {
+async fn delete_accounts(space: &Space) -> Result<()> {
     let (token, _) = token_of(space, "first").await?;
     space.create::<Secret>(token_secret("second", "robot", json!({}))).await?;
     token_of(space, "second").await?;
@@ -208,10 +210,10 @@ async fn take_token(space: &Space) -> Result<()> {
     .await
 }
 
-/// A node gets a unique range, and the annotation with the TTL of its caches.
-async fn join(space: &Space, name: &str) -> Result<()> {
+/// Creates a node; waits until it has a unique range, and the annotation with the TTL of its caches.
+async fn add_node(space: &Space, name: &str) -> Result<()> {
     let name = format!("{}-{name}", space.namespace);
-    add(space, &name, &[]).await?;
+    create_node(space, &name, &[]).await?;
     eventually(format!("{name} has a range and an annotation"), || async {
         ensure!(ranges(space, &name).await?.len() == 1);
         let node = nodes(space).get(&name).await?;
@@ -226,10 +228,10 @@ async fn join(space: &Space, name: &str) -> Result<()> {
     distinct_ranges(space).await.map(drop)
 }
 
-async fn join_again(space: &Space) -> Result<()> {
+async fn add_second_node(space: &Space) -> Result<()> {
     let first = format!("{}-first", space.namespace);
     let before = ranges(space, &first).await?;
-    join(space, "second").await?;
+    add_node(space, "second").await?;
     let annotation = json!({"metadata": {"annotations": {crate::robustness::cluster_crashes::TTL: null}}});
     patch_node(space, &first, annotation).await?;
     eventually("the annotation is restored", || async {
@@ -243,7 +245,7 @@ async fn join_again(space: &Space) -> Result<()> {
 }
 
 /// Returns uid and version of all objects that the controllers write, by kind and name.
-async fn written(bed: &Arc<Bed>) -> Result<BTreeMap<String, (Option<String>, Option<String>)>> {
+async fn read_versions(bed: &Arc<Bed>) -> Result<BTreeMap<String, (Option<String>, Option<String>)>> {
     let kinds = "nodes,certificatesigningrequests,namespaces,configmaps,secrets,serviceaccounts,resourcequotas";
     let cluster = bed.clone();
     let list = move || cluster.cluster.kubectl(&["get", kinds, "--all-namespaces", "--output=json"]);
@@ -286,7 +288,7 @@ async fn end(tasks: &[TaskInSpace]) -> Result<()> {
     run_half(tasks, |work| work.end).await.context("second half")
 }
 
-async fn listed(faults: &Faults) -> Result<()> {
+async fn until_watching(faults: &Faults) -> Result<()> {
     eventually("our manager watches all kinds", || async {
         let watches = faults.most_watches();
         ensure!(["nodes", "secrets", "resourcequotas", "leases"].iter().all(|kind| watches.contains_key(*kind)));
@@ -323,10 +325,10 @@ pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     end(&from_ours).await.context("from ours to upstream's")?;
     bed.cluster.kill(UPSTREAM)?;
 
-    let before = written(&bed).await?;
+    let before = read_versions(&bed).await?;
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&home, &faults, &flags).await?;
-    listed(&faults).await?;
+    until_watching(&faults).await?;
     during(QUIET, "ours finds nothing to do", || async {
         ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.requests());
         Ok(())
@@ -335,10 +337,10 @@ pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     manager.stop().await?;
     start_upstream_with(&bed.cluster, &flags)?;
     // Tasks that upstream's manager is known to have processed after its start.
-    give_token(&bed.space("last").await?).await?;
-    count(&bed.space("last").await?).await?;
+    create_account_with_token(&bed.space("last").await?).await?;
+    create_quota(&bed.space("last").await?).await?;
     bed.cluster.kill(UPSTREAM)?;
-    let mut after = written(&bed).await?;
+    let mut after = read_versions(&bed).await?;
     after.retain(|name, _| before.contains_key(name));
     ensure!(after == before, "upstream's manager changed objects that need no change: {before:?} -> {after:?}");
     Ok(())

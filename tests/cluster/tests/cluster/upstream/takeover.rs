@@ -1,4 +1,4 @@
-//! Upstream's manager and ours take rollouts over from each other, and no pod is recreated that need not be.
+//! Upstream's manager and ours take rollouts over from each other, and recreate no pod without need.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use crate::workloads::deployment::{revision, rolled_out, set_image};
 const DAEMONS: &str = "daemonset-controller";
 
 /// Begins an update and waits until it is half done: two pods of the new revision are ready, old ones are left.
-async fn half_way(space: &Space, version: u32) -> Result<BTreeSet<String>> {
+async fn begin_rollout(space: &Space, version: u32) -> Result<BTreeSet<String>> {
     set_image(space, "web", version).await?;
     let image = format!("example.com/image:{version}");
     eventually(format!("half of version {version}"), || async {
@@ -42,7 +42,7 @@ async fn half_way(space: &Space, version: u32) -> Result<BTreeSet<String>> {
 
 /// Waits for the end of the rollout; fails unless the pods of its first half still exist, and one pod was created for
 /// each replica.
-async fn finished(
+async fn check_rollout(
     space: &Space,
     version: u32,
     half: &BTreeSet<String>,
@@ -67,17 +67,17 @@ pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     start_upstream(&bed.cluster, ROLLOUTS, &[])?;
     space.create::<Deployment>(with(deployment("web", 6), json!({"spec": {"minReadySeconds": 2}}))).await?;
     rolled_out(&space, "web", 6).await?;
-    let half = half_way(&space, 2).await?;
+    let half = begin_rollout(&space, 2).await?;
     bed.cluster.kill(UPSTREAM)?;
 
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
-    finished(&space, 2, &half, &observer, 12).await.context("from upstream to ours")?;
-    let half = half_way(&space, 3).await?;
+    check_rollout(&space, 2, &half, &observer, 12).await.context("from upstream to ours")?;
+    let half = begin_rollout(&space, 3).await?;
     manager.crash().await;
 
     start_upstream(&bed.cluster, ROLLOUTS, &[])?;
-    finished(&space, 3, &half, &observer, 18).await.context("from ours to upstream")?;
+    check_rollout(&space, 3, &half, &observer, 18).await.context("from ours to upstream")?;
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
     eventually("the undo under upstream", || async { revision(&space, "web", "4").await }).await?;
     rolled_out(&space, "web", 6).await?;
@@ -213,16 +213,16 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
 }
 
 /// Creates a DaemonSet and a StatefulSet without pods, and returns the data of their revisions as stored by the server.
-async fn revised(space: &Space) -> Result<[Vec<u8>; 2]> {
+async fn create_revisions(space: &Space) -> Result<[Vec<u8>; 2]> {
     let mut agent = with(daemon_set(space, "agent"), intricate());
     agent["spec"]["template"]["spec"]["nodeSelector"] = json!({"example.com/no": "such-node"});
     space.create::<DaemonSet>(agent).await?;
     space.create::<StatefulSet>(rich("web", 0)).await?;
-    Ok([data(space, "agent").await?, data(space, "web").await?])
+    Ok([read_revision(space, "agent").await?, read_revision(space, "web").await?])
 }
 
-/// The data of an app's only revision, byte for byte: JSON that is read and written again would hide differences.
-async fn data(space: &Space, app: &str) -> Result<Vec<u8>> {
+/// Waits for an app's only revision; returns its data byte for byte, because parsed JSON would hide differences.
+async fn read_revision(space: &Space, app: &str) -> Result<Vec<u8>> {
     let name = eventually(format!("a revision of {app}"), || async {
         let revisions = space.list::<ControllerRevision>(app).await?;
         ensure!(revisions.len() == 1, "{} revisions", revisions.len());
@@ -241,10 +241,10 @@ pub async fn revisions_equal_upstreams_byte_for_byte(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let (theirs, ours) = (bed.space("theirs").await?, bed.space("ours").await?);
     start_upstream(&bed.cluster, &format!("{DAEMONS},statefulset-controller"), &[])?;
-    let expected = revised(&theirs).await?;
+    let expected = create_revisions(&theirs).await?;
     bed.cluster.kill(UPSTREAM)?;
     let _manager = Manager::start(&ours, &Faults::default()).await?;
-    let made = revised(&ours).await?;
+    let made = create_revisions(&ours).await?;
     for (kind, (expected, made)) in ["DaemonSet", "StatefulSet"].iter().zip(expected.iter().zip(&made)) {
         ensure!(expected.len() > 1000, "{kind}: {} bytes prove nothing", expected.len());
         let [expected, made] = [expected, made].map(|data| String::from_utf8_lossy(data));

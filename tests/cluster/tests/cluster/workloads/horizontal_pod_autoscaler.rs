@@ -176,7 +176,7 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
 }
 
 /// Creates a kind with the scale subresource, and an object with a selector of its pods.
-async fn fleet(space: &Space) -> Result<(String, Api<DynamicObject>)> {
+async fn create_fleet(space: &Space) -> Result<(String, Api<DynamicObject>)> {
     let group = format!("{}.example.com", space.namespace);
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -213,7 +213,7 @@ pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Res
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "length", "0");
     metrics.set(&space, "depth", "0");
-    let (group, fleets) = fleet(&space).await?;
+    let (group, fleets) = create_fleet(&space).await?;
     let spec = json!({
         "minReplicas": 0, "scaleTargetRef": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
         "metrics": [
@@ -252,10 +252,10 @@ pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Res
 }
 
 /// A target's scale whose selector is missing or invalid; then one that another client changes before each write.
-pub async fn unusable_scales_are_reported_and_conflicts_repeated(space: Space) -> Result<()> {
+pub async fn unusable_scales_are_reported_and_conflicts_retried(space: Space) -> Result<()> {
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "length", "35");
-    let (group, fleets) = fleet(&space).await?;
+    let (group, fleets) = create_fleet(&space).await?;
     let spec = json!({
         "scaleTargetRef": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
         "metrics": [{"type": "External", "external": {
@@ -312,7 +312,8 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Each of two scales takes a write of it and one of the status; Deployment and ReplicaSet follow with four pods.
+/// Scaling up and scaling down each take a write of the scale and one of the status; Deployment and ReplicaSet follow
+/// with four pods.
 pub const SCENARIO: Scenario = Scenario {
     name: "podautoscaler",
     flags: QUICK,
