@@ -192,6 +192,9 @@ impl Reading<'_> {
             "SubnetID" => config.subnet_id.clone_from(value),
             "RouteTableID" => config.route_table_id.clone_from(value),
             "RoleARN" => config.role_arn.clone_from(value),
+            "SourceARN" if !value.is_empty() && !is_arn_with_account(value) => {
+                return refuse("use the ARN of a resource with the number of its account, or leave it out");
+            }
             "SourceARN" => config.source_arn.clone_from(value),
             "KubernetesClusterTag" => self.tags.0 = Some(value.clone()).filter(|id| !id.is_empty()),
             "KubernetesClusterID" => self.tags.1 = Some(value.clone()).filter(|id| !id.is_empty()),
@@ -324,6 +327,14 @@ fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     (likeness(best) > 0.8).then_some(best)
 }
 
+/// Reports whether a text is the ARN of a resource with an account. It becomes a header of requests.
+fn is_arn_with_account(text: &str) -> bool {
+    let parts: Vec<&str> = text.splitn(6, ':').collect();
+    text.bytes().all(|byte| byte.is_ascii_graphic())
+        && matches!(parts[..], ["arn", _, _, _, account, resource]
+            if account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit()) && !resource.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -420,6 +431,19 @@ mod tests {
             ("1a", None),
         ] {
             assert_eq!(region_of(zone).as_deref(), region, "{zone}");
+        }
+    }
+
+    #[test]
+    fn source_needs_an_account() {
+        for (arn, valid) in [
+            ("arn:aws:eks:eu-west-1:123456789012:cluster/prod", true),
+            ("arn:aws:s3:::bucket", false),
+            ("123456789012", false),
+            ("arn:aws:eks:eu-west-1:123456789012:", false),
+            ("arn:aws:eks:eu-west-1:123456789012:cluster/a\nb", false),
+        ] {
+            assert_eq!(is_arn_with_account(arn), valid, "{arn:?}");
         }
     }
 }

@@ -172,7 +172,7 @@ impl RealCluster {
     /// Terminates the controller manager, as a rollout does, and starts another one.
     ///
     /// # Errors
-    /// When it cannot be ended, or the other one not be started.
+    /// When it cannot be stopped, or the other one cannot be started.
     pub async fn replace_manager(&self, program: &Path) -> Result<()> {
         self.control_plane.stop(MANAGER).await?;
         self.start_manager(program)

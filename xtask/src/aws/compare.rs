@@ -96,7 +96,7 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
             label(bed, 1, "node.kubernetes.io/exclude-from-external-load-balancers", "").await?;
             record_step(bed, manager.name, &mut steps, "a node is excluded").await?;
             terminate_machine(bed, 2).await?;
-            record_step(bed, manager.name, &mut steps, "a machine is gone").await?;
+            record_step(bed, manager.name, &mut steps, "an instance is terminated").await?;
         }
         bed.services().delete_collection(&DeleteParams::default(), &ListParams::default().labels("!component")).await?;
         bed.until(|| async {
@@ -137,13 +137,13 @@ async fn terminate_machine(bed: &Bed, machine: usize) -> Result<()> {
     bed.set_ready_condition(&machine.name, "Unknown").await?;
     bed.until(|| async {
         let there = bed.nodes().get_opt(&machine.name).await?.is_some();
-        Ok(there.then(|| format!("the Node {} is there", machine.name)))
+        Ok(there.then(|| format!("the Node {} still exists", machine.name)))
     })
     .await?;
     bed.until(|| async {
         let routes = bed.moto.routes(&bed.moto.network.table).await?;
         let there = routes.iter().any(|(_, id)| *id == machine.id);
-        Ok(there.then(|| format!("the route to {} is there", machine.name)))
+        Ok(there.then(|| format!("the route to {} still exists", machine.name)))
     })
     .await?;
     Ok(())
@@ -165,7 +165,7 @@ async fn ids(bed: &Bed) -> Result<Vec<(String, String)>> {
         let path = "UploadServerCertificateResult/ServerCertificateMetadata/Arn";
         ids.push((format!("$certificate{number}"), Element::parse(&answer)?.text(path).to_owned()));
     }
-    ensure!(ids.iter().all(|(_, id)| !id.is_empty()), "moto answers without ids: {ids:?}");
+    ensure!(ids.iter().all(|(_, id)| !id.is_empty()), "moto returned empty ids: {ids:?}");
     Ok(ids)
 }
 

@@ -103,7 +103,7 @@ It keeps running; try it in another terminal:
   kubectl create service loadbalancer web --tcp=80:8080
   kubectl get services,nodes --output=wide
 
-AWS answers at {} to `aws --endpoint-url`, region {}, with any credentials.
+AWS listens at {} for `aws --endpoint-url`, region {}, with any credentials.
 The manager's log: {}
 Ctrl-C ends it and leaves nothing behind.",
         bed.cluster.kubeconfig(Identity::Admin)?.display(),

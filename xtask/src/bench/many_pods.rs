@@ -145,8 +145,8 @@ impl ManyPods {
             manager.until_quiet().await
         };
         let result = at_rest.await;
-        manager.end(&self.client).await?;
-        result
+        let ended = manager.end(&self.client).await;
+        result.and(ended)
     }
 
     /// Starts a manager, measures a cold start and the idle time after it, and ends the manager; its log is copied to
@@ -171,13 +171,14 @@ impl ManyPods {
         let measured = run_scenario(&manager, about, controllers, &mut events, idle).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;
-        let measured = measured?;
-        ended?;
+        // Also after a failure: the next manager must find neither the ReplicaSet nor its pod.
         api::delete(&self.client, &format!("{collection}/{}", app.replica_set())).await?;
         for pod in pods.list(&ListParams::default()).await?.items {
             let name = pod.metadata.name.unwrap_or_default();
             api::delete(&self.client, &format!("/api/v1/namespaces/{WAITING}/pods/{name}")).await?;
         }
+        let measured = measured?;
+        ended?;
         Ok(measured)
     }
 }

@@ -155,10 +155,10 @@ fn count_large_namespaces(sources: &[Arc<dyn Source>]) -> HashMap<Str, ObjectCou
     namespaces.into_iter().map(|(namespace, kinds)| (namespace, kinds.into())).collect()
 }
 
-/// Returns true if resourceVersions of a group can be compared with those of namespaces. Aggregated API servers may
-/// have their own.
+/// Returns true if resourceVersions of a group can be compared with those of namespaces. Aggregated API servers, such as
+/// those of metrics, may have their own.
 pub fn has_comparable_versions(group: &str) -> bool {
-    !group.contains('.') || group.ends_with(".k8s.io")
+    !group.contains('.') || group.ends_with(".k8s.io") && !group.ends_with("metrics.k8s.io")
 }
 
 #[cfg(test)]

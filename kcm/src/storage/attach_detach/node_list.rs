@@ -1,6 +1,6 @@
 //! The list of attached volumes in a node's status: which entries a write adds and removes, and when it is sent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use kinds::Str;
@@ -70,8 +70,8 @@ impl NodeList {
     pub fn plan(&self, current: &[AttachedVolume]) -> Option<Vec<AttachedVolume>> {
         let stays = |entry: &&AttachedVolume| self.decisions.get(&entry.name).is_none_or(|decision| decision.is_listed);
         let mut planned: Vec<AttachedVolume> = current.iter().filter(stays).cloned().collect();
-        let is_missing = |name: &str| current.iter().all(|entry| &*entry.name != name);
-        let wanted = self.decisions.iter().filter(|(name, decision)| decision.is_listed && is_missing(name));
+        let listed = names(current);
+        let wanted = self.decisions.iter().filter(|(name, decision)| decision.is_listed && !listed.contains(&***name));
         let mut added: Vec<&Str> = wanted.map(|(name, _)| name).collect();
         if added.is_empty() && planned.len() == current.len() {
             return None;
@@ -115,6 +115,16 @@ impl NodeList {
         let since = self.released.remove(volume);
         since.is_some_and(|since| now.saturating_duration_since(since) < RELEASE_LIFETIME)
     }
+}
+
+/// Returns the volumes of the first list that the second one lacks.
+pub fn removed(current: &[AttachedVolume], list: &[AttachedVolume]) -> Vec<Str> {
+    let kept = names(list);
+    current.iter().filter(|entry| !kept.contains(&*entry.name)).map(|entry| entry.name.clone()).collect()
+}
+
+fn names(list: &[AttachedVolume]) -> HashSet<&str> {
+    list.iter().map(|entry| &*entry.name).collect()
 }
 
 #[cfg(test)]
@@ -200,6 +210,11 @@ mod tests {
         );
         assert!(list.decide(&"a".into(), false, true), "another node waits by now");
         assert_eq!(list.pause(&entries(&["a", "b", "c"]), now), Duration::ZERO);
+    }
+
+    #[test]
+    fn removed_volumes_are_those_that_the_new_list_lacks() {
+        assert_eq!(removed(&entries(&["a", "b", "c"]), &entries(&["b", "d"])), ["a".into(), "c".into()]);
     }
 
     #[test]

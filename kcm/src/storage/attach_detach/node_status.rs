@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::memory::NodeWrite;
+use super::node_list::removed;
 use super::reconcile::AttachDetach;
 
 /// Reconciles the status of nodes by their names.
@@ -115,12 +116,6 @@ impl AttachDetach {
             }
         }
     }
-}
-
-/// Returns the volumes of the first list that the second one lacks.
-fn removed(current: &[AttachedVolume], list: &[AttachedVolume]) -> Vec<Str> {
-    let stays = |entry: &&AttachedVolume| list.iter().any(|other| other.name == entry.name);
-    current.iter().filter(|entry| !stays(entry)).map(|entry| entry.name.clone()).collect()
 }
 
 /// Returns the JSON Patch that replaces the list of a node's attached volumes, if it still is `current`.

@@ -85,7 +85,7 @@ impl DaemonSets {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "skipping a DaemonSet with an invalid selector");
+            error!(reason = why, "skipping a DaemonSet with an invalid selector");
             return Ok(Outcome::Done);
         }
         if set.selector.is_everything() {
@@ -311,7 +311,7 @@ impl DaemonSets {
         let Some(pods) = pods else { return Ok(()) };
         let attempt = Attempt::new(&work.set.meta, nodes.len(), work.owned);
         if let Some(waiting) = self.refusals.waiting(work.key, &attempt) {
-            debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
             acted.again = Some(acted.again.map_or(waiting.left, |again| again.min(waiting.left)));
             return Ok(());
         }

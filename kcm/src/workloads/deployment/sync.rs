@@ -100,7 +100,7 @@ impl Deployments {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &deployment.selector {
-            error!(why, "skipping a Deployment with an invalid selector");
+            error!(reason = why, "skipping a Deployment with an invalid selector");
             return Ok(Outcome::Done);
         }
         let observed = self.consistency.observe(key, &self.sets, |sets| candidates(&deployment, sets));
@@ -281,7 +281,7 @@ impl Deployments {
         }
         let attempt = Attempt::new(&deployment.meta, 1, work.sets.all().count());
         if let Some(waiting) = self.refusals.waiting(work.key, &attempt) {
-            debug!(why = waiting.message, left = ?waiting.left, "not creating the new ReplicaSet yet: refused before");
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating the new ReplicaSet yet: refused before");
             return Err(Stop::Waits(waiting.left));
         }
         let new = new_replica_set(deployment, &work.sets).ok_or_else(no_template)?;

@@ -85,7 +85,7 @@ impl Budgets {
                 (status, disrupted.recheck.map_or(Outcome::Done, Outcome::RequeueAfter))
             }
             Err(unknown) => {
-                warn!(why = unknown.message, "pods of the budget cannot be counted; no disruption is allowed");
+                warn!(reason = unknown.message, "pods of the budget cannot be counted; no disruption is allowed");
                 let then = if unknown.transient { Outcome::RequeueWithBackoff } else { Outcome::Done };
                 (decide::failed(&budget, &unknown.message, now), then)
             }

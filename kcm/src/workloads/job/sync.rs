@@ -116,7 +116,7 @@ impl Jobs {
             return Ok(Outcome::Done);
         }
         if let Selector::Invalid(why) = &job.selector {
-            error!(why, "skipping a Job with an invalid selector");
+            error!(reason = why, "skipping a Job with an invalid selector");
             return Ok(Outcome::Done);
         }
         let (mut action, started) = (SyncAction::Reconciling, Instant::now());

@@ -159,10 +159,10 @@ impl PodGc {
             self.forget(uid);
         }
         match ended {
-            Ok(()) => info!(pod = %key, why, "force-deleted pod"),
+            Ok(()) => info!(pod = %key, reason = why, "force-deleted pod"),
             // It no longer exists, or another pod has its name.
             Err(error) if is_deleted(&error) => {}
-            Err(error) => error!(pod = %key, why, %error, "pod could not be force-deleted"),
+            Err(error) => error!(pod = %key, reason = why, %error, "pod could not be force-deleted"),
         }
     }
 

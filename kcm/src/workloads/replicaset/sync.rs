@@ -92,7 +92,7 @@ impl<K: PodSet> PodSets<K> {
         };
         let set = owner.replica_set();
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "skipping a ReplicaSet or ReplicationController with an invalid selector");
+            error!(reason = why, "skipping a ReplicaSet or ReplicationController with an invalid selector");
             return Ok(Outcome::Done);
         }
         if self.control.consistency.take_lost(key) {
@@ -216,7 +216,7 @@ impl<K: PodSet> PodSets<K> {
         }
         let attempt = Attempt::new(&set.meta, count, work.owned);
         if let Some(waiting) = self.refusals.waiting(key, &attempt) {
-            debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
             return ManageResult { failure: Some(waiting.message), is_error: false, next: Some(waiting.left) };
         }
         debug!(need = set.replicas, count, "too few pods; creating");

@@ -82,7 +82,7 @@ impl StatefulSets {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "skipping a StatefulSet with an invalid selector");
+            error!(reason = why, "skipping a StatefulSet with an invalid selector");
             return Ok(Outcome::Done);
         }
         let reference = set.controller_ref();
@@ -179,7 +179,7 @@ impl StatefulSets {
         let attempt = Attempt::new(&set.meta, plan.creations(), members.len());
         let waiting = self.refusals.waiting(key, &attempt).filter(|_| plan.creations() > 0);
         if let Some(waiting) = &waiting {
-            debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
             plan.postpone_creations();
         }
         let failure = work.carry_out(plan).await.err();

@@ -91,7 +91,15 @@ impl Topology {
                     tracing::info!(%error, ?pause, "network topology not read; Nodes get no topology labels for now");
                     self.skipped().paused_until = Some(now + pause);
                 }
-                Err(_) => self.skipped().paused_until = Some(now + FAILURE_PAUSE),
+                Err(_) => {
+                    let (limit, pause) = (TIMEOUT, FAILURE_PAUSE);
+                    tracing::info!(
+                        ?limit,
+                        ?pause,
+                        "network topology not read in time; Nodes get no topology labels for now"
+                    );
+                    self.skipped().paused_until = Some(now + pause);
+                }
             }
         }
         layers

@@ -153,7 +153,7 @@ pub async fn settle(
         tokio::time::sleep(pause).await;
         pause = (pause * 6 / 5).min(Duration::from_secs(2));
     }
-    bail!("{} does not reach the desired state: {last}", spec.id)
+    bail!("timed out waiting for the desired state of {}: {last}", spec.id)
 }
 
 pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Result<()> {
@@ -169,7 +169,7 @@ pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Resul
         tokio::time::sleep(pause).await;
         pause = (pause * 6 / 5).min(Duration::from_secs(2));
     }
-    bail!("{id} is not deleted: {last}")
+    bail!("timed out waiting for the deletion of {id}: {last}")
 }
 
 /// Checks the resources of a Service with one port or two.
@@ -299,12 +299,12 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
         let all = specs[..services].iter().map(|spec| balancers.set_targets(spec, &more));
         futures::future::try_join_all(all).await?;
         let after = moto.proxy.calls();
-        let created = |action: &str| after.get(action).unwrap_or(&0) - before.get(action).unwrap_or(&0);
+        let increase = |action: &str| after.get(action).unwrap_or(&0) - before.get(action).unwrap_or(&0);
         let reads: u64 =
-            after.keys().filter(|action| action.starts_with("Describe")).map(|action| created(action)).sum();
-        let registrations = created("RegisterTargets");
+            after.keys().filter(|action| action.starts_with("Describe")).map(|action| increase(action)).sum();
+        let registrations = increase("RegisterTargets");
         ensure!(registrations == 2 * services as u64, "{registrations} registrations for {services} Services");
-        ensure!(created("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for {services} Services: {after:?}");
+        ensure!(increase("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for {services} Services: {after:?}");
     }
     let more = targets(&instances);
     let rules = AccountResources::read(&moto).await?.node_rules;

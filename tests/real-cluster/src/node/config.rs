@@ -52,7 +52,7 @@ impl NodeConfig {
     /// Reads it from a file.
     ///
     /// # Errors
-    /// When the file is not there or not what it should be.
+    /// When the file does not exist or is not the JSON of a node.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))

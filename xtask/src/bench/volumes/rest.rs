@@ -43,8 +43,8 @@ impl ClaimsAtRest {
             manager.until_quiet().await
         };
         let result = at_rest.await;
-        manager.end(&self.client).await?;
-        result
+        let ended = manager.end(&self.client).await;
+        result.and(ended)
     }
 
     /// Starts a manager, measures it while nothing changes, and ends it; its log is copied to `log`.

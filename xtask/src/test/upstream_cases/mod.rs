@@ -64,7 +64,7 @@ struct Case<'a> {
 
 fn case(line: &str) -> Result<Case<'_>, String> {
     let parts: Vec<&str> = line.split('|').map(str::trim).collect();
-    let [upstream, case, covered] = parts[..] else { return Err(format!("{line}: there are not three parts")) };
+    let [upstream, case, covered] = parts[..] else { return Err(format!("{line}: not three parts separated by '|'")) };
     if !upstream.starts_with("Test") || case.is_empty() {
         return Err(format!("{line}: no upstream test and case"));
     }

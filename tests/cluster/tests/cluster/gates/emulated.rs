@@ -124,8 +124,8 @@ pub async fn controllers_of_locked_gates_run_unless_an_older_version_is_emulated
     let cluster = bare().await?;
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (flags, runs) in [(Vec::new(), true), (emulated("SELinuxChangePolicy", 35, false), false)] {
-        let controllers = "--controllers=selinux-warning-controller,serviceaccount-controller".to_owned();
-        let flags = [flags, vec![controllers]].concat();
+        let others = ["--controllers=selinux-warning-controller,serviceaccount-controller", "--leader-elect=false"];
+        let flags = [flags, others.map(str::to_owned).to_vec()].concat();
         let kcm = Running::start(&cluster, KCM, &flags).await?;
         let health = kcm.ask(&admin, "GET", "/healthz?verbose", "").await?.body;
         ensure!(health.contains("]selinux-warning-controller ok") == runs, "{flags:?}: {health}");
