@@ -78,6 +78,21 @@ fn garbage(number: usize) -> Value {
     })
 }
 
+/// Creates an object of each kind. `kubectl` would read the schema of all kinds for each of them, which takes minutes.
+async fn create_garbage(client: &Client, count: usize) -> Result<()> {
+    for number in 0..count {
+        let path = format!("/apis/{GROUP}/v1/namespaces/default/kind{number}s");
+        eventually(format!("garbage of kind {number} is created"), || async {
+            let body = garbage(number).to_string().into_bytes();
+            let request = http::Request::post(&*path).header("content-type", "application/json").body(body)?;
+            client.request::<Value>(request).await?;
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
 async fn until_served(client: &Client, count: usize) -> Result<()> {
     eventually(format!("{count} kinds are served"), || async {
         let list: Value = client.request(http::Request::get(format!("/apis/{GROUP}/v1")).body(Vec::new())?).await?;
@@ -247,7 +262,7 @@ async fn kinds_appear_below_a_leader(
     let usual = rollouts(cluster, client, ["a1", "a2", "a3"]).await?;
     cluster.kubectl_with_input(&["create", "-f", "-"], &documents((0..count).map(definition)))?;
     until_served(client, count).await?;
-    cluster.kubectl_with_input(&["create", "-f", "-"], &documents((0..count).map(garbage)))?;
+    create_garbage(client, count).await?;
     until_watched(client, count).await?;
     let among = rollouts(cluster, client, ["b1", "b2", "b3"]).await?;
     println!("{count} custom kinds: a rollout takes {among:?} among them, {usual:?} without");
@@ -270,7 +285,7 @@ async fn leader_starts_among_kinds(
     // The Lease of the first manager was released.
     let observer = LeaseObserver::start(client).await?;
     roll(cluster, client, "c1").await?;
-    cluster.kubectl_with_input(&["create", "-f", "-"], &documents((0..count).map(garbage)))?;
+    create_garbage(client, count).await?;
     until_watched(client, count).await?;
     let among = rollouts(cluster, client, ["d1", "d2", "d3"]).await?;
     println!("{count} custom kinds: a rollout takes {among:?} after a start among them");
