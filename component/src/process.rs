@@ -164,7 +164,12 @@ where
         user_agent: user_agent.clone(),
         ..ConnectOptions::default()
     };
-    let built = build(options.clone(), connection).await?;
+    let built = tokio::select! {
+        built = build(options.clone(), connection) => built?,
+        // The start waits for APIs that are not served yet.
+        _ = terminate.recv() => return Ok(ExitReason::Shutdown),
+        _ = interrupt.recv() => return Ok(ExitReason::Shutdown),
+    };
     let server = match serving::serve_options(&options, &user_agent) {
         Some(serve) => {
             let served_content = serving::served_content(&options, &built, set_verbosity);

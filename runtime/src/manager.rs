@@ -345,8 +345,8 @@ impl Manager {
         }
     }
 
-    /// Runs until `shutdown` completes or the lease is lost. Dropping the future stops everything immediately, like a
-    /// crash.
+    /// Runs until `shutdown` completes, the lease is lost, or a watch ends because of a defect. Dropping the future
+    /// stops everything immediately, like a crash.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> ExitReason {
         let mut watches = JoinSet::new();
         let namespace = self.options.namespace.as_deref();

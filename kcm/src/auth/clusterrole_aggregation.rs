@@ -1,4 +1,5 @@
-//! clusterrole-aggregation-controller: gathers the rules of the ClusterRoles that another one selects.
+//! clusterrole-aggregation-controller: sets the rules of a ClusterRole to those of all ClusterRoles that its
+//! aggregation rule selects.
 //!
 //! Upstream: pkg/controller/clusterroleaggregation.
 

@@ -94,7 +94,9 @@ fn start(manager: &mut Manager, _: &Context) {
             _ => {}
         }
         drop(size);
-        change.new.into_iter().for_each(|node| changed.add(node.meta.key()));
+        if let Some(node) = change.new {
+            changed.add(node.meta.key());
+        }
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
     let consistency = Consistency::default();
@@ -148,8 +150,8 @@ impl Ttl {
 mod tests {
     use super::*;
 
-    /// Returns a cluster that grew to `grown` nodes and then shrank to `shrunk`.
-    fn size(grown: usize, shrunk: usize) -> i64 {
+    /// Returns the TTL in seconds after a cluster grew to `grown` nodes and then shrank to `shrunk`.
+    fn ttl_after(grown: usize, shrunk: usize) -> i64 {
         let mut size = Size::default();
         (0..grown).for_each(|_| size.add());
         (shrunk..grown).for_each(|_| size.remove());
@@ -178,7 +180,7 @@ mod tests {
             (2001, 1799, 60),
             (2001, 0, 0),
         ] {
-            assert_eq!(size(grown, shrunk), expected, "{grown} -> {shrunk}");
+            assert_eq!(ttl_after(grown, shrunk), expected, "{grown} -> {shrunk}");
         }
     }
 }

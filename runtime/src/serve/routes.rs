@@ -133,7 +133,7 @@ impl Routes {
             "/metrics/slis" => response::metrics(health.slis()),
             "/configz" => response::json(configz),
             _ => match set_verbosity {
-                Some(set) if path == "/debug/flags/v" => verbosity(set, method, body).await,
+                Some(set) if path == "/debug/flags/v" => change_verbosity(set, method, body).await,
                 Some(_) if path == "/debug/flags" || path.starts_with("/debug/flags/") => response::html(FLAGS),
                 _ => self.probe(path, query_text),
             },
@@ -181,7 +181,8 @@ fn page(page: health::Page) -> FullResponse {
     response::plain(status, page.text)
 }
 
-async fn verbosity<B>(set: &SetVerbosity, method: &Method, body: B) -> FullResponse
+/// Responds to `/debug/flags/v`: sets the log verbosity.
+async fn change_verbosity<B>(set: &SetVerbosity, method: &Method, body: B) -> FullResponse
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -368,7 +368,11 @@ fn default_source(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeEr
     if !certificate.exists() {
         let (made, secret) = self_signed(bound).map_err(|error| source.wrong(error))?;
         write_new_file(folder, &certificate, &made, 0o644).map_err(|error| source.wrong(error))?;
-        write_new_file(folder, &key, &secret, 0o600).map_err(|error| source.wrong(error))?;
+        write_new_file(folder, &key, &secret, 0o600).map_err(|error| {
+            // A certificate without a key would make each later start fail.
+            let _ = std::fs::remove_file(&certificate);
+            source.wrong(error)
+        })?;
         info!(certificate = %certificate.display(), "created a self-signed certificate");
     }
     Ok(source)

@@ -40,7 +40,7 @@ impl Woken {
     }
 }
 
-/// Returns a store whose watch has delivered version 5 of the thing, and its key.
+/// Returns a store whose watch has delivered version 5 of the thing, the thing's key, and a counter of woken waiters.
 fn delivered() -> (Store<Thing>, ObjectKey, Woken) {
     let store = Store::new(Decode { interner: Arc::default(), sections: Default::default() }, Vec::new());
     store.put(thing(5));

@@ -54,7 +54,7 @@ impl Listing {
     /// stream again. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a streaming list.
     pub fn failed(&mut self, error: &WatchError) -> Retry {
         if self.form() != ListForm::Streamed {
-            self.has_failed = !is_about_access(error);
+            self.has_failed = !would_fail_in_any_form(error);
             return Retry::Later;
         }
         match error {
@@ -63,14 +63,14 @@ impl Listing {
                 return Retry::Now;
             }
             WatchError::Frame(FrameError::Silent(_)) => self.preferred = ListForm::Paged,
-            error => self.has_failed = !is_about_access(error),
+            error => self.has_failed = !would_fail_in_any_form(error),
         }
         Retry::Later
     }
 }
 
 /// Reports whether the server could not be reached or accepts no list at all now: another form would not help.
-fn is_about_access(error: &WatchError) -> bool {
+fn would_fail_in_any_form(error: &WatchError) -> bool {
     match error {
         WatchError::Send(SendError::NotSent { .. } | SendError::Token(_)) => true,
         WatchError::Refused(status) => matches!(status.code, 401 | 403 | 404 | 429 | 503),

@@ -93,7 +93,8 @@ fn extended(name: &str) -> Option<&str> {
 /// Returns true if a pod still uses anything: it has not finished, and its grace period is not over. Upstream:
 /// pkg/quota/v1/evaluator/core, QuotaV1Pod.
 ///
-/// Differs from upstream: the end of the longest possible grace period, which a user may request, is not in the past.
+/// Differs from upstream: a very long grace period, which a user may request, does not overflow. In upstream the sum
+/// wraps around to a time in the past, and the pod counts as unused.
 pub fn is_in_use(pod: &Pod, grace: i64, now: Timestamp) -> bool {
     !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0.saturating_add(grace))
 }

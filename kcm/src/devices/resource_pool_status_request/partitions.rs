@@ -180,8 +180,7 @@ fn partition_type(driver: &str, device: &PublishedDevice, attribute: &str) -> Op
 }
 
 /// Returns the counters that a device consumes, as a text, to compare devices. Amounts are compared as they are
-/// written, as
-/// upstream does.
+/// written, as upstream does.
 fn cost(device: &PublishedDevice) -> String {
     let of_set = |(set, counters): &(String, Counters)| {
         counters.iter().map(|(name, amount)| format!("{set}/{name}={amount}")).collect::<Vec<_>>()

@@ -68,7 +68,8 @@ pub enum ClaimStep {
     Bind {
         /// The volume.
         volume: Arc<PersistentVolume>,
-        /// Whether the search found it, so that an operation of the provisioner may have ended.
+        /// The volume was found by the search, not named by the claim. The search already holds it for the claim. If a
+        /// provisioner created it, the binding completes that operation in the metrics.
         is_found: bool,
     },
     /// It waits: phase Pending, and this event.

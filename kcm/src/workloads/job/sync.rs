@@ -195,7 +195,7 @@ impl Jobs {
     ) -> Result<Option<Str>, ReconcileError> {
         let Some(scheduling) = &self.scheduling else { return Ok(None) };
         let (has_pods, creates_pods) = (!pods.is_empty(), matches!(plan, Plan::Create(_)));
-        scheduling.group(key, job, has_pods, creates_pods).await.map_err(ReconcileError::new)
+        scheduling.ensure_group(key, job, has_pods, creates_pods).await.map_err(ReconcileError::new)
     }
 
     /// Returns the Job's pods after adopting and releasing some.

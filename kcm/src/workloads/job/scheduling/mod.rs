@@ -81,12 +81,12 @@ impl Scheduling {
         lock(&self.known).remove(key);
     }
 
-    /// Returns the PodGroup of a Job's pods after it was created or resized; `None` if the pods are scheduled one by
-    /// one. `has_pods` and `creates_pods`: the Job has pods, and some will be created.
+    /// Creates or resizes the PodGroup of a Job's pods if necessary, and returns its name; `None` if the pods are
+    /// scheduled one by one. `has_pods` and `creates_pods`: the Job has pods, and some will be created.
     ///
     /// # Errors
     /// When a read or write failed, or the Workload has an unexpected form.
-    pub async fn group(
+    pub async fn ensure_group(
         &self,
         key: &ObjectKey,
         job: &Job,
@@ -131,7 +131,7 @@ impl Scheduling {
         let is_new = compile::is_new(&fresh, has_pods);
         let (workload, template, is_delegated) = match compile::mode(&fresh) {
             Mode::None => return Ok(UNGROUPED),
-            Mode::Both => match self.workload(key, job, &fresh, is_new).await? {
+            Mode::Both => match self.ensure_workload(key, job, &fresh, is_new).await? {
                 Some(workload) => (workload, None, false),
                 None => return Ok(UNGROUPED),
             },
@@ -148,8 +148,8 @@ impl Scheduling {
             debug!(job = %key, "the parent's Workload has no such PodGroupTemplate; pods are not grouped");
             return Ok(GroupResult { is_delegated, ..UNGROUPED });
         };
-        let Some(group) = self.pod_group(key, job, (&fresh, &workload, template), (is_new, !is_delegated)).await?
-        else {
+        let ensured = self.ensure_pod_group(key, job, (&fresh, &workload, template), (is_new, !is_delegated)).await?;
+        let Some(group) = ensured else {
             return Ok(GroupResult { is_delegated, ..UNGROUPED });
         };
         let size = match is_delegated {
@@ -167,7 +167,13 @@ impl Scheduling {
     }
 
     /// Reads or creates the Workload of a Job; `None` if there is none and the Job is not new.
-    async fn workload(&self, key: &ObjectKey, job: &Job, fresh: &Value, is_new: bool) -> Result<Option<Value>, String> {
+    async fn ensure_workload(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        fresh: &Value,
+        is_new: bool,
+    ) -> Result<Option<Value>, String> {
         let name = compile::workload_name(&key.name, &job.meta.uid.to_string());
         let (namespace, job_name) = (&key.namespace, &key.name);
         let known = found(self.writer.get_json(&WORKLOADS, &ObjectKey::new(namespace.clone(), &*name)).await)?;
@@ -213,7 +219,7 @@ impl Scheduling {
     }
 
     /// Reads or creates the PodGroup of a Job; `None` if there is none and the Job is not new.
-    async fn pod_group(
+    async fn ensure_pod_group(
         &self,
         key: &ObjectKey,
         job: &Job,

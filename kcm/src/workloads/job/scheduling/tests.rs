@@ -87,7 +87,7 @@ impl Bench {
     }
 
     async fn group(&self, creates_pods: bool) -> Option<Str> {
-        self.scheduling.group(&key(), &self.job, true, creates_pods).await.expect("the server answers")
+        self.scheduling.ensure_group(&key(), &self.job, true, creates_pods).await.expect("a group or none")
     }
 
     fn requests(&self) -> usize {
