@@ -129,7 +129,6 @@ fn main() -> std::process::ExitCode {
         },
         process::many_kinds::{leader_works_with_150_custom_kinds},
         process::odd_servers::{manager_starts_without_a_request_header_ca},
-        process::shutdown::{second_signal_ends_a_process_whose_work_hangs},
         api::cluster_scoped::{
             cluster_roles_are_aggregated, cluster_info_is_signed_until_tokens_expire, one_trust_bundle_is_published,
             ttl_annotation_of_nodes_is_set, service_cidr_exists_while_it_is_needed,
@@ -318,6 +317,7 @@ fn main() -> std::process::ExitCode {
         network::endpoints::{upstreams_slices_are_kept_after_a_takeover},
         upstream::handover::{work_continues_under_the_other_manager},
         process::many_kinds::{leader_works_with_500_custom_kinds},
+        process::shutdown::{second_signal_ends_a_process_whose_work_hangs},
         process::monitoring::{alerts_fire_when_they_should, upstreams_list_is_current},
         upstream::operations::{takeover_page_works_in_both_directions},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},

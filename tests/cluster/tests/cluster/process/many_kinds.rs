@@ -42,7 +42,7 @@ const OTHER_CONNECTIONS: usize = 6;
 
 /// Maximum ratio of a rollout's duration to that without custom kinds; [`ROLLOUT_SLACK`] is added.
 const ROLLOUT_FACTOR: u32 = 3;
-const ROLLOUT_SLACK: Duration = Duration::from_secs(2);
+const ROLLOUT_SLACK: Duration = Duration::from_secs(5);
 
 /// Pods of the Deployment that is rolled out.
 const REPLICAS: usize = 3;

@@ -25,7 +25,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("aggregator_", "of API servers: always zero in a manager"),
     ("apiserver_audit_", "of API servers: always zero in a manager"),
     ("apiserver_client_certificate_expiration_", "of API servers: no samples without client certificates"),
-    ("apiserver_encryption_", "of API servers"),
     ("apiserver_envelope_", "of API servers"),
     ("apiserver_storage_", "of API servers"),
     ("apiserver_webhooks_", "of API servers"),

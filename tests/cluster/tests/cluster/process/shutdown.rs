@@ -40,7 +40,8 @@ fn register(cluster: &ControlPlane, port: u16) -> Result<()> {
     cluster.kubectl_with_input(&["apply", "-f", "-"], &webhook.to_string()).map(drop)
 }
 
-/// A manager that would wait for its work without limit ends at the second signal.
+/// A manager that would wait for its work without limit ends at the second signal. Ignored by default: the work hangs for
+/// up to half a minute.
 pub async fn second_signal_ends_a_process_whose_work_hangs(_: Space) -> Result<()> {
     let cluster = bare().await?;
     // Accepts connections and never responds.
@@ -48,6 +49,7 @@ pub async fn second_signal_ends_a_process_whose_work_hangs(_: Space) -> Result<(
     register(&cluster, webhook.local_addr()?.port())?;
     let flags = [
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
+        "--use-service-account-credentials".to_owned(),
         "--controllers=replicaset-controller,serviceaccount-controller".to_owned(),
         "--controller-shutdown-timeout=0".to_owned(),
     ];
