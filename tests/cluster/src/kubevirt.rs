@@ -31,6 +31,9 @@ use crate::wait::eventually;
 const USER: &str = "kubevirt-tenant-ccm";
 const RIGHTS: &str = include_str!("../../../deploy/kubevirt-infra-rbac.yaml");
 
+/// Held while the manifest of a tenant is applied.
+static APPLYING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// The node that all virtual machines run on.
 const INFRA_NODE: &str = "infra-1";
 
@@ -98,11 +101,14 @@ impl Infrastructure {
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
         Api::all(self.client()).create(&PostParams::default(), &namespace).await?;
         let (infrastructure, flag) = (self.clone(), format!("--namespace={name}"));
+        // The manifest has cluster-wide objects: of two concurrent commands that create them, one would fail.
+        let applying = APPLYING.lock().await;
         tokio::task::spawn_blocking(move || {
             let cluster = &infrastructure.cloud.bed.cluster;
             cluster.kubectl_with_input(&["apply", &flag, "--filename=-"], RIGHTS)
         })
         .await??;
+        drop(applying);
         let (namespace, cluster) = (name.to_owned(), format!("cluster-of-{name}"));
         Ok(Tenant { infrastructure: self.clone(), namespace, cluster, faults: Faults::default() })
     }
