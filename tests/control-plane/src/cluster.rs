@@ -4,9 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -17,6 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::assets::{Assets, Program};
+use crate::command::output_with_input;
 use crate::pki::{self, Pki};
 use crate::processes::Processes;
 use crate::{Identity, audit, flags, nodes, proxy, removal};
@@ -307,33 +307,15 @@ impl ControlPlane {
 
     /// Like [`ControlPlane::kubectl`], with a text to read, as in `kubectl apply -f -`.
     pub fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
-        let command = || format!("kubectl {}", arguments.join(" "));
-        let mut kubectl = proxy::remove(&mut Command::new(self.assets.path(Program::Kubectl)?))
+        let line = format!("kubectl {}", arguments.join(" "));
+        let mut kubectl = Command::new(self.assets.path(Program::Kubectl)?);
+        proxy::remove(&mut kubectl)
             .arg("--kubeconfig")
             .arg(self.kubeconfig(Identity::Admin)?)
             .arg("--cache-dir")
             .arg(self.folder().join("kubectl"))
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(command)?;
-        let mut stdin = kubectl.stdin.take().context("kubectl has no input")?;
-        // kubectl may write output before it has read all of its input.
-        let (written, output) = thread::scope(|scope| {
-            let writer = scope.spawn(move || stdin.write_all(input.as_bytes()));
-            let output = kubectl.wait_with_output();
-            (writer.join(), output)
-        });
-        let output = output.with_context(command)?;
-        if !output.status.success() {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            bail!("{} ({}): {}", command(), output.status, complaint.trim_end());
-        }
-        let written = written.map_err(|_| anyhow!("writing the input of {} panicked", command()))?;
-        written.with_context(|| format!("write the input of {}", command()))?;
-        String::from_utf8(output.stdout).with_context(command)
+            .args(arguments);
+        String::from_utf8(output_with_input(&mut kubectl, &line, input)?).context(line)
     }
 
     /// Runs another program (such as a manager), which is killed together with the control plane's own:

@@ -24,6 +24,7 @@ pub mod assets;
 pub mod audit;
 pub mod behaviour;
 mod cluster;
+pub mod command;
 pub mod csi;
 mod flags;
 mod identity;
