@@ -34,14 +34,14 @@ async fn forecast_service(
     let features = cloud.features();
     let held = decide::has_finalizer(&service.meta);
     let is_deleted = service.meta.is_deleting();
-    let (change, reason) = match decide::desired_state(service, &features.classes, false) {
-        DesiredState::Nothing if is_deleted => ("left", "the Service is being deleted, without this finalizer"),
-        DesiredState::Nothing => ("left", "its class belongs to another controller"),
-        DesiredState::Cleanup if is_deleted => ("deleted", "the Service is being deleted"),
-        DesiredState::Cleanup => ("deleted", "the Service no longer requests a load balancer"),
-        DesiredState::LoadBalancer => ("", ""),
+    let without_request = match decide::desired_state(service, &features.classes, false) {
+        DesiredState::Nothing if is_deleted => Some(("left", "the Service is being deleted, without this finalizer")),
+        DesiredState::Nothing => Some(("left", "its class belongs to another controller")),
+        DesiredState::Cleanup if is_deleted => Some(("deleted", "the Service is being deleted")),
+        DesiredState::Cleanup => Some(("deleted", "the Service no longer requests a load balancer")),
+        DesiredState::LoadBalancer => None,
     };
-    if !change.is_empty() {
+    if let Some((change, reason)) = without_request {
         return (change, reason.to_owned());
     }
     let read = decide::spec(service, cluster, &features.annotations).and_then(|mut spec| {

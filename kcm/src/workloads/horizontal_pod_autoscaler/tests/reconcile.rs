@@ -24,19 +24,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::counts::Counts;
-use super::super::decide::Gates;
 use super::super::measure::{Measuring, MetricResponses};
 use super::super::replicas::StartupPeriods;
 use super::super::sync::{Autoscalers, Settings};
+use super::GATES;
 use crate::pods::indexes::by_label;
-
-const GATES: Gates = Gates {
-    scale_to_zero: true,
-    generation: true,
-    configurable_tolerance: true,
-    pod_level_resources: true,
-    optimized_selectors: true,
-};
 
 /// The number of pods of the target at first; more than the maximum.
 const REPLICAS: i32 = 5;

@@ -20,14 +20,7 @@ use super::super::decide::{self, Draft, Gates, SCALED_TO_ZERO, SCALING_ACTIVE, S
 use super::super::keys::relevant_key;
 use super::super::overlap::{Overlaps, printed};
 use super::super::pace::Memory;
-
-const GATES: Gates = Gates {
-    scale_to_zero: true,
-    generation: true,
-    configurable_tolerance: true,
-    pod_level_resources: true,
-    optimized_selectors: true,
-};
+use super::GATES;
 
 fn context() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
