@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, S
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use crate::auth::serviceaccount::strict;
 use crate::robustness::invariants::only_declared;
@@ -498,7 +499,11 @@ fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)>
     Ok((path, flag))
 }
 
+/// Held by each test that wipes volumes: volumes have no namespace, so that its manager wipes those of all tests.
+static WIPES: Mutex<()> = Mutex::const_new(());
+
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
+    let _alone = WIPES.lock().await;
     // The managers of other tests would also wipe it.
     let space = strict(&space).await?;
     let storage = Storage::new(&space);
@@ -524,6 +529,7 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
 
 /// A volume whose recycler pod failed keeps its data and its claim's reference until a later pod succeeds.
 pub async fn volume_is_wiped_after_a_recycler_pod_has_failed(space: Space) -> Result<()> {
+    let _alone = WIPES.lock().await;
     let space = strict(&space).await?;
     let storage = Storage::new(&space);
     let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
