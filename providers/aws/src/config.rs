@@ -1,5 +1,7 @@
 //! `--cloud-config`: the meaning of each variable, and its checks (upstream: cloud-provider-aws, `CloudConfig`).
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::ini::{self, Variable};
 use providers::{BuildContext, ConfigError};
 
@@ -34,6 +36,8 @@ pub struct Config {
     pub managed_security_group: bool,
     /// Endpoints that are not AWS's own.
     pub overrides: Vec<Override>,
+    /// The namespaces whose Services may share a load balancer, by the name of the group.
+    pub groups: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// A family of addresses.
@@ -131,8 +135,10 @@ impl Config {
                 if let Some((_, change)) = overrides.last_mut() {
                     reading.overriding(variable, change);
                 }
+            } else if variable.section.eq_ignore_ascii_case("LoadBalancerGroup") {
+                reading.group(variable);
             } else {
-                reading.warn(variable, &variable.section, ["Global", "ServiceOverride"]);
+                reading.warn(variable, &variable.section, ["Global", "ServiceOverride", "LoadBalancerGroup"]);
             }
         }
         if !zone.is_empty() {
@@ -243,6 +249,14 @@ impl Reading<'_> {
         }
     }
 
+    fn group(&mut self, variable: &Variable) {
+        let namespaces = self.config.groups.entry(variable.subsection.clone().unwrap_or_default()).or_default();
+        match variable.name.eq_ignore_ascii_case("Namespace") {
+            true => drop(namespaces.insert(variable.value.clone())),
+            false => self.warn(variable, &variable.name, ["Namespace"]),
+        }
+    }
+
     fn warn<const N: usize>(&mut self, variable: &Variable, word: &str, known: [&str; N]) {
         let near = nearest(word, &known).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
         let what = if word == variable.section { format!("section [{word}]") } else { format!("variable {word}") };
@@ -347,7 +361,8 @@ mod tests {
              NodeIPFamilies = ipv6\nNodeIPFamilies = ipv4\nDisableSecurityGroupIngress\n\
              ClusterServiceLoadBalancerHealthProbeMode = Shared\nNLBSecurityGroupMode = Managed\n\
              [ServiceOverride \"1\"]\nService = ec2\nRegion = eu-central-1\nURL = http://localhost:1\n\
-             SigningRegion = eu-central-1\nSigningMethod = v4\n",
+             SigningRegion = eu-central-1\nSigningMethod = v4\n\
+             [LoadBalancerGroup \"public\"]\nNamespace = shop\nNamespace = api\n",
         )
         .unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");
@@ -357,6 +372,7 @@ mod tests {
         assert!(config.no_node_rules && config.managed_security_group && config.off_aws() && !config.legacy_tag);
         assert_eq!(config.endpoint("EC2", "eu-central-1").map(|o| o.url.as_str()), Some("http://localhost:1"));
         assert_eq!(config.endpoint("EC2", "eu-west-1"), None);
+        assert_eq!(config.groups, [("public".to_owned(), ["api".to_owned(), "shop".to_owned()].into())].into());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The provider interface for load balancers, implemented by Network Load Balancers.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use providers::{
     CloudError, Deletion, Ensured, ErrorKind, Features, Forecast, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
@@ -86,7 +87,8 @@ impl LoadBalancers for Balancers {
         let state = self.states.get(&spec.id);
         let mut state = state.lock().await;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        if self.update_kept_classic(&work, &mut state).await? {
+        // The target of an Application Load Balancer does not depend on nodes.
+        if settings.alb.is_some() || self.update_kept_classic(&work, &mut state).await? {
             return Ok(());
         }
         if state.known.is_none() {
@@ -129,9 +131,20 @@ impl LoadBalancers for Balancers {
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        self.delete_last(id, None).await
+    }
+
+    async fn delete_last(
+        &self,
+        id: &LoadBalancerId,
+        last: Option<Arc<LoadBalancerSpec>>,
+    ) -> Result<Deletion, CloudError> {
         let session = self.sessions.get()?;
         let state = self.states.get(id);
         let mut state = state.lock().await;
+        // After a crash nothing of the Service's may be left but what it shared with others.
+        let settings = last.and_then(|spec| self.settings(&spec).ok());
+        state.groups.extend(settings.iter().flat_map(|settings| self.former_groups(&session, settings)));
         let result = self.remove(&session, id, &mut state).await;
         if result == Ok(Deletion::Gone) {
             self.states.remove(id);

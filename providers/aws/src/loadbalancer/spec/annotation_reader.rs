@@ -15,7 +15,7 @@ pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
 /// Known annotations, without [`PREFIX`]; one that ends in a dot is followed by a port.
-const KNOWN: [&str; 61] = [
+const KNOWN: [&str; 63] = [
     "type",
     "internal",
     "proxy-protocol",
@@ -72,7 +72,9 @@ const KNOWN: [&str; 61] = [
     "multi-cluster-target-group",
     "minimum-load-balancer-capacity",
     "replace-classic",
+    "application-load-balancer",
     "arn",
+    "group",
     "endpoint-service",
     "endpoint-service-acceptance-required",
     "endpoint-service-allowed-principals",
