@@ -68,14 +68,14 @@ pub async fn manager_over(
     options: Options,
     connection: &ConnectOptions,
 ) -> anyhow::Result<Manager> {
-    manager_at(provider, options, connection, Arc::new(Timestamp::now)).await
+    manager_with_clock(provider, options, connection, Arc::new(Timestamp::now)).await
 }
 
 /// Like [`manager_over`], with a given clock.
 ///
 /// # Errors
 /// Same as [`manager_over`].
-pub async fn manager_at(
+pub async fn manager_with_clock(
     provider: Arc<dyn CloudProvider>,
     options: Options,
     connection: &ConnectOptions,

@@ -74,7 +74,7 @@ async fn forecasts(options: &Options, provider: &dyn CloudProvider) -> anyhow::R
     let read = reader.list_each(&Service::RESOURCE, "", |object| services.push(Service::decode(&decode, object))).await;
     read.context("cannot list Services")?;
     let services = services.into_iter().collect::<Result<Vec<_>, _>>().context("cannot read a Service")?;
-    Ok(forecast::all(&services, options.values.get_str("cluster-name"), &*cloud).await)
+    Ok(forecast::lines(&services, options.values.get_str("cluster-name"), &*cloud).await)
 }
 
 async fn check(options: &Options, provider: &dyn CloudProvider, calls: bool) -> anyhow::Result<String> {
@@ -82,7 +82,7 @@ async fn check(options: &Options, provider: &dyn CloudProvider, calls: bool) -> 
     if calls {
         let reached = tokio::time::timeout(CLOUD_TIMEOUT, provider.initialize()).await;
         let reached =
-            reached.with_context(|| format!("the cloud does not respond within {} s", CLOUD_TIMEOUT.as_secs()))?;
+            reached.with_context(|| format!("the cloud did not respond within {} s", CLOUD_TIMEOUT.as_secs()))?;
         reached.with_context(|| format!("the configuration of {name} is readable, but the cloud cannot be used"))?;
     }
     if !provider.has_cluster_id() && !options.values.get_bool("allow-untagged-cloud") {

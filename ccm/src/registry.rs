@@ -19,6 +19,6 @@ mod tests {
     #[test]
     fn status_page_lists_the_registry() {
         let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/status.md");
-        component::status::check(&page, "ccm", &component::status::table(UPSTREAM, CONTROLLERS)).expect("up to date");
+        component::status::check(&page, "ccm", &component::status::table(UPSTREAM, CONTROLLERS)).expect("outdated");
     }
 }

@@ -58,19 +58,20 @@ impl Substitutions {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.agree(a, b))
     }
 
+    /// Reports whether a value of type `b` may be used as `a`. Even if not, it may have recorded types of variables.
     fn agree(&mut self, a: &Type, b: &Type) -> bool {
         if !self.step() {
             return false;
         }
         if let Type::Param(variable) = b {
-            match self.accepts(a, *variable, b) {
+            match self.try_assign(a, *variable, b) {
                 Acceptance::Yes => return true,
                 Acceptance::Bound => return false,
                 Acceptance::Circular => {}
             }
         }
         if let Type::Param(variable) = a {
-            return matches!(self.accepts(b, *variable, a), Acceptance::Yes);
+            return matches!(self.try_assign(b, *variable, a), Acceptance::Yes);
         }
         if a.is_dyn_or_error() || b.is_dyn_or_error() {
             return true;
@@ -89,7 +90,7 @@ impl Substitutions {
     }
 
     /// Tries to assign the type `candidate` to a variable. If the variable has a type, the more general one is kept.
-    fn accepts(&mut self, candidate: &Type, variable: u32, itself: &Type) -> Acceptance {
+    fn try_assign(&mut self, candidate: &Type, variable: u32, itself: &Type) -> Acceptance {
         if candidate.is_exact(itself) {
             return Acceptance::Yes;
         }

@@ -6,10 +6,12 @@ use std::sync::{Arc, LazyLock};
 use crate::assign::{Substitutions, most_general};
 use crate::ast::{Ast, Comprehension, Element, Entry, Expr, ExprKind, Literal};
 use crate::declarations::{Declarations, Overload};
-use crate::source::{IssueList, Issues};
+use crate::keywords::is_keyword;
+use crate::source::{IssueCollector, Issues};
+use crate::stack::with_deep_stack;
 use crate::syntax::{self, SyntaxError};
 use crate::types::{Constructor, Fields, ObjectType, Simple, Type};
-use crate::{escape, validate};
+use crate::validate;
 
 /// The reason why an expression could not be checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +22,9 @@ pub enum Unchecked {
     /// The check needs too many steps, because types in the expression are too large.
     #[error("the types of the expression are too complex")]
     TooComplex,
+    /// No thread could be started for the check.
+    #[error("no thread could be started")]
+    NoThread,
 }
 
 /// The result of a check.
@@ -47,7 +52,12 @@ const COMPOSED: &str = "variables";
 
 /// Checks an expression.
 pub fn check(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
-    let ast = match syntax::parse(text) {
+    with_deep_stack(text, || check_here(text, declarations, variables))
+        .unwrap_or(Verdict::Unchecked(Unchecked::NoThread))
+}
+
+fn check_here(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
+    let ast = match syntax::parse_here(text) {
         Ok(ast) => ast,
         Err(error) => return Verdict::Unchecked(error.into()),
     };
@@ -58,7 +68,7 @@ pub fn check(text: &str, declarations: &Declarations, variables: &Variables) -> 
         locals: Vec::new(),
         types: vec![Type::DYN; ast.offsets.len()],
         values: Substitutions::default(),
-        issues: IssueList::default(),
+        issues: IssueCollector::default(),
     };
     let result = checker.expr(&ast.root);
     let result = checker.values.resolve_fully(&result);
@@ -75,7 +85,7 @@ pub fn check(text: &str, declarations: &Declarations, variables: &Variables) -> 
     if issues.is_empty() { Verdict::Typed(result) } else { Verdict::Mistaken(issues.render(text)) }
 }
 
-/// The type of that variable.
+/// The type of the global variable `variables`.
 pub static COMPOSED_TYPE: LazyLock<Type> = LazyLock::new(|| {
     Type::Object(Arc::new(ObjectType { name: "kubernetes.variables".to_owned(), fields: Fields::Composed }))
 });
@@ -89,7 +99,7 @@ struct Checker<'a> {
     /// The type of each node.
     types: Vec<Type>,
     values: Substitutions,
-    issues: IssueList,
+    issues: IssueCollector,
 }
 
 impl<'a> Checker<'a> {
@@ -170,6 +180,7 @@ impl<'a> Checker<'a> {
             Type::Composite(Constructor::Map, _) => target.parts()[1].clone(),
             Type::Object(object) if !matches!(object.fields, Fields::Opaque) => self.object_field(expr, object, field),
             Type::Param(_) => {
+                // Records dyn as the type of the type variable.
                 self.values.is_assignable(&Type::DYN, &target);
                 Type::DYN
             }
@@ -194,7 +205,7 @@ impl<'a> Checker<'a> {
             self.report(expr, format!("unexpected failed resolution of '{}'", object.name));
             return Type::ERROR;
         }
-        let keyword = || escape::is_keyword(field).then(|| find(&format!("__{field}__"))).flatten();
+        let keyword = || is_keyword(field).then(|| find(&format!("__{field}__"))).flatten();
         match find(field).or_else(keyword) {
             Some(found) => found,
             None => {
@@ -360,6 +371,7 @@ impl<'a> Checker<'a> {
             Type::Composite(Constructor::List, _) => (parts[0].clone(), Type::DYN),
             Type::Composite(Constructor::Map, _) => (parts[0].clone(), parts[1].clone()),
             Type::Simple(Simple::Dyn | Simple::Error) | Type::Param(_) => {
+                // Records dyn as the type of a type variable.
                 self.values.is_assignable(&Type::DYN, range);
                 (Type::DYN, Type::DYN)
             }

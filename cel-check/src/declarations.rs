@@ -96,7 +96,8 @@ fn read_type(text: &str, params: &mut Vec<String>) -> Type {
     simple(text).map_or_else(|| named(text), Type::Simple)
 }
 
-/// Returns a type of a library: those of the network are opaque, all others are objects that no library registers.
+/// Returns a type of a library by its name: opaque for those in [`OPAQUE`], otherwise an object type that is not
+/// registered with its fields.
 fn named(name: &str) -> Type {
     if OPAQUE.contains(&name) { Type::opaque(name) } else { Type::unregistered(name) }
 }
@@ -120,7 +121,7 @@ fn simple(name: &str) -> Option<Simple> {
 /// The opaque types of libraries.
 const OPAQUE: [&str; 2] = ["net.IP", "net.CIDR"];
 
-/// Messages of protobuf that no value has as its type, with the texts for them. Their names may occur in expressions.
+/// Protobuf messages that are the type of no value, each with its text in issues. Expressions may contain their names.
 const MESSAGES: [(&str, &str); 11] = [
     ("google.protobuf.Any", "any"),
     ("google.protobuf.BoolValue", "wrapper(bool)"),

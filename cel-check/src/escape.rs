@@ -2,38 +2,10 @@
 //!
 //! The name of a property need not be a valid identifier; it is escaped: `a.b` is selected as `a__dot__b`.
 
-/// Keywords of CEL, which cannot be identifiers.
-const KEYWORDS: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+use crate::keywords::is_keyword;
 
 /// The texts that are escaped, with the names in their escape sequences.
 const ESCAPES: [(&str, &str); 4] = [("__", "underscores"), (".", "dot"), ("-", "dash"), ("/", "slash")];
-
-/// Reports whether a name is a keyword.
-pub fn is_keyword(name: &str) -> bool {
-    KEYWORDS.contains(&name)
-}
 
 /// Returns the name of the field for a property, or `None` if no expression can select it.
 pub fn escape(property: &str) -> Option<String> {

@@ -26,12 +26,12 @@ pub struct Issues {
 
 /// Collects issues.
 #[derive(Debug, Default)]
-pub struct IssueList {
+pub struct IssueCollector {
     issues: Vec<Issue>,
     total: usize,
 }
 
-impl IssueList {
+impl IssueCollector {
     /// Adds an issue. Issues beyond the limit are only counted.
     pub fn add(&mut self, offset: u32, message: String) {
         self.total += 1;
@@ -64,7 +64,7 @@ impl Issues {
         let (line, column) = self.position(issue.offset as usize);
         write!(out, "ERROR: <input>:{}:{}: {}", line + 1, column + 1, issue.message)?;
         let snippet = self.lines[line].replace('\t', " ");
-        if snippet.len() > MAX_SNIPPET_BYTES || self.lines.iter().all(String::is_empty) && self.lines.len() == 1 {
+        if snippet.len() > MAX_SNIPPET_BYTES || self.lines == [""] {
             return Ok(());
         }
         write!(out, "\n | {snippet}\n | ")?;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     fn render(text: &str, offsets: &[u32]) -> String {
-        let mut issues = IssueList::default();
+        let mut issues = IssueCollector::default();
         offsets.iter().for_each(|offset| issues.add(*offset, "wrong".to_owned()));
         issues.render(text).to_string()
     }

@@ -5,18 +5,18 @@
 //! the API server refuses policies in which one is invalid.
 
 use crate::ast::{Ast, Element, Entry, Expr, ExprKind, Literal};
-use crate::source::IssueList;
+use crate::source::IssueCollector;
 use crate::types::{Constructor, Simple, Type};
 
 /// Checks an expression. `types` has the type of each of its nodes.
-pub fn validate(ast: &Ast, types: &[Type], issues: &mut IssueList) {
+pub fn validate(ast: &Ast, types: &[Type], issues: &mut IssueCollector) {
     Validator { ast, types, issues }.visit(&ast.root, false);
 }
 
 struct Validator<'a> {
     ast: &'a Ast,
     types: &'a [Type],
-    issues: &'a mut IssueList,
+    issues: &'a mut IssueCollector,
 }
 
 impl Validator<'_> {

@@ -26,13 +26,15 @@ fn hostile_expressions_are_checked_in_bounded_time() {
     let checker = checker(&[]);
     let deep = |open: &str, close: &str, depth: usize| format!("{}1{}", open.repeat(depth), close.repeat(depth));
     for expression in [
-        deep("[", "]", 95),
-        deep("(", ")", 95),
-        deep("{1: ", "}", 95),
-        deep("[1].map(x, ", ")", 60),
-        deep("[[]].map(x, {x: x}).map(y, ", ")", 40),
-        format!("object{}", ".a".repeat(280)),
-        vec!["1"; 280].join(" + "),
+        deep("[", "]", 249),
+        deep("(", ")", 249),
+        deep("{1: ", "}", 249),
+        deep("[1].map(x, ", ")", 249),
+        deep("[1].sortBy(x, ", ")", 249),
+        deep("[[]].map(x, {x: x}).map(y, ", ")", 120),
+        deep("optional.of(1).optMap(x, ", ")", 249),
+        format!("object{}", ".a".repeat(990)),
+        vec!["1"; 990].join(" + "),
         vec!["object.a"; 9_000].join(" && "),
         format!("[{}]", vec!["1"; 40_000].join(",")),
         format!("optional.of(1){}", ".optMap(x, x)".repeat(14)),
@@ -100,7 +102,84 @@ fn documents_that_are_not_schemas_are_refused_or_empty() {
     }
 }
 
+/// JSON similar to schemas: their keywords at any place, references, loops, and anything else.
+fn schema() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        4 => prop::sample::select(SCHEMA_VALUES).prop_map(str::to_owned),
+        1 => "\\PC{0,8}".prop_map(|text| format!("{text:?}")),
+    ];
+    leaf.prop_recursive(5, 40, 6, |inner| {
+        let members = prop::collection::vec((prop::sample::select(SCHEMA_KEYS), inner.clone()), 0..6);
+        let object = members.prop_map(|members| {
+            let members: Vec<String> = members.into_iter().map(|(key, value)| format!("{key:?}:{value}")).collect();
+            format!("{{{}}}", members.join(","))
+        });
+        prop_oneof![
+            3 => object,
+            1 => prop::collection::vec(inner, 0..4).prop_map(|values| format!("[{}]", values.join(","))),
+        ]
+    })
+}
+
+const SCHEMA_KEYS: &[&str] = &[
+    "type",
+    "properties",
+    "items",
+    "additionalProperties",
+    "$ref",
+    "allOf",
+    "anyOf",
+    "format",
+    "enum",
+    "default",
+    "required",
+    "x-kubernetes-group-version-kind",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-embedded-resource",
+    "group",
+    "version",
+    "kind",
+    "a",
+    "metadata",
+];
+
+const SCHEMA_VALUES: &[&str] = &[
+    "null",
+    "true",
+    "1",
+    "-1e400",
+    "[]",
+    "{}",
+    "\"object\"",
+    "\"array\"",
+    "\"string\"",
+    "\"integer\"",
+    "\"K\"",
+    "\"g\"",
+    "\"v1\"",
+    "\"#/components/schemas/a\"",
+    "\"#/components/schemas/missing\"",
+    "\"int-or-string\"",
+    "\"date-time\"",
+    "[{\"group\":\"g\",\"version\":\"v1\",\"kind\":\"K\"}]",
+];
+
 proptest! {
+    #[test]
+    fn any_document_is_read_or_refused(schema in schema(), other in schema(), text in "\\PC{0,60}") {
+        let _ = Document::read(text.as_bytes());
+        let kind_of = r#""x-kubernetes-group-version-kind":[{"group":"g","version":"v1","kind":"K"}]"#;
+        let text = format!(
+            r#"{{"components":{{"schemas":{{"a":{schema},"k":{{{kind_of},"type":"object","properties":{{"a":{other}}}}}}}}}}}"#
+        );
+        if let Ok(document) = Document::read(text.as_bytes()) {
+            let object = type_of_kind(&Arc::new(document), &kind()).unwrap_or(Type::DYN);
+            let checker = Checker::new(MatchedKind { kind: kind(), object }, &Params::None, []);
+            let _ = checker.warning("object.a.a == object.metadata || has(object.a.items)");
+        }
+    }
+
     #[test]
     fn any_text_is_checked_without_a_panic(text in "\\PC{0,80}") {
         let _ = checker(&[]).warning(&text);

@@ -39,7 +39,7 @@ pub fn with_work<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Res
         let controller = descriptor.name;
         match (descriptor.prepare)(context).with_context(|| format!("cannot start {controller}"))? {
             Start::Run => kept.push(descriptor),
-            Start::Skip(why) => info!(controller, why, "skipping controller"),
+            Start::Skip(why) => info!(controller, reason = why, "skipping controller"),
         }
     }
     Ok(kept)

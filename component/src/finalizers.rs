@@ -4,8 +4,8 @@ use runtime::diagnostics::FinalizerOwner;
 
 use crate::descriptor::Descriptor;
 
-/// Well-known finalizers: name, program that removes it, condition. If the program is a controller of this binary, its
-/// descriptor overrides the row.
+/// Well-known finalizers: name, program that removes it, condition. The descriptor of a controller of this binary takes
+/// precedence over a row.
 const WELL_KNOWN: &[(&str, &str, &str)] = &[
     ("foregroundDeletion", "garbage-collector-controller", "once all dependents that block the deletion are deleted"),
     ("orphan", "garbage-collector-controller", "once the dependents are orphaned"),
@@ -36,7 +36,7 @@ const WELL_KNOWN: &[(&str, &str, &str)] = &[
     ("snapshot.storage.kubernetes.io/", "the snapshot controller", "once nothing refers to the snapshot"),
 ];
 
-/// Returns the finalizers that a binary's controllers remove, and the well-known ones of other programs.
+/// Returns the finalizers that a binary's controllers remove, and then the well-known ones. The first match applies.
 pub fn owners<C>(controllers: &[Descriptor<C>]) -> Vec<FinalizerOwner> {
     let own = controllers.iter().flat_map(|controller| {
         let by = controller.name;

@@ -7,6 +7,7 @@ use runtime::client::ConnectOptions;
 use runtime::election::{ElectionConfig, Versions, unique_identity};
 use runtime::manager::{ExitReason, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
+use runtime::telemetry::PLATFORM;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -92,8 +93,8 @@ fn prepare(
             print!("{}", flags::help::text(component, flags::help::width()));
             return Err(ExitCode::SUCCESS);
         }
-        Ok(Invocation::Version { .. }) => {
-            println!("Kubernetes v1.37.0 ({binary} {})", env!("CARGO_PKG_VERSION"));
+        Ok(Invocation::Version { raw }) => {
+            println!("{}", version(binary, raw));
             return Err(ExitCode::SUCCESS);
         }
         Err(errors) => {
@@ -110,6 +111,26 @@ fn prepare(
             Err(ExitCode::FAILURE)
         }
     }
+}
+
+/// Returns the text of `--version`, or of `--version=raw` with upstream's names for the parts.
+fn version(binary: &str, raw: bool) -> String {
+    let own = env!("CARGO_PKG_VERSION");
+    let version = flags::value::KUBE_VERSION;
+    if !raw {
+        return format!("Kubernetes {version} ({binary} {own})");
+    }
+    let parts = [
+        ("Major", "1"),
+        ("Minor", &BINARY_MINOR.to_string()),
+        ("GitVersion", version),
+        ("Compiler", "rustc"),
+        ("Platform", PLATFORM),
+        ("Binary", binary),
+        ("BinaryVersion", own),
+    ];
+    let parts = parts.map(|(name, value)| format!("{name}:{value:?}"));
+    format!("version.Info{{{}}}", parts.join(", "))
 }
 
 async fn run<F>(
@@ -215,5 +236,18 @@ fn hostname() -> String {
     match name.trim() {
         "" => "localhost".to_owned(),
         name => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn raw_version_has_all_parts() {
+        assert!(version("kcm", false).starts_with("Kubernetes v1.37.0 (kcm "));
+        let raw = version("kcm", true);
+        assert!(raw.starts_with("version.Info{Major:\"1\", Minor:\"37\", GitVersion:\"v1.37.0\", "), "{raw}");
+        assert!(raw.contains("Platform:\"linux/") && raw.contains("Binary:\"kcm\""), "{raw}");
     }
 }

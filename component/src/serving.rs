@@ -95,7 +95,8 @@ fn zpages(options: &Options) -> Zpages {
     let mut paths = vec!["/configz", "/debug", "/healthz", "/livez", "/metrics", "/readyz"];
     let flags = on("ComponentFlagz").then(|| options.values.printed());
     if flags.is_some() {
-        paths.insert(2, "/flagz");
+        paths.push("/flagz");
+        paths.sort_unstable();
     }
     let version = KUBE_VERSION.trim_start_matches('v');
     let status = on("ComponentStatusz")
@@ -123,14 +124,14 @@ fn health(options: &Options, manager: &Manager) -> Health {
     let watches_work = Check::new("watches", move || {
         let broken = watched.iter().filter(|watch| watch.panics_in_a_row() >= MAX_CONSECUTIVE_PANICS);
         let broken: Vec<String> = broken.map(|watch| watch.resource()).collect();
-        Some(if broken.is_empty() { Ok(()) } else { Err(format!("panics repeatedly: {}", broken.join(", "))) })
+        Some(if broken.is_empty() { Ok(()) } else { Err(format!("watches panic repeatedly: {}", broken.join(", "))) })
     });
     Health::new(election.into_iter().chain(running).chain([watches_work]).collect(), vec![stores_are_listed])
 }
 
 fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
     let metrics = manager.metrics().clone();
-    metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
+    metrics.collect(BuildInfo { git_version: options.reported_version.clone(), major: "1", minor: "37" });
     let gates = &options.gates;
     metrics.collect(CompatibilityVersions {
         binary: KUBE_VERSION.trim_start_matches('v').to_owned(),
@@ -153,7 +154,8 @@ fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
     metrics
 }
 
-/// Returns every flag with its effective value. Flags name files with secrets but contain none.
+/// Returns every flag except `--help` and `--version` with its effective value. No value is a secret: flags only name
+/// the files that hold them.
 pub fn effective(options: &Options) -> Value {
     let values = &options.values;
     let value = |name: &'static str, kind: Type| match kind {

@@ -7,8 +7,10 @@ use runtime::consistency::Consistency;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
 
-/// Delay before an object is reconciled again that only the API server showed as used. Usually the cache shows its user
-/// soon, and then the end of the use; but a user that is deleted while the watch is interrupted never reaches the cache.
+/// Delay before an object is reconciled again whose user is on the API server but not in the cache yet.
+///
+/// Usually the user reaches the cache soon, and its deletion requeues the object. But a user that is created and
+/// deleted while the watch is interrupted never reaches the cache.
 pub const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The change that an object's protecting finalizer needs.
@@ -24,8 +26,8 @@ pub enum Need {
 
 /// Returns the change that a finalizer of an object needs.
 pub fn need(meta: &Meta, finalizer: &str) -> Need {
-    let is_there = meta.finalizers.iter().any(|name| &**name == finalizer);
-    match (meta.is_deleting(), is_there) {
+    let is_set = meta.finalizers.iter().any(|name| &**name == finalizer);
+    match (meta.is_deleting(), is_set) {
         (false, false) => Need::Addition,
         (true, true) => Need::Removal,
         _ => Need::Nothing,

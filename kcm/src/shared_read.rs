@@ -110,7 +110,7 @@ mod tests {
         for number in join_all(later).await {
             assert_eq!(number.expect("it ends"), 2);
         }
-        assert!(reads.slots.lock().expect("it is whole").is_empty(), "nothing is kept");
+        assert!(reads.slots.lock().expect("not poisoned").is_empty(), "nothing is kept");
     }
 
     #[tokio::test]

@@ -64,7 +64,7 @@ impl Uid {
     }
 }
 
-/// Parses only the canonical spelling (lower case, four dashes): the uid must be formatted unchanged.
+/// Parses only the canonical spelling (lower case, four dashes), so that formatting returns the same text.
 fn parse_uuid(text: &str) -> Option<u128> {
     let bytes = text.as_bytes();
     if bytes.len() != 36 {
@@ -287,7 +287,7 @@ impl Meta {
         !self.deletion.is_zero()
     }
 
-    /// Returns true if anything except version and generation differs.
+    /// Returns true if the uid, the deletion, labels, owners or finalizers differ. Both must have the same name.
     pub fn differs(&self, other: &Self) -> bool {
         (&self.uid, self.deletion, &self.labels, &self.owners, &self.finalizers)
             != (&other.uid, other.deletion, &other.labels, &other.owners, &other.finalizers)
@@ -299,7 +299,7 @@ impl Meta {
     }
 }
 
-/// Returns a resource version as a number.
+/// Parses a resource version.
 pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
     text.parse().map_err(|_| {
         DecodeError::field("metadata.resourceVersion", format!("is {text:?}, which is not a whole number"))

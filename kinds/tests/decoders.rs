@@ -178,17 +178,17 @@ fn read(bytes: &[u8]) -> Vec<bool> {
 
 proptest! {
     #[test]
-    fn messages_are_decoded_or_refused(message in message()) {
+    fn any_message_is_decoded_or_refused(message in message()) {
         read(&encode(&message));
     }
 
     #[test]
-    fn damaged_messages_are_decoded_or_refused(bytes in damaged()) {
+    fn any_damaged_message_is_decoded_or_refused(bytes in damaged()) {
         read(&bytes);
     }
 
     #[test]
-    fn envelopes_are_decoded_or_refused(bytes in prop_oneof![damaged(), vec(any::<u8>(), 0..64)], magic: bool) {
+    fn any_envelope_is_decoded_or_refused(bytes in prop_oneof![damaged(), vec(any::<u8>(), 0..64)], magic: bool) {
         let bytes = if magic { [&b"k8s\0"[..], &bytes].concat() } else { bytes };
         let _ = envelope::unwrap(&bytes);
         let _ = envelope::watch_event(&bytes);
@@ -203,17 +203,17 @@ fn most_kinds_decode_from_metadata_alone() {
     let meta = whole.map(|(field, text)| (field, Content::Bytes(text.as_bytes().to_vec()))).to_vec();
     let decoded = read(&encode(&[(1, Content::Message(meta))]));
     assert!(decoded.iter().filter(|decoded| **decoded).count() > decoded.len() / 2, "{decoded:?}");
-    assert!(read(&[0xff]).iter().all(|decoded| !decoded), "a truncated number is an error for each kind");
+    assert!(read(&[0xff]).iter().all(|decoded| !decoded), "a kind was decoded from a truncated number");
 }
 
 /// Collects the names in `impl Kind for <name>` below a folder.
-fn implemented(folder: &Path, found: &mut BTreeSet<String>) {
-    let entries = fs::read_dir(folder).expect("the sources can be listed");
-    for path in entries.map(|entry| entry.expect("it can be listed").path()) {
+fn collect_kinds(folder: &Path, found: &mut BTreeSet<String>) {
+    let entries = fs::read_dir(folder).expect("failed to list the sources");
+    for path in entries.map(|entry| entry.expect("failed to list the sources").path()) {
         if path.is_dir() {
-            implemented(&path, found);
+            collect_kinds(&path, found);
         } else {
-            let text = fs::read_to_string(&path).expect("it can be read");
+            let text = fs::read_to_string(&path).expect("failed to read a source file");
             let names = text.lines().filter_map(|line| line.strip_prefix("impl Kind for ")?.strip_suffix(" {"));
             found.extend(names.map(str::to_owned));
         }
@@ -226,6 +226,6 @@ fn every_kind_is_covered() {
         ($($module:ident::$kind:ident),* $(,)?) => { BTreeSet::from([$(stringify!($kind).to_owned()),*]) };
     }
     let mut found = BTreeSet::new();
-    implemented(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    collect_kinds(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
     assert_eq!(every_kind!(names), found);
 }

@@ -1,4 +1,4 @@
-//! Our field numbers are upstream's: each listed message is compared with its `generated.proto` file.
+//! Compares the field numbers of each listed message with upstream's `generated.proto` file.
 //!
 //! The files are part of upstream's Go modules. `KINDS_PROTO_API` and `KINDS_PROTO_APIMACHINERY` are the folders of
 //! `k8s.io/api` and `k8s.io/apimachinery`; without them, `go list` finds the modules.
@@ -46,7 +46,7 @@ fn field(line: &str) -> Option<(&str, u32)> {
     Some((left.rsplit(' ').next()?, right.parse().ok()?))
 }
 
-/// Returns the differences of the list, given the text of each file.
+/// Returns the differences between the list and upstream's files; `read` returns the text of a file.
 fn mistakes(read: impl Fn(&str) -> String) -> Vec<String> {
     let mut files = BTreeMap::new();
     let mut mistakes = Vec::new();
@@ -95,7 +95,7 @@ fn go_module_folder(module: &str) -> Result<PathBuf, String> {
 
 fn read(folders: &BTreeMap<&str, PathBuf>, file: &str) -> String {
     let (module, rest) = file.split_once('/').unwrap_or((file, ""));
-    let folder = folders.get(module).unwrap_or_else(|| panic!("{file}: {module} is none of upstream's known modules"));
+    let folder = folders.get(module).unwrap_or_else(|| panic!("{file}: module {module} is not in MODULES"));
     let path = Path::new(folder).join(rest).join("generated.proto");
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

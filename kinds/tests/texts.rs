@@ -65,7 +65,7 @@ proptest! {
 
     #[test]
     fn any_thousandths_round_trip(thousandths: i64, binary: bool) {
-        let written = quantity::written(thousandths, binary);
+        let written = quantity::format_thousandths(thousandths, binary);
         prop_assert_eq!(quantity::thousandths(&written), Some(thousandths), "{}", written);
     }
 

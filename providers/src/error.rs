@@ -43,6 +43,27 @@ impl ErrorKind {
     }
 }
 
+/// Maximum length of a message in bytes: it becomes an event, a condition and a log line, and users can make values of
+/// annotations as long as an object.
+const MAX_MESSAGE_BYTES: usize = 8 << 10;
+
+/// Maximum length of a value in a message in bytes.
+const MAX_VALUE_BYTES: usize = 256;
+
+/// Truncates a text to a number of bytes and marks the truncation.
+fn shortened(mut text: String, limit: usize) -> String {
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit));
+        text.push('…');
+    }
+    text
+}
+
+/// Returns a value in quotes, truncated.
+fn quoted(value: &str) -> String {
+    format!("{:?}", shortened(value.to_owned(), MAX_VALUE_BYTES))
+}
+
 /// A failed call to a cloud.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{operation}: {message}{}", RequestSuffix(.request_id.as_deref()))]
@@ -68,7 +89,12 @@ impl fmt::Display for RequestSuffix<'_> {
 impl CloudError {
     /// Creates an error of `kind` in `operation`, without a request id.
     pub fn new(kind: ErrorKind, operation: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind, operation: operation.into(), request_id: None, message: message.into() }
+        Self {
+            kind,
+            operation: operation.into(),
+            request_id: None,
+            message: shortened(message.into(), MAX_MESSAGE_BYTES),
+        }
     }
 
     /// Adds the id that the cloud assigned to the request.
@@ -80,7 +106,7 @@ impl CloudError {
 
     /// Creates the error of an annotation that can never work: names its key, its value, and the fix.
     pub fn invalid_annotation(key: &str, value: &str, fix: &str) -> Self {
-        Self::new(ErrorKind::Invalid, "ReadAnnotations", format!("annotation {key} is {value:?}: {fix}"))
+        Self::new(ErrorKind::Invalid, "ReadAnnotations", format!("annotation {key} is {}: {fix}", quoted(value)))
     }
 
     /// Creates the error of a Service field that can never work with this cloud: names the field, its value, and the
@@ -132,6 +158,18 @@ mod tests {
         );
         let error = CloudError::invalid_field("spec.loadBalancerIP", "10.0.0.1", "leave it empty");
         assert_eq!(error.to_string(), "ReadSpec: spec.loadBalancerIP is \"10.0.0.1\": leave it empty");
+    }
+
+    #[test]
+    fn long_values_and_messages_are_truncated() {
+        let long = "ä".repeat(1 << 17);
+        let error = CloudError::invalid_annotation("example.com/scheme", &long, "use internal");
+        assert!(error.message.len() < 400 && error.message.ends_with("…\": use internal"), "{}", error.message);
+        for error in
+            [CloudError::new(ErrorKind::Transient, "X", &*long), CloudError::invalid_field("spec.x", &long, "fix")]
+        {
+            assert!(error.message.len() <= MAX_MESSAGE_BYTES + '…'.len_utf8(), "{}", error.message.len());
+        }
     }
 
     #[test]

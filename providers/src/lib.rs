@@ -6,7 +6,8 @@
 //!
 //! Rules for every method of every trait here:
 //!
-//! * It returns: the provider sets its own timeouts, and a long wait is a state with a `retry_after`.
+//! * It returns: the provider sets its own timeouts, and a long wait is a result with the time of the next call, such
+//!   as [`Progress::After`] or [`Deletion::InProgress`].
 //! * It may be dropped at any await, and the process may die there. That is equivalent to a lost response: the next
 //!   call finds the created resources and continues from there.
 //! * It may be called for different objects concurrently. Controllers call it for one object at a time, but the last

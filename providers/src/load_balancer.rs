@@ -326,7 +326,7 @@ pub trait LoadBalancers: Send + Sync {
     /// `NotFound` if there is no load balancer: nothing is created, and the caller ensures it. Otherwise as `ensure`.
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError>;
 
-    /// Reports that the Service's status has what the last `ensure` returned. A provider that replaces one load
+    /// Called when the Service's status contains what the last `ensure` returned. A provider that replaces one load
     /// balancer by another deletes the old one only after that.
     fn published(&self, id: &LoadBalancerId) {
         let _ = id;
@@ -363,7 +363,7 @@ pub trait LoadBalancers: Send + Sync {
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
     /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds where it saves a search:
-    /// in which project or network to look. `None` for a Service that this process has never seen.
+    /// in which project or network to look. `None` for a Service that this process does not know.
     ///
     /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be complete
     /// without it.

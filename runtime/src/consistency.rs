@@ -52,6 +52,12 @@ struct Expected {
     is_write_lost: bool,
 }
 
+impl Expected {
+    fn is_empty(&self) -> bool {
+        self.written.is_empty() && self.deletions.is_empty() && !self.is_write_lost
+    }
+}
+
 /// Children that were read from a cache.
 #[derive(Debug)]
 pub struct Observed<T> {
@@ -170,11 +176,15 @@ impl Consistency {
                 .written
                 .retain(|written| written.kind != kind || written.history == history && written.version > version);
             let behind = expected.written.iter_mut().find(|written| written.kind == kind);
-            behind.map(|written| {
+            let behind = behind.map(|written| {
                 let is_awaited = written.is_awaited;
                 written.is_awaited |= wake.is_some();
                 (written.version, is_awaited)
-            })
+            });
+            if expected.is_empty() {
+                keys.remove(key);
+            }
+            behind
         };
         match behind {
             None => true,
@@ -206,7 +216,7 @@ impl Consistency {
                     .is_some_and(|record| !record.meta().is_deleting())
         });
         let are_cached = expected.deletions.is_empty();
-        if are_cached && expected.written.is_empty() && !expected.is_write_lost {
+        if expected.is_empty() {
             keys.remove(key);
         }
         are_cached
@@ -247,23 +257,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn deletion_that_the_watch_shows_during_the_read_is_not_seen() {
+    async fn deletion_that_arrives_during_the_read_does_not_count_as_cached() {
         let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "owner"));
-        for shows_before in [false, true] {
+        for is_cached_before in [false, true] {
             let store = store(&["a", "b"]);
             consistency.deleting(&key, &config_map("a").meta);
             let advance = || store.remove("ns", "a");
-            if shows_before {
+            if is_cached_before {
                 advance();
             }
             let observed = consistency.observe(&key, &store, |store| {
                 let children = store.all();
-                if !shows_before {
+                if !is_cached_before {
                     advance();
                 }
                 children
             });
-            // What was read has the deleted object exactly if its deletion does not count as seen.
+            // The children contain the deleted object exactly if its deletion does not count as cached.
             let has_deleted = observed.children.iter().any(|child| &*child.meta.name == "a");
             assert_eq!(observed.are_deletions_cached, !has_deleted);
             assert!(consistency.observe(&key, &store, |_| ()).are_deletions_cached, "the next reconcile");
@@ -271,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn object_is_read_only_when_the_cache_shows_the_last_write() {
+    fn object_is_not_read_before_the_cache_contains_the_last_write() {
         let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "a"));
         let store = store(&["a"]);
         assert!(matches!(consistency.read(&key, &store, || {}), Cached::Current(_)));

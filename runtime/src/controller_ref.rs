@@ -97,7 +97,7 @@ impl Owner<'_> {
                 },
                 Claim::Adopt => {
                     if may_adopt.is_none() {
-                        may_adopt = Some(self.recheck::<K>().await);
+                        may_adopt = Some(self.recheck_owner::<K>().await);
                     }
                     if let Some(Err(why)) = &may_adopt {
                         let (kind, key, uid) = (C::RESOURCE.kind, meta.key(), &meta.uid);
@@ -123,15 +123,15 @@ impl Owner<'_> {
         Ok(response.meta().ok().map(|meta| meta.version))
     }
 
-    async fn recheck<K: Kind>(&self) -> Result<(), String> {
+    async fn recheck_owner<K: Kind>(&self) -> Result<(), String> {
         let (kind, key) = (K::RESOURCE.kind, self.meta.key());
         let fresh = self.writer.get(&K::RESOURCE, &key).await.map_err(|error| error.to_string())?;
         let fresh = fresh.meta().map_err(|error| error.to_string())?;
-        still_there(kind, &key, self.meta, &fresh)
+        check_owner_unchanged(kind, &key, self.meta, &fresh)
     }
 }
 
-fn still_there(kind: &str, key: &ObjectKey, known: &Meta, fresh: &Meta) -> Result<(), String> {
+fn check_owner_unchanged(kind: &str, key: &ObjectKey, known: &Meta, fresh: &Meta) -> Result<(), String> {
     if fresh.uid != known.uid {
         return Err(format!("original {kind} {key} is gone: got uid {}, wanted {}", fresh.uid, known.uid));
     }
@@ -203,9 +203,9 @@ mod tests {
     #[test]
     fn replaced_or_deleted_owner_adopts_nothing() {
         let known = meta("us", false, None);
-        assert_eq!(still_there("ReplicaSet", &known.key(), &known, &known), Ok(()));
+        assert_eq!(check_owner_unchanged("ReplicaSet", &known.key(), &known, &known), Ok(()));
         for fresh in [meta("other", false, None), meta("us", true, None)] {
-            assert!(still_there("ReplicaSet", &known.key(), &known, &fresh).is_err());
+            assert!(check_owner_unchanged("ReplicaSet", &known.key(), &known, &fresh).is_err());
         }
     }
 }

@@ -39,8 +39,8 @@ impl StatusDebouncer {
     }
 
     /// Delays like [`StatusDebouncer::wait`], for counts that may fluctuate without end. `is_loss`: the number of
-    /// available children decreases. A loss is due immediately. After it, as long as changes arrive, one gain per
-    /// [`DAMPED_INTERVAL`] is.
+    /// available children decreases. A loss is not damped. After a loss, while changes keep arriving, at most one gain
+    /// per [`DAMPED_INTERVAL`] is due.
     pub fn wait_damped(&self, key: &ObjectKey, delay: Duration, is_loss: bool) -> Option<Duration> {
         let mut fluctuating = lock(&self.fluctuating);
         let elapsed = fluctuating.get(key).map(Instant::elapsed);

@@ -365,6 +365,8 @@ struct Cache {
     /// The responses by path, in the order of [`ROOTS`].
     roots: [RootResponse; 2],
     requested_at: Option<Instant>,
+    /// A response is new, and the snapshot does not contain it yet.
+    is_changed: bool,
 }
 
 /// The resources that the server serves, shared by all controllers.
@@ -395,12 +397,13 @@ impl Discovery {
         if cache.requested_at.is_some_and(|requested_at| requested_at.elapsed() <= age) {
             return Ok(self.current());
         }
-        let mut changed = false;
-        for (path, root) in ROOTS.into_iter().zip(&mut cache.roots) {
-            changed |= self.fetch_root(path, root).await?;
+        for (index, path) in ROOTS.into_iter().enumerate() {
+            // Kept if the next request fails: its repetition may find nothing new.
+            let is_new = self.fetch_root(path, &mut cache.roots[index]).await?;
+            cache.is_changed |= is_new;
         }
         cache.requested_at = Some(Instant::now());
-        if changed {
+        if std::mem::take(&mut cache.is_changed) {
             let snapshot = Snapshot::join(cache.roots.iter().map(|root| &root.snapshot));
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
         }

@@ -1,15 +1,19 @@
 //! A list whose entries leave it fairly: namespaces that wait together are served in turn, each in its own order.
 //!
-//! The first entry of each namespace has a round. An entry that follows another one of its namespace joins the round
-//! after that one left; any other entry joins the current round. So one namespace with a thousand entries delays each
+//! The first entry of each namespace belongs to a round. When it leaves the list, the next entry of its namespace joins
+//! the following round; the first entry of any other namespace joins the current round. So one namespace with a
+//! thousand entries delays each
 //! other namespace by one entry, not by a thousand. With one namespace the list is first in, first out. (Start-time fair
 //! queueing; client-go's queues and rate limiters are first in, first out.)
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 
 /// A namespace's hash. A collision costs only fairness.
 pub(crate) type NamespaceHash = u64;
+
+/// Namespaces without entries whose rounds are kept at least.
+const MAX_IDLE_NAMESPACES: usize = 64;
 
 /// The place of an entry: its namespace, then the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +101,7 @@ impl<T> FairList<T> {
         self.entries.len()
     }
 
-    /// Returns true without entries.
+    /// Returns true if the list has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -118,6 +122,11 @@ impl<T> FairList<T> {
             // An empty list needs no history: the memory of many namespaces is released.
             self.rounds = HashMap::new();
             self.round = 0;
+        } else if self.rounds.len() > 2 * self.heads.len() + MAX_IDLE_NAMESPACES {
+            // A namespace without entries whose round is over begins like one that was never there.
+            let waiting: HashSet<NamespaceHash> = self.heads.values().copied().collect();
+            let current = self.round;
+            self.rounds.retain(|namespace, round| *round >= current || waiting.contains(namespace));
         }
         Some(entry)
     }
@@ -131,6 +140,20 @@ mod tests {
 
     fn served(list: &mut FairList<&'static str>) -> Vec<&'static str> {
         std::iter::from_fn(|| list.pop().map(|(_, entry)| entry)).collect()
+    }
+
+    #[test]
+    fn history_of_namespaces_without_entries_is_bounded() {
+        let mut list = FairList::default();
+        list.push("busy", "entry");
+        for number in 0..10_000 {
+            list.push(&format!("brief-{number}"), "entry");
+            list.push("busy", "entry");
+            list.pop();
+            list.pop();
+        }
+        assert!(!list.is_empty());
+        assert!(list.rounds.len() <= 2 * (MAX_IDLE_NAMESPACES + 2), "{}", list.rounds.len());
     }
 
     #[test]

@@ -11,16 +11,16 @@
 //! terminating, has other labels, or is newer than the list.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::selector::Selector;
 use kinds::{Kind, Str};
 use tokio::time::Instant;
 
 use crate::consistency::{Consistency, Observed};
+use crate::former_owners::FormerOwners;
 use crate::lock::lock;
 use crate::store::{Store, by_controller, owned_by};
 use crate::write::{MetaList, WriteError, Writer};
@@ -52,7 +52,7 @@ struct Check {
 /// The checked owners of one controller.
 #[derive(Debug, Default)]
 pub struct Handover {
-    term_start: OnceLock<Timestamp>,
+    former: FormerOwners,
     checks: Mutex<HashMap<ObjectKey, Check>>,
 }
 
@@ -72,17 +72,17 @@ pub struct Children<'a, C: Kind> {
 }
 
 impl Handover {
-    /// Records when this process became leader. Objects created later need no check.
-    pub fn begin_term(&self, now: Timestamp) {
-        self.term_start.get_or_init(|| now);
+    /// Creates the state of a controller without a previous leader.
+    pub fn without_former_owners() -> Self {
+        Self { former: FormerOwners::none(), checks: Mutex::default() }
     }
 
     /// Returns true if an owner's children have to be compared before anything is created or deleted for it.
-    pub fn is_due(&self, owner: &Meta, now: Timestamp) -> bool {
-        let is_older = owner.created.0 <= self.term_start.get_or_init(|| now).as_second();
+    pub fn is_due(&self, owner: &Meta) -> bool {
         let checks = self.lock();
         let known = checks.get(&owner.key()).filter(|check| check.uid == owner.uid);
-        known.map_or(is_older, |check| check.is_required || is_older && !check.is_compared)
+        let (is_required, is_compared) = known.map_or((false, false), |check| (check.is_required, check.is_compared));
+        is_required || !is_compared && self.former.contains(owner)
     }
 
     /// Requires a comparison before the next creation or deletion for an owner, because the response to a write was
@@ -91,19 +91,25 @@ impl Handover {
         self.update(owner, |check| check.is_required = true);
     }
 
-    /// Compares the children with the API server's. Returns those that the server no longer has.
+    /// Compares the children with the API server's. Returns those that the server no longer has. `owners` is the cache of
+    /// all owners.
     ///
     /// The children have to be read again afterwards ([`Handover::observe`]): what was read before may be outdated.
     ///
     /// # Errors
-    /// When the list fails. The comparison is still due then.
-    pub async fn compare<C: Kind>(&self, children: &Children<'_, C>) -> Result<Vec<Arc<C>>, WriteError> {
+    /// When a list fails. The comparison is still due then.
+    pub async fn compare<O: Kind, C: Kind>(
+        &self,
+        owners: &Arc<Store<O>>,
+        children: &Children<'_, C>,
+    ) -> Result<Vec<Arc<C>>, WriteError> {
         let Children { owner, store, consistency, .. } = children;
         let Some(selector) = children.selector.query() else {
             self.update(owner, |check| check.record(Vec::new()));
             return Ok(Vec::new());
         };
-        let list = children.writer.list_versioned(&C::RESOURCE, &owner.namespace, &selector).await?;
+        self.former.begin(owners, children.writer).await?;
+        let list = children.writer.list_metadata(&C::RESOURCE, &owner.namespace, &selector).await?;
         if let Some(newest) = newest_of(owner, &list.items) {
             consistency.wrote(&owner.key(), store, newest);
         }
@@ -209,10 +215,8 @@ mod tests {
     use super::*;
     use crate::testing::{filled_store, meta};
 
-    const TERM_START: i64 = 1000;
-
-    fn owner(created: i64) -> Meta {
-        Meta { uid: Uid::parse("web"), created: Time(created), ..meta("ns", "web", 1) }
+    fn owner() -> Meta {
+        Meta { uid: Uid::parse("web"), ..meta("ns", "web", 1) }
     }
 
     /// Returns a child of the owner, by name, version and value of the label `app`.
@@ -289,7 +293,7 @@ mod tests {
             ("recreated under its name", Some(Meta { uid: Uid::parse("other"), ..child("a", 11, "web") })),
         ];
         for (name, now) in later {
-            let (handover, owner, store) = (Handover::default(), owner(1), store(vec![child("a", 3, "web")]));
+            let (handover, owner, store) = (Handover::default(), owner(), store(vec![child("a", 3, "web")]));
             record_missing(&handover, &owner, &store, 10);
             assert!(!handover.is_settled(&owner, &app_web(), &store), "{name}: no change received yet");
             store.put(record(child("a", 4, "web")));
@@ -304,30 +308,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn child_that_stays_missing_is_compared_again_and_does_not_block_its_owner() {
-        let (handover, owner, store) = (Handover::default(), owner(1), store(vec![child("a", 3, "web")]));
-        let now = Timestamp::from_second(TERM_START).expect("in range");
+        let (handover, owner, store) = (Handover::default(), owner(), store(vec![child("a", 3, "web")]));
         record_missing(&handover, &owner, &store, 10);
-        assert!(!handover.is_settled(&owner, &app_web(), &store) && !handover.is_due(&owner, now));
+        assert!(!handover.is_settled(&owner, &app_web(), &store) && !handover.is_due(&owner));
         tokio::time::advance(RECHECK_DELAY).await;
-        assert!(handover.is_settled(&owner, &app_web(), &store) && handover.is_due(&owner, now));
+        assert!(handover.is_settled(&owner, &app_web(), &store) && handover.is_due(&owner));
     }
 
     #[test]
     fn check_is_due_once_per_term_and_after_each_lost_response() {
-        let handover = Handover::default();
-        let now = Timestamp::from_second(TERM_START).expect("in range");
-        handover.begin_term(now);
-        let (old, new) = (owner(TERM_START), owner(TERM_START + 1));
-        assert!(handover.is_due(&old, now), "created in an earlier term");
-        handover.update(&old, |check| check.record(Vec::new()));
-        assert!(!handover.is_due(&old, now), "compared");
-        handover.require(&old);
-        assert!(handover.is_due(&old, now), "a response was lost");
-        handover.forget(&old.key());
-        assert!(!handover.is_due(&new, now), "created in this term");
-        handover.require(&new);
-        assert!(handover.is_due(&new, now), "a response was lost");
-        let successor = Meta { uid: Uid::parse("successor"), ..new };
-        assert!(!handover.is_due(&successor, now), "another object of the same name");
+        for (handover, is_former) in [(Handover::default(), true), (Handover::without_former_owners(), false)] {
+            let owner = owner();
+            assert_eq!(handover.is_due(&owner), is_former);
+            handover.require(&owner);
+            assert!(handover.is_due(&owner), "a response was lost");
+            handover.update(&owner, |check| check.record(Vec::new()));
+            assert!(!handover.is_due(&owner), "compared");
+            handover.require(&owner);
+            assert!(handover.is_due(&owner), "a response was lost after the comparison");
+            let successor = Meta { uid: Uid::parse("successor"), ..owner.clone() };
+            assert_eq!(handover.is_due(&successor), is_former, "another object of the same name");
+            handover.forget(&owner.key());
+            assert_eq!(handover.is_due(&owner), is_former);
+        }
     }
 }

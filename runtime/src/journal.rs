@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::lock::lock;
-use crate::text::human_duration;
+use crate::text::{human_duration, shortened};
 
 /// Number of decisions that are kept per controller.
 pub const MAX_RECENT: usize = 64;
@@ -96,16 +96,6 @@ pub(crate) fn with_notes<F: Future>(
     reconcile: F,
 ) -> impl Future<Output = F::Output> + use<F> {
     RUNNING.scope(notes.clone(), reconcile)
-}
-
-/// Truncates a text to a number of bytes and marks the truncation.
-fn shortened(mut text: String, limit: usize) -> String {
-    if text.len() > limit {
-        let end = (0..=limit).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        text.truncate(end);
-        text.push('…');
-    }
-    text
 }
 
 /// The result of a reconcile.
@@ -276,7 +266,9 @@ impl State {
         }
         if self.failing.len() >= MAX_FAILING {
             let oldest = self.failing.iter().min_by_key(|(_, failure)| failure.last).map(|(key, _)| key.clone());
-            oldest.into_iter().for_each(|key| drop(self.failing.remove(&key)));
+            if let Some(key) = oldest {
+                self.failing.remove(&key);
+            }
             self.discarded += 1;
         }
         self.failing.insert(key.into(), Failure { error, since: at, last: at, times: 1, dropped });

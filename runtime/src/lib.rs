@@ -20,6 +20,7 @@ pub mod election;
 pub mod events;
 mod fair;
 pub mod fence;
+pub mod former_owners;
 pub mod handover;
 pub mod journal;
 pub mod lock;

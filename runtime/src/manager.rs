@@ -48,7 +48,8 @@ pub struct ManagerOptions {
     pub burst: u32,
     /// Minimum time between the starts of two controllers.
     pub start_interval: Duration,
-    /// Maximum duration of the shutdown; zero: unlimited.
+    /// Maximum time for workers and events at shutdown; zero: unlimited. The release of the lease may then take up to
+    /// the renew deadline.
     pub shutdown_timeout: Duration,
 }
 
@@ -122,7 +123,7 @@ fn report_waiting(registry: &Registry, waiting: &BTreeMap<&'static str, Option<R
 }
 
 /// Waits until a watch ends, which happens only because of a defect.
-async fn ended_by_defect(watches: &mut JoinSet<()>) {
+async fn wait_for_ended_watch(watches: &mut JoinSet<()>) {
     match watches.join_next().await {
         Some(ended) => error!(panicked = ended.is_err(), "watch ended: this is a defect"),
         None => std::future::pending().await,
@@ -361,7 +362,7 @@ impl Manager {
             tokio::select! {
                 () = election.acquire() => {}
                 () = &mut shutdown => return self.shut_down(JoinSet::new()).await,
-                () = ended_by_defect(&mut watches) => return ExitReason::WatchEnded,
+                () = wait_for_ended_watch(&mut watches) => return ExitReason::WatchEnded,
             }
         }
         let mut workers = JoinSet::new();
@@ -376,7 +377,7 @@ impl Manager {
         let ended = tokio::select! {
             lost = hold => Some(ExitReason::LeaseLost(lost)),
             () = &mut shutdown => None,
-            () = ended_by_defect(&mut watches) => Some(ExitReason::WatchEnded),
+            () = wait_for_ended_watch(&mut watches) => Some(ExitReason::WatchEnded),
             () = start_workers(&registry, starts, interval, &mut workers) => None,
         };
         match ended {
@@ -402,10 +403,23 @@ impl Manager {
         for controller in &self.controllers {
             (controller.close)();
         }
-        if timeout_at(deadline, async { while workers.join_next().await.is_some() {} }).await.is_err() {
-            warn!(left = workers.len(), ?timeout, "workers did not finish in time; cancelling them");
-            workers.shutdown().await;
+        let hold = async {
+            match &mut self.election {
+                Some(election) => election.hold().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            finished = timeout_at(deadline, async { while workers.join_next().await.is_some() {} }) => {
+                if finished.is_err() {
+                    warn!(left = workers.len(), ?timeout, "workers did not finish in time; cancelling them");
+                }
+            }
+            // Workers may finish their keys only as long as this process leads.
+            lost = hold => warn!(left = workers.len(), ?lost, "lost the leader lease during the shutdown; cancelling workers"),
         }
+        workers.shutdown().await;
         for controller in &self.controllers {
             let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             let counts = &controller.counts;
@@ -415,7 +429,7 @@ impl Manager {
                 failed = count(&counts.failed),
                 panicked = count(&counts.panicked),
                 waiting_for_cache = count(&counts.waiting_for_cache),
-                "stopped"
+                "controller stopped"
             );
         }
         self.election.iter().for_each(Election::resign);

@@ -127,6 +127,21 @@ fn unreadable(path: &str, problem: String) -> OpenApiError {
 mod tests {
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn any_index_is_read_or_refused(
+            path in "(/openapi/v3/)?(api|apis)?[a-z/?=.:%]{0,20}", other in "null|1|\\[\\]|\\{\\}|\"x\"", is_broken: bool,
+        ) {
+            let entry = if is_broken { other } else { format!(r#"{{"serverRelativeURL": {path:?}}}"#) };
+            let text = format!(r#"{{"paths": {{"api/v1": {entry}, "apis/g/v1": {entry}}}}}"#);
+            if let Ok(index) = serde_json::from_str::<Index>(&text) {
+                for found in [index.path("", "v1"), index.path("g", "v1")].into_iter().flatten() {
+                    proptest::prop_assert!(found.starts_with(DOCUMENTS), "{found}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn index_has_only_paths_of_documents() {
         let index = r#"{"paths": {

@@ -211,14 +211,15 @@ impl Collector for Events {
 #[derive(Debug)]
 pub struct BuildInfo {
     /// The full version, such as `v1.37.0`.
-    pub git_version: &'static str,
+    pub git_version: String,
     /// The part of the version before the first dot.
     pub major: &'static str,
     /// The part of the version after the first dot.
     pub minor: &'static str,
 }
 
-const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
+/// The operating system and the architecture, in Go's words.
+pub const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
 
 impl Collector for BuildInfo {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -227,7 +228,7 @@ impl Collector for BuildInfo {
             ("compiler", "rustc"),
             ("git_commit", ""),
             ("git_tree_state", ""),
-            ("git_version", self.git_version),
+            ("git_version", &self.git_version),
             ("go_version", ""),
             ("major", self.major),
             ("minor", self.minor),
@@ -353,7 +354,7 @@ mod tests {
             running: vec![("replicaset-controller", counts), ("node-ipam-controller", Arc::default())],
             fence: Fence::open(),
         });
-        metrics.collect(BuildInfo { git_version: "v1.37.0", major: "1", minor: "37" });
+        metrics.collect(BuildInfo { git_version: "v1.37.0".to_owned(), major: "1", minor: "37" });
         metrics.collect(CompatibilityVersions {
             binary: "1.37".into(),
             emulation: "1.36".into(),

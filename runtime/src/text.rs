@@ -1,4 +1,18 @@
-//! Functions on texts: percent-encoding, queries, quotes, durations.
+//! Functions on texts: percent-encoding, queries, quotes, durations, lengths.
+
+/// Maximum length of a text for people, in bytes: of an event, a condition, an error in the log. Tenants can make such
+/// texts as long as an object, for example by the selector in the scale of a custom resource.
+pub const MAX_MESSAGE_BYTES: usize = 8 << 10;
+
+/// Truncates a text to a number of bytes and marks the truncation.
+#[must_use]
+pub fn shortened(mut text: String, limit: usize) -> String {
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit));
+        text.push('…');
+    }
+    text
+}
 
 /// Percent-encodes all but unreserved characters: a selector may contain spaces, commas, parentheses.
 #[must_use]
@@ -79,6 +93,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn long_text_is_truncated_at_a_character() {
+        for (text, limit, expected) in
+            [("abc", 3, "abc"), ("abcd", 3, "abc…"), ("äöü", 3, "ä…"), ("", 0, ""), ("ä", 1, "…")]
+        {
+            assert_eq!(shortened(text.to_owned(), limit), expected, "{text}");
+        }
+    }
 
     #[test]
     fn percent_signs_are_decoded_or_refused() {

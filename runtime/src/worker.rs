@@ -16,6 +16,7 @@ use tracing::{Instrument, debug, error, info_span, warn};
 
 use crate::journal::{Journal, LastResult, Notes, with_notes};
 use crate::queue::{Queue, QueueKey};
+use crate::text::{MAX_MESSAGE_BYTES, shortened};
 use crate::write::WriteError;
 
 /// The result of a successful reconcile.
@@ -45,6 +46,11 @@ impl ReconcileError {
     /// Creates an error that a retry may fix.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), terminal: false }
+    }
+
+    /// Truncates the message to what a log line may contain.
+    fn shortened(self) -> Self {
+        Self { message: shortened(self.message, MAX_MESSAGE_BYTES), ..self }
     }
 }
 
@@ -79,7 +85,7 @@ pub struct WorkOptions {
     pub name: &'static str,
     /// Number of keys that are reconciled at the same time.
     pub workers: usize,
-    /// After this number of consecutive failures a key is dropped until it changes; `None`: never.
+    /// Number of retries after which a key that fails again is dropped until it changes; `None`: never.
     pub max_retries: Option<u32>,
 }
 
@@ -144,6 +150,7 @@ fn settle<K: QueueKey + fmt::Display>(
     result: RunResult,
 ) -> (LastResult, Option<String>) {
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+    let result = result.map(|ended| ended.map_err(ReconcileError::shortened));
     match result {
         Ok(Ok(outcome)) => {
             match outcome {

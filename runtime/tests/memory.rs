@@ -149,7 +149,7 @@ fn pod_record_stays_within_its_memory_limit() {
         let before = allocated();
         let store = store(indexes(), &messages);
         let each = (allocated() - before).div_ceil(PODS);
-        assert_eq!(store.len(), PODS, "each pod has a name of its own");
+        assert_eq!(store.len(), PODS, "several pods have the same name");
         println!("{name:<30}{each:>12}{gate:>8}");
         if each > gate.min(LIMIT) {
             too_much.push(format!("{name}: {each} bytes a pod, {} are allowed", gate.min(LIMIT)));

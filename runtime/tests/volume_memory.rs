@@ -127,7 +127,7 @@ fn bytes_each<K: Kind>(decode: &Decode, index: Index<K>, messages: &[Vec<u8>]) -
     let records = messages.iter().map(|message| K::decode(decode, message).expect("well-formed"));
     let store = filled_store(decode.clone(), vec![index], records);
     let each = (allocated() - before).div_ceil(messages.len());
-    assert_eq!(store.len(), messages.len(), "each object has a name of its own");
+    assert_eq!(store.len(), messages.len(), "several objects have the same name");
     each
 }
 

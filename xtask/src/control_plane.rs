@@ -56,7 +56,7 @@ async fn serve(arguments: Arguments) -> Result<()> {
 
 A controller manager's kubeconfig, with the rights of its role only:
   {}
-Ctrl-C ends it and removes the folder.",
+Ctrl-C stops the control plane and removes the folder.",
         cluster.server(),
         arguments.nodes,
         start.elapsed().as_secs_f64(),
@@ -66,6 +66,6 @@ Ctrl-C ends it and removes the folder.",
         cluster.kubeconfig(Identity::ControllerManager)?.display(),
     );
     tokio::signal::ctrl_c().await?;
-    println!("ending");
+    println!("stopping the control plane");
     Ok(())
 }

@@ -55,6 +55,20 @@ enum Part {
     Fuzz,
 }
 
+/// Packages that read bytes and texts from outside.
+pub const FUZZ_PACKAGES: [&str; 7] = [
+    "kubewright-cel-check",
+    "kubewright-kinds",
+    "kubewright-runtime",
+    "kubewright-component-base",
+    "kubewright-provider-aws",
+    "kcm",
+    "ccm",
+];
+
+/// Part of the names of tests that give a reader any input.
+pub const FUZZ_NAMES: &str = "any_";
+
 /// Inputs per requested history: an input is read in microseconds.
 const FUZZ_CASES: u32 = 100;
 
@@ -104,11 +118,11 @@ impl Part {
                 environment: Vec::new(),
             },
             Self::Fuzz => Call {
-                // Their names state that they accept any input.
-                arguments: words(
-                    "test --release --no-fail-fast --lib --tests --package kubewright-cel-check --package kubewright-kinds \
-                     --package kubewright-runtime --package kubewright-component-base --package kcm -- any_",
-                ),
+                arguments: words("test --release --no-fail-fast --no-default-features --lib --tests")
+                    .into_iter()
+                    .chain(FUZZ_PACKAGES.into_iter().flat_map(|package| ["--package", package]))
+                    .chain(["--", FUZZ_NAMES])
+                    .collect(),
                 environment: vec![
                     ("PROPTEST_CASES", histories.saturating_mul(FUZZ_CASES).to_string()),
                     ("PROPTEST_RNG_SEED", seed.to_string()),
@@ -159,6 +173,14 @@ pub fn run(arguments: Arguments) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fuzzing_selects_packages_and_tests_by_name() {
+        let arguments = Arguments { histories: 9, seed: None, services: 3, aws: 4, only: None };
+        let call = Part::Fuzz.call(&arguments, 7);
+        assert!(call.arguments.ends_with(&["--package", "ccm", "--", "any_"]), "{call:?}");
+        assert_eq!(call.environment[0], ("PROPTEST_CASES", "900".into()));
+    }
 
     #[test]
     fn histories_are_repeatable_and_have_the_requested_number() {

@@ -12,9 +12,9 @@ use providers::{Address, AddressKind, CloudError, ErrorKind, InstanceRef, Instan
 use tokio::sync::oneshot;
 use tracing::error;
 
-/// How long the first request waits for others.
+/// Time that the first request waits for others.
 const BATCH_WINDOW: Duration = Duration::from_millis(50);
-/// How long it then waits for the response of the previous call at most. The slower the cloud, the more requests share
+/// Maximum time that it then waits for the response of the previous call. The slower the cloud, the more requests share
 /// a call; a call that hangs does not delay others for longer.
 const PREVIOUS_CALL_WAIT: Duration = Duration::from_secs(1);
 
@@ -49,7 +49,7 @@ pub async fn describe_all(instances: &dyn Instances, requested: &[InstanceRef]) 
         return states;
     }
     let message = format!("the provider returned {} states for {} requests", states.len(), requested.len());
-    error!(message, "defect of the cloud provider: its results cannot be assigned and are discarded");
+    error!(problem = message, "defect of the cloud provider: its results cannot be assigned and are discarded");
     let unknown = || InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", message.clone()));
     requested.iter().map(|_| unknown()).collect()
 }

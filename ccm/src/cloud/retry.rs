@@ -32,7 +32,7 @@ pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
     };
     match kind {
         ErrorKind::Invalid => None,
-        ErrorKind::Throttled { after: Some(after) } => Some(again_after(after)),
+        ErrorKind::Throttled { after: Some(after) } => Some(requested_delay(after)),
         ErrorKind::Denied | ErrorKind::Quota => Some(backoff(FIRST_WAIT_FOR_OPERATOR)),
         ErrorKind::Conflict => Some(backoff(CONFLICT_WAIT)),
         ErrorKind::Throttled { after: None } | ErrorKind::NotFound | ErrorKind::Transient => Some(backoff(FIRST_WAIT)),
@@ -40,12 +40,12 @@ pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
 }
 
 /// Returns the delay that a provider requests, but at least [`SHORTEST_WAIT`], so that there is no hot loop.
-pub fn again_after(requested: Duration) -> Duration {
+pub fn requested_delay(requested: Duration) -> Duration {
     requested.max(SHORTEST_WAIT)
 }
 
 /// Returns an error's message without the request's ID, so that equal errors have equal messages.
-pub fn words(error: &CloudError) -> String {
+pub fn message(error: &CloudError) -> String {
     format!("{}: {}", error.operation, error.message)
 }
 
@@ -63,7 +63,7 @@ impl LastReport {
         !is_repeated
     }
 
-    /// Reports whether nothing was reported.
+    /// Returns true if no failure has been reported.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -92,7 +92,7 @@ mod tests {
         ] {
             assert_eq!(seconds(kind, failures), expected, "{} {failures}", kind.as_str());
         }
-        assert!(again_after(Duration::ZERO) > Duration::ZERO, "no hot loop");
+        assert!(requested_delay(Duration::ZERO) > Duration::ZERO, "no hot loop");
     }
 
     #[tokio::test(start_paused = true)]

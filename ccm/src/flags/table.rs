@@ -1,4 +1,4 @@
-//! The table of all flags of cloud-controller-manager 1.37, with a word for whether each flag has an effect.
+//! The table of all flags of cloud-controller-manager 1.37, and whether each of them has an effect.
 
 use component::flags::common::{ACCESS, GENERIC, LOGS, PROCESS, SECURE_SERVING, SERVER};
 use component::flags::table::{Flag, joined};
@@ -11,7 +11,7 @@ component::flags! {
     const CLOUD;
     "Generic" {
         "allocate-node-cidrs": Bool = "false", NoEffectYet, "Whether pod CIDRs are allocated to Nodes; this manager allocates none";
-        "allow-untagged-cloud": Bool = "false", Effective, "Run with a cloud provider that does not know its cluster" deprecated "will be removed; tag the instances with the cluster";
+        "allow-untagged-cloud": Bool = "false", Effective, "Run with a cloud provider that has no cluster ID" deprecated "will be removed; tag the instances with the cluster";
         "cloud-config": Text = "", Effective, "Configuration file of the cloud provider; empty for none";
         "cloud-provider": Text = "", Effective, "Cloud provider, one of those that are built in";
         "cluster-cidr": Text = "", Effective, "CIDR range or two ranges of the Pods; only routes to these are managed";
@@ -27,7 +27,7 @@ component::flags! {
 component::flags! {
     const CONTROLLERS;
     "Cloud-node-controller" {
-        "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses are updated concurrently; 0 takes --concurrent-node-syncs";
+        "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses are updated concurrently; 0 is the value of --concurrent-node-syncs";
         "concurrent-node-syncs": Int32 = "1", Effective, "Nodes initialised concurrently; their cloud requests are sent in batches";
     }
     "Cloud-node-lifecycle-controller" {
@@ -41,7 +41,7 @@ component::flags! {
         "external-managed-tags": Strings = "[]", Effective, "Keys of tags that other tools set on the cloud resources of Services: this manager neither sets nor removes them";
         "load-balancer-audit-period": Duration = "1h0m0s", Effective, "How often the cloud is searched for leaked resources of deleted Services";
         "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers this manager creates, in addition to Services without a class; for AWS service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and with it the annotation types external and nlb-ip";
-        "load-balancer-readiness-gates": Bool = "false", Effective, "Set the readiness gates of pods once their load balancer finds them healthy; watches all pods, and needs the rights of deploy/ccm-targets-rbac.yaml";
+        "load-balancer-readiness-gates": Bool = "false", Effective, "Set the readiness gates of pods once their load balancer reports them as healthy; watches all pods, and needs the permissions in deploy/ccm-targets-rbac.yaml";
         "load-balancers-without-class": Bool = "true", Effective, "Create load balancers for Services without spec.loadBalancerClass; false leaves them to another controller";
         "max-targets-per-target-group": Int = "0", Effective, "Maximum number of targets registered in a target group; 0 is no limit";
     }
@@ -49,9 +49,9 @@ component::flags! {
         "resources": Strings = "[]", Effective, "Resources to tag; only instance is supported";
         "tagging-controller-burst-limit": Int = "0", NoEffectYet, "Nodes are processed in batches; cloud calls have separate limits";
         "tagging-controller-concurrent-node-syncs": Int = "1", NoEffectYet, "Nodes are processed in batches";
-        "tagging-controller-enable-batching": Bool = "false", NoEffectYet, "Calls are always for many Nodes";
+        "tagging-controller-enable-batching": Bool = "false", NoEffectYet, "Nodes are always processed in batches";
         "tagging-controller-rate-limit": Float64 = "0", NoEffectYet, "Nodes are processed in batches; cloud calls have separate limits";
-        "tags": Map = "", Effective, "Tags of the instances of Nodes, as key=value, comma-separated; for the controller tagging";
+        "tags": Map = "", Effective, "Tags of the instances of Nodes, as key=value, comma-separated; for the tagging controller";
     }
     "Webhook" {
         "webhooks": Strings = "[]", NoEffectYet, "Webhooks to serve; there are none";

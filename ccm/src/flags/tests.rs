@@ -17,7 +17,7 @@ fn read(line: &str) -> Result<Options, Vec<String>> {
 
 #[test]
 fn defaults_are_upstreams() {
-    let options = read("--cloud-provider=mock").expect("it runs");
+    let options = read("--cloud-provider=mock").expect("refused");
     assert_eq!(options.secure_port, 10258);
     assert_eq!(options.leader_elect.resource_name, "cloud-controller-manager");
     assert_eq!(options.leader_elect.resource_namespace, "kube-system");
@@ -30,7 +30,7 @@ fn defaults_are_upstreams() {
 
 #[test]
 fn controller_aliases_are_accepted() {
-    let options = read("--cloud-provider=mock --controllers=*,-service,-route,cloud-node").expect("it runs");
+    let options = read("--cloud-provider=mock --controllers=*,-service,-route,cloud-node").expect("refused");
     let enabled: Vec<_> = options.enabled().map(|controller| controller.name).collect();
     assert_eq!(enabled, ["cloud-node-controller", "cloud-node-lifecycle-controller"]);
 }
@@ -76,13 +76,13 @@ fn each_violated_rule_is_reported_with_its_reason() {
 
 #[test]
 fn gates_are_those_of_cloud_controller_manager() {
-    let options = read("--cloud-provider=mock --feature-gates=CloudControllerManagerWebhook=true").expect("it runs");
+    let options = read("--cloud-provider=mock --feature-gates=CloudControllerManagerWebhook=true").expect("refused");
     assert!(options.gates.enabled("CloudControllerManagerWebhook"));
     assert!(!options.gates.enabled("CloudControllerManagerWatchBasedRoutesReconciliation"));
-    let default = read("--cloud-provider=mock --feature-gates=NativeHistograms=true").expect("it runs");
+    let default = read("--cloud-provider=mock --feature-gates=NativeHistograms=true").expect("refused");
     assert!(!default.gates.enabled("NativeHistograms"));
     assert_eq!(default.gates.ignored_defaults().map(|(gate, _)| gate).collect::<Vec<_>>(), ["NativeHistograms"]);
-    let all = read("--cloud-provider=mock --feature-gates=AllAlpha=true,AllBeta=true").expect("it runs");
+    let all = read("--cloud-provider=mock --feature-gates=AllAlpha=true,AllBeta=true").expect("refused");
     let reported = all.gates.all().find(|(gate, ..)| *gate == "NativeHistograms");
     assert!(reported.is_some_and(|(.., is_on)| !is_on), "{reported:?}");
 }
@@ -124,7 +124,7 @@ fn flags_types_and_gates_equal_upstreams() {
     let Some(upstream) = std::env::var_os("UPSTREAM_CLOUD_MANAGER") else {
         return;
     };
-    let output = std::process::Command::new(upstream).arg("--help").output().expect("it runs");
+    let output = std::process::Command::new(upstream).arg("--help").output().expect("the program did not start");
     let theirs = entries(&String::from_utf8(output.stdout).expect("text"));
     assert!(theirs.len() > 120, "{theirs:?}");
     let mut ours = entries(&help::text(&COMPONENT, None));

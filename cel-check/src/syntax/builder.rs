@@ -6,8 +6,9 @@ use crate::ast::{Comprehension, Element, Entry, Expr, ExprKind, Id, Literal};
 /// Maximum number of nodes of an expression. `optMap` copies its target, so a chain of calls grows exponentially.
 const MAX_NODES: usize = 200_000;
 
-/// Maximum depth of an expression after macro expansion, so that recursion over nodes cannot exhaust the stack.
-const MAX_DEPTH: u16 = 300;
+/// Maximum depth of an expression after macro expansion, so that recursion over nodes cannot exhaust the stack. Upstream
+/// has no such limit: an expression of nested macros may be deeper.
+const MAX_DEPTH: u16 = 1000;
 
 /// The name of the accumulator variable in expanded macros. It is not a valid identifier, so no expression can use it.
 pub const ACCUMULATOR: &str = "@result";
@@ -28,7 +29,8 @@ impl Builder {
         let mut expr = Expr { id: self.id(offset)?, depth: 1, kind };
         expr.depth += expr.children().iter().map(|child| child.depth).max().unwrap_or(0);
         if expr.depth > MAX_DEPTH {
-            return Err(SyntaxError { offset, message: "the expression is too deep".to_owned() });
+            let message = "the expression is nested too deeply after the expansion of macros".to_owned();
+            return Err(SyntaxError { offset, message });
         }
         Ok(expr)
     }

@@ -26,10 +26,10 @@ pub enum TokenKind {
     End,
 }
 
-/// All symbols. A symbol that begins with another one comes before it.
-const SYMBOLS: [&str; 26] = [
+/// All symbols except `in`, which is read as a word. A symbol that begins with another one comes before it.
+const SYMBOLS: [&str; 24] = [
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", ":", "+", "*",
-    "/", "%", "in", "",
+    "/", "%",
 ];
 
 /// Splits a text into tokens; the last one is the end.
@@ -97,9 +97,7 @@ impl Lexer<'_> {
         if first.is_ascii_alphabetic() || first == '_' {
             return Ok(self.word());
         }
-        let fits = |symbol: &&&str| {
-            !symbol.is_empty() && symbol.chars().enumerate().all(|(ahead, expected)| self.peek(ahead) == expected)
-        };
+        let fits = |symbol: &&&str| symbol.chars().enumerate().all(|(ahead, expected)| self.peek(ahead) == expected);
         let symbol = SYMBOLS.iter().find(fits).ok_or_else(|| self.error("unexpected character"))?;
         self.at += symbol.len();
         Ok(TokenKind::Symbol(symbol))

@@ -10,6 +10,7 @@ mod parser;
 mod text;
 
 use crate::ast::Ast;
+use crate::stack::with_deep_stack;
 
 /// An expression that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +23,15 @@ pub struct SyntaxError {
 }
 
 /// Parses an expression and expands its macros.
+///
+/// # Errors
+/// When the expression is not well-formed, or exceeds a limit.
 pub fn parse(text: &str) -> Result<Ast, SyntaxError> {
+    let no_thread = || Err(SyntaxError { offset: 0, message: "no thread could be started".to_owned() });
+    with_deep_stack(text, || parse_here(text)).unwrap_or_else(no_thread)
+}
+
+/// Like [`parse`], for callers on a deep stack.
+pub(crate) fn parse_here(text: &str) -> Result<Ast, SyntaxError> {
     parser::parse(text)
 }

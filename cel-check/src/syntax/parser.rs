@@ -5,32 +5,12 @@ use super::builder::Builder;
 use super::lexer::{Token, TokenKind, tokens};
 use super::macros::{Call, expand};
 use crate::ast::{Ast, Element, Entry, Expr, ExprKind, Literal};
+use crate::keywords::is_reserved;
 
 /// Maximum length of an expression in code points; upstream's limit.
 const MAX_CODE_POINTS: usize = 100_000;
-/// Maximum depth of nested expressions, so that recursion cannot exhaust the stack. Upstream's limit is 250.
-const MAX_NESTING: usize = 100;
-
-/// Reserved words, which cannot be names of variables.
-const RESERVED: [&str; 17] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+/// Maximum depth of nested expressions, so that recursion cannot exhaust the stack; upstream's limit.
+const MAX_NESTING: usize = 250;
 
 /// Parses an expression.
 pub fn parse(text: &str) -> Result<Ast, SyntaxError> {
@@ -268,7 +248,7 @@ impl Parser {
         }
         let dot = if self.take(".").is_some() { "." } else { "" };
         let (name, at) = self.name()?;
-        if RESERVED.contains(&name.as_str()) {
+        if is_reserved(&name) {
             return Err(SyntaxError { offset: at, message: format!("reserved identifier: {name}") });
         }
         let function = format!("{dot}{name}");
@@ -338,6 +318,7 @@ impl Parser {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::syntax;
 
     /// Formats an expression with all operators as calls, each with its offset.
     fn show(text: &str) -> String {
@@ -380,18 +361,38 @@ mod tests {
     #[test]
     fn chain_of_and_becomes_a_balanced_tree() {
         let chain = vec!["a"; 5_000].join(" && ");
-        assert!(parse(&chain).is_ok());
+        assert!(syntax::parse(&chain).is_ok());
+    }
+
+    #[test]
+    fn expression_may_be_nested_as_deeply_as_upstreams() {
+        for (open, close) in [
+            ("(", ")"),
+            ("(1 + ", ")"),
+            ("!(", ")"),
+            ("[", "]"),
+            ("{1: ", "}"),
+            ("string(", ")"),
+            ("a.b(", ")"),
+            ("a[", "]"),
+            ("true ? 1 : ", ""),
+            ("[1].all(x, ", ")"),
+        ] {
+            let nested = |depth: usize| format!("{}1{}", open.repeat(depth), close.repeat(depth));
+            assert!(syntax::parse(&nested(MAX_NESTING - 1)).is_ok(), "{open}");
+            assert!(syntax::parse(&nested(MAX_NESTING)).is_err(), "{open}");
+        }
     }
 
     #[test]
     fn too_deep_too_long_and_exponential_expressions_are_refused() {
         let nested = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
-        let sum = vec!["1"; 1_000].join("+");
-        let members = format!("a{}", ".b".repeat(1_000));
+        let sum = vec!["1"; 2_000].join("+");
+        let members = format!("a{}", ".b".repeat(2_000));
         let optional = format!("a{}", ".optMap(b, c)".repeat(60));
         let long = format!("'{}'", "a".repeat(200_000));
         for text in [nested, sum, members, optional, long] {
-            assert!(parse(&text).is_err());
+            assert!(syntax::parse(&text).is_err());
         }
     }
 

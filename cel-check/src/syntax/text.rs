@@ -1,7 +1,6 @@
 //! Escape sequences of string literals.
 
-/// Replaces the escape sequences of a string literal. A bytes literal is only checked: its
-/// result is not used.
+/// Replaces the escape sequences of a string literal. A bytes literal is only checked: its result is not used.
 pub fn unescape(content: &str, is_bytes: bool) -> Result<String, &'static str> {
     let content = content.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(content.len());

@@ -20,18 +20,18 @@ crate::flags! {
     pub const GENERIC;
     "Generic" {
         "cidr-allocator-type": Text = "RangeAllocator", NoEffectYet, "How pod CIDRs are allocated; only RangeAllocator is available";
-        "controller-start-interval": Duration = "0s", NoEffectYet, "Pause between the starts of two controllers";
+        "controller-start-interval": Duration = "0s", Effective, "Pause between the starts of two controllers; each is between this and twice as long";
         "controllers": Strings = "[*]", Effective, "Controllers to run: '*' for all that are on by default, 'foo' to switch foo on, '-foo' to switch it off; the first mention of a name decides";
-        "kube-api-burst": Int32 = "30", Effective, "Requests that may be sent to the API server at once, beyond --kube-api-qps";
+        "kube-api-burst": Int32 = "30", Effective, "Requests to the API server in one burst, beyond --kube-api-qps";
         "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", NoEffectYet, "Media type of the requests to the API server; protobuf is always used where the server has it";
         "kube-api-qps": Float32 = "20", Effective, "Requests per second to the API server";
         "leader-elect": Bool = "true", Effective, "Work only while holding the Lease, so that several replicas may run";
-        "leader-elect-lease-duration": Duration = "15s", Effective, "How long a candidate waits, after the last renewal it saw, before it takes the Lease";
+        "leader-elect-lease-duration": Duration = "15s", Effective, "How long a candidate waits, after the last renewal that it observed, before it takes the Lease";
         "leader-elect-renew-deadline": Duration = "10s", Effective, "How long the leader tries to renew before it gives up; less than the lease duration";
         "leader-elect-resource-lock": Text = "leases", Effective, "Kind of object used as the lock; only leases";
         "leader-elect-resource-namespace": Text = "kube-system", Effective, "Namespace of the Lease";
         "leader-elect-retry-period": Duration = "2s", Effective, "Pause between two attempts to take or renew the Lease";
-        "min-resync-period": Duration = "12h0m0s", Effective, "Controllers receive all objects again at random times, at least this and at most twice this apart; 0 for never";
+        "min-resync-period": Duration = "12h0m0s", Effective, "Minimum time before controllers receive all objects again; the actual time is random, at most twice as long; 0 for never";
         "node-sync-period": Duration = "0s", NoEffectYet, "Has no effect" deprecated "has no effect and will be removed";
         "use-service-account-credentials": Bool = "false", Effective, "Let each controller write as its own service account";
     }
@@ -61,9 +61,9 @@ crate::flags! {
     /// DelegatingAuthorizationOptions).
     pub const ACCESS;
     "Authentication" {
-        "authentication-kubeconfig": Text = "", Effective, "Kubeconfig for TokenReviews and for looking up client CAs; empty treats every token as anonymous";
+        "authentication-kubeconfig": Text = "", Effective, "Kubeconfig for TokenReviews and for looking up client CAs; empty uses the pod's own credentials; outside a pod, every token counts as anonymous";
         "authentication-skip-lookup": Bool = "false", Effective, "Do not look up missing authentication settings in the cluster";
-        "authentication-token-webhook-cache-ttl": Duration = "10s", Effective, "How long an answer to a TokenReview is kept";
+        "authentication-token-webhook-cache-ttl": Duration = "10s", Effective, "How long the result of a TokenReview is cached";
         "authentication-tolerate-lookup-failure": Bool = "false", Effective, "Start even when authentication settings cannot be looked up; requests may then count as anonymous";
         "client-ca-file": Text = "", Effective, "CA bundle for client certificates; the common name becomes the user";
         "requestheader-allowed-names": Strings = "[]", Effective, "Common names of front proxies that may set user headers; empty allows all that --requestheader-client-ca-file signed";
@@ -75,9 +75,9 @@ crate::flags! {
     }
     "Authorization" {
         "authorization-always-allow-paths": Strings = "[/healthz,/readyz,/livez]", Effective, "HTTP paths that need no authorization";
-        "authorization-kubeconfig": Text = "", Effective, "Kubeconfig for SubjectAccessReviews; empty forbids all that is not always allowed";
-        "authorization-webhook-cache-authorized-ttl": Duration = "10s", Effective, "How long a positive answer to a SubjectAccessReview is kept";
-        "authorization-webhook-cache-unauthorized-ttl": Duration = "10s", Effective, "How long a negative answer to a SubjectAccessReview is kept";
+        "authorization-kubeconfig": Text = "", Effective, "Kubeconfig for SubjectAccessReviews; empty uses the pod's own credentials; outside a pod, all that is not always allowed is forbidden";
+        "authorization-webhook-cache-authorized-ttl": Duration = "10s", Effective, "How long a SubjectAccessReview that allows a request is cached";
+        "authorization-webhook-cache-unauthorized-ttl": Duration = "10s", Effective, "How long a SubjectAccessReview that does not allow a request is cached";
     }
 }
 
@@ -86,13 +86,13 @@ crate::flags! {
     pub const LOGS;
     "Logs" {
         "log-flush-frequency": Duration = "5s", NoEffectYet, "Longest time before log lines are flushed";
-        "log-json-info-buffer-size": Quantity = "0", NoEffectYet, "Bytes of JSON info lines to buffer when streams are split, as 512, 1K, 2Ki; needs gate LoggingAlphaOptions";
+        "log-json-info-buffer-size": Quantity = "0", NoEffectYet, "Bytes of JSON info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions";
         "log-json-split-stream": Bool = "false", Effective, "JSON errors to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
-        "log-text-info-buffer-size": Quantity = "0", NoEffectYet, "Bytes of text info lines to buffer when streams are split, as 512, 1K, 2Ki; needs gate LoggingAlphaOptions";
+        "log-text-info-buffer-size": Quantity = "0", NoEffectYet, "Bytes of text info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions";
         "log-text-split-stream": Bool = "false", Effective, "Text errors and warnings to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
         "logging-format": Text = "text", Effective, "Form of log lines: text, or json (gate LoggingBetaOptions)";
         "v": Level = "0", Effective, "Verbosity of the log, 0 or more";
-        "vmodule": VModule = "", Effective, "Verbosity per source file, as pattern=N, comma-separated; text logs only";
+        "vmodule": VModule = "", Effective, "Verbosity per source file: comma-separated pattern=N pairs; text logs only";
     }
 }
 

@@ -26,7 +26,8 @@ pub struct Component {
     /// Upstream's binary serves `/flagz` and `/statusz`, behind the gates `ComponentFlagz` and
     /// `ComponentStatusz`.
     pub zpages: bool,
-    /// Upstream's names of some controllers in `running_managed_controllers`, if they differ: name there and here.
+    /// The controllers that have another name in upstream's metric `running_managed_controllers`: that name, and
+    /// [`UpstreamController::name`].
     pub running_as: &'static [(&'static str, &'static str)],
     /// Checks single values, and combinations of values and gates; records each violated rule.
     pub rules: fn(&Values, &Gates, &mut Violations),

@@ -150,19 +150,19 @@ impl Gates {
         self.is_effective(row)
     }
 
-    /// Returns the gates to which `--feature-gates` gives a value that they cannot have and that is not their default, by
-    /// name and not by AllAlpha or AllBeta.
+    /// Returns the fixed gates that `--feature-gates` sets by name to a value that is neither their fixed value nor
+    /// their default.
     pub fn ignored(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
-        self.named_otherwise().filter(|(gate, _)| !self.is_named_as_default(gate))
+        self.named_against_fixed_value().filter(|(gate, _)| !self.is_named_as_default(gate))
     }
 
-    /// Returns the gates that never have their default value, and to which `--feature-gates` gives it by name: command
-    /// lines that run with upstream's manager, and change nothing there.
+    /// Returns the fixed gates that `--feature-gates` sets by name to their default, which is not their fixed value.
+    /// Such flags are valid for upstream's manager and change nothing there.
     pub fn ignored_defaults(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
-        self.named_otherwise().filter(|(gate, _)| self.is_named_as_default(gate))
+        self.named_against_fixed_value().filter(|(gate, _)| self.is_named_as_default(gate))
     }
 
-    fn named_otherwise(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
+    fn named_against_fixed_value(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
         let fixed = |(gate, value): (&&'static str, &bool)| {
             let fixed = (self.table.fixed)(gate).filter(|fixed| fixed.value != *value)?;
             Some((*gate, fixed))
@@ -194,7 +194,8 @@ impl Gates {
         (self.table.fixed)(row.name).map_or_else(|| self.is_requested(row), |fixed| fixed.value)
     }
 
-    /// Reports whether flags and defaults switch the gate on. Dependencies are checked by this, as by upstream.
+    /// Reports whether flags and defaults switch the gate on, regardless of its fixed value. Dependencies are checked
+    /// with this value, as by upstream.
     fn is_requested(&self, row: &GateRow) -> bool {
         let default = || self.spec(row).is_some_and(|spec| spec.default);
         self.set.get(row.name).copied().unwrap_or_else(default)

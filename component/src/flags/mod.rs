@@ -106,7 +106,7 @@ pub struct Options {
     /// `--logging-format`: `text` or `json`.
     pub logging_format: String,
     /// The version to report instead of the binary's own, from `--version=vX.Y.Z...`.
-    pub reported_version: Option<String>,
+    pub reported_version: String,
     /// `--feature-gates`, at `--emulated-version` and `--min-compatibility-version`.
     pub gates: Gates,
     /// Every flag by name.
@@ -339,7 +339,11 @@ impl Options {
             verbosity: u32::try_from(values.get_i64("v")).unwrap_or(0),
             vmodule: values.get_vmodule("vmodule").to_vec(),
             logging_format: text("logging-format"),
-            reported_version: version.starts_with('v').then(|| version.to_owned()),
+            reported_version: if version.starts_with('v') {
+                version.to_owned()
+            } else {
+                value::KUBE_VERSION.to_owned()
+            },
             gates,
             values,
         }

@@ -46,7 +46,7 @@ fn printed(kind: Type, value: &Value) -> String {
     }
 }
 
-/// Groups gates by their component, which precedes a colon even if it was not given.
+/// Returns gates in the order of their components. A component precedes a colon; it is empty if it was not given.
 fn gates(items: &[String]) -> String {
     let mut pairs: Vec<(&str, &str)> = items.iter().map(|item| item.split_once(':').unwrap_or(("", item))).collect();
     pairs.sort_by_key(|(component, _)| *component);

@@ -13,12 +13,12 @@ pub struct Range {
     high: i64,
 }
 
-/// Returns a number of at least one.
+/// Returns the bounds of a flag whose number must be at least one.
 pub const fn at_least_one(flag: &'static str) -> Range {
     Range { flag: [flag], low: 1, high: i32::MAX as i64 }
 }
 
-/// Returns a number between two inclusive bounds.
+/// Returns the inclusive bounds of a flag's number.
 pub const fn between(flag: &'static str, low: i64, high: i64) -> Range {
     Range { flag: [flag], low, high }
 }
@@ -152,7 +152,7 @@ pub fn metrics(values: &Values, violations: &mut Violations) {
     let version = values.get_str("show-hidden-metrics-for-version");
     let wanted = format!("1.{}", super::gates::BINARY_MINOR - 1);
     violations.add_if(!version.is_empty() && version != wanted, &["show-hidden-metrics-for-version"], || {
-        format!("show-hidden-metrics-for-version (showHiddenMetricsForVersion) must be {wanted} or be left out with {KUBE_VERSION}, but got {version:?}")
+        format!("show-hidden-metrics-for-version (showHiddenMetricsForVersion) must be empty or {wanted}, the minor version before {KUBE_VERSION}, but got {version:?}")
     });
     for name in values.get_strings("disabled-metrics") {
         violations.add_if(!is_metric_name(name, true), &["disabled-metrics"], || {

@@ -106,8 +106,8 @@ impl Type {
             Type::Bool => "true or false (also 1, t, T, TRUE, True, 0, f, F, FALSE, False)",
             Type::Int => "a whole number",
             Type::Int32 => "a whole number between -2147483648 and 2147483647",
-            Type::Float32 | Type::Float64 => "a number, as 0.1",
-            Type::Duration => "a duration with units (ns, us, ms, s, m, h), as 30s, 1m30s or 300ms",
+            Type::Float32 | Type::Float64 => "a number, such as 0.1",
+            Type::Duration => "a duration with units (ns, us, ms, s, m, h), such as 30s, 1m30s or 300ms",
             Type::Text => "any text",
             Type::Ip => "an IPv4 or IPv6 address",
             Type::Strings => "a comma-separated list; an item with a comma or a quote in double quotes",
@@ -119,7 +119,7 @@ impl Type {
             Type::Level => "a whole number between 0 and 2147483647",
             Type::VModule => "comma-separated pattern=N pairs",
             Type::Version => "true, false, raw, or this version as v1.37.0 with any suffix",
-            Type::Quantity => "an amount, as 512, 1K, 2Ki or 3M",
+            Type::Quantity => "an amount, such as 512, 1k, 2Ki or 3M",
         }
     }
 
@@ -420,14 +420,15 @@ fn are_identifiers(text: &str, pre_release: bool) -> bool {
 }
 
 fn is_quantity(text: &str) -> bool {
-    const SUFFIXES: [&str; 16] = ["", "n", "u", "m", "k", "K", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi"];
+    const SUFFIXES: [&str; 17] =
+        ["", "n", "u", "m", "k", "K", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let body = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = body.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(body.len());
     let (number, suffix) = body.split_at(end);
     let exponent = suffix.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i32>().is_ok());
     number.bytes().any(|byte| byte.is_ascii_digit())
         && number.matches('.').count() <= 1
-        && (exponent || suffix == "Ei" || SUFFIXES.contains(&suffix))
+        && (exponent || SUFFIXES.contains(&suffix))
 }
 
 /// Reports whether an accepted quantity is zero.

@@ -64,7 +64,7 @@ async fn reconcile(ctx: Context<EchoConfig>) -> Result<Outcome, Error> {
     let old = ctx.object.status.clone().unwrap_or_default();
     let current =
         deployment.status.clone().filter(|status| status.observed_generation == deployment.metadata.generation);
-    let new = status(&old, ctx.meta().generation, spec, &current.unwrap_or_default(), Timestamp::now());
+    let new = status(&old, ctx.meta().generation, spec, current.as_ref(), Timestamp::now());
     if is_ready(&new) && !is_ready(&old) {
         ctx.event(EventType::Normal, "Ready", format!("{} servers return the message", new.ready_replicas));
     }
@@ -107,20 +107,21 @@ fn decode<K: serde::de::DeserializeOwned>(object: serde_json::Value) -> Result<K
     serde_json::from_value(object).map_err(Error::other)
 }
 
-/// Returns the status of an object, given the status of its Deployment.
+/// Returns the status of an object, given the status of its Deployment: `None` before it has observed the last change.
 pub fn status(
     old: &EchoStatus,
     generation: i64,
     spec: &EchoSpec,
-    servers: &DeploymentStatus,
+    servers: Option<&DeploymentStatus>,
     now: Timestamp,
 ) -> EchoStatus {
-    let (updated, ready) = (servers.updated_replicas.unwrap_or(0), servers.ready_replicas.unwrap_or(0));
-    let all = servers.replicas.unwrap_or(0);
+    let count = |of: fn(&DeploymentStatus) -> Option<i32>| servers.and_then(of).unwrap_or(0);
+    let (all, updated, ready) =
+        (count(|all| all.replicas), count(|all| all.updated_replicas), count(|all| all.ready_replicas));
     // While old servers exist, any of the ready ones may be one of them.
     let responding = (ready - (all - updated)).clamp(0, updated);
-    let (status, reason) = match responding >= spec.replicas && all == updated {
-        true => ("True", "AllAnswer"),
+    let (status, reason) = match servers.is_some() && responding >= spec.replicas && all == updated {
+        true => ("True", "AllRespond"),
         false => ("False", "RollingOut"),
     };
     let mut conditions = old.conditions.clone();
@@ -157,12 +158,20 @@ mod tests {
                 ready_replicas: Some(ready),
                 ..DeploymentStatus::default()
             };
-            let status = status(&EchoStatus::default(), 1, &spec, &servers, Timestamp::UNIX_EPOCH);
+            let status = status(&EchoStatus::default(), 1, &spec, Some(&servers), Timestamp::UNIX_EPOCH);
             assert_eq!(
                 (status.ready_replicas, is_ready(&status)),
                 (responding, expected),
                 "{replicas} {updated} {ready}"
             );
         }
+    }
+
+    #[test]
+    fn status_is_not_ready_before_the_deployment_is_observed() {
+        let spec = EchoSpec { message: "hi".to_owned(), replicas: 0, port: 80 };
+        let old = EchoStatus::default();
+        assert!(!is_ready(&status(&old, 1, &spec, None, Timestamp::UNIX_EPOCH)));
+        assert!(is_ready(&status(&old, 1, &spec, Some(&DeploymentStatus::default()), Timestamp::UNIX_EPOCH)));
     }
 }

@@ -24,7 +24,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use serde_json::json;
 
-use crate::auth::bootstrap_token::{TOKENS, all, signing_credentials, token};
+use crate::auth::bootstrap_token::{TOKENS, all_tokens, signing_credentials, token};
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 
 /// The controller.
@@ -119,7 +119,7 @@ impl Signer {
         }
         let map = self.maps.get(key);
         let Some(body) = map.as_ref().and_then(|map| map.body.as_ref()) else { return Ok(Outcome::Done) };
-        let tokens = self.secrets.by_index(&TOKENS, all());
+        let tokens = self.secrets.by_index(&TOKENS, all_tokens());
         let Some(data) = signed(body, &tokens, (self.clock)()) else { return Ok(Outcome::Done) };
         let data = data.iter().map(|(key, value)| (&**key, &**value));
         let object = body.update(&[], data).map_err(|error| ReconcileError::new(error.to_string()))?;
@@ -169,7 +169,7 @@ mod tests {
         });
         data.iter().for_each(|(key, value)| object.put_entry(config_map::DATA, key, value));
         let context = Decode { interner: Arc::default(), sections: ConfigMap::CLUSTER_INFOS };
-        ConfigMap::decode(&context, &object).expect("a ConfigMap").body.expect("kept")
+        ConfigMap::decode(&context, &object).expect("a ConfigMap").body.expect("the body is decoded")
     }
 
     fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -12,18 +12,18 @@ use runtime::store::{Index, index_key};
 /// The namespace of the tokens.
 pub const NAMESPACE: &str = "kube-system";
 
-/// Index of the bootstrap tokens. Look up by [`all`].
+/// Index of the bootstrap tokens. Look up by [`all_tokens`].
 pub const TOKENS: Index<Secret> = Index {
     name: "bootstrap-token",
     keys: |secret, emit| {
         if token(secret).is_some() {
-            emit(all());
+            emit(all_tokens());
         }
     },
 };
 
 /// Returns the index value of all tokens.
-pub fn all() -> u64 {
+pub fn all_tokens() -> u64 {
     index_key(())
 }
 
@@ -35,7 +35,7 @@ pub fn token(secret: &Secret) -> Option<&BootstrapToken> {
 /// The expiration of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiration {
-    /// Never.
+    /// It has no expiration.
     Never,
     /// It has expired, or its expiration cannot be parsed.
     Expired,
@@ -43,7 +43,7 @@ pub enum Expiration {
     In(Duration),
 }
 
-/// Reads `expiration`. Upstream: k8s.io/cluster-bootstrap/util/secrets, GetExpiration.
+/// Returns the expiration of a token. Upstream: k8s.io/cluster-bootstrap/util/secrets, GetExpiration.
 pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
     if token.expiration.is_empty() {
         return Expiration::Never;
@@ -136,6 +136,20 @@ pub(crate) mod tests {
 
     fn now() -> Timestamp {
         "2026-01-01T00:00:00Z".parse().expect("a time")
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_token_signs_or_does_not(
+            name in "(bootstrap-token-)?[a-z0-9.]{1,8}",
+            id in "[a-z0-9]{0,8}|\\PC{0,4}",
+            end in "\\PC{0,30}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{0,12})?(Z|[+-][0-9]{2}:[0-9]{2})",
+        ) {
+            let secret = secret(&name, &data(&id, &[("expiration", &end)]));
+            let left = token(&secret).map(|token| expiration(token, now()));
+            let signs = signing_credentials(&secret, now()).is_some();
+            proptest::prop_assert!(!signs || left != Some(Expiration::Expired));
+        }
     }
 
     #[test]

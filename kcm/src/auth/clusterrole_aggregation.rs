@@ -66,7 +66,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let queue = Queue::new(QueueOptions::named("ClusterRoleAggregator"));
     let roles = manager.registry().store::<ClusterRole>();
     let (changed, all) = (queue.clone(), roles.clone());
-    // Any role may be a source of any other: only matching the labels shows which.
+    // Any role may be a source of any aggregating role: the reconcile matches the labels.
     roles.subscribe(move |_| {
         all.by_index(&AGGREGATING, index_key(())).iter().for_each(|role| changed.add(role.meta.key()));
     });
@@ -118,12 +118,12 @@ fn gather(
     Ok(rules)
 }
 
-/// Returns the object that is applied. Without rules it has no `rules` field: then only the rules that this controller
-/// had set are removed.
+/// Returns the object to apply. Without rules it has no `rules` field, so that only the rules that this controller set
+/// are removed.
 ///
 /// The apply fails for another version of the role. Without preconditions it would create a role that was deleted, and
 /// would replace the rules that a user has set on a role that no longer aggregates.
-fn application(role: &Meta, rules: &[Rule]) -> Value {
+fn applied_object(role: &Meta, rules: &[Rule]) -> Value {
     let mut object = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {
@@ -179,7 +179,7 @@ impl Aggregation {
         if *rules == *role.rules {
             return Ok(Outcome::Done);
         }
-        let object = application(&role.meta, &rules);
+        let object = applied_object(&role.meta, &rules);
         match self.writer.apply(&ClusterRole::RESOURCE, key, None, FIELD_MANAGER, &object).await {
             Ok(answer) => {
                 if let Ok(meta) = answer.meta() {
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(gathered(&sum, &all).expect("valid"), ["pods", "secrets", "nodes", "events"]);
         let lonely = role("lonely", &[], &["dead"], Some(&[&labelled("c", "1")]));
         assert!(gathered(&lonely, &all).expect("valid").is_empty());
-        assert!(application(&lonely.meta, &[]).get("rules").is_none());
+        assert!(applied_object(&lonely.meta, &[]).get("rules").is_none());
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
             "metadata": {"name": "r", "uid": role.meta.uid.to_string(), "resourceVersion": "1"},
             "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}],
         });
-        assert_eq!(application(&role.meta, &role.rules), expected);
+        assert_eq!(applied_object(&role.meta, &role.rules), expected);
     }
 
     proptest! {

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use kinds::config_map::Body;
 use kinds::intern::label;
 use kinds::meta::{Meta, ObjectKey};
-use kinds::pod::secrets::visit;
+use kinds::pod::secrets::visit_secret_names;
 use kinds::secret::AccountToken;
 use kinds::{ConfigMap, Decode, Interner, Kind, Pod, Secret, Sections, ServiceAccount, Str};
 use runtime::manager::Manager;
@@ -48,9 +48,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 /// Label with the day of a token's last use, kept by the API server.
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
-/// Label with the day since when the API server refuses a token.
+/// Label with the day since which the API server refuses a token.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
-/// The ConfigMap in which the API server records since when it keeps [`LAST_USED`].
+/// The ConfigMap in which the API server records the day since which it keeps [`LAST_USED`].
 const TRACKING: (&str, &str) = ("kube-system", "kube-apiserver-legacy-service-account-token-tracking");
 const TRACKED_SINCE: &str = "since";
 /// Interval between two passes.
@@ -68,7 +68,8 @@ const TOKENS: Index<Secret> = Index {
 
 const PERIOD: &str = "legacy-service-account-token-clean-up-period";
 
-/// Without a period every token would count as unused: those in use would be invalidated, then deleted.
+/// Refuses a period of zero: every token would count as unused, so that tokens in use would be invalidated, then
+/// deleted.
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     check_period(&context.options.values)?;
     Ok(Start::Run)
@@ -184,7 +185,7 @@ impl Reconcile for Cleaner {
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             if let Err(problem) = self.pass(key).await {
-                error!(problem, "legacy tokens could not be checked");
+                error!(problem, "cannot check legacy tokens; retrying in 24 hours");
             }
             Ok(Outcome::RequeueAfter(PASS_INTERVAL))
         }
@@ -196,12 +197,14 @@ impl Cleaner {
     async fn pass(&self, tracking: &ObjectKey) -> Result<(), String> {
         let now = (self.clock)();
         let since = self.tracked_since(tracking).await?;
-        let is_tracked = is_tracked_for(&since, self.period, now)
-            .ok_or_else(|| format!("{TRACKED_SINCE} of ConfigMap {tracking} is {since:?}, which is no day"))?;
+        let is_tracked = is_tracked_for(&since, self.period, now).ok_or_else(|| {
+            format!("{TRACKED_SINCE} of ConfigMap {tracking} is {since:?}, not a date of the form 2006-01-02")
+        })?;
         if !is_tracked {
             return Ok(());
         }
-        let mut used: HashMap<Str, HashSet<Box<str>>> = HashMap::new();
+        // `None`: the pods of the namespace cannot be listed.
+        let mut used: HashMap<Str, Option<HashSet<Box<str>>>> = HashMap::new();
         for secret in self.secrets.by_index(&TOKENS, index_key(())) {
             let verdict = decide(&secret, self.account(&secret).as_deref(), self.period, now);
             if verdict == Verdict::Keep {
@@ -209,20 +212,17 @@ impl Cleaner {
             }
             let namespace = &secret.meta.namespace;
             if !used.contains_key(namespace) {
-                match self.used_secrets(namespace).await {
-                    Ok(names) => drop(used.insert(namespace.clone(), names)),
-                    Err(error) => {
-                        error!(%error, %namespace, "pods cannot be listed; keeping the tokens of their namespace");
-                        continue;
-                    }
-                }
+                let names = self.used_secrets(namespace).await.inspect_err(|error| {
+                    error!(%error, %namespace, "pods cannot be listed; keeping the tokens of their namespace");
+                });
+                used.insert(namespace.clone(), names.ok());
             }
-            if used[namespace].contains(&*secret.meta.name) {
+            if used[namespace].as_ref().is_none_or(|names| names.contains(&*secret.meta.name)) {
                 continue;
             }
             match self.act(&secret, verdict, now).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                    error!(%error, secret = %secret.meta.key(), "a legacy token was not changed");
+                    error!(%error, secret = %secret.meta.key(), "cannot invalidate or delete a legacy token");
                 }
                 _ => {}
             }
@@ -261,7 +261,7 @@ impl Cleaner {
         let (mut used, mut malformed) = (HashSet::new(), Ok(()));
         self.reader
             .list_each(&Pod::RESOURCE, namespace, |pod| {
-                let seen = visit(pod, |name| {
+                let seen = visit_secret_names(pod, |name| {
                     used.insert(Box::from(name));
                 });
                 if let Err(error) = seen {
@@ -301,7 +301,7 @@ mod tests {
     fn period_must_be_longer_than_zero() {
         for (period, is_allowed) in [("8760h", true), ("1ns", true), ("0", false), ("0s", false), ("-1s", false)] {
             let arguments = [format!("--legacy-service-account-token-clean-up-period={period}")];
-            let Ok(Invocation::Run(options)) = parse(arguments) else { panic!("the flag has a value") };
+            let Ok(Invocation::Run(options)) = parse(arguments) else { panic!("{period} was refused by the parser") };
             let checked = check_period(&options.values).map_err(|error| error.to_string());
             assert_eq!(checked.is_ok(), is_allowed, "{period}: {checked:?}");
             let names_the_flag = |error: &String| error.starts_with("--legacy-service-account-token-clean-up-period");

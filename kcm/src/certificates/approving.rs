@@ -82,8 +82,8 @@ const ANY: Permission = Permission {
 fn is_candidate(request: &CertificateSigningRequest) -> bool {
     *request.signer == *KUBELET_CLIENT
         && request.certificate.is_empty()
-        && !request.has("Approved")
-        && !request.has("Denied")
+        && !request.has_condition("Approved")
+        && !request.has_condition("Denied")
 }
 
 /// Returns the permissions of which the author needs at least one, in the order of their reviews.

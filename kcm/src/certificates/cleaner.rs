@@ -74,7 +74,10 @@ fn deletion_reason(request: &CertificateSigningRequest, now: Timestamp) -> Optio
         Some("failed for more than an hour")
     } else if request.conditions.is_empty() && is_older(request.meta.created, PENDING_MAX_AGE_SECONDS) {
         Some("undecided for more than a day")
-    } else if is_issued && request.has("Approved") && not_after(&request.certificate).is_some_and(|end| now > end) {
+    } else if is_issued
+        && request.has_condition("Approved")
+        && not_after(&request.certificate).is_some_and(|end| now > end)
+    {
         Some("its certificate has expired")
     } else if !is_issued && has_old_condition("Approved", PENDING_MAX_AGE_SECONDS) {
         Some("approved and not issued for more than a day")
@@ -113,11 +116,11 @@ impl Cleaner {
         for request in self.requests.by_index(&ALL, index_key(())) {
             let Some(why) = deletion_reason(&request, (self.clock)()) else { continue };
             let key = request.meta.key();
-            info!(request = %key, why, "deleting a certificate request");
+            info!(request = %key, reason = why, "deleting a certificate request");
             // Only this version: a request that was approved or signed in the meantime is kept for longer.
             match self.writer.delete_unchanged(&CertificateSigningRequest::RESOURCE, &key, &request.meta).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                    error!(%error, request = %key, "a certificate request was not deleted");
+                    error!(%error, request = %key, "cannot delete a certificate request");
                 }
                 _ => {}
             }

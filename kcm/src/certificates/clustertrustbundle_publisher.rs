@@ -1,5 +1,5 @@
-//! kube-apiserver-serving-clustertrustbundle-publisher-controller: keeps one ClusterTrustBundle with the certificates
-//! that the API server's is signed by.
+//! kube-apiserver-serving-clustertrustbundle-publisher-controller: keeps one ClusterTrustBundle with the CA
+//! certificates that verify the API server's serving certificate.
 //!
 //! The bundle's name contains a hash of its content, so that new certificates are a new bundle, which is created before
 //! the old one is deleted. Upstream: pkg/controller/certificates/clustertrustbundlepublisher.
@@ -184,7 +184,8 @@ mod tests {
         assert_eq!((&*updated.bundle, &*updated.signer), ("other", SIGNER));
     }
 
-    /// Metadata as the server returns it: the last field of its number counts.
+    /// Metadata with a resourceVersion, as the API server returns it. Appended to an object it replaces the earlier
+    /// metadata, because the last field of a number counts.
     fn meta_version() -> Vec<u8> {
         use kinds::wire::Put;
         let mut meta = Vec::new();

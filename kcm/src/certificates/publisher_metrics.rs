@@ -10,7 +10,10 @@ use tokio::time::Instant;
 /// The code of a successful sync.
 const SUCCESS: u16 = 200;
 
-/// Difference between a published object and its desired state.
+/// The code of an error that is no response of the API server.
+const LOCAL_ERROR: u16 = 500;
+
+/// The write that a published object needs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
     /// No difference.
@@ -30,7 +33,7 @@ pub struct Failure {
 
 impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Self {
-        let code = error.refused().map_or(500, |status| status.code);
+        let code = error.refused().map_or(LOCAL_ERROR, |status| status.code);
         let is_outdated = error.is_conflict() || error.is_already_exists();
         Self { code, ended: if is_outdated { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) } }
     }
@@ -38,7 +41,7 @@ impl From<WriteError> for Failure {
 
 impl From<ReconcileError> for Failure {
     fn from(error: ReconcileError) -> Self {
-        Self { code: SUCCESS, ended: Err(error) }
+        Self { code: LOCAL_ERROR, ended: Err(error) }
     }
 }
 
@@ -64,7 +67,7 @@ impl Syncs {
     /// Runs a sync and counts it, unless it only waits for a cache.
     ///
     /// # Errors
-    /// The sync's.
+    /// The error of the sync.
     pub async fn count(&self, sync: impl Future<Output = Result<Outcome, Failure>>) -> Result<Outcome, ReconcileError> {
         let started = Instant::now();
         let (code, ended) = match sync.await {

@@ -30,7 +30,11 @@ impl Requests {
         let queue = Queue::new(QueueOptions { base_delay: BASE_DELAY, ..QueueOptions::named("certificate") });
         let store = manager.registry().store::<CertificateSigningRequest>();
         let changed = queue.clone();
-        store.subscribe(move |change| change.new.into_iter().for_each(|request| changed.add(request.meta.key())));
+        store.subscribe(move |change| {
+            if let Some(request) = change.new {
+                changed.add(request.meta.key());
+            }
+        });
         Self { store, queue, consistency: Consistency::default(), writer: manager.writer(service_account) }
     }
 

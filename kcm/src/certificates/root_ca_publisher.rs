@@ -76,12 +76,12 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 
-/// Returns the namespace of a change, unless it is deleted or being deleted.
+/// Returns the namespace of a change, unless it was deleted, or updated while it is being deleted.
 fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.filter(|namespace| change.old.is_none() || namespace.active).map(|namespace| namespace.meta.key())
 }
 
-/// Returns the namespace of a ConfigMap that was deleted or replaced.
+/// Returns the namespace of a root CA ConfigMap that was changed or deleted.
 fn of_map(change: &Change<'_, ConfigMap>) -> Option<ObjectKey> {
     let old = change.old.filter(|old| &*old.meta.name == ROOT_CA)?;
     Some(ObjectKey { namespace: "".into(), name: old.meta.namespace.clone() })
@@ -139,7 +139,7 @@ impl Publisher {
                 Ok(Outcome::Done)
             }
             // The namespace or the ConfigMap was deleted; the watch will deliver that.
-            Err(error) if is_over(&error) => {
+            Err(error) if is_object_or_namespace_deleted(&error) => {
                 self.consistency.forget(key);
                 Ok(Outcome::Done)
             }
@@ -159,7 +159,7 @@ impl Publisher {
     }
 }
 
-fn is_over(error: &WriteError) -> bool {
+fn is_object_or_namespace_deleted(error: &WriteError) -> bool {
     error.is_not_found() || error.is_namespace_terminating()
 }
 

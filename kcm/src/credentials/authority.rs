@@ -58,7 +58,7 @@ pub enum AuthorityError {
         source: KeyError,
     },
     /// Key and certificate are not of one pair.
-    #[error("the key in {key} is not that of the certificate in {certificate}; give a pair")]
+    #[error("the key in {key} does not belong to the certificate in {certificate}; give a matching pair")]
     Mismatch {
         /// The certificate's file.
         certificate: String,
@@ -74,7 +74,7 @@ pub struct Authority {
     pub subject: Vec<u8>,
     /// The identifier of its key; empty if its certificate has none.
     pub key_id: Vec<u8>,
-    /// The last second of its certificate, since 1970.
+    /// The end of its certificate's validity, as a Unix time in seconds.
     pub not_after: i64,
     /// Its key.
     pub key: SigningKey,
@@ -149,7 +149,7 @@ fn read(path: &str) -> Result<Zeroizing<Vec<u8>>, AuthorityError> {
 pub struct Signers(HashMap<&'static str, Arc<Files>>);
 
 impl Signers {
-    /// Reads the files that the flags name: one pair for all signers, or one for each of some.
+    /// Reads the files that the flags name: one pair for all signers, or one pair for each signer that has one.
     ///
     /// # Errors
     /// When a pair cannot be used.

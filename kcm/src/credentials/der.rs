@@ -1,4 +1,4 @@
-//! DER, written: what is needed to wrap keys and to make certificates.
+//! Writes DER: the encodings that PKCS #8 keys and certificates need.
 
 /// `INTEGER`
 pub const INTEGER: u8 = 0x02;

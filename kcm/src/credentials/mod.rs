@@ -36,7 +36,7 @@ pub struct Credentials {
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// A file cannot be read.
-    #[error("--{flag}={path}: cannot be read: {source}; correct the path or the file's rights")]
+    #[error("--{flag}={path}: cannot be read: {source}; correct the path or the file's permissions")]
     Read {
         /// The flag.
         flag: &'static str,

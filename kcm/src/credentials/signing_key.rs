@@ -1,4 +1,4 @@
-//! The key that signs tokens: RSA or ECDSA, read from PEM, named by the hash of its public half.
+//! A key that signs tokens or certificates: RSA or ECDSA, read from PEM. Its id is the hash of its public key.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub enum KeyError {
     )]
     Refused(String),
     /// Signing failed.
-    #[error("cannot sign: the system has no randomness")]
+    #[error("cannot sign: the system provides no random numbers")]
     Sign,
 }
 
@@ -42,7 +42,7 @@ enum Pair {
 /// A curve that keys may be on.
 struct Curve {
     algorithm: &'static EcdsaSigningAlgorithm,
-    /// Its name in tokens.
+    /// The name of its algorithm in tokens.
     name: &'static str,
     /// Its object identifier, as DER.
     id: &'static [u8],
@@ -72,7 +72,7 @@ const RSA_SIGNATURE_ID: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d
 /// `id-ecPublicKey`, as DER.
 const EC_ID: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 
-/// A key that signs tokens. It is never printed.
+/// A key that signs tokens or certificates. It is never printed.
 pub struct SigningKey {
     pair: Pair,
     id: String,
@@ -108,7 +108,7 @@ impl SigningKey {
         Ok(Self { pair, id, random: SystemRandom::new() })
     }
 
-    /// Returns the key's name in tokens. Upstream: pkg/serviceaccount, keyIDFromPublicKey.
+    /// Returns the key's id, which is `kid` in tokens. Upstream: pkg/serviceaccount, keyIDFromPublicKey.
     pub fn id(&self) -> &str {
         &self.id
     }

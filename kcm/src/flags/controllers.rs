@@ -94,9 +94,9 @@ mod tests {
     #[test]
     fn unknown_names_are_reported_with_the_nearest() {
         let unknown = Selection::parse(UPSTREAM, &items("*,deploymnt,-repliaset,-*,qqqqqqqq")).unwrap_err();
-        let told: Vec<String> = unknown.iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = unknown.iter().map(ToString::to_string).collect();
         assert_eq!(
-            told,
+            messages,
             [
                 "\"deploymnt\" is not in the list of known controllers (did you mean deployment?)",
                 "\"repliaset\" is not in the list of known controllers (did you mean replicaset?)",

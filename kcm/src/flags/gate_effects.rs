@@ -1,13 +1,13 @@
 //! Effects of the feature gates on this manager.
 //!
-//! Gates that are not listed belong to other components. As by upstream, they are accepted and change nothing here.
+//! Gates that are not listed belong to other components. As with upstream, they are accepted and change nothing here.
 
 use component::flags::gates::Fixed;
 
 /// The effect of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// On and off differ, in this.
+    /// The gate switches this behaviour.
     Switches(&'static str),
     /// The manager always behaves as if the gate were on. It cannot be switched off by name, for this reason.
     AlwaysOn(&'static str),
@@ -23,7 +23,7 @@ const CBOR: &str = "requests and responses are protobuf, or JSON where a kind ha
 
 /// All gates with an effect on upstream's manager, by name.
 ///
-/// AllAlpha and AllBeta switch many gates. They leave the fixed ones as they are, and are never refused.
+/// AllAlpha and AllBeta switch many gates. They do not change the fixed ones, and are never refused.
 #[rustfmt::skip]
 pub static EFFECTS: &[(&str, Effect)] = &[
     ("APIServerIdentity", Switches("storageversion-garbage-collector-controller runs, if StorageVersionAPI is on too")),
@@ -50,7 +50,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("DRAResourcePoolStatus", Switches("resourcepoolstatusrequest-controller runs")),
     ("DRAWorkloadResourceClaims", Switches("claims of PodGroups are created, shared by their pods, and evicted together")),
     ("DeploymentReplicaSetTerminatingReplicas", Switches("`status.terminatingReplicas` of ReplicaSets and Deployments")),
-    ("DynamicResourceAllocation", Switches("resourceclaim-controller and device-taint-eviction-controller run")),
+    ("DynamicResourceAllocation", AlwaysOn("controllers of devices always run, and quotas always count the devices of ResourceClaims")),
     ("GenericWorkload", Switches("podgroup-protection-controller runs; resourceclaim-controller reads PodGroups of pods")),
     ("HPAConfigurableTolerance", Switches("tolerances of a HorizontalPodAutoscaler's behavior are applied")),
     ("HPAGeneration", Switches("`status.observedGeneration` of HorizontalPodAutoscalers; edits are processed immediately")),
@@ -73,6 +73,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("PodDeletionCost", Switches("ReplicaSets delete pods with a low `controller.kubernetes.io/pod-deletion-cost` first")),
     ("PodLevelResources", Switches("quotas and HorizontalPodAutoscalers count `spec.resources` of pods")),
     ("PodLevelResourcesFixKubeletQOSClass", Switches("quotas derive the QoS class from the values of `spec.resources` of pods whose status does not have it")),
+    ("PodObservedGenerationTracking", AlwaysOn("statuses and conditions of pods always have the observed generation")),
     ("PreferSameTrafficDistribution", AlwaysOn("EndpointSlices always have the hints of PreferSameZone and PreferSameNode")),
     ("RecoverVolumeExpansionFailure", AlwaysOn("quotas always count `status.allocatedResources` of claims")),
     ("RemoteRequestHeaderUID", Switches("`--requestheader-uid-headers` may be given: the HTTPS port takes the client's UID from these headers of a front proxy")),
@@ -91,7 +92,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("TaintTolerationComparisonOperators", Switches("tolerations with the operators Gt and Lt are compared as numbers")),
     ("UnauthenticatedHTTP2DOSMitigation", Switches("HTTP/2 connections of unauthenticated clients to the HTTPS port are closed after each request")),
     ("UnlockWhileProcessingFIFO", AlwaysOn(IN_ORDER)),
-    ("VolumeAttributesClass", Switches("volumeattributesclass-protection-controller runs")),
+    ("VolumeAttributesClass", AlwaysOn("volumeattributesclass-protection-controller always runs, and volumes are always bound and counted by their class")),
     ("WatchListClient", Switches("objects arrive in the watch's own stream instead of in pages of a list")),
     ("WorkloadWithJob", Switches("Jobs get Workloads and PodGroups")),
 ];

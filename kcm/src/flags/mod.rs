@@ -28,7 +28,7 @@ pub static COMPONENT: Component = Component {
     name: "kube-controller-manager",
     binary: "kcm",
     about: "Runs the control loops of Kubernetes: each watches objects through the API server and\n\
-            works to bring what is closer to what is wanted.\n",
+            works to bring the observed state closer to the desired state.\n",
     config_group: "kubecontrollermanager.config.k8s.io",
     flags: table::FLAGS,
     gates: &GATES,

@@ -1,4 +1,5 @@
-//! The table of every flag of kube-controller-manager 1.37; turning one effective is one word here.
+//! The table of every flag of kube-controller-manager 1.37. `NoEffectYet` marks flags that are accepted and not
+//! implemented.
 
 use component::flags::common::{ACCESS, GENERIC, LOGS, PROCESS, SECURE_SERVING, SERVER};
 use component::flags::table::{Flag, joined};
@@ -17,9 +18,9 @@ component::flags! {
         "cluster-cidr": Text = "", Effective, "CIDR range or ranges of the Pods; used with --allocate-node-cidrs";
         "cluster-name": Text = "kubernetes", NoEffectYet, "Name of this cluster, used as a prefix for cloud resources";
         "configure-cloud-routes": Bool = "true", NoEffectYet, "Have the cloud route each Node's pod CIDR";
-        "controller-shutdown-timeout": Duration = "10s", Effective, "How long to wait for controllers to stop before exiting; 0 waits for ever";
+        "controller-shutdown-timeout": Duration = "10s", Effective, "How long to wait for controllers to stop before exiting; 0 waits forever";
         "emulated-version": Strings = "[]", Effective, "Kubernetes version whose behaviour to emulate, as 1.36 or kube=1.36; allowed: 1.34 to 1.37 (default 1.37)";
-        "external-cloud-volume-plugin": Text = "", NoEffectYet, "In-tree volume plugin to go on using with --cloud-provider=external";
+        "external-cloud-volume-plugin": Text = "", NoEffectYet, "In-tree volume plugin to keep using with --cloud-provider=external";
         "feature-gates": Gates = "", Effective, "Feature gates to switch, as [kube:]Gate=true|false, comma-separated; may be repeated";
         "leader-elect-resource-name": Text = "kube-controller-manager", Effective, "Name of the Lease";
         "min-compatibility-version": Strings = "[]", Effective, "Oldest control-plane version to stay compatible with, as 1.36 or kube=1.36; at most the emulated version (default 1.36)";
@@ -43,7 +44,7 @@ component::flags! {
     }
     "Certificatesigningrequest-signing-controller" {
         "cluster-signing-cert-file": Text = "", Effective, "PEM CA certificate that signs all certificate requests; excludes the per-signer flags";
-        "cluster-signing-duration": Duration = "8760h0m0s", Effective, "Longest life of a signed certificate";
+        "cluster-signing-duration": Duration = "8760h0m0s", Effective, "Maximum lifetime of a signed certificate";
         "cluster-signing-key-file": Text = "", Effective, "PEM private key of --cluster-signing-cert-file";
         "cluster-signing-kube-apiserver-client-cert-file": Text = "", Effective, "PEM CA certificate of signer kubernetes.io/kube-apiserver-client";
         "cluster-signing-kube-apiserver-client-key-file": Text = "", Effective, "PEM private key of signer kubernetes.io/kube-apiserver-client";
@@ -55,78 +56,78 @@ component::flags! {
         "cluster-signing-legacy-unknown-key-file": Text = "", Effective, "PEM private key of signer kubernetes.io/legacy-unknown";
     }
     "Deployment-controller" {
-        "concurrent-deployment-syncs": Int32 = "5", Effective, "Deployments reconciled at once";
+        "concurrent-deployment-syncs": Int32 = "5", Effective, "Deployments reconciled concurrently";
     }
     "Disruption-controller" {
-        "concurrent-disruption-syncs": Int32 = "1", Effective, "PodDisruptionBudgets reconciled at once";
+        "concurrent-disruption-syncs": Int32 = "1", Effective, "PodDisruptionBudgets reconciled concurrently";
     }
     "Device-taint-eviction-controller" {
-        "concurrent-device-taint-eviction-syncs": Int32 = "8", Effective, "Evictions and DeviceTaintRule updates made at once";
+        "concurrent-device-taint-eviction-syncs": Int32 = "8", Effective, "Evictions and DeviceTaintRule updates made concurrently";
     }
     "Resourceclaim-controller" {
-        "concurrent-resourceclaim-syncs": Int32 = "50", Effective, "Pods, PodGroups and ResourceClaims reconciled at once";
+        "concurrent-resourceclaim-syncs": Int32 = "50", Effective, "Pods, PodGroups and ResourceClaims reconciled concurrently";
     }
     "Statefulset-controller" {
-        "concurrent-statefulset-syncs": Int32 = "5", Effective, "StatefulSets reconciled at once";
+        "concurrent-statefulset-syncs": Int32 = "5", Effective, "StatefulSets reconciled concurrently";
     }
     "Daemonset-controller" {
-        "concurrent-daemonset-syncs": Int32 = "2", Effective, "DaemonSets reconciled at once";
+        "concurrent-daemonset-syncs": Int32 = "2", Effective, "DaemonSets reconciled concurrently";
     }
     "Endpoints-controller" {
-        "concurrent-endpoint-syncs": Int32 = "5", Effective, "Services whose Endpoints are reconciled at once";
-        "endpoint-updates-batch-period": Duration = "0s", Effective, "How long pod changes are gathered before Endpoints are written";
+        "concurrent-endpoint-syncs": Int32 = "5", Effective, "Services whose Endpoints are reconciled concurrently";
+        "endpoint-updates-batch-period": Duration = "0s", Effective, "How long pod changes are collected before Endpoints are written";
     }
     "Endpointslice-controller" {
-        "concurrent-service-endpoint-syncs": Int32 = "5", Effective, "Services whose EndpointSlices are reconciled at once, 1 to 50";
-        "endpointslice-updates-batch-period": Duration = "0s", Effective, "How long pod changes are gathered before EndpointSlices are written";
-        "max-endpoints-per-slice": Int32 = "100", Effective, "Most endpoints in one EndpointSlice, 1 to 1000";
+        "concurrent-service-endpoint-syncs": Int32 = "5", Effective, "Services whose EndpointSlices are reconciled concurrently, 1 to 50";
+        "endpointslice-updates-batch-period": Duration = "0s", Effective, "How long pod changes are collected before EndpointSlices are written";
+        "max-endpoints-per-slice": Int32 = "100", Effective, "Maximum number of endpoints in one EndpointSlice, 1 to 1000";
     }
     "Endpointslice-mirroring-controller" {
-        "mirroring-concurrent-service-endpoint-syncs": Int32 = "5", Effective, "Endpoints objects mirrored at once, 1 to 50";
+        "mirroring-concurrent-service-endpoint-syncs": Int32 = "5", Effective, "Endpoints objects mirrored concurrently, 1 to 50";
         "mirroring-endpointslice-updates-batch-period": Duration = "0s", Effective, "How long changes are gathered before mirrored EndpointSlices are written";
-        "mirroring-max-endpoints-per-subset": Int32 = "1000", Effective, "Most endpoints mirrored from one subset, 1 to 1000";
+        "mirroring-max-endpoints-per-subset": Int32 = "1000", Effective, "Maximum number of endpoints mirrored from one subset, 1 to 1000";
     }
     "Ephemeral-volume-controller" {
-        "concurrent-ephemeralvolume-syncs": Int32 = "5", Effective, "Pods whose ephemeral volumes are reconciled at once";
+        "concurrent-ephemeralvolume-syncs": Int32 = "5", Effective, "Pods whose ephemeral volumes are reconciled concurrently";
     }
     "Garbage-collector-controller" {
-        "concurrent-gc-syncs": Int32 = "20", Effective, "Objects that the garbage collector handles at once";
+        "concurrent-gc-syncs": Int32 = "20", Effective, "Objects that the garbage collector handles concurrently";
         "enable-garbage-collector": Bool = "true", Effective, "Run the garbage collector; must equal the API server's flag";
     }
     "Horizontal-pod-autoscaler-controller" {
-        "concurrent-horizontal-pod-autoscaler-syncs": Int32 = "5", Effective, "HorizontalPodAutoscalers reconciled at once";
+        "concurrent-horizontal-pod-autoscaler-syncs": Int32 = "5", Effective, "HorizontalPodAutoscalers reconciled concurrently";
         "horizontal-pod-autoscaler-cpu-initialization-period": Duration = "5m0s", Effective, "How long after a pod's start its CPU samples may be left out";
         "horizontal-pod-autoscaler-downscale-stabilization": Duration = "5m0s", Effective, "How far back recommendations are remembered; never scales below the highest of them";
         "horizontal-pod-autoscaler-initial-readiness-delay": Duration = "30s", Effective, "How long after a pod's start a readiness change still counts as the first";
         "horizontal-pod-autoscaler-sync-period": Duration = "15s", Effective, "How often replica counts are computed";
-        "horizontal-pod-autoscaler-tolerance": Float64 = "0.1", Effective, "Ratio of wanted to actual metric may differ from 1.0 by this much without scaling";
+        "horizontal-pod-autoscaler-tolerance": Float64 = "0.1", Effective, "Ratio of actual to desired metric value may differ from 1.0 by this much without scaling";
     }
     "Job-controller" {
-        "concurrent-job-syncs": Int32 = "5", Effective, "Jobs reconciled at once";
+        "concurrent-job-syncs": Int32 = "5", Effective, "Jobs reconciled concurrently";
     }
     "Cronjob-controller" {
-        "concurrent-cron-job-syncs": Int32 = "5", Effective, "CronJobs reconciled at once";
+        "concurrent-cron-job-syncs": Int32 = "5", Effective, "CronJobs reconciled concurrently";
     }
     "Legacy-serviceaccount-token-cleaner-controller" {
         "legacy-service-account-token-clean-up-period": Duration = "8760h0m0s", Effective, "A legacy token Secret that was not used for this long may be deleted";
     }
     "Namespace-controller" {
-        "concurrent-namespace-syncs": Int32 = "10", Effective, "Namespaces finalized at once";
-        "namespace-sync-period": Duration = "5m0s", Effective, "How often every Namespace is looked at again";
+        "concurrent-namespace-syncs": Int32 = "10", Effective, "Namespaces finalized concurrently";
+        "namespace-sync-period": Duration = "5m0s", Effective, "How often every terminating Namespace is reconciled again";
     }
     "Node-ipam-controller" {
-        "node-cidr-mask-size": Int32 = "0", Effective, "Prefix length of a Node's pod CIDR in a single-stack cluster; 0 takes 24 for IPv4, 64 for IPv6";
-        "node-cidr-mask-size-ipv4": Int32 = "0", Effective, "Prefix length of a Node's IPv4 pod CIDR in a dual-stack cluster; 0 takes 24";
-        "node-cidr-mask-size-ipv6": Int32 = "0", Effective, "Prefix length of a Node's IPv6 pod CIDR in a dual-stack cluster; 0 takes 64";
-        "service-cluster-ip-range": Text = "", Effective, "CIDR range or two ranges of the Services; Nodes get none of it";
+        "node-cidr-mask-size": Int32 = "0", Effective, "Prefix length of a Node's pod CIDR in a single-stack cluster; 0 means 24 for IPv4, 64 for IPv6";
+        "node-cidr-mask-size-ipv4": Int32 = "0", Effective, "Prefix length of a Node's IPv4 pod CIDR in a dual-stack cluster; 0 means 24";
+        "node-cidr-mask-size-ipv6": Int32 = "0", Effective, "Prefix length of a Node's IPv6 pod CIDR in a dual-stack cluster; 0 means 64";
+        "service-cluster-ip-range": Text = "", Effective, "CIDR range or two ranges of the Services; Node pod CIDRs never overlap it";
     }
     "Node-lifecycle-controller" {
         "large-cluster-size-threshold": Int32 = "50", Effective, "A zone with more Nodes than this is large; smaller ones stop evicting when unhealthy";
-        "node-eviction-rate": Float32 = "0.1", Effective, "Nodes per second that are emptied in a healthy zone";
-        "node-monitor-grace-period": Duration = "50s", Effective, "How long a Node may be silent before it is not ready";
-        "node-monitor-period": Duration = "5s", Effective, "How often Nodes are looked at";
-        "node-startup-grace-period": Duration = "1m0s", Effective, "How long a starting Node may be silent before it is not ready";
-        "secondary-node-eviction-rate": Float32 = "0.01", Effective, "Nodes per second that are emptied in an unhealthy large zone";
+        "node-eviction-rate": Float32 = "0.1", Effective, "Nodes per second whose pods are evicted in a healthy zone";
+        "node-monitor-grace-period": Duration = "50s", Effective, "How long a Node may be unresponsive before it is marked not ready";
+        "node-monitor-period": Duration = "5s", Effective, "How often Nodes are checked";
+        "node-startup-grace-period": Duration = "1m0s", Effective, "How long a starting Node may be unresponsive before it is marked not ready";
+        "secondary-node-eviction-rate": Float32 = "0.01", Effective, "Nodes per second whose pods are evicted in an unhealthy large zone";
         "unhealthy-zone-threshold": Float32 = "0.55", Effective, "A zone with this share of Nodes not ready (and at least 3) is unhealthy";
     }
     "Persistentvolume-binder-controller" {
@@ -145,25 +146,25 @@ component::flags! {
         "terminated-pod-gc-threshold": Int32 = "12500", Effective, "Finished Pods to keep before the oldest are deleted; 0 or less keeps all";
     }
     "Replicaset-controller" {
-        "concurrent-replicaset-syncs": Int32 = "5", Effective, "ReplicaSets reconciled at once";
+        "concurrent-replicaset-syncs": Int32 = "5", Effective, "ReplicaSets reconciled concurrently";
     }
     "Replicationcontroller-controller" {
-        "concurrent-rc-syncs": Int32 = "5", Effective, "ReplicationControllers reconciled at once";
+        "concurrent-rc-syncs": Int32 = "5", Effective, "ReplicationControllers reconciled concurrently";
     }
     "Resourcequota-controller" {
-        "concurrent-resource-quota-syncs": Int32 = "5", Effective, "ResourceQuotas reconciled at once";
-        "resource-quota-sync-period": Duration = "5m0s", Effective, "How often the usage of every ResourceQuota is computed anew";
+        "concurrent-resource-quota-syncs": Int32 = "5", Effective, "ResourceQuotas reconciled concurrently";
+        "resource-quota-sync-period": Duration = "5m0s", Effective, "How often the usage of every ResourceQuota is computed again";
     }
     "Serviceaccount-controller" {
-        "concurrent-serviceaccount-token-syncs": Int32 = "5", Effective, "Service account token Secrets reconciled at once";
+        "concurrent-serviceaccount-token-syncs": Int32 = "5", Effective, "Service account token Secrets reconciled concurrently";
         "root-ca-file": Text = "", Effective, "PEM CA bundle that is put into service account token Secrets";
-        "service-account-private-key-file": Text = "", Effective, "PEM RSA or ECDSA key that signs legacy service account tokens; empty makes none";
+        "service-account-private-key-file": Text = "", Effective, "PEM RSA or ECDSA key that signs legacy service account tokens; empty: no tokens are created";
     }
     "Ttl-after-finished-controller" {
-        "concurrent-ttl-after-finished-syncs": Int32 = "5", Effective, "Finished Jobs checked for their time to live at once";
+        "concurrent-ttl-after-finished-syncs": Int32 = "5", Effective, "Finished Jobs checked for their time to live concurrently";
     }
     "Validatingadmissionpolicy-status-controller" {
-        "concurrent-validating-admission-policy-status-syncs": Int32 = "5", Effective, "ValidatingAdmissionPolicies type-checked at once";
+        "concurrent-validating-admission-policy-status-syncs": Int32 = "5", Effective, "ValidatingAdmissionPolicies type-checked concurrently";
     }
     "Metrics" {
         "allow-metric-labels": Map = "[]", NoEffectYet, "Values allowed for a label of a metric, as metric,label='v1,v2'; others are counted as unexpected";

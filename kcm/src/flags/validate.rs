@@ -1,10 +1,10 @@
-//! The rules on flags' values that only kube-controller-manager checks, and the order of all.
+//! The rules for flag values that only kube-controller-manager has, and the order of all checks.
 
 use component::flags::rules::{self, Range, Violations, at_least_one, between};
 
 use super::{Gates, Values};
 
-/// The numbers that upstream bounds; it leaves all other worker counts alone.
+/// The numbers that upstream limits; it does not limit other worker counts.
 static RANGES: [Range; 14] = [
     at_least_one("concurrent-cron-job-syncs"),
     at_least_one("concurrent-daemonset-syncs"),
@@ -35,17 +35,17 @@ pub fn rules(values: &Values, gates: &Gates, violations: &mut Violations) {
     rules::ranges(&RANGES, values, violations);
     rules::controllers(values, violations);
     rules::leader_election(values, violations);
-    signing(values, violations);
-    cloud(values, violations);
+    check_signing(values, violations);
+    check_cloud_and_ipam(values, violations);
     rules::request_headers(values, gates, violations);
     rules::metrics(values, violations);
     rules::logs(values, gates, violations);
-    periods(values, violations);
+    check_periods(values, violations);
     rules::fixed_gates(gates, violations);
 }
 
-/// kubernetes app/options, CSRSigningControllerOptions.Validate.
-fn signing(values: &Values, violations: &mut Violations) {
+/// Upstream: cmd/kube-controller-manager/app/options, CSRSigningControllerOptions.Validate.
+fn check_signing(values: &Values, violations: &mut Violations) {
     let given = |name: &str| !values.get_str(name).is_empty();
     for pair in &SIGNERS {
         let [cert, key] = *pair;
@@ -59,9 +59,9 @@ fn signing(values: &Values, violations: &mut Violations) {
     });
 }
 
-/// kubernetes app/options, KubeControllerManagerOptions.Validate and
+/// Upstream: cmd/kube-controller-manager/app/options, KubeControllerManagerOptions.Validate and
 /// NodeIPAMControllerOptions.Validate.
-fn cloud(values: &Values, violations: &mut Violations) {
+fn check_cloud_and_ipam(values: &Values, violations: &mut Violations) {
     let provider = values.get_str("cloud-provider");
     violations.add_if(!matches!(provider, "" | "external"), &["cloud-provider"], || {
         format!("cloud-provider {provider:?} is no longer built in; use external, or leave it empty")
@@ -76,8 +76,8 @@ fn cloud(values: &Values, violations: &mut Violations) {
     });
 }
 
-/// kubernetes app/options, AttachDetachControllerOptions.Validate.
-fn periods(values: &Values, violations: &mut Violations) {
+/// Upstream: cmd/kube-controller-manager/app/options, AttachDetachControllerOptions.Validate.
+fn check_periods(values: &Values, violations: &mut Violations) {
     let period = values.nanos("attach-detach-reconcile-sync-period");
     violations.add_if(period < 1_000_000_000, &["attach-detach-reconcile-sync-period"], || {
         "attach-detach-reconcile-sync-period must be at least one second".to_owned()

@@ -34,7 +34,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const WORKERS: usize = 5;
 
-/// A step of cluster sizes: it begins above the maximum of the previous step, and ends below its own minimum.
+/// A step of cluster sizes. It applies from more than `most` nodes of the previous step until there are fewer than its
+/// own `fewest`.
 struct Step {
     fewest: usize,
     most: usize,

@@ -48,7 +48,8 @@ impl PodControl {
     /// Creates a pod from its message.
     ///
     /// # Errors
-    /// When the API server refuses it, or the answer is lost. Nothing is sent if the namespace is known to be terminating.
+    /// When the API server rejects it, or the response is lost. Nothing is sent if the namespace is known to be
+    /// terminating.
     pub async fn create<K: Kind>(&self, key: &ObjectKey, owner: &K, body: &[u8]) -> Result<(), CreateError> {
         if !self.gate.is_open(&key.namespace) {
             return Err(CreateError::NamespaceTerminating);
@@ -79,7 +80,7 @@ impl PodControl {
     /// Deletes a pod, bound to its UID. A pod that no longer exists counts as deleted, also if another one has its name.
     ///
     /// # Errors
-    /// When the API server refuses it, or the answer is lost. The deletion may be repeated.
+    /// When the API server rejects it, or the response is lost. The deletion may be repeated.
     pub async fn delete<K: Kind>(&self, key: &ObjectKey, owner: &K, pod: &Pod) -> Result<(), WriteError> {
         self.consistency.deleting(key, &pod.meta);
         match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), &pod.meta.uid).await {
@@ -98,10 +99,11 @@ impl PodControl {
         }
     }
 
-    /// Refuses to delete surplus pods while some pods cannot be decoded: they may be the ones that are needed.
+    /// Checks that all pods could be decoded, before surplus pods are deleted: the others may be the ones that are
+    /// needed.
     ///
     /// # Errors
-    /// The reason, for the owner's status and the log.
+    /// The reason why no pod may be deleted, for the owner's status and the log.
     pub fn check_decodable(&self) -> Result<(), String> {
         match self.pods.undecodable() {
             0 => Ok(()),

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_closes_the_gate_until_it_is_another_namespace() {
+    fn refusal_closes_the_gate_until_the_namespace_is_replaced() {
         let stale = gate(vec![namespace("a", false)]);
         stale.close(&"shop".into());
         assert!(!stale.is_open("shop"), "the cache does not contain the deletion yet");

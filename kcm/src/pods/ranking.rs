@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kinds::pod::Phase;
 use kinds::{Pod, Str, Time, Uid};
 
-/// The place of a pod in the order of deletion, by age in an order of magnitude: the smallest is deleted first.
+/// Position of a pod in the order of deletion, with ages by their order of magnitude. The smallest is deleted first.
 type Rank = (bool, Phase, bool, i32, Reverse<usize>, Option<RoughAge>, Reverse<i32>, Reverse<i32>, RoughAge, Uid);
 
 /// The order of magnitude of an age. Unknown first, then young before old.
@@ -59,7 +59,7 @@ impl Ranking {
     }
 }
 
-/// Returns the power of two of an age in nanoseconds.
+/// Returns the number of bits of an age in nanoseconds; zero for a time in the future, `None` for an unknown one.
 fn rough_age(since: Time, now: Timestamp) -> RoughAge {
     let nanos = now.as_nanosecond() - i128::from(since.0) * 1_000_000_000;
     (!since.is_zero())

@@ -202,7 +202,7 @@ impl EphemeralVolumes {
             // Perhaps created by this controller, by an attempt whose response was lost or whose claim the cache does
             // not contain yet.
             Err(error) if error.is_already_exists() => {
-                let owned = self.read_owner(pod, &key).await;
+                let owned = self.confirm_owner(pod, &key).await;
                 owned.inspect_err(|_| self.failed.add())
             }
             Err(error) => {
@@ -222,7 +222,7 @@ impl EphemeralVolumes {
         Ok((meta.uid == pod.meta.uid && !meta.is_deleting()).then_some(answer))
     }
 
-    async fn read_owner(&self, pod: &Pod, claim: &ObjectKey) -> Result<(), VolumeError> {
+    async fn confirm_owner(&self, pod: &Pod, claim: &ObjectKey) -> Result<(), VolumeError> {
         let meta = self.writer.get(&PersistentVolumeClaim::RESOURCE, claim).await?.meta()?;
         require_owner(pod, &meta)?;
         self.consistency.wrote(&pod.meta.key(), &self.claims, meta.version);

@@ -101,8 +101,8 @@ enum Expansion {
 
 /// Decides which component expands the volume that the claim is bound to.
 fn decide(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Expansion {
-    let is_smaller = requested(claim) > capacity(claim);
-    if !is_smaller && volume.annotation(PRE_RESIZE_CAPACITY).is_none() {
+    let is_too_small = requested(claim) > capacity(claim);
+    if !is_too_small && volume.annotation(PRE_RESIZE_CAPACITY).is_none() {
         return Expansion::NotNeeded;
     }
     migration::of_source(&volume.source).map_or(Expansion::External, Expansion::ByMigratedDriver)
@@ -172,7 +172,7 @@ impl Expander {
         answer.decode(self.volumes.decoding()).map(Arc::new).map_err(|error| failed(&error))
     }
 
-    /// Names the driver that is to expand the volume on the claim.
+    /// Writes the name of the driver that has to expand the volume to an annotation of the claim.
     async fn hand_over(&self, claim: &PersistentVolumeClaim, migrated: Migrated) -> Result<(), ReconcileError> {
         let (key, Migrated { plugin, driver, .. }) = (claim.meta.key(), migrated);
         let message = format!("CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc");

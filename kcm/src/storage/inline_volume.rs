@@ -172,7 +172,7 @@ fn of_azure_file(namespace: &str, volume: &str, raw: &[u8]) -> Translated {
     translated
 }
 
-/// Upstream panics if the volume has a storage policy.
+/// Differs from upstream, which panics if the volume has a storage policy.
 fn of_vsphere(raw: &[u8]) -> Translated {
     let path = text(raw, vsphere::VOLUME_PATH).to_owned();
     let mut translated = Translated::of("kubernetes.io/vsphere-volume", path);
@@ -203,9 +203,65 @@ pub fn defining(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use kinds::wire::Put;
+    use std::sync::Arc;
 
+    use kinds::schema::{object_meta, persistent_volume, persistent_volume_spec};
+    use kinds::wire::Put;
+    use kinds::{Decode, Kind, PersistentVolume, Sections};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::volume_name::{Plugin, is_exclusive, of_volume};
     use super::*;
+
+    /// Texts similar to the ids of volumes, and anything else.
+    fn id() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "(aws://)?[a-z/]{0,6}(vol-)?[0-9a-f/]{0,6}",
+            "[a-z#_/.:]{0,20}",
+            any::<String>(),
+            "[a-z]{0,3}".prop_map(|text| text.repeat(5_000)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_volume_of_a_pod_or_a_cluster_is_named_or_refused(
+            field in 1..40_u32,
+            texts in vec((1..12_u32, id()), 0..6),
+            numbers in vec((1..12_u32, any::<i64>()), 0..3),
+            bytes in vec(any::<u8>(), 0..24),
+            zones in "[a-z_]{0,12}",
+        ) {
+            let mut raw = Vec::new();
+            texts.iter().for_each(|(number, text)| raw.put_str(*number, text));
+            numbers.iter().for_each(|(number, value)| raw.put_int(*number, *value));
+            for raw in [raw, bytes] {
+                let inline = InTreeVolume { name: "data".into(), field, raw: raw.clone().into() };
+                if let Some(found) = resolve("ns", &inline) {
+                    prop_assert!(found.name.starts_with("kubernetes.io/"), "{}", found.name);
+                    prop_assert_eq!(Plugin::of(&found.name).is_some_and(|plugin| matches!(plugin, Plugin::Csi { .. })), {
+                        // A driver's volume without a handle has no attacher.
+                        found.spec.as_ref().is_some_and(|spec| spec["csi"]["volumeHandle"] != "")
+                    });
+                }
+                let mut object = Vec::new();
+                object.put_message(persistent_volume::METADATA, |meta| {
+                    meta.put_str(object_meta::NAME, "volume");
+                    meta.put_entry(object_meta::LABELS, "topology.kubernetes.io/zone", &zones);
+                });
+                object.put_message(persistent_volume::SPEC, |spec| {
+                    spec.put_message(persistent_volume_spec::SOURCE, |source| source.put_bytes(field, &raw));
+                });
+                let decode = Decode { interner: Arc::default(), sections: Sections(u32::MAX) };
+                if let Ok(volume) = PersistentVolume::decode(&decode, &object) {
+                    let name = of_volume(&volume);
+                    prop_assert_eq!(&name, &of_volume(&volume));
+                    let _ = (is_exclusive(&volume), translation::handle_of(&volume));
+                }
+            }
+        }
+    }
 
     fn volume(field: u32, texts: &[(u32, &str)], numbers: &[(u32, i64)]) -> InTreeVolume {
         let mut raw = Vec::new();

@@ -1,4 +1,4 @@
-//! Objects for the tests of these controllers.
+//! Objects for the tests of the storage controllers.
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ const GATE: &str = "PersistentVolumeClaimUnusedSinceTime";
 /// Type, status, reason and message of a condition.
 pub type Condition = (&'static str, &'static str, &'static str, &'static str);
 
-/// Reports whether this process maintains the condition.
+/// Returns true if this process maintains the condition.
 pub fn is_maintained(context: &Context) -> bool {
     let options = &context.options;
     options.gates.enabled(GATE) && options.enabled().any(|controller| controller.name == MAINTAINER)

@@ -58,11 +58,11 @@ fn start(manager: &mut Manager, _: &Context) {
     });
     let changed = queue.clone();
     volumes.subscribe(move |change| {
-        dropped(change, classes_of_volume).into_iter().for_each(|name| changed.add(ObjectKey::new("", name)));
+        dropped_classes(change, classes_of_volume).into_iter().for_each(|name| changed.add(ObjectKey::new("", name)));
     });
     let changed = queue.clone();
     claims.subscribe(move |change| {
-        dropped(change, classes_of_claim).into_iter().for_each(|name| changed.add(ObjectKey::new("", name)));
+        dropped_classes(change, classes_of_claim).into_iter().for_each(|name| changed.add(ObjectKey::new("", name)));
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
     let consistency = Consistency::default();
@@ -79,7 +79,7 @@ fn classes_of_claim(claim: &PersistentVolumeClaim) -> Vec<Str> {
 }
 
 /// Returns the classes that an object referred to before the change and no longer refers to.
-fn dropped<K>(change: &Change<'_, K>, classes: fn(&K) -> Vec<Str>) -> Vec<Str> {
+fn dropped_classes<K>(change: &Change<'_, K>, classes: fn(&K) -> Vec<Str>) -> Vec<Str> {
     let now = change.new.map(|new| classes(new)).unwrap_or_default();
     let mut before = change.old.map(|old| classes(old)).unwrap_or_default();
     before.retain(|name| !now.contains(name));
@@ -138,10 +138,10 @@ impl Protection {
 
     /// Reads all volumes and claims from the API server. The caches may lag, and classes are rarely deleted.
     async fn is_used(&self, class: &str) -> Result<bool, WriteError> {
-        Ok(self.is_listed(class, classes_of_volume).await? || self.is_listed(class, classes_of_claim).await?)
+        Ok(self.is_used_by_any(class, classes_of_volume).await? || self.is_used_by_any(class, classes_of_claim).await?)
     }
 
-    async fn is_listed<K: Kind>(&self, class: &str, classes: fn(&K) -> Vec<Str>) -> Result<bool, WriteError> {
+    async fn is_used_by_any<K: Kind>(&self, class: &str, classes: fn(&K) -> Vec<Str>) -> Result<bool, WriteError> {
         let decode = decode_once(Sections::default());
         let mut found = Ok(false);
         self.writer
@@ -185,7 +185,7 @@ mod tests {
             ("still target", Some(claim_of("gold", "", "gold")), Some(claim_of("silver", "", "gold")), &[]),
             ("modified", Some(claim_of("silver", "gold", "silver")), Some(claim_of("silver", "silver", "")), &["gold"]),
         ] {
-            let found = dropped(&Change { old: old.as_ref(), new: new.as_ref() }, classes_of_claim);
+            let found = dropped_classes(&Change { old: old.as_ref(), new: new.as_ref() }, classes_of_claim);
             assert_eq!(found.iter().map(|name| &**name).collect::<Vec<_>>(), expected, "{name}");
         }
     }
@@ -199,7 +199,7 @@ mod tests {
             ("unchanged", Some(volume_of("gold")), Some(volume_of("gold")), &[]),
             ("never had one", Some(volume_of("")), None, &[]),
         ] {
-            let found = dropped(&Change { old: old.as_ref(), new: new.as_ref() }, classes_of_volume);
+            let found = dropped_classes(&Change { old: old.as_ref(), new: new.as_ref() }, classes_of_volume);
             assert_eq!(found.iter().map(|name| &**name).collect::<Vec<_>>(), expected, "{name}");
         }
     }

@@ -150,7 +150,9 @@ impl TtlReconciler {
     /// Returns the outcome for a Job that is not to be deleted now.
     fn outcome(&self, job: &Job) -> Result<Option<Outcome>, ReconcileError> {
         let now = (self.clock)();
-        match decide(job, now).map_err(|error| ReconcileError::new(error.to_string()))? {
+        // Only a change of the Job can correct it, and adds its key again.
+        let decided = decide(job, now).map_err(|error| ReconcileError { message: error.to_string(), terminal: true });
+        match decided? {
             Verdict::Keep => Ok(Some(Outcome::Done)),
             Verdict::Delete => Ok(None),
             Verdict::Wait(left) => {

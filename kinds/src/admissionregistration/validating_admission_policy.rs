@@ -70,10 +70,10 @@ pub struct Variable {
 }
 
 impl PolicySpec {
-    /// Reads the spec of a policy's message.
+    /// Decodes the spec of a whole policy (the inside of the envelope).
     ///
     /// # Errors
-    /// When the message is not well-formed.
+    /// When the object is not well-formed.
     pub fn decode(object: &[u8]) -> Result<Self, WireError> {
         let mut spec = Self::default();
         for field in fields(Parts::read(object)?.spec) {

@@ -159,7 +159,7 @@ mod tests {
             revision: 3,
         };
         let mut object = revision.encode();
-        // In the server's format.
+        // An object of the server has a resourceVersion, without which it is not decoded.
         let mut versioned = Vec::new();
         versioned.put_message(object::METADATA, |meta| {
             meta.extend_from_slice(find(&object, object::METADATA));

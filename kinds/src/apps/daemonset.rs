@@ -9,7 +9,7 @@ use crate::meta::{Meta, ObjectKey, Parts};
 use crate::scheduling::placement::{NodeSpecTemplate, Placement};
 use crate::scheduling::taint::Toleration;
 use crate::template::Template;
-use crate::template::raw_object::{AnnotationEdits, Raw, Replacing, ReplacingFields, annotated_meta};
+use crate::template::raw_object::{AnnotationEdits, Raw, StrategyMessage, StrategyMessageFields, annotated_meta};
 use crate::value::condition::splice;
 use crate::value::int_or_string::IntOrString;
 use crate::value::selector::Selector;
@@ -198,13 +198,13 @@ impl DaemonSetStatus {
 
 impl Strategy {
     fn decode(message: &[u8]) -> Result<Self, WireError> {
-        let numbers = ReplacingFields {
+        let numbers = StrategyMessageFields {
             kind: update_strategy::TYPE,
             rolling_update: update_strategy::ROLLING_UPDATE,
             max_unavailable: rolling_update::MAX_UNAVAILABLE,
             max_surge: rolling_update::MAX_SURGE,
         };
-        let Replacing { kind, max_unavailable, max_surge } = Replacing::read(message, &numbers)?;
+        let StrategyMessage { kind, max_unavailable, max_surge } = StrategyMessage::read(message, &numbers)?;
         Ok(match kind {
             "OnDelete" => Self::OnDelete,
             "RollingUpdate" => Self::RollingUpdate { max_unavailable, max_surge },

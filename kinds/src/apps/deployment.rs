@@ -4,7 +4,7 @@ use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, label};
 use crate::kind::{Kind, Resource};
 use crate::meta::{Meta, Parts};
-use crate::template::raw_object::{AnnotationEdits, Raw, Replacing, ReplacingFields, annotated_meta};
+use crate::template::raw_object::{AnnotationEdits, Raw, StrategyMessage, StrategyMessageFields, annotated_meta};
 use crate::template::{POD_TEMPLATE_HASH, Template};
 use crate::value::condition::{Condition, ConditionFields, splice};
 use crate::value::int_or_string::IntOrString;
@@ -219,13 +219,13 @@ impl DeploymentStatus {
 
 impl Strategy {
     fn decode(message: &[u8]) -> Result<Self, WireError> {
-        let numbers = ReplacingFields {
+        let numbers = StrategyMessageFields {
             kind: deployment_strategy::TYPE,
             rolling_update: deployment_strategy::ROLLING_UPDATE,
             max_unavailable: rolling_update_deployment::MAX_UNAVAILABLE,
             max_surge: rolling_update_deployment::MAX_SURGE,
         };
-        let Replacing { kind, max_unavailable, max_surge } = Replacing::read(message, &numbers)?;
+        let StrategyMessage { kind, max_unavailable, max_surge } = StrategyMessage::read(message, &numbers)?;
         Ok(match kind {
             "Recreate" => Self::Recreate,
             "RollingUpdate" => Self::RollingUpdate { max_unavailable, max_surge },

@@ -85,7 +85,7 @@ impl ReplicaSet {
 }
 
 impl ReplicaSetStatus {
-    /// Returns true if nothing but the number of terminating pods differs.
+    /// Returns true if the statuses are equal except for the number of terminating pods, which both have or both lack.
     pub fn differs_only_in_terminating(&self, other: &Self) -> bool {
         Self { terminating_replicas: other.terminating_replicas, ..self.clone() } == *other
             && self.terminating_replicas.is_some() == other.terminating_replicas.is_some()

@@ -37,7 +37,7 @@ pub struct CronJob {
     pub meta: Meta,
     /// The schedule.
     pub schedule: Str,
-    /// The time zone of the schedule; `None`: this process's.
+    /// The time zone of the schedule; `None`: the time zone of this process.
     pub time_zone: Option<Str>,
     /// Seconds by which a run may be late.
     pub starting_deadline: Option<i64>,

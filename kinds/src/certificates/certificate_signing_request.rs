@@ -56,7 +56,7 @@ impl CertificateSigningRequest {
     }
 
     /// Returns true if a condition of this type exists, whatever its status.
-    pub fn has(&self, kind: &str) -> bool {
+    pub fn has_condition(&self, kind: &str) -> bool {
         self.conditions.iter().any(|condition| &*condition.kind == kind)
     }
 

@@ -1,4 +1,4 @@
-//! PodCertificateRequest: only metadata, including its age.
+//! PodCertificateRequest: only metadata.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

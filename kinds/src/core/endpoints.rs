@@ -11,9 +11,9 @@ use crate::value::ip::Ip;
 use crate::wire::schema::{endpoint_address, endpoint_subset, endpoints as object, subset_port};
 use crate::wire::{Put, WireError, copy_fields, fields, splice};
 
-/// Marks an object that omits addresses because there are too many (core/v1, EndpointsOverCapacity).
+/// Annotation of an object that omits addresses because there are too many (core/v1, EndpointsOverCapacity).
 pub const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
-/// The holder of a lock that is stored in an annotation (client-go, LeaderElectionRecordAnnotationKey).
+/// Annotation with the holder of a leader election lock (client-go, LeaderElectionRecordAnnotationKey).
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
 const PORT: PortFields = PortFields {

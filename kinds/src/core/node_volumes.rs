@@ -39,7 +39,7 @@ impl NodeVolumes {
         self.in_use.iter().any(|name| &**name == volume)
     }
 
-    /// Reads them from a `NodeStatus`. Names of volumes are unique, so that sharing them would only fill the pool.
+    /// Reads them from a `NodeStatus`. Names of volumes are unique, so that interning them would only cost memory.
     pub(crate) fn read(is_managed: bool, status: &[u8]) -> Result<Self, WireError> {
         let (mut attached, mut in_use) = (Vec::new(), Vec::new());
         for field in fields(status) {

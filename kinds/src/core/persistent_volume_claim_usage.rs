@@ -1,4 +1,4 @@
-//! Use of quota by a PersistentVolumeClaim: storage, class, and attributes' classes.
+//! Use of quota by a PersistentVolumeClaim: storage, storage class, and VolumeAttributesClasses.
 
 use crate::intern::{Interner, Str};
 use crate::value::resource_list::{Amount, Amounts, read_entry};
@@ -25,8 +25,8 @@ pub struct StorageClaim {
 impl StorageClaim {
     /// Reads a claim (the inside of its envelope).
     pub(crate) fn read(interner: &Interner, object: &[u8]) -> Result<Self, WireError> {
-        let (mut class, mut requested, mut allocated) =
-            (find(find(object, object::SPEC), spec::STORAGE_CLASS_NAME), Amounts::new(), Amounts::new());
+        let (spec, status) = (find(object, object::SPEC), find(object, object::STATUS));
+        let mut class = find(spec, spec::STORAGE_CLASS_NAME);
         for field in fields(find(object, object::METADATA)) {
             let field = field?;
             if field.number == object_meta::ANNOTATIONS {
@@ -36,14 +36,14 @@ impl StorageClaim {
                 }
             }
         }
-        let spec = find(object, object::SPEC);
+        let mut requested = Amounts::new();
         for field in fields(find(spec, spec::RESOURCES)) {
             let field = field?;
             if field.number == volume_resources::REQUESTS {
                 read_entry(&mut requested, field.value.bytes())?;
             }
         }
-        let status = find(object, object::STATUS);
+        let mut allocated = Amounts::new();
         for field in fields(status) {
             let field = field?;
             if field.number == status::ALLOCATED_RESOURCES {

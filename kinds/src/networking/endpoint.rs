@@ -16,7 +16,7 @@ pub const HEADLESS: &str = "service.kubernetes.io/headless";
 /// A port of a subset or slice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port {
-    /// Name, empty for the only port.
+    /// Name; may be empty for an only port.
     pub name: Str,
     /// Protocol, such as `TCP`.
     pub protocol: Str,

@@ -38,7 +38,7 @@ pub struct EndpointSlice {
     pub meta: Meta,
     /// Its contents. For slices of other controllers only the family, unless section [`EndpointSlice::TARGETS`] is on.
     pub contents: Contents,
-    /// Annotations of [`MIRRORED`] slices except `kubectl apply`'s; empty for others.
+    /// Annotations of a [`MIRRORED`] slice, except the one that `kubectl apply` sets; empty for other slices.
     pub annotations: Labels,
     /// The object without managed fields, endpoints and ports.
     raw: Box<[u8]>,
@@ -123,7 +123,7 @@ impl EndpointSlice {
 }
 
 impl Contents {
-    /// Returns a new slice; its name begins with `prefix`.
+    /// Returns a new slice for a POST. The API server completes a `prefix` that ends with `-` to a name.
     pub fn create(&self, namespace: &str, prefix: &str, head: &Head<'_>) -> Vec<u8> {
         let mut object = head.create(namespace, prefix);
         self.put(&mut object);

@@ -1,4 +1,4 @@
-//! IPAddress: an address of a Service, by name.
+//! IPAddress: an address that a Service uses, which is the name of the object.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

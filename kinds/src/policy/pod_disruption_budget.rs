@@ -159,12 +159,16 @@ impl BudgetStatus {
         let mut allowed = self.allowed.as_ref();
         for condition in fields(old).flatten().filter(|field| field.number == status::CONDITIONS) {
             if is_allowed_condition(condition.value.bytes()) {
-                allowed.take().into_iter().for_each(|allowed| allowed.put(&mut status));
+                if let Some(allowed) = allowed.take() {
+                    allowed.put(&mut status);
+                }
             } else {
                 status.extend_from_slice(condition.raw);
             }
         }
-        allowed.into_iter().for_each(|allowed| allowed.put(&mut status));
+        if let Some(allowed) = allowed {
+            allowed.put(&mut status);
+        }
         Ok(status)
     }
 }

@@ -94,10 +94,10 @@ impl ClaimState {
     }
 }
 
-/// Reports whether a `ResourceClaimSpec` requests administrative access. Alternatives cannot.
+/// Reports whether a `ResourceClaimSpec` requests administrative access. A request with alternatives cannot request it.
 pub(crate) fn has_admin_access(spec: &[u8]) -> Result<bool, WireError> {
     let mut found = false;
-    for_each_request(spec, |field, message| {
+    for_each_request_field(spec, |field, message| {
         found |= field == device_request::EXACTLY
             && fields(message)
                 .flatten()
@@ -109,12 +109,12 @@ pub(crate) fn has_admin_access(spec: &[u8]) -> Result<bool, WireError> {
 /// Reports whether a request of a `ResourceClaimSpec` lists alternatives.
 pub(crate) fn has_prioritized_list(spec: &[u8]) -> Result<bool, WireError> {
     let mut found = false;
-    for_each_request(spec, |field, _| found |= field == device_request::FIRST_AVAILABLE)?;
+    for_each_request_field(spec, |field, _| found |= field == device_request::FIRST_AVAILABLE)?;
     Ok(found)
 }
 
 /// Visits each field of each device request of a `ResourceClaimSpec`.
-fn for_each_request(spec: &[u8], mut visit: impl FnMut(u32, &[u8])) -> Result<(), WireError> {
+fn for_each_request_field(spec: &[u8], mut visit: impl FnMut(u32, &[u8])) -> Result<(), WireError> {
     for request in fields(find(spec, resource_claim_spec::DEVICES)) {
         let request = request?;
         if request.number != device_claim::REQUESTS {

@@ -76,7 +76,7 @@ fn nested(message: Option<&[u8]>, number: u32) -> Option<&[u8]> {
 
 /// Returns the node that a spec's required node affinity selects by name (pkg/controller/daemon/util,
 /// GetTargetNodeName).
-pub fn target(spec: &[u8]) -> Option<&str> {
+pub fn target_node(spec: &[u8]) -> Option<&str> {
     let affinity = find(spec, pod_spec::AFFINITY);
     let required = find(find(affinity, affinity::NODE_AFFINITY), REQUIRED);
     let terms = numbered(required, node_selector::NODE_SELECTOR_TERMS);
@@ -93,7 +93,7 @@ fn numbered(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
     fields(message).flatten().filter(move |field| field.number == number).map(|field| field.value.bytes())
 }
 
-/// A pod spec for a series of pods, each with an affinity to another node. All other fields keep their encoding.
+/// A pod spec for a series of pods, each with an affinity to a different node. All other fields keep their encoding.
 #[derive(Debug, Clone)]
 pub struct NodeSpecTemplate {
     /// The spec without its affinity.
@@ -220,10 +220,10 @@ mod tests {
 
     #[test]
     fn target_is_the_node_of_the_affinity() {
-        assert_eq!(target(&spec(&[])), None);
-        assert_eq!(target(&aimed(&spec(&[]), &[])), Some("node-1"));
-        assert_eq!(target(&aimed(&[], &[])), Some("node-1"), "also without an affinity of its own");
-        assert_eq!(target(&[]), None);
+        assert_eq!(target_node(&spec(&[])), None);
+        assert_eq!(target_node(&aimed(&spec(&[]), &[])), Some("node-1"));
+        assert_eq!(target_node(&aimed(&[], &[])), Some("node-1"), "spec without an affinity");
+        assert_eq!(target_node(&[]), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! CSIDriver: whether its volumes need attachment, and support for SELinux mounts.
+//! CSIDriver: need of its volumes for attachment, and support for SELinux mounts.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

@@ -1,4 +1,5 @@
-//! Pod templates, stored as raw protobuf: compared in their encoded form, spliced into new pods, never decoded.
+//! Pod templates, stored as raw protobuf: compared in their encoded form and spliced into new pods. Only labels are
+//! decoded.
 
 pub mod pod_edit;
 pub mod pod_schema;
@@ -275,8 +276,8 @@ mod tests {
     fn label_is_set_and_removed_in_both_representations() {
         let set = with_limit("c", "1").with_label("a", Some("1"));
         assert_eq!(set.labels.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), ["a", "app"]);
-        let gone = set.with_label("a", None);
-        assert_eq!(gone.meta, with_limit("c", "1").meta);
+        let removed = set.with_label("a", None);
+        assert_eq!(removed.meta, with_limit("c", "1").meta);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct PodEdits<'a> {
     pub claims: Vec<(String, String)>,
     /// A variable of all containers and init containers.
     pub env: Option<FieldEnv<'a>>,
-    /// Name of its PodGroup; only for a template that names none.
+    /// Name of its PodGroup; must be `None` if the template names one, which is not checked.
     pub group: Option<&'a str>,
 }
 

@@ -21,7 +21,8 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 const METADATA: u32 = Parts::METADATA;
 const SPEC: u32 = Parts::SPEC;
 const STATUS: u32 = Parts::STATUS;
-/// The template's field in the spec of every workload.
+/// The template's field in the spec of Deployments, ReplicaSets and StatefulSets. Of other workloads only the status is
+/// written, and their specs are not stored.
 const TEMPLATE: u32 = 3;
 
 /// New values of annotations; `None` removes one.
@@ -32,7 +33,7 @@ pub type AnnotationEdits = Vec<(Str, Option<Str>)>;
 pub struct Raw(Arc<[u8]>);
 
 impl Raw {
-    /// Keeps what an update needs of an object.
+    /// Stores the parts of an object that an update needs.
     pub fn keep(object: &[u8]) -> Result<Self, WireError> {
         let mut kept = Vec::with_capacity(object.len());
         for field in fields(object) {
@@ -61,8 +62,8 @@ impl Raw {
         find(&self.0, STATUS)
     }
 
-    /// Returns the object for a PUT: `edits` to annotations, the spec fields in `dropped` replaced by what `put`
-    /// appends, and the template.
+    /// Returns the object for a PUT, with `edits` applied to the annotations, with `template`, and with the fields that
+    /// `put` appends in place of the spec fields in `dropped`.
     pub fn update(
         &self,
         edits: &AnnotationEdits,
@@ -120,7 +121,7 @@ pub fn annotated_meta(interner: &Interner, message: &[u8]) -> Result<(Meta, Labe
 }
 
 /// The replacement of pods after a change of the template, for Deployments and DaemonSets.
-pub(crate) struct Replacing<'a> {
+pub(crate) struct StrategyMessage<'a> {
     /// The strategy's type, such as `RollingUpdate`.
     pub kind: &'a str,
     pub max_unavailable: Option<IntOrString>,
@@ -128,16 +129,16 @@ pub(crate) struct Replacing<'a> {
 }
 
 /// The field numbers of a kind's strategy.
-pub(crate) struct ReplacingFields {
+pub(crate) struct StrategyMessageFields {
     pub kind: u32,
     pub rolling_update: u32,
     pub max_unavailable: u32,
     pub max_surge: u32,
 }
 
-impl<'a> Replacing<'a> {
+impl<'a> StrategyMessage<'a> {
     /// Reads a strategy's message.
-    pub fn read(message: &'a [u8], numbers: &ReplacingFields) -> Result<Self, WireError> {
+    pub fn read(message: &'a [u8], numbers: &StrategyMessageFields) -> Result<Self, WireError> {
         let mut read = Self { kind: "", max_unavailable: None, max_surge: None };
         for field in fields(message) {
             let field = field?;

@@ -80,7 +80,7 @@ impl Condition {
     }
 }
 
-/// Returns a status with our fields replaced and all others kept.
+/// Returns a copy of the status `old` without the fields `ours`, and with the fields that `put` appends.
 pub fn splice(old: &[u8], ours: &[u32], put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut status = Vec::with_capacity(old.len() + 128);
     // The status was decoded before, so that it is known to be well-formed.

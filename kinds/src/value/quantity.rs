@@ -32,7 +32,7 @@ pub fn thousandths(text: &str) -> Option<i64> {
 
 /// Formats thousandths as the API does (apimachinery/pkg/api/resource, Quantity.String): with powers of 1000, or of
 /// 1024 if `binary` and no precision is lost.
-pub fn written(thousandths: i64, binary: bool) -> String {
+pub fn format_thousandths(thousandths: i64, binary: bool) -> String {
     let (sign, mut number) = if thousandths < 0 { ("-", thousandths.unsigned_abs()) } else { ("", thousandths as u64) };
     let by = |number: &mut u64, base: u64, most: usize| {
         let mut steps = 0;
@@ -73,7 +73,7 @@ fn scale(suffix: &str) -> Option<(i128, i32)> {
         "Ti" => (1 << 40, 0),
         "Pi" => (1 << 50, 0),
         "Ei" => (1 << 60, 0),
-        _ => (1, suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok().filter(|power| power.abs() <= 30)?),
+        _ => (1, suffix.strip_prefix(['e', 'E'])?.parse::<i32>().ok().filter(|power| power.unsigned_abs() <= 30)?),
     })
 }
 
@@ -102,7 +102,7 @@ mod tests {
             ("-1500m", -1500, false, "-1500m"),
         ] {
             assert_eq!(thousandths(text), Some(read), "{text}");
-            assert_eq!(written(read, binary), written_as, "{text}");
+            assert_eq!(format_thousandths(read, binary), written_as, "{text}");
         }
         assert_eq!(thousandths("9E"), Some(i64::MAX));
         assert_eq!(thousandths("x"), None);

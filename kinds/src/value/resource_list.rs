@@ -33,9 +33,9 @@ impl Amount {
     /// Zero.
     pub const ZERO: Self = Self { nanos: 0, format: Format::Decimal };
 
-    /// Returns a whole number.
-    pub fn count(things: i64) -> Self {
-        Self { nanos: i128::from(things) * ONE, format: Format::Decimal }
+    /// Returns the amount of a whole number.
+    pub fn count(number: i64) -> Self {
+        Self { nanos: i128::from(number) * ONE, format: Format::Decimal }
     }
 
     /// Parses a quantity; `None` if it is invalid.

@@ -61,8 +61,9 @@ pub fn replaced(message: &[u8], numbers: &[u32], put: impl FnOnce(&mut Vec<u8>))
     Ok(copy)
 }
 
-/// Returns a copy of `object` with `edit` applied to its part `number` (`spec`, `status`). An absent part is edited as
-/// an empty message. Managed fields are left out, as in [`edited`].
+/// Returns a copy of `object` with `edit` applied to its part `number` (`metadata`, `spec`, `status`). An absent part
+/// is edited as an empty message. Managed fields are left out, as in [`edited`]; if the part is the metadata, `edit`
+/// has to leave them out.
 ///
 /// # Errors
 /// When `object` is not well-formed.

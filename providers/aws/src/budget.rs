@@ -27,7 +27,7 @@ struct State {
 }
 
 impl Budget {
-    /// A full bucket of `burst` tokens, of which `per_second` are refilled.
+    /// Creates a full bucket of `burst` tokens that is refilled with `per_second` tokens a second.
     pub(crate) fn new(per_second: f64, burst: u32) -> Self {
         let state = Mutex::new(State { full: Instant::now(), throttles: 0 });
         Self { every: Duration::from_secs_f64(1.0 / per_second), burst, state }
@@ -47,7 +47,7 @@ impl Budget {
         (state.full - spare.min(state.full - now)).max(now)
     }
 
-    /// AWS throttled a call: no call gets a token for a while, longer each time. Returns the pause.
+    /// Records that AWS throttled a call: no call gets a token for a while, longer each time. Returns the pause.
     pub(crate) fn throttled(&self, after: Option<Duration>) -> Duration {
         self.pause(Instant::now(), after)
     }
@@ -62,7 +62,7 @@ impl Budget {
     }
 
     /// Ends the pauses: AWS did not throttle the last call.
-    pub(crate) fn answered(&self) {
+    pub(crate) fn clear_throttles(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).throttles = 0;
     }
 }
@@ -80,7 +80,7 @@ mod tests {
         let waits: Vec<u128> = (0..5).map(|_| (budget.reserve(now) - now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
         let later = now + SECOND;
-        assert_eq!(budget.reserve(later), later, "tokens come back");
+        assert_eq!(budget.reserve(later), later, "no token was refilled");
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(budget.pause(now, Some(SECOND * 3)), SECOND * 3);
         assert!(budget.reserve(now) >= now + SECOND * 3);
         (0..20).for_each(|_| assert!(budget.pause(now, None) <= LONGEST_PAUSE));
-        budget.answered();
+        budget.clear_throttles();
         assert_eq!(budget.pause(now, None), FIRST_PAUSE);
     }
 }

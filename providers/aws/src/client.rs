@@ -30,10 +30,10 @@ const TRIES: u32 = 4;
 /// The pause before the second attempt of a read; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Calls per second and concurrent calls, for each class: about half of what AWS allows an account by default.
+/// Calls per second and the size of a burst, for each class: about half of what AWS allows an account by default.
 const LIMITS: [(f64, u32); 5] = [(20.0, 100), (5.0, 50), (20.0, 100), (10.0, 40), (4.0, 20)];
-/// The limit for a mock of AWS on this machine.
-const LOCALLY: u32 = 100;
+/// The factor of all limits for a mock of AWS on this machine.
+const LOCAL_FACTOR: u32 = 100;
 
 /// Returns whether an endpoint is on this machine, where only a mock of AWS listens.
 fn is_local(url: &str) -> bool {
@@ -105,7 +105,7 @@ impl Api {
         }
         let mut sdk = loader.load().await;
         let Some(region) = sdk.region().map(ToString::to_string) else {
-            let fix = "set Region in [Global], or AWS_REGION, or let the machine's metadata service be reached";
+            let fix = "set Region in [Global], or AWS_REGION, or make the instance metadata service reachable";
             return Err(CloudError::new(ErrorKind::Invalid, "FindRegion", format!("no region is known: {fix}")));
         };
         for over in config.overrides.iter().filter(|over| over.region != region) {
@@ -146,7 +146,7 @@ impl Api {
         }
         let local = config.overrides.iter().any(|over| is_local(&over.url));
         let budgets = LIMITS.map(|(rate, burst)| match local {
-            true => Budget::new(rate * f64::from(LOCALLY), burst.saturating_mul(LOCALLY)),
+            true => Budget::new(rate * f64::from(LOCAL_FACTOR), burst.saturating_mul(LOCAL_FACTOR)),
             false => Budget::new(rate, burst),
         });
         Self {
@@ -190,8 +190,7 @@ impl Api {
     /// Makes a call once.
     ///
     /// # Errors
-    /// The error of AWS, or the reason for which there was no response: then the change may have been made all the
-    /// same.
+    /// The error of AWS, or the reason why there was no response. Without a response the change may have been made.
     pub(crate) async fn change<T, E: ProvideErrorMetadata>(
         &self,
         class: Class,
@@ -209,11 +208,11 @@ impl Api {
                 count.throttled += 1;
                 *after = Some(budget.throttled(*after));
             }
-            Err(error) => count.of_kind(error.kind),
+            Err(error) => count.count_error(error.kind),
         }
         drop(calls);
         if !matches!(&result, Err(CloudError { kind: ErrorKind::Throttled { .. }, .. })) {
-            budget.answered();
+            budget.clear_throttles();
         }
         result
     }
@@ -222,7 +221,7 @@ impl Api {
     pub(crate) fn metrics(&self) -> String {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut text = String::from(
-            "# HELP ccm_aws_api_calls_total Calls to AWS by action and what became of them\n\
+            "# HELP ccm_aws_api_calls_total Calls to AWS by action and result\n\
              # TYPE ccm_aws_api_calls_total counter\n",
         );
         for (operation, count) in &calls {
@@ -261,8 +260,9 @@ fn metadata(
 }
 
 impl Calls {
-    /// Not a failure: a response with an error that callers expect. A failure is a call without a response.
-    fn of_kind(&mut self, kind: ErrorKind) {
+    /// Counts an error. `Transient` is a failure: no response, or an error of the server. Other errors are responses
+    /// that callers expect.
+    fn count_error(&mut self, kind: ErrorKind) {
         if kind == ErrorKind::Transient {
             self.failed += 1;
         } else {

@@ -126,14 +126,14 @@ impl Config {
         let mut overrides: Vec<(String, Override)> = Vec::new();
         for variable in &variables {
             if variable.section.eq_ignore_ascii_case("Global") {
-                reading.global(variable, &mut zone, &mut probe)?;
+                reading.set_global(variable, &mut zone, &mut probe)?;
             } else if variable.section.eq_ignore_ascii_case("ServiceOverride") {
                 let name = variable.subsection.clone().unwrap_or_default();
                 if overrides.last().is_none_or(|(last, _)| *last != name) {
                     overrides.push((name, Override::default()));
                 }
                 if let Some((_, change)) = overrides.last_mut() {
-                    reading.overriding(variable, change);
+                    reading.set_override(variable, change);
                 }
             } else if variable.section.eq_ignore_ascii_case("LoadBalancerGroup") {
                 reading.group(variable);
@@ -150,9 +150,9 @@ impl Config {
             reading.config.node_ip_families.push(Family::V4);
         }
         reading.config.shared_probe = probe.0.then_some(probe.1);
-        reading.cluster()?;
+        reading.set_cluster_id()?;
         for (name, change) in overrides {
-            reading.complete(&name, change)?;
+            reading.add_override(&name, change)?;
         }
         Ok((reading.config, reading.warnings))
     }
@@ -163,7 +163,7 @@ impl Config {
     }
 
     /// Returns whether the process need not run in AWS (upstream: cloud-provider-aws, `newAWSCloud`).
-    pub fn off_aws(&self) -> bool {
+    pub fn can_run_outside_aws(&self) -> bool {
         !self.vpc.is_empty() && (!self.subnet_id.is_empty() || !self.role_arn.is_empty()) && !self.cluster_id.is_empty()
     }
 }
@@ -177,7 +177,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn global(
+    fn set_global(
         &mut self,
         variable: &Variable,
         zone: &mut String,
@@ -198,6 +198,9 @@ impl Reading<'_> {
             "SubnetID" => config.subnet_id.clone_from(value),
             "RouteTableID" => config.route_table_id.clone_from(value),
             "RoleARN" => config.role_arn.clone_from(value),
+            "SourceARN" if !value.is_empty() && !is_arn_with_account(value) => {
+                return refuse("use the ARN of a resource with the number of its account, or leave it out");
+            }
             "SourceARN" => config.source_arn.clone_from(value),
             "KubernetesClusterTag" => self.tags.0 = Some(value.clone()).filter(|id| !id.is_empty()),
             "KubernetesClusterID" => self.tags.1 = Some(value.clone()).filter(|id| !id.is_empty()),
@@ -235,7 +238,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn overriding(&mut self, variable: &Variable, change: &mut Override) {
+    fn set_override(&mut self, variable: &Variable, change: &mut Override) {
         let Variable { name, value, .. } = variable;
         match OVERRIDE.into_iter().find(|known| known.eq_ignore_ascii_case(name)) {
             Some("Service") => change.service.clone_from(value),
@@ -264,7 +267,7 @@ impl Reading<'_> {
             .push(format!("{}: line {}: the {what} is not known and has no effect{near}", self.file, variable.line));
     }
 
-    fn cluster(&mut self) -> Result<(), ConfigError> {
+    fn set_cluster_id(&mut self) -> Result<(), ConfigError> {
         match self.tags.clone() {
             (Some(legacy), Some(id)) if legacy != id => {
                 let fix = format!("write {id:?} as in KubernetesClusterID, or leave one of them out");
@@ -277,7 +280,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, name: &str, mut change: Override) -> Result<(), ConfigError> {
+    fn add_override(&mut self, name: &str, mut change: Override) -> Result<(), ConfigError> {
         let section = format!("[ServiceOverride {name:?}]");
         let missing = |field: &str, fix: &str| Err(invalid(self.file, &format!("{section} {field}"), "", fix));
         if change.service.is_empty() {
@@ -338,6 +341,14 @@ fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     (likeness(best) > 0.8).then_some(best)
 }
 
+/// Reports whether a text is the ARN of a resource with an account. It becomes a header of requests.
+fn is_arn_with_account(text: &str) -> bool {
+    let parts: Vec<&str> = text.splitn(6, ':').collect();
+    text.bytes().all(|byte| byte.is_ascii_graphic())
+        && matches!(parts[..], ["arn", _, _, _, account, resource]
+            if account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit()) && !resource.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,7 +362,7 @@ mod tests {
     fn empty_file_has_upstreams_defaults() {
         let (config, warnings) = read("").unwrap();
         assert_eq!(config, Config { node_ip_families: vec![Family::V4], ..Config::default() });
-        assert!(warnings.is_empty() && !config.off_aws());
+        assert!(warnings.is_empty() && !config.can_run_outside_aws());
     }
 
     #[test]
@@ -369,7 +380,9 @@ mod tests {
         assert_eq!(config.region, "eu-central-1");
         assert_eq!(config.node_ip_families, [Family::V6, Family::V4]);
         assert_eq!(config.shared_probe, Some(Probe { port: 10256, path: "/healthz".into() }));
-        assert!(config.no_node_rules && config.managed_security_group && config.off_aws() && !config.legacy_tag);
+        assert!(
+            config.no_node_rules && config.managed_security_group && config.can_run_outside_aws() && !config.legacy_tag
+        );
         assert_eq!(config.endpoint("EC2", "eu-central-1").map(|o| o.url.as_str()), Some("http://localhost:1"));
         assert_eq!(config.endpoint("EC2", "eu-west-1"), None);
         assert_eq!(config.groups, [("public".to_owned(), ["api".to_owned(), "shop".to_owned()].into())].into());
@@ -417,7 +430,7 @@ mod tests {
                 &format!("[ServiceOverride \"1\"]\n{whole}[ServiceOverride \"2\"]\n{whole}"),
                 "aws.conf: [ServiceOverride \"2\"] Service is \"EC2\": EC2 has an endpoint for r already: leave one of them out".into(),
             ),
-            ("x = 1", "aws.conf: line 1: \"x = 1\" stands before the first section: put it under [Global]".into()),
+            ("x = 1", "aws.conf: line 1: \"x = 1\" is before the first section: put it under [Global]".into()),
         ] {
             assert_eq!(read(text).unwrap_err(), expected, "{text}");
         }
@@ -434,6 +447,19 @@ mod tests {
             ("1a", None),
         ] {
             assert_eq!(region_of(zone).as_deref(), region, "{zone}");
+        }
+    }
+
+    #[test]
+    fn source_needs_an_account() {
+        for (arn, valid) in [
+            ("arn:aws:eks:eu-west-1:123456789012:cluster/prod", true),
+            ("arn:aws:s3:::bucket", false),
+            ("123456789012", false),
+            ("arn:aws:eks:eu-west-1:123456789012:", false),
+            ("arn:aws:eks:eu-west-1:123456789012:cluster/a\nb", false),
+        ] {
+            assert_eq!(is_arn_with_account(arn), valid, "{arn:?}");
         }
     }
 }

@@ -142,11 +142,11 @@ pub(crate) fn with_fix(mut error: CloudError, service: &str) -> CloudError {
             let text = error.message.split(ENCODED_PREFIX).next().unwrap_or_default().trim_end();
             error.message = format!(
                 "{text}; allow this process the IAM action {service}:{}, or, where it is allowed for the cluster's own \
-                 resources only, put the tag kubernetes.io/cluster/<cluster id> on what the call names",
+                 resources only, put the tag kubernetes.io/cluster/<cluster id> on the resources of the call",
                 error.operation
             );
         }
-        ErrorKind::Quota => error.message.push_str("; have this quota raised, or delete what nobody needs"),
+        ErrorKind::Quota => error.message.push_str("; request a higher quota, or delete unused resources"),
         _ => {}
     }
     error
@@ -159,11 +159,11 @@ fn seconds(header: &str) -> Option<Duration> {
 /// Returns the whole chain of causes of a call without a response.
 fn reason<E>(error: &SdkError<E, HttpResponse>) -> String {
     let (summary, source): (_, Option<&(dyn std::error::Error + 'static)>) = match error {
-        SdkError::TimeoutError(_) => return "no answer in time".into(),
+        SdkError::TimeoutError(_) => return "timed out".into(),
         SdkError::DispatchFailure(failure) => ("no connection", failure.as_connector_error().map(|e| e as _)),
-        SdkError::ConstructionFailure(_) => return "the request could not be made (no credentials or region?)".into(),
-        SdkError::ResponseError(_) => return "an answer that cannot be read".into(),
-        _ => ("no answer", None),
+        SdkError::ConstructionFailure(_) => return "request not built: check credentials and region".into(),
+        SdkError::ResponseError(_) => return "the response cannot be parsed".into(),
+        _ => ("no response", None),
     };
     let causes = std::iter::successors(source, |error| error.source()).map(ToString::to_string);
     std::iter::once(summary.to_owned()).chain(causes).collect::<Vec<_>>().join(": ")
@@ -217,12 +217,12 @@ mod tests {
         assert_eq!(
             reported("UnauthorizedOperation", "You may not. Encoded authorization failure message: 4GIOHlTkIaWHQD0Q"),
             "UnauthorizedOperation: You may not.; allow this process the IAM action ec2:CreateRoute, or, where it is \
-             allowed for the cluster's own resources only, put the tag kubernetes.io/cluster/<cluster id> on what the \
-             call names"
+             allowed for the cluster's own resources only, put the tag kubernetes.io/cluster/<cluster id> on the \
+             resources of the call"
         );
         assert_eq!(reported("ExpiredToken", "too old"), "ExpiredToken: too old", "no permission is missing");
         assert!(
-            reported("RouteLimitExceeded", "50").ends_with("50; have this quota raised, or delete what nobody needs")
+            reported("RouteLimitExceeded", "50").ends_with("50; request a higher quota, or delete unused resources")
         );
         assert_eq!(reported("InternalError", "x"), "InternalError: x");
     }

@@ -32,10 +32,10 @@ pub(crate) fn client() -> Result<SharedHttpClient, CloudError> {
         Some(path) => {
             let path = path.to_string_lossy().into_owned();
             let pem = std::fs::read(&path).map_err(|error| refuse(&path, &error.to_string()))?;
-            trust(&path, pem)?
+            trust_store(&path, pem)?
         }
     };
-    Ok(with(ProxyConfig::from_env(), store))
+    Ok(build_client(ProxyConfig::from_env(), store))
 }
 
 fn refuse(path: &str, reason: &str) -> CloudError {
@@ -44,12 +44,12 @@ fn refuse(path: &str, reason: &str) -> CloudError {
 }
 
 /// Returns a trust store with the certificates of a bundle, and no others.
-fn trust(path: &str, pem: Vec<u8>) -> Result<TrustStore, CloudError> {
+fn trust_store(path: &str, pem: Vec<u8>) -> Result<TrustStore, CloudError> {
     // The client panics on what it cannot read.
     let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| refuse(path, &error.to_string()))?;
     if certificates.is_empty() {
-        return Err(refuse(path, "there is no certificate in it"));
+        return Err(refuse(path, "the file contains no certificate"));
     }
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
@@ -58,7 +58,7 @@ fn trust(path: &str, pem: Vec<u8>) -> Result<TrustStore, CloudError> {
     Ok(TrustStore::empty().with_pem_certificate(pem))
 }
 
-fn with(proxy: ProxyConfig, store: TrustStore) -> SharedHttpClient {
+fn build_client(proxy: ProxyConfig, store: TrustStore) -> SharedHttpClient {
     let through = |proxy: ProxyConfig| {
         let store = store.clone();
         Builder::new().build_with_connector_fn(move |settings, components| {
@@ -151,7 +151,7 @@ mod tests {
     fn bundle_that_cannot_be_used_is_an_error_with_its_name() {
         let bad = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for pem in ["", "no PEM", bad] {
-            let error = trust("/etc/ca.pem", pem.into()).expect_err("it was accepted");
+            let error = trust_store("/etc/ca.pem", pem.into()).expect_err("it was accepted");
             assert!(error.is_invalid() && error.message.contains("AWS_CA_BUNDLE is \"/etc/ca.pem\""), "{error}");
         }
     }
@@ -165,7 +165,7 @@ mod tests {
             .region(Region::new("eu-west-1"))
             .credentials_provider(Credentials::for_tests())
             .retry_config(aws_smithy_types::retry::RetryConfig::disabled())
-            .http_client(with(proxy, TrustStore::default()));
+            .http_client(build_client(proxy, TrustStore::default()));
         config.set_endpoint_url(endpoint.map(str::to_owned));
         let client = aws_sdk_ec2::Client::from_conf(config.build());
         let call = client.describe_vpcs().send();

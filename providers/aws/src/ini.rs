@@ -1,6 +1,6 @@
 //! The INI dialect of `--cloud-config`: sections with an optional quoted name, variables, quotes, comments.
 //!
-//! It reads what upstream's parser reads (gopkg.in/gcfg.v1, `readInto`) and knows nothing of what the variables mean.
+//! It reads what upstream's parser reads (gopkg.in/gcfg.v1, `readInto`) and does not interpret the variables.
 //! A library for plain INI files refuses the quoted section names and the variables without a value.
 
 /// A variable in the order of the file.
@@ -45,14 +45,14 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Variable>, SyntaxError> {
             continue;
         }
         let Some((section, subsection)) = section.clone() else {
-            return Err(fail(format!("{line:?} stands before the first section: put it under [Global]")));
+            return Err(fail(format!("{line:?} is before the first section: put it under [Global]")));
         };
         let (name, rest) = match line.split_once('=') {
             Some((name, rest)) => (name.trim(), Some(rest)),
             None => (line.as_str(), None),
         };
         if !name.starts_with(|c: char| c.is_alphabetic()) || !name.chars().all(|c| c.is_alphanumeric() || c == '-') {
-            return Err(fail(format!("{name:?} is no variable's name: use letters, digits and dashes")));
+            return Err(fail(format!("{name:?} is not a variable name: use letters, digits and dashes")));
         }
         let value = rest.map_or(Ok("true".into()), value).map_err(fail)?;
         variables.push(Variable { section, subsection, name: name.to_owned(), value, line: index + 1 });
@@ -80,7 +80,7 @@ fn header(rest: &str) -> Result<(String, Option<String>), String> {
     };
     let after = after.trim();
     if !after.is_empty() && !is_comment(after) {
-        return Err(format!("{after:?} stands behind a section: put it on a line of its own"));
+        return Err(format!("{after:?} follows a section header: put it on a line of its own"));
     }
     if name.is_empty() {
         return Err("the section has no name".into());
@@ -139,8 +139,8 @@ fn escape(c: Option<char>) -> Result<char, String> {
         Some('n') => Ok('\n'),
         Some('t') => Ok('\t'),
         Some('b') => Ok('\u{8}'),
-        Some(c) => Err(format!("\\{c} means nothing: write \\\\ for a backslash")),
-        None => Err("a backslash stands alone: write \\\\ for one".into()),
+        Some(c) => Err(format!("\\{c} is not an escape sequence: write \\\\ for a backslash")),
+        None => Err("the value ends in a backslash: write \\\\ for one".into()),
     }
 }
 
@@ -192,15 +192,15 @@ mod tests {
     #[test]
     fn syntax_errors_contain_the_line() {
         for (text, expected) in [
-            ("a = 1", "line 1: \"a = 1\" stands before the first section: put it under [Global]"),
-            ("[Global]\n\na b = 1", "line 3: \"a b\" is no variable's name: use letters, digits and dashes"),
-            ("[Global]\n= 1", "line 2: \"\" is no variable's name: use letters, digits and dashes"),
+            ("a = 1", "line 1: \"a = 1\" is before the first section: put it under [Global]"),
+            ("[Global]\n\na b = 1", "line 3: \"a b\" is not a variable name: use letters, digits and dashes"),
+            ("[Global]\n= 1", "line 2: \"\" is not a variable name: use letters, digits and dashes"),
             ("[Global", "line 1: the section has no closing bracket"),
             ("[\"x\"]", "line 1: the section has no name"),
             ("[X \"y]", "line 1: a quote is not closed on its line"),
-            ("[X] y = 1", "line 1: \"y = 1\" stands behind a section: put it on a line of its own"),
+            ("[X] y = 1", "line 1: \"y = 1\" follows a section header: put it on a line of its own"),
             ("[X]\na = \"b", "line 2: a quote is not closed on its line"),
-            ("[X]\na = \"\\x\"", "line 2: \\x means nothing: write \\\\ for a backslash"),
+            ("[X]\na = \"\\x\"", "line 2: \\x is not an escape sequence: write \\\\ for a backslash"),
         ] {
             assert_eq!(parse(text).unwrap_err().to_string(), expected, "{text}");
         }
@@ -208,7 +208,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn nothing_makes_it_panic(text in "\\PC{0,60}|[\\[\\]\"\\\\=;#a\n ]{0,60}") {
+        fn any_text_is_read_or_refused(text in "\\PC{0,60}|[\\[\\]\"\\\\=;#a\n ]{0,60}") {
             let _ = parse(&text);
         }
     }

@@ -31,7 +31,7 @@ pub fn factory() -> Factory {
 }
 
 fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> {
-    made(context, None)
+    build_aws(context, None)
 }
 
 /// Builds the provider with these credentials instead of those that the SDK finds in the environment, the shared files,
@@ -40,10 +40,10 @@ fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> 
 /// # Errors
 /// Same as for [`Factory::build`](providers::Factory): the mistake in the configuration, and the fix.
 pub fn build_with(context: &BuildContext, credentials: Credentials) -> Result<Arc<dyn CloudProvider>, ConfigError> {
-    made(context, Some(credentials))
+    build_aws(context, Some(credentials))
 }
 
-fn made(context: &BuildContext, credentials: Option<Credentials>) -> Result<Arc<dyn CloudProvider>, ConfigError> {
+fn build_aws(context: &BuildContext, credentials: Option<Credentials>) -> Result<Arc<dyn CloudProvider>, ConfigError> {
     let (config, warnings) = Config::read(context)?;
     for warning in warnings {
         tracing::warn!("{warning}");

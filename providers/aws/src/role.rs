@@ -41,7 +41,7 @@ impl RoleCredentials {
             .await
             .map_err(CredentialsError::provider_error)?;
         let Some(given) = response.credentials() else {
-            return Err(CredentialsError::unhandled("the answer to AssumeRole has no credentials"));
+            return Err(CredentialsError::unhandled("the response to AssumeRole has no credentials"));
         };
         let ends = SystemTime::try_from(*given.expiration()).map_err(CredentialsError::unhandled)?;
         let token = Some(given.session_token().to_owned());

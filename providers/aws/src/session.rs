@@ -45,7 +45,7 @@ impl Sessions {
 
 async fn open(config: &Config, credentials: Option<&Credentials>) -> Result<Session, CloudError> {
     let api = Api::connect(config, credentials).await?;
-    if config.off_aws() {
+    if config.can_run_outside_aws() {
         let cluster = ClusterTags::new(&config.cluster_id, config.legacy_tag);
         let (vpc, subnet) = (config.vpc.clone(), config.subnet_id.clone());
         // This call checks the credentials at the start, when an operator reads the log, instead of at the first Node.
@@ -61,9 +61,11 @@ async fn open(config: &Config, credentials: Option<&Credentials>) -> Result<Sess
     let request = || api.ec2.describe_instances().instance_ids(&id).send();
     let response = api.read(Class::Ec2Read, "DescribeInstances", request).await?;
     let own = response.reservations().iter().flat_map(|reservation| reservation.instances()).next();
-    let own = own.ok_or_else(|| CloudError::new(ErrorKind::Transient, "DescribeInstances", format!("no {id} yet")))?;
+    let own = own.ok_or_else(|| {
+        CloudError::new(ErrorKind::Transient, "DescribeInstances", format!("instance {id} is not listed yet"))
+    })?;
     let cluster = if config.cluster_id.is_empty() {
-        tags::of_machine(own.tags())?
+        tags::cluster_of_instance(own.tags())?
     } else {
         ClusterTags::new(&config.cluster_id, config.legacy_tag)
     };

@@ -3,7 +3,7 @@
 use aws_sdk_ec2::types::{Filter, Tag};
 use providers::{CloudError, ErrorKind};
 
-/// Followed by the cluster's id; the value is [`OWNED`] or [`SHARED`].
+/// Prefix of the cluster's tag, followed by the cluster's id; the value is [`OWNED`] or [`SHARED`].
 const PREFIX: &str = "kubernetes.io/cluster/";
 /// The value of the tag on resources that this cluster created.
 pub(crate) const OWNED: &str = "owned";
@@ -25,7 +25,7 @@ impl ClusterTags {
         Self { id: id.to_owned(), legacy }
     }
 
-    /// The key of the cluster's tag.
+    /// Returns the key of the cluster's tag.
     pub(crate) fn key(&self) -> String {
         format!("{PREFIX}{}", self.id)
     }
@@ -59,7 +59,7 @@ pub(crate) fn pairs(tags: &[Tag]) -> impl Iterator<Item = (&str, &str)> {
 ///
 /// # Errors
 /// `Invalid` if the instance is tagged for two clusters. One without a tag belongs to none.
-pub(crate) fn of_machine(tags: &[Tag]) -> Result<ClusterTags, CloudError> {
+pub(crate) fn cluster_of_instance(tags: &[Tag]) -> Result<ClusterTags, CloudError> {
     let mut ids: Vec<&str> = pairs(tags).filter_map(|(key, _)| key.strip_prefix(PREFIX)).collect();
     let legacy = pairs(tags).find(|(key, _)| *key == LEGACY).map(|(_, value)| value);
     ids.extend(legacy);
@@ -69,8 +69,8 @@ pub(crate) fn of_machine(tags: &[Tag]) -> Result<ClusterTags, CloudError> {
         [] => Ok(ClusterTags::new("", false)),
         [id] => Ok(ClusterTags::new(id, legacy.is_some())),
         _ => {
-            let fix = "leave one of the tags, or set KubernetesClusterID in [Global]";
-            let message = format!("this machine is tagged for the clusters {}: {fix}", ids.join(", "));
+            let fix = "keep only one of the tags, or set KubernetesClusterID in [Global]";
+            let message = format!("this instance has the tags of several clusters, {}: {fix}", ids.join(", "));
             Err(CloudError::new(ErrorKind::Invalid, "FindCluster", message))
         }
     }
@@ -93,13 +93,13 @@ mod tests {
             (vec![tag("KubernetesCluster", "a"), tag("kubernetes.io/cluster/a", "shared")], Some(("a", true))),
             (vec![tag("KubernetesCluster", "a"), tag("kubernetes.io/cluster/b", "shared")], None),
         ] {
-            let found = of_machine(&tags).ok();
+            let found = cluster_of_instance(&tags).ok();
             assert_eq!(found, expected.map(|(id, legacy)| ClusterTags::new(id, legacy)), "{tags:?}");
         }
     }
 
     #[test]
-    fn marked_resources_are_the_clusters() {
+    fn tagged_resources_belong_to_the_cluster() {
         let cluster = ClusterTags::new("a", true);
         assert_eq!(
             cluster.owned(),

@@ -22,9 +22,9 @@ const FAR: &str = "ec2.far.test";
 fn probe() {
     let Ok(config) = std::env::var(CONFIG) else { return };
     let context = BuildContext { cluster_name: "c".into(), config: config.into(), ..BuildContext::default() };
-    let provider = (provider_aws::factory().build)(&context).expect("the configuration is right");
+    let provider = (provider_aws::factory().build)(&context).expect("the configuration was refused");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(provider.initialize()).expect("EC2 answers");
+    runtime.block_on(provider.initialize()).expect("the first call of EC2 failed");
 }
 
 /// A request: its first line, its headers with names in lower case, and its body.
@@ -154,7 +154,7 @@ fn run(ec2: &str, home: &Path, environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(program);
     command.args(["--exact", "probe", "--nocapture"]).env_clear().env(CONFIG, config).env("HOME", home);
     command.env("PATH", "/usr/bin:/bin").env("AWS_EC2_METADATA_DISABLED", "true");
-    command.envs(environment.iter().copied()).output().expect("it starts")
+    command.envs(environment.iter().copied()).output().expect("the probe did not start")
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> String {
@@ -189,7 +189,7 @@ fn sign_in(home: &Path) -> String {
     write(home, "sso", &[PEOPLE, GUESTS].map(|(name, _)| profile(name)).concat())
 }
 
-fn succeeds(output: &Output) {
+fn assert_success(output: &Output) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
 }
@@ -239,7 +239,7 @@ fn credentials_are_found_in_the_environment() {
         if name == "Pod Identity" {
             environment.push(("AWS_CONTAINER_CREDENTIALS_FULL_URI", &pod));
         }
-        succeeds(&run(&url, home, &environment));
+        assert_success(&run(&url, home, &environment));
         let call = endpoint.call();
         assert!(call.header("authorization").contains(&format!("Credential={key}/")), "{name}: {call:?}");
         assert_eq!(call.header("x-amz-security-token"), session, "{name}");
@@ -271,7 +271,7 @@ fn certificates() -> (Arc<rustls::ServerConfig>, String) {
     let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
     let tls = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let tls = tls.with_safe_default_protocol_versions().expect("versions").with_no_client_auth();
-    (Arc::new(tls.with_single_cert(vec![own.der().clone()], key).expect("they fit")), pem)
+    (Arc::new(tls.with_single_cert(vec![own.der().clone()], key).expect("the certificate does not fit the key")), pem)
 }
 
 /// A call is sent through the proxy, and trusts the authorities of the bundle; `NO_PROXY` is an exception.

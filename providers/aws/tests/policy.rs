@@ -8,13 +8,13 @@ use serde_json::Value;
 
 const POLICY: &str = include_str!("../../../deploy/aws-iam-policy.json");
 
-/// Actions that Elastic Load Balancing takes for the caller: it makes its role in an account with the first load
-/// balancer.
+/// Actions that Elastic Load Balancing performs with the caller's permissions: it creates its service-linked role with
+/// the first load balancer of an account.
 const BY_AWS: [&str; 1] = ["iam:CreateServiceLinkedRole"];
 
-/// Statements without the cluster's tag, and the reason for which they are harmless: each of these calls needs another statement, too,
+/// Statements without the cluster's tag. They are harmless, because each of their calls needs another statement too,
 /// which has the tag.
-const OF_ANY: [&str; 2] = ["MakeSecurityGroupsInAnyNetwork", "RulesHaveNoTagsTheirGroupsHave"];
+const OF_ANY: [&str; 2] = ["MakeSecurityGroupsInAnyNetwork", "UntaggedRulesOfTaggedGroups"];
 
 /// The actions of calls in a source file: the text behind the class of each, with the service's prefix.
 fn calls(source: &str) -> BTreeSet<String> {
@@ -79,7 +79,7 @@ fn changes_are_allowed_for_resources_of_the_cluster_only() {
         let tagged = statement["Condition"].to_string().contains("kubernetes.io/cluster/CLUSTER");
         let excepted = OF_ANY.iter().any(|sid| statement["Sid"] == *sid)
             || changes.iter().all(|action| BY_AWS.contains(&action.as_str()));
-        assert!(changes.is_empty() || tagged || excepted, "{changes:?} on anything");
+        assert!(changes.is_empty() || tagged || excepted, "{changes:?} are allowed without the cluster's tag");
     }
 }
 

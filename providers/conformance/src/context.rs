@@ -52,12 +52,12 @@ pub(crate) use ensure;
 /// Default pause between two reads.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the case created, and `clean_up` deletes; `routes`: it may have created routes.
-/// What the case created, and `clean_up` deletes; `routes`: it may have created routes.
+/// The resources that the case created, which `clean_up` deletes.
 #[derive(Default)]
 struct CreatedResources {
     instances: Vec<InstanceRef>,
     balancers: Vec<LoadBalancerId>,
+    /// The case may have created routes.
     routes: bool,
 }
 
@@ -229,29 +229,32 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Destroys everything that the case created.
+    /// Deletes everything that the case created, as far as possible; returns the first error.
     pub async fn clean_up(&self) -> Result<(), Stop> {
         let resources = std::mem::take(&mut *self.created());
-        self.fixture.restore().await?;
-        for id in &resources.balancers {
-            if self.provider.load_balancers().is_some() {
-                self.delete(id).await?;
-                self.check_nothing_leaked(id).await?;
-            }
+        let mut results: Vec<Result<(), Stop>> = vec![self.fixture.restore().await.map_err(Stop::from)];
+        for id in resources.balancers.iter().filter(|_| self.provider.load_balancers().is_some()) {
+            results.push(self.delete(id).await.map(drop));
+            results.push(self.check_nothing_leaked(id).await);
         }
         if let Some(routes) = self.provider.routes().filter(|_| resources.routes) {
-            let destinations = self.fixture.destinations();
-            let listed = routes.list().await?;
-            let created = listed.into_iter().filter(|route: &Route| destinations.contains(&route.destination));
-            let changes: Vec<RouteChange> = created.map(RouteChange::Remove).collect();
-            for result in routes.apply(&changes).await {
-                result?;
-            }
+            results.extend(self.remove_routes(&*routes).await);
         }
         for instance in &resources.instances {
-            self.fixture.delete_instance(instance).await?;
+            results.push(self.fixture.delete_instance(instance).await.map_err(Stop::from));
         }
-        Ok(())
+        results.into_iter().collect()
+    }
+
+    async fn remove_routes(&self, routes: &dyn Routes) -> Vec<Result<(), Stop>> {
+        let destinations = self.fixture.destinations();
+        let listed = match routes.list().await {
+            Ok(listed) => listed,
+            Err(error) => return vec![Err(error.into())],
+        };
+        let created = listed.into_iter().filter(|route: &Route| destinations.contains(&route.destination));
+        let changes: Vec<RouteChange> = created.map(RouteChange::Remove).collect();
+        routes.apply(&changes).await.into_iter().map(|removed| removed.map_err(Stop::from)).collect()
     }
 }
 

@@ -25,7 +25,7 @@ pub enum ReadFailure {
     Denied,
     /// Too many calls.
     Throttled,
-    /// The cloud is out of order.
+    /// The cloud returns server errors.
     Outage,
 }
 
@@ -124,8 +124,8 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("hold_deletion"))
     }
 
-    /// Creates a load balancer under the name that the provider's for this Service has, but without the marks of its
-    /// ownership.
+    /// Creates a load balancer with the name that the provider would use for this Service, but without the tags or
+    /// labels by which the provider recognizes its own.
     async fn create_foreign_load_balancer(&self, _id: &LoadBalancerId) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("create_foreign_load_balancer"))
     }
@@ -153,6 +153,11 @@ pub trait Fixture: Send + Sync {
     /// Reports whether that route exists unchanged.
     async fn has_foreign_route(&self, _destination: IpNet) -> Result<bool, FixtureError> {
         Err(FixtureError::Unsupported("has_foreign_route"))
+    }
+
+    /// Deletes that route.
+    async fn delete_foreign_route(&self, _destination: IpNet) -> Result<(), FixtureError> {
+        Err(FixtureError::Unsupported("delete_foreign_route"))
     }
 
     /// Returns the maximum time for any operation of the cloud.

@@ -25,7 +25,7 @@ pub(crate) async fn failed_read_does_not_report_an_instance_as_gone(context: &Co
     let instances = context.instances()?;
     let existing = context.instance("node").await?;
     let by_name = InstanceRef { provider_id: None, ..existing.clone() };
-    let unknown = InstanceRef::named(context.unique_name("nobody"));
+    let unknown = InstanceRef::named(context.unique_name("unknown"));
     let requested = [existing, by_name, unknown];
     for failure in ReadFailure::ALL {
         context.fixture.fail_reads(failure).await?;
@@ -83,7 +83,7 @@ pub(crate) async fn lists_are_read_to_the_last_page(context: &Context<'_>) -> Re
         requested.push(InstanceRef { provider_id: None, ..context.instance("node").await? });
     }
     // Enough requests for a list, if the provider chooses between single reads and lists.
-    requested.extend((0..50).map(|index| InstanceRef::named(format!("nobody-{index}"))));
+    requested.extend((0..50).map(|index| InstanceRef::named(format!("unknown-{index}"))));
     let states = instances.describe(&requested).await;
     let found: BTreeSet<usize> = states
         .iter()
@@ -103,7 +103,7 @@ pub(crate) async fn load_balancer_that_is_not_visible_yet_is_created_once(contex
     let spec = context.spec();
     context.fixture.delay_visibility(INVISIBLE).await?;
     for _ in 0..3 {
-        // Whatever it returns: the cloud does not show what the call before has created.
+        // Any result is allowed: reads do not contain the resources that the previous call created.
         let _ = balancers.ensure(&spec, &targets).await;
     }
     context.fixture.restore().await?;

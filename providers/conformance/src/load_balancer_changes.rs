@@ -71,9 +71,9 @@ pub(crate) async fn targets_shrink_and_grow(context: &Context<'_>) -> Result<(),
     }
     let after = owned_of(context, &spec).await?;
     ensure!(before == after, "before its targets changed there was {before:?}, after it {after:?}");
-    // A node that the cloud does not know, or no longer knows, does not affect the others.
-    let nameless = NodeTarget { name: "without-id".into(), ..NodeTarget::default() };
-    let mixed = Targets::nodes([&nodes[..1], &[nameless]].concat());
+    // A node without a provider ID does not affect the others.
+    let without_id = NodeTarget { name: "without-id".into(), ..NodeTarget::default() };
+    let mixed = Targets::nodes([&nodes[..1], &[without_id]].concat());
     balancers.set_targets(&spec, &mixed).await?;
     matches_spec(context, &spec, &mixed).await?;
     Ok(())
@@ -130,7 +130,7 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
         balancers.set_targets(&spec, &targets).await?;
         matches_spec(context, &spec, &targets).await?;
     }
-    // While objects cannot be decoded, no target is removed because it is not listed.
+    // An incomplete list, because objects could not be decoded, removes no target.
     let more = some(vec![endpoint(10, true), endpoint(11, true), endpoint(12, true)]);
     let partial = Targets { incomplete: true, ..some(vec![endpoint(11, true)]) };
     balancers.set_targets(&spec, &partial).await?;

@@ -11,7 +11,7 @@ use crate::context::{Context, Stop, ensure, merged, port};
 use crate::fixture::FixtureError;
 
 /// The number of runs with a failed change: the first change fails in the first run, the second in the second, and so
-/// on. No cloud needs as many changes for one load balancer.
+/// on. It is larger than the number of changes that any cloud needs for one load balancer.
 pub(crate) const CHANGES: u64 = 16;
 
 pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> Result<Vec<Owned>, Stop> {
@@ -135,7 +135,7 @@ pub(crate) async fn concurrent_ensures_create_one_load_balancer(context: &Contex
     Ok(())
 }
 
-pub(crate) async fn ensure_after_a_lost_response_creates_no_second(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn lost_response_creates_no_second_load_balancer(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
     let plain = context.spec();
@@ -179,10 +179,10 @@ async fn check_refused(context: &Context<'_>, spec: &LoadBalancerSpec, what: &st
         return Err(Stop::Fail(format!("{what} is accepted by targeting")));
     };
     ensure!(error.kind == ErrorKind::Invalid, "{what} is {:?}, not Invalid: {error}", error.kind);
-    let Err(ensured) = balancers.ensure(spec, &Targets::default()).await else {
+    let Err(refusal) = balancers.ensure(spec, &Targets::default()).await else {
         return Err(Stop::Fail(format!("{what} is accepted by ensure")));
     };
-    ensure!(ensured.kind == ErrorKind::Invalid, "{what} is {:?} to ensure, not Invalid", ensured.kind);
+    ensure!(refusal.kind == ErrorKind::Invalid, "ensure returns {:?} for {what}, not Invalid", refusal.kind);
     let owned = owned_of(context, spec).await?;
     ensure!(owned.is_empty(), "{what} was refused, but created {owned:?}");
     context.check_nothing_leaked(&spec.id).await?;

@@ -28,7 +28,8 @@ pub(crate) async fn delete_that_takes_time_is_in_progress(context: &Context<'_>)
     let balancers = context.balancers()?;
     let (spec, targets) = (context.spec(), Targets::nodes(context.nodes(1).await?));
     context.settle(&spec, &targets).await?;
-    let delay = Duration::from_millis(400);
+    // Longer than the calls of a loaded machine take.
+    let delay = Duration::from_secs(2);
     context.fixture.hold_deletion(delay).await?;
     let started = tokio::time::Instant::now();
     let deletion = balancers.delete(&spec.id).await?;
@@ -136,7 +137,7 @@ pub(crate) async fn owned_resources_are_listed_until_deleted(context: &Context<'
     Ok(())
 }
 
-pub(crate) async fn leaked_resources_are_collected_and_a_successors_are_kept(
+pub(crate) async fn leaked_resources_are_collected_and_those_of_a_successor_kept(
     context: &Context<'_>,
 ) -> Result<(), Stop> {
     let balancers = context.balancers()?;

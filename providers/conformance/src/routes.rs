@@ -108,7 +108,7 @@ pub(crate) async fn changed_route_is_not_removed(context: &Context<'_>) -> Resul
     apply_one(context, set(destination, &two)).await??;
     let result = apply_one(context, RouteChange::Remove(stale)).await?;
     let kind = result.as_ref().err().map(|error| error.kind);
-    ensure!(kind == Some(ErrorKind::Conflict), "removing a route whose target has changed is {result:?}");
+    ensure!(kind == Some(ErrorKind::Conflict), "removing a route whose target has changed is {result:?}, not Conflict");
     let route = listed_once(context, destination).await?;
     ensure!(leads_to(&route, &two), "{route:?} should still lead to {two:?}");
     Ok(())
@@ -116,10 +116,16 @@ pub(crate) async fn changed_route_is_not_removed(context: &Context<'_>) -> Resul
 
 pub(crate) async fn foreign_route_is_not_changed(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
-    let instance = context.instance("node").await?;
     let foreign = IpNet::new_assert([10, 99, 0, 0].into(), 24);
-    let own = destinations(context, 1)?[0];
     context.fixture.create_foreign_route(foreign).await?;
+    let checked = foreign_is_not_changed(context, foreign).await;
+    context.fixture.delete_foreign_route(foreign).await?;
+    checked
+}
+
+async fn foreign_is_not_changed(context: &Context<'_>, foreign: IpNet) -> Result<(), Stop> {
+    let instance = context.instance("node").await?;
+    let own = destinations(context, 1)?[0];
     apply_one(context, set(own, &instance)).await??;
     let result = apply_one(context, set(foreign, &instance)).await?;
     let kind = result.as_ref().err().map(|error| error.kind);

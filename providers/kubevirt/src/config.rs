@@ -17,6 +17,8 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Maximum length of a label's value, and of a namespace's name.
 const MAX_LABEL_LENGTH: usize = 63;
+/// Maximum length of the domain of a label's key.
+const MAX_DOMAIN_LENGTH: usize = 253;
 
 /// The settings of the provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,9 +170,15 @@ impl Config {
             ));
         }
         for (key, value) in &file.infra_labels {
-            if key.is_empty() || !is_label_value(value) {
+            let name = format!("infraLabels[{key:?}]");
+            if !is_label_key(key) {
+                let fix = "the key of a label is letters, digits, '-', '_' and '.', at most 63 characters, after an optional \
+                           domain and '/'";
+                return Err(SettingError::new(&name, value, fix));
+            }
+            if !is_label_value(value) {
                 let fix = "use letters, digits, '-', '_' and '.', at most 63 characters";
-                return Err(SettingError::new(&format!("infraLabels[{key:?}]"), value, fix));
+                return Err(SettingError::new(&name, value, fix));
             }
         }
         Ok(Self {
@@ -222,6 +230,17 @@ pub(crate) fn is_namespace(name: &str) -> bool {
         && name.chars().all(inner)
         && !name.starts_with('-')
         && !name.ends_with('-')
+}
+
+/// Reports whether a text can be the key of a label: a name, after an optional domain and a slash.
+fn is_label_key(text: &str) -> bool {
+    let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
+    let part = |part: &str| {
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !part.is_empty() && !part.starts_with('-') && !part.ends_with('-') && part.chars().all(allowed)
+    };
+    let is_domain = |domain: &str| domain.len() <= MAX_DOMAIN_LENGTH && domain.split('.').all(part);
+    !name.is_empty() && is_label_value(name) && domain.is_none_or(is_domain)
 }
 
 /// Reports whether a text can be a label's value.
@@ -283,5 +302,22 @@ mod tests {
             assert!(error.field.is_empty() && !error.fix.is_empty() && !error.fix.contains('\n'), "{text}: {error}");
         }
         assert!(Config::parse(b"\xff").is_err());
+    }
+
+    #[test]
+    fn keys_of_labels_are_checked() {
+        for (key, valid) in [
+            ("team", true),
+            ("example.com/team", true),
+            ("", false),
+            ("/team", false),
+            ("example.com/", false),
+            ("Example.com/team", false),
+            ("a/b/c", false),
+            ("te am", false),
+            (&"a".repeat(64), false),
+        ] {
+            assert_eq!(is_label_key(key), valid, "{key:?}");
+        }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn features(config: &LoadBalancerConfig, classes: &ClassFilter) -> Fe
     }
 }
 
-/// Reads the desired state, without any calls.
+/// Checks a spec, and returns the kind of targets that it needs, without any calls.
 pub(crate) fn targeting(
     spec: &LoadBalancerSpec,
     config: &LoadBalancerConfig,
@@ -144,7 +144,7 @@ fn is_copied(key: &str) -> bool {
     !key.starts_with(KUBECTL) && key != COPIED
 }
 
-/// Returns the keys with new values, and `null` for those that were set before and are not desired any longer.
+/// Returns the keys with new values, and `null` for those that were set before and are no longer desired.
 fn changes<'a>(
     desired: &BTreeMap<String, String>,
     found: &BTreeMap<String, String>,

@@ -67,9 +67,9 @@ pub(crate) fn refusal(operation: &str, code: u16, status: &Status, retry_after: 
     CloudError::new(kind, operation, format!("the infrastructure cluster returned {code}: {message}"))
 }
 
-/// Converts an error of a call whose contract allows neither `NotFound` nor `Invalid`: the user's Service is not the
-/// reason.
-pub(crate) fn not_the_users(error: CloudError) -> CloudError {
+/// Converts `NotFound` and `Invalid` to `Transient`, for calls whose contract does not allow them: the user's Service
+/// is not the reason.
+pub(crate) fn as_retryable(error: CloudError) -> CloudError {
     match error.kind {
         ErrorKind::NotFound | ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },
         _ => error,

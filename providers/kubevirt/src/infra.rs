@@ -25,7 +25,7 @@ const MAX_ERROR_BYTES: usize = 1 << 20;
 const ERROR_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of objects per page of a list.
 const PAGE_SIZE: usize = 250;
-/// Maximum number of pages: beyond it, the server's continue tokens lead nowhere.
+/// Maximum number of pages, in case the server's continue tokens never end.
 const MAX_PAGES: usize = 400;
 
 /// A collection of objects in the provider's namespace.
@@ -56,7 +56,7 @@ pub(crate) struct Infra {
     connected: OnceCell<Connected>,
 }
 
-/// The result of a write that may fail because of another client's object.
+/// The result of a creation.
 pub(crate) enum Created<T> {
     /// The object as created.
     New(T),
@@ -76,7 +76,7 @@ impl Infra {
             let namespace = self.namespace.clone().unwrap_or_else(|| clients.default_namespace.clone());
             if !is_namespace(&namespace) {
                 let fix = "set namespace in --cloud-config";
-                return Err(failed(format!("the kubeconfig's namespace is {namespace:?}, which cannot exist: {fix}")));
+                return Err(failed(format!("the kubeconfig's namespace {namespace:?} is not a valid name: {fix}")));
             }
             Ok(Connected { clients, namespace })
         });
@@ -220,7 +220,7 @@ impl Infra {
             let body = response.into_body().collect().await.map_err(|error| lost(error.to_string()))?;
             return Ok((code, body.to_bytes()));
         }
-        // The status is known, whatever becomes of the body.
+        // The status code is reported even if the body cannot be read.
         let body = timeout(ERROR_TIMEOUT, Limited::new(response.into_body(), MAX_ERROR_BYTES).collect()).await;
         Ok((code, body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default()))
     }

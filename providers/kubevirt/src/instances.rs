@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_the_default_interfaces_or_the_nodes_former_ones() {
+    fn addresses_come_from_the_default_interface_or_else_from_the_node() {
         let mut wanted = InstanceRef::named("n");
         wanted.addresses =
             vec![internal("10.0.0.9"), Address { kind: AddressKind::ExternalIP, address: "192.0.2.1".into() }];

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::config::{LoadBalancerConfig, Targets};
 use crate::desired::{self, Desired};
-use crate::error::not_the_users;
+use crate::error::as_retryable;
 use crate::infra::{Created, ENDPOINTS, Infra, SERVICES, SLICES};
 use crate::instances::provider_id;
 use crate::objects::{InfraIngress, InfraService, Meta, Object, Slice, SliceEndpoint};
@@ -63,7 +63,7 @@ impl KubeVirtLoadBalancers {
         }
     }
 
-    /// Brings the EndpointSlices to the selected nodes. Returns the names of nodes without traffic.
+    /// Updates the EndpointSlices to the selected nodes. Returns the names of nodes without traffic.
     async fn sync_slices(
         &self,
         spec: &LoadBalancerSpec,
@@ -84,7 +84,7 @@ impl KubeVirtLoadBalancers {
         for name in &machines {
             match instances.get(name).and_then(|instance| slices::endpoint(instance, namespace)) {
                 Some(endpoint) => endpoints.push(endpoint),
-                None => without.push(name.clone()),
+                None => without.push(slices::node_of(targets, name).unwrap_or(name).to_owned()),
             }
         }
         let labels = ownership::labels(&spec.id);
@@ -112,8 +112,9 @@ impl KubeVirtLoadBalancers {
         }
     }
 
-    /// Deletes what selected the virtual machines of a Service that has lost its selector: its controller leaves it.
-    async fn delete_selected(&self, service: &InfraService) -> Result<(), CloudError> {
+    /// Deletes the Endpoints and EndpointSlices of a Service's former selector: the infrastructure cluster's
+    /// controllers keep them when a selector is removed.
+    async fn delete_selector_slices(&self, service: &InfraService) -> Result<(), CloudError> {
         let name = &service.metadata.name;
         let selector = format!("{SERVICE_LABEL}={name},{WRITER_LABEL}={SELECTOR_WRITER}");
         let outdated: Vec<Slice> = self.infra.list("ListEndpointSlices", SLICES, &selector).await?;
@@ -130,9 +131,9 @@ impl KubeVirtLoadBalancers {
         Ok(())
     }
 
-    /// Deletes the slices of a Service that selects its targets again, once the selected ones are listed. Returns
-    /// false if they are not yet.
-    async fn delete_listed(&self, id: &LoadBalancerId, service: &InfraService) -> Result<bool, CloudError> {
+    /// Deletes this provider's slices of a Service that has a selector again, once the selector's slices have
+    /// endpoints. Returns false until then.
+    async fn delete_own_slices(&self, id: &LoadBalancerId, service: &InfraService) -> Result<bool, CloudError> {
         let listed = self.own_slices(id).await?;
         if listed.is_empty() {
             return Ok(true);
@@ -155,8 +156,10 @@ impl KubeVirtLoadBalancers {
             warnings.push("spec.externalIPs has no effect in the infrastructure cluster".to_owned());
         }
         if !without.is_empty() {
-            warnings
-                .push(format!("nodes without an address of a virtual machine get no traffic: {}", without.join(", ")));
+            warnings.push(format!(
+                "nodes without a virtual machine, or without an IPv4 address of it, get no traffic: {}",
+                without.join(", ")
+            ));
         }
         if !status.ingress.is_empty() {
             return Ensured { warnings, ..Ensured::settled(status) };
@@ -178,7 +181,7 @@ fn age(meta: &Meta) -> Option<Duration> {
     Duration::try_from(Timestamp::now().duration_since(created)).ok()
 }
 
-/// Returns the status for the tenant's Service; parts that cannot be understood are left out.
+/// Returns the status for the tenant's Service, without entries that have neither a valid address nor a host name.
 fn status(found: &[InfraIngress]) -> LoadBalancerStatus {
     let ingress = found.iter().filter_map(|found| {
         let ip = found.ip.as_deref().and_then(|ip| ip.parse().ok());
@@ -210,10 +213,9 @@ fn observed(service: Option<&InfraService>, slices: &[Slice]) -> Observed {
         if slices.is_empty() {
             return Observed::Absent;
         }
-        let rest = InfraService::default();
         return Observed::Present(Box::new(ObservedLoadBalancer {
             phase: Phase::Incomplete,
-            ..contents(&rest, slices)
+            ..contents(&InfraService::default(), slices)
         }));
     };
     Observed::Present(Box::new(contents(service, slices)))
@@ -273,14 +275,14 @@ impl LoadBalancers for KubeVirtLoadBalancers {
             };
             Ok(observed(service.as_deref(), &self.own_slices(id).await?))
         };
-        read.await.map_err(not_the_users)
+        read.await.map_err(as_retryable)
     }
 
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &providers::Targets) -> Result<Ensured, CloudError> {
         self.targeting(spec)?;
         let desired = Desired::of(spec, &self.config, &self.infra_labels);
         let listed = self.config.targets == Targets::Nodes;
-        let (service, mut without) = match self.holder(&spec.id).await.map_err(not_the_users)? {
+        let (service, mut without) = match self.holder(&spec.id).await.map_err(as_retryable)? {
             Holder::Foreign => {
                 let message =
                     format!("Service {} of the infrastructure cluster belongs to another client", desired.name);
@@ -294,14 +296,14 @@ impl LoadBalancers for KubeVirtLoadBalancers {
             Holder::Own(service) => {
                 // New targets before the Service changes, so that a removed selector leaves no gap.
                 let slices = match listed {
-                    true => Some(self.sync_slices(spec, &desired, &service, targets).await.map_err(not_the_users)?),
+                    true => Some(self.sync_slices(spec, &desired, &service, targets).await.map_err(as_retryable)?),
                     false => None,
                 };
                 let service = match desired.patch(&service) {
                     None => *service,
                     Some(patch) => {
                         let patched = self.infra.patch("PatchService", SERVICES, &desired.name, &patch).await;
-                        patched.map_err(|error| if error.is_not_found() { not_the_users(error) } else { error })?
+                        patched.map_err(|error| if error.is_not_found() { as_retryable(error) } else { error })?
                     }
                 };
                 (service, slices)
@@ -309,10 +311,10 @@ impl LoadBalancers for KubeVirtLoadBalancers {
         };
         if listed {
             if without.is_none() {
-                without = Some(self.sync_slices(spec, &desired, &service, targets).await.map_err(not_the_users)?);
+                without = Some(self.sync_slices(spec, &desired, &service, targets).await.map_err(as_retryable)?);
             }
-            self.delete_selected(&service).await.map_err(not_the_users)?;
-        } else if !self.delete_listed(&spec.id, &service).await.map_err(not_the_users)? {
+            self.delete_selector_slices(&service).await.map_err(as_retryable)?;
+        } else if !self.delete_own_slices(&spec.id, &service).await.map_err(as_retryable)? {
             let progress = Progress::After(self.config.poll_interval);
             return Ok(Ensured { progress, ..self.ensured(spec, &service, &[]) });
         }
@@ -322,14 +324,14 @@ impl LoadBalancers for KubeVirtLoadBalancers {
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &providers::Targets) -> Result<(), CloudError> {
         self.targeting(spec)?;
         let desired = Desired::of(spec, &self.config, &self.infra_labels);
-        match self.holder(&spec.id).await.map_err(not_the_users)? {
+        match self.holder(&spec.id).await.map_err(as_retryable)? {
             Holder::Own(_) if self.config.targets == Targets::Selector => Ok(()),
             Holder::Own(service) if !service.metadata.is_deleting() => {
-                self.sync_slices(spec, &desired, &service, targets).await.map_err(not_the_users)?;
+                self.sync_slices(spec, &desired, &service, targets).await.map_err(as_retryable)?;
                 Ok(())
             }
             _ => {
-                let message = format!("there is no Service {} of {}", desired.name, spec.id);
+                let message = format!("the infrastructure cluster has no Service {} for {}", desired.name, spec.id);
                 Err(CloudError::new(ErrorKind::NotFound, "GetService", message))
             }
         }
@@ -356,7 +358,7 @@ impl LoadBalancers for KubeVirtLoadBalancers {
                 Holder::None | Holder::Foreign => Deletion::Gone,
             })
         };
-        delete.await.map_err(not_the_users)
+        delete.await.map_err(as_retryable)
     }
 
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
@@ -366,7 +368,7 @@ impl LoadBalancers for KubeVirtLoadBalancers {
             let slices = self.infra.list("ListEndpointSlices", SLICES, &selector).await?;
             Ok(grouped(&services, &slices, &self.cluster))
         };
-        list.await.map_err(not_the_users)
+        list.await.map_err(as_retryable)
     }
 
     fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {

@@ -248,11 +248,13 @@ pub(crate) struct TargetRef {
 
 /// A port of an EndpointSlice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(crate) struct SlicePort {
     #[serde(deserialize_with = "nullable")]
     pub name: String,
     pub protocol: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_protocol: Option<String>,
     pub port: u16,
 }
 

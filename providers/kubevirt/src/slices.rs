@@ -27,7 +27,7 @@ const MAX_ENDPOINTS: usize = 1000;
 /// The kind of endpoints' targets.
 const MACHINE_KIND: &str = "VirtualMachineInstance";
 
-/// Returns the virtual machines that should receive traffic, with the names of nodes that have none.
+/// Returns the virtual machines that should receive traffic, and the names of nodes without a virtual machine.
 ///
 /// With the policy Local, the infrastructure has no health check of the tenant's nodes, so that only nodes with an
 /// endpoint are returned: with a ready one, or, while there is none, with one that terminates and still serves.
@@ -45,6 +45,14 @@ pub(crate) fn target_machines(spec: &LoadBalancerSpec, targets: &Targets) -> (BT
         }
     }
     (machines, without)
+}
+
+/// Returns the name of the node that runs on a virtual machine.
+pub(crate) fn node_of<'a>(targets: &'a Targets, machine: &str) -> Option<&'a str> {
+    let runs_on = |node: &&providers::NodeTarget| {
+        node.provider_id.as_deref().map(machine_name).is_some_and(|name| name.is_ok_and(|name| name == machine))
+    };
+    targets.nodes.iter().find(runs_on).map(|node| &*node.name)
 }
 
 /// Returns the endpoint of a virtual machine; `None` while it has no IPv4 address.
@@ -81,7 +89,7 @@ pub(crate) enum SliceChange {
     Delete(String, String),
 }
 
-/// Returns the changes from the found slices to those for these endpoints.
+/// Returns the changes that turn the found slices into slices with these endpoints.
 ///
 /// The endpoints are ordered, so that the same ones are in the same slices each time.
 pub(crate) fn changes(
@@ -117,6 +125,7 @@ fn port(port: &crate::objects::InfraPort) -> SlicePort {
     SlicePort {
         name: port.name.clone(),
         protocol: port.protocol.clone(),
+        app_protocol: port.app_protocol.clone(),
         port: port.target_port.as_u64().and_then(|number| number.try_into().ok()).unwrap_or_default(),
     }
 }
@@ -137,7 +146,7 @@ fn object(
         "metadata": {
             "name": name,
             "labels": labels,
-            // Deleted with the Service, even if this process is not there to do it.
+            // Deleted with the Service, even if this process does not run then.
             "ownerReferences": [{
                 "apiVersion": "v1", "kind": "Service", "name": service.metadata.name, "uid": service.metadata.uid,
             }],

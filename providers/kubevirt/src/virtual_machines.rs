@@ -47,7 +47,7 @@ pub(crate) enum Found<'a> {
 pub(crate) struct VirtualMachines {
     instances: BTreeMap<String, VirtualMachineInstance>,
     machines: BTreeMap<String, VirtualMachine>,
-    /// The error because of which the lists, although complete, do not prove that something is absent.
+    /// The reason why empty lists do not prove that a virtual machine does not exist.
     unproven: Option<CloudError>,
 }
 
@@ -119,7 +119,7 @@ async fn namespace_problem(infra: &Infra) -> Option<CloudError> {
         }
         Err(error) => Some(CloudError {
             message: format!(
-                "no virtual machine is in the namespace, and it is not known to exist: {}; allow this process to get it",
+                "the namespace has no virtual machines, and may not exist: {}; allow this process to get the namespace",
                 error.message
             ),
             ..error
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_is_not_absent_while_the_namespace_is_not_proven() {
+    fn machine_is_not_absent_while_the_namespace_may_not_exist() {
         let denied = CloudError::new(ErrorKind::Denied, "GetNamespace", "forbidden");
         let unproven = VirtualMachines { unproven: Some(denied.clone()), ..VirtualMachines::default() };
         assert_eq!(unproven.search(&Key::Name("a".into())).expect_err("unproven"), denied);

@@ -15,8 +15,8 @@ use crate::state::State;
 
 /// A cloud in memory. Clones are handles of the same cloud, which exists as long as one of them.
 ///
-/// Its own methods simulate changes in a cloud other than the provider's calls: instances are started and stopped,
-/// targets become unhealthy, limits change. These methods are not counted and not affected by faults.
+/// Its own methods simulate changes that no provider makes: instances are started and stopped, targets become
+/// unhealthy, limits change. These methods are not counted and not affected by faults.
 #[derive(Clone)]
 pub struct MockCloud {
     inner: Arc<Mutex<Inner>>,
@@ -81,6 +81,11 @@ impl MockCloud {
     /// Adds a route that does not belong to the cluster.
     pub fn add_foreign_route(&self, destination: IpNet) {
         self.lock().state.put_foreign_route(destination);
+    }
+
+    /// Removes a route that does not belong to the cluster.
+    pub fn remove_foreign_route(&self, destination: IpNet) {
+        self.lock().state.remove_foreign_route(destination);
     }
 
     /// Sets the account's limits; existing resources beyond them are kept.

@@ -241,7 +241,7 @@ pub enum FaultError {
     NthZero,
     /// It could never have an effect.
     #[error(
-        "operation is {0:?}, which this effect never happens to: use changes or a changing operation for answer_lost \
+        "operation is {0:?}, to which this effect does not apply: use changes or a changing operation for answer_lost \
          and unanswered, AllocateAddress or CreateBalancer for invisible, DeleteBalancer for pending"
     )]
     NoEffect(String),
@@ -279,7 +279,7 @@ impl CombinedEffect {
             Effect::Quota => self.refusal = Some((ErrorKind::Quota, "the account's limit is reached")),
             Effect::Denied => self.refusal = Some((ErrorKind::Denied, "the credentials do not allow it")),
             Effect::Conflict => self.refusal = Some((ErrorKind::Conflict, "another change is under way")),
-            Effect::Transient => self.refusal = Some((ErrorKind::Transient, "the service is out of order")),
+            Effect::Transient => self.refusal = Some((ErrorKind::Transient, "the service is temporarily unavailable")),
             Effect::ResponseLost => self.response_lost = true,
             Effect::Unanswered => self.without_response = true,
             Effect::Invisible { millis } => self.invisible = Duration::from_millis(millis),

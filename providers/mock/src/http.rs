@@ -21,6 +21,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -51,6 +52,9 @@ use crate::wire;
 const MAX_REQUEST_BYTES: usize = 32 << 20;
 /// Maximum number of concurrent connections.
 const MAX_CONNECTIONS: usize = 256;
+
+/// Delay after a connection could not be accepted: too many files may be open.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -148,8 +152,14 @@ impl MockCloud {
         let mut serving = tokio::task::JoinSet::new();
         while let Ok(permit) = Arc::clone(&connections).acquire_owned().await {
             while serving.try_join_next().is_some() {}
-            // A connection that was reset before it was accepted.
-            let Ok((stream, _)) = listener.accept().await else { continue };
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::debug!(%error, "connection to the mock cloud not accepted");
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                    continue;
+                }
+            };
             let cloud = self.clone();
             serving.spawn(async move {
                 let service = service_fn(|request| cloud.respond(request));

@@ -54,7 +54,7 @@ impl Connection {
                 _ => Err(failed(format!("{status}: {}", String::from_utf8_lossy(&body).trim()))),
             }
         };
-        timeout(TIMEOUT, exchange).await.map_err(|_| failed("no response in time".into()))?
+        timeout(TIMEOUT, exchange).await.map_err(|_| failed(format!("no response within {TIMEOUT:?}")))?
     }
 
     async fn call<T: DeserializeOwned>(&self, operation: &str, call: &Call) -> Result<T, CloudError> {

@@ -250,9 +250,9 @@ mod tests {
         assert_eq!(chosen, BTreeSet::from([TargetId::Instance("mock://r/a".into())]));
         assert_eq!(without_id, ["b"]);
         let endpoints = read(&spec(&[("targets", "endpoints")]), &config).unwrap();
-        let lasts = |given: &Targets| targets(&endpoints, given).0.len();
-        assert_eq!(lasts(&given(vec![endpoint(1, true, true), endpoint(2, false, true)])), 1);
-        assert_eq!(lasts(&given(vec![endpoint(1, false, false), endpoint(2, false, true)])), 1);
-        assert_eq!(lasts(&given(vec![endpoint(1, false, false)])), 0);
+        let count = |given: &Targets| targets(&endpoints, given).0.len();
+        assert_eq!(count(&given(vec![endpoint(1, true, true), endpoint(2, false, true)])), 1);
+        assert_eq!(count(&given(vec![endpoint(1, false, false), endpoint(2, false, true)])), 1);
+        assert_eq!(count(&given(vec![endpoint(1, false, false)])), 0);
     }
 }

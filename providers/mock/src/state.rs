@@ -263,7 +263,7 @@ impl State {
         check_quota(self.quotas.addresses, used.len() + 1, operation, "addresses")?;
         let ip = match wanted {
             Some(wanted) if used.contains(&wanted) => {
-                return Err(error(ErrorKind::Conflict, operation, format!("{wanted} is taken")));
+                return Err(error(ErrorKind::Conflict, operation, format!("address {wanted} is already in use")));
             }
             Some(wanted) => Some(wanted),
             None => match family {
@@ -277,14 +277,14 @@ impl State {
         Ok(ip)
     }
 
-    /// Releases the addresses of families other than `keep`; single addresses may be in use, but not all of a load
-    /// balancer's.
+    /// Releases the addresses of the families that are not in `keep`. Fails if `keep` is empty while the load balancer
+    /// exists.
     pub fn release_addresses(&mut self, id: &LoadBalancerId, keep: &[IpFamily]) -> Result<(), CloudError> {
         if keep.is_empty() && self.balancers.contains_key(id) {
             return Err(error(
                 ErrorKind::Conflict,
                 Operation::ReleaseAddresses,
-                format!("load balancer {id} uses them"),
+                format!("load balancer {id} uses the addresses"),
             ));
         }
         if let Some(existing) = self.addresses.get_mut(id) {
@@ -307,7 +307,7 @@ impl State {
         if let Some(found) = self.balancer_view(id, now, true).filter(|view| view.exists) {
             return Ok(found);
         }
-        check_quota(self.quotas.balancers, self.balancers.len() + 1, Operation::CreateBalancer, "balancers")?;
+        check_quota(self.quotas.balancers, self.balancers.len() + 1, Operation::CreateBalancer, "load balancers")?;
         let balancer = LoadBalancer {
             internal,
             ready_at: now + Duration::from_millis(self.config.provisioning_millis),
@@ -367,7 +367,7 @@ impl State {
         Ok(())
     }
 
-    /// Starts the deletion of a load balancer; returns the remaining time, or `None` if there is none.
+    /// Starts the deletion of a load balancer; returns the remaining time, or `None` once it is deleted.
     pub fn delete_balancer(&mut self, id: &LoadBalancerId, duration: Duration, now: Instant) -> Option<Duration> {
         let balancer = self.balancers.get_mut(id)?;
         let deleted_at = *balancer.deleted_at.get_or_insert(now + duration);
@@ -380,6 +380,11 @@ impl State {
     /// Adds a route that does not belong to this cluster.
     pub fn put_foreign_route(&mut self, destination: IpNet) {
         self.routes.insert(destination.trunc(), None);
+    }
+
+    /// Removes a route that does not belong to this cluster.
+    pub fn remove_foreign_route(&mut self, destination: IpNet) {
+        self.routes.retain(|known, instance| *known != destination.trunc() || instance.is_some());
     }
 
     pub fn route_views(&self) -> Vec<RouteView> {
@@ -418,8 +423,8 @@ impl State {
 
     pub fn remove_route(&mut self, destination: IpNet, listed: &RouteTarget) -> Result<(), CloudError> {
         let destination = destination.trunc();
-        let now = self.route_views().into_iter().find(|route| route.destination == destination);
-        match now {
+        let current = self.route_views().into_iter().find(|route| route.destination == destination);
+        match current {
             None => Ok(()),
             Some(route) if route.target.as_ref() == Some(listed) => {
                 self.routes.remove(&destination);

@@ -197,7 +197,7 @@ impl Account {
                 state.failed = Some((Instant::now(), error.clone()));
                 match &state.live {
                     Some(old) => {
-                        tracing::warn!(%error, "token not replaced; keeping the old one");
+                        tracing::warn!(%error, "service account token not renewed; keeping the old one");
                         Ok(old.token.clone())
                     }
                     None => Err(error),
@@ -334,7 +334,7 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
     let message = serde_json::from_slice::<Refusal>(body)
         .map_or_else(|_| status.canonical_reason().unwrap_or("no reason given").to_owned(), |refusal| refusal.message);
     if status == StatusCode::FORBIDDEN {
-        format!("{message}; bind the role system:kube-controller-manager to the own identity")
+        format!("{message}; bind the ClusterRole system:kube-controller-manager to the user of this process")
     } else {
         message
     }

@@ -279,7 +279,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     let credentials = loaded.auth.map(|layer| Credentials::new(loaded.config.clone(), layer));
     let own = ServiceBuilder::new()
         .map_request(move |mut request: Request<Body>| {
-            name_agent(&mut request, &agent);
+            set_default_user_agent(&mut request, &agent);
             if let Some(token) = &token {
                 request.headers_mut().insert(AUTHORIZATION, token.header());
             }
@@ -297,7 +297,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
         .service(own.clone());
     let bearer = ServiceBuilder::new()
         .map_request(move |mut request: Request<Body>| {
-            name_agent(&mut request, &user_agent);
+            set_default_user_agent(&mut request, &user_agent);
             request
         })
         .layer(loaded.config.base_uri_layer())
@@ -340,7 +340,7 @@ fn load(options: &ConnectOptions) -> Result<Loaded, ConnectError> {
 }
 
 /// Sets the `User-Agent` of a request that has none.
-fn name_agent(request: &mut Request<Body>, agent: &HeaderValue) {
+fn set_default_user_agent(request: &mut Request<Body>, agent: &HeaderValue) {
     request.headers_mut().entry(USER_AGENT).or_insert_with(|| agent.clone());
 }
 

@@ -60,7 +60,7 @@ impl PolledSocket {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if self.last_data.elapsed() > SILENCE_TIMEOUT {
-                        let message = format!("the server was silent for {SILENCE_TIMEOUT:?}");
+                        let message = format!("no data from the server for {SILENCE_TIMEOUT:?}");
                         return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)));
                     }
                     if self.poll_timer.is_elapsed() {

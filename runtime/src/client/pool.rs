@@ -242,10 +242,10 @@ impl Service<Request<Body>> for Transport {
         let metrics = self.metrics.clone();
         Box::pin(async move {
             let (method, host) = (request.method().clone(), host(request.uri()));
-            let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
             let started = Instant::now();
             let response = lanes.send(request).await;
-            if !watches {
+            if !is_watch {
                 metrics.took(method.as_str(), &host, started.elapsed());
             }
             metrics.responded(

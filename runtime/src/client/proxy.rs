@@ -121,10 +121,8 @@ impl Proxy {
     /// When the variable names a proxy that cannot be used.
     pub(super) fn of_environment(server: &Uri, environment: &ProxyEnvironment) -> Result<Option<Self>, ConnectError> {
         let secure = server.scheme_str() == Some("https");
-        let (variable, value, port) = match secure {
-            true => ("HTTPS_PROXY", &environment.https, 443),
-            false => ("HTTP_PROXY", &environment.http, 80),
-        };
+        let (variable, value, port) =
+            if secure { ("HTTPS_PROXY", &environment.https, 443) } else { ("HTTP_PROXY", &environment.http, 80) };
         let host = server.host().unwrap_or_default();
         if value.is_empty() || is_direct(host, server.port_u16().unwrap_or(port), &environment.except) {
             return Ok(None);
@@ -276,6 +274,20 @@ fn proxy_error(error: impl std::error::Error + Send + Sync + 'static) -> BoxErro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn any_proxy_and_exception_is_parsed_or_refused(
+            url in "((http|https|socks5|quic)://)?([a-z%0-9]{0,6}(:[a-z%0-9]{0,6})?@)?[a-z0-9.:\\[\\]-]{0,20}(/[a-z]{0,3})?|\\PC{0,20}",
+            host in "[a-z0-9.:\\[\\]-]{0,20}", except in "[a-z0-9.:*/, \\[\\]]{0,40}", port: u16,
+        ) {
+            if let Ok(proxy) = Proxy::parse(&url) {
+                let _ = proxy.basic_authorization();
+            }
+            proptest::prop_assert!(is_direct(&host, port, "*"));
+            let _ = is_direct(&host, port, &except);
+        }
+    }
 
     #[test]
     fn no_proxy_matches_hosts_as_go_does() {

@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::text::{MAX_MESSAGE_BYTES, shortened};
+
 /// Maximum time to read the body of an error.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -46,6 +48,7 @@ pub(crate) async fn refusal(response: Response<Body>) -> ApiStatus {
         message: String::from_utf8_lossy(&body).trim().chars().take(300).collect(),
         ..ApiStatus::default()
     });
+    status.message = shortened(status.message, MAX_MESSAGE_BYTES);
     status.code = code;
     status.retry_after = status.retry_after.or(retry_after);
     status
@@ -72,12 +75,42 @@ fn json_status(body: &[u8]) -> Option<ApiStatus> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::strategy::Strategy as _;
     use serde_json::json;
 
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn any_body_of_an_error_is_read(
+            body in proptest::prelude::prop_oneof![
+                proptest::collection::vec(proptest::prelude::any::<u8>(), 0..60),
+                "\\{(\"(code|reason|message|details|metadata)\":(1|70000|null|\"x\"|\\{\\}|\\[1\\]|\\{\"causes\":(1|\\[\\{\\}\\]),\"retryAfterSeconds\":(-1|1e99)\\}),){0,5}\"code\":400\\}"
+                    .prop_map(String::into_bytes),
+            ],
+            has_magic: bool,
+            retry_after in "[0-9a-z -]{0,12}",
+        ) {
+            let body = if has_magic { [&b"k8s\0"[..], &body].concat() } else { body };
+            let response = Response::builder().status(400).header(header::RETRY_AFTER, retry_after).body(Body::from(body));
+            let response = response.expect("a response");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+            let status = runtime.block_on(refusal(response));
+            proptest::prop_assert!(status.code == 400 && status.message.len() <= MAX_MESSAGE_BYTES + 4);
+        }
+    }
+
+    #[tokio::test]
+    async fn long_message_of_an_aggregated_api_is_truncated() {
+        let body = json!({"kind": "Status", "code": 500, "reason": "InternalError", "message": "x".repeat(1 << 19)});
+        let response = Response::builder().status(500).body(Body::from(body.to_string().into_bytes()));
+        let read = refusal(response.expect("a response")).await;
+        assert_eq!((read.code, &*read.reason), (500, "InternalError"));
+        assert!(read.message.len() <= MAX_MESSAGE_BYTES + '…'.len_utf8(), "{}", read.message.len());
+    }
+
     #[test]
-    fn json_status_is_read_only_from_an_error_body() {
+    fn json_status_is_parsed_only_from_an_error_body() {
         let body = json!({"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no",
             "details": {"causes": [{"reason": "NamespaceTerminating", "message": "going"}]}});
         let read = json_status(body.to_string().as_bytes()).expect("a status");

@@ -99,6 +99,6 @@ fn reload(connections: &[Arc<Connections>], token: Option<Arc<TokenFile>>, metri
         });
     }
     if let Some(Err(error)) = token.map(|token| token.reload()) {
-        tracing::warn!(%error, "token not reloaded; keeping the old one");
+        tracing::warn!(%error, "token file not reloaded; keeping the old token");
     }
 }

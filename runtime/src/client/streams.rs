@@ -50,8 +50,14 @@ const ATTEMPTS: usize = 4;
 /// Time after which HTTP/2 is offered again to a server that did not support it.
 const HTTP1_FOR: Duration = Duration::from_secs(600);
 
+/// Time for which a connection that was opened for HTTP/2 can be used for HTTP/1.1.
+const USABLE_FOR: Duration = Duration::from_secs(5);
+
 /// A connection to the server; each hop (to a proxy, to the server) with or without TLS.
 type Stream = MaybeHttpsStream<MaybeHttpsStream<TokioIo<TcpStream>>>;
+
+/// A connection, and the time at which it was opened.
+type FoundStream = (Stream, Instant);
 
 /// Connections of one lane with the same credentials.
 #[derive(Clone)]
@@ -62,7 +68,7 @@ struct Inner {
     /// The client for servers without HTTP/2.
     http1: legacy::Client<Http1Connector, Body>,
     /// A connection that turned out to be HTTP/1.1, to be used by the HTTP/1.1 client.
-    found_http1: Arc<Mutex<Option<Stream>>>,
+    found_http1: Arc<Mutex<Option<FoundStream>>>,
     state: Mutex<State>,
 }
 
@@ -199,7 +205,7 @@ impl Streams {
     async fn open(&self, server: Uri) -> Result<(), BoxError> {
         let stream = self.0.connector.clone().oneshot(server).await?;
         if !stream.connected().is_negotiated_h2() {
-            *lock(&self.0.found_http1) = Some(stream);
+            *lock(&self.0.found_http1) = Some((stream, Instant::now()));
             self.state().http1_until = Some(Instant::now() + HTTP1_FOR);
             return Ok(());
         }
@@ -286,7 +292,7 @@ async fn drive(
 /// Uses a connection that turned out to be HTTP/1.1 before it opens others.
 #[derive(Clone)]
 struct Http1Connector {
-    found: Arc<Mutex<Option<Stream>>>,
+    found: Arc<Mutex<Option<FoundStream>>>,
     connector: Connector<Route>,
 }
 
@@ -301,8 +307,9 @@ impl Service<Uri> for Http1Connector {
 
     fn call(&mut self, server: Uri) -> Self::Future {
         match lock(&self.found).take() {
-            Some(stream) => Box::pin(std::future::ready(Ok(stream))),
-            None => self.connector.call(server),
+            // A server may have closed an older one.
+            Some((stream, at)) if at.elapsed() < USABLE_FOR => Box::pin(std::future::ready(Ok(stream))),
+            _ => self.connector.call(server),
         }
     }
 }

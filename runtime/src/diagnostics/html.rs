@@ -232,7 +232,7 @@ pub(super) fn object(report: &Report) -> String {
         let (time, component) = (Text(&report.time), Text(report.component));
         writeln!(
             html,
-            "<p>{time}, {component}, which {}. <a href=\"{PATH}\">Everything</a></p>",
+            "<p>{time}, {component}, which {}. <a href=\"{PATH}\">Overview</a></p>",
             leadership(report.leader)
         )?;
         form(html, kind, namespace, name)?;
@@ -294,7 +294,7 @@ fn waits(html: &mut String, waits: &[Wait]) -> fmt::Result {
 fn reports(html: &mut String, report: &Report) -> fmt::Result {
     html.push_str("<h2>Controllers</h2>\n");
     if report.controllers.is_empty() {
-        html.push_str("<p>No controller of this process has a record of it: nothing failed, nothing is scheduled, and many decisions were made since.</p>\n");
+        html.push_str("<p>No controller of this process has a record of it: nothing failed, nothing is scheduled, and none of the last decisions is about it.</p>\n");
         return Ok(());
     }
     head(html, &["Controller", "Now", "Last decision", "At", "Actions", "Last error"])?;

@@ -33,7 +33,7 @@ pub(super) struct Controller {
     pub(super) queue: Queue,
     pub(super) workers: usize,
     pub(super) reconciles: Reconciles,
-    /// The keys that have failed longest first.
+    /// Failing keys, the longest failing first.
     pub(super) failing: Vec<Failing>,
     /// Failing keys that are not listed here.
     pub(super) failing_not_listed: u64,

@@ -21,7 +21,7 @@ async fn notes_belong_to_the_running_reconcile() {
     futures::join!(both, with_notes(&other, write("DELETE /c")));
     assert_eq!(Notes::take(&one), "POST /a (2 times); PUT /b");
     assert_eq!(Notes::take(&other), "DELETE /c");
-    assert_eq!(Notes::take(&other), "", "they are taken once");
+    assert_eq!(Notes::take(&other), "", "notes were returned twice");
     with_notes(&one, async { (0..50).for_each(|number| note(|| format!("{number} {}", "é".repeat(90)))) }).await;
     let line = Notes::take(&one);
     assert!(line.len() < 340 && line.ends_with('…'), "{line}");
@@ -226,7 +226,7 @@ fn full_journal_is_small() {
         journal.record(key, LastResult::Failed, Duration::ZERO, "d".repeat(320), Some("e".repeat(2000)));
     }
     let entry = |key: usize, did: usize| size_of::<Entry>() + key + did;
-    let recent: usize = journal.recent().iter().map(|entry_| entry(entry_.key.len(), entry_.did.len())).sum();
+    let recent: usize = journal.recent().iter().map(|known| entry(known.key.len(), known.did.len())).sum();
     let (failing, _) = journal.failing();
     let failing: usize =
         failing.iter().map(|(key, failure)| size_of::<(Box<str>, Failure)>() + key.len() + failure.error.len()).sum();

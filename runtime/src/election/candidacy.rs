@@ -142,7 +142,7 @@ impl Candidacy {
     /// Renews the candidacy after each ping, until it is dropped. Errors are logged and retried.
     pub(crate) async fn run(mut self) {
         loop {
-            if let Err(error) = self.keep().await {
+            if let Err(error) = self.renew_if_due().await {
                 tracing::warn!(candidate = self.identity, %error, "the LeaseCandidate was not renewed");
             }
             sleep(PING_INTERVAL).await;
@@ -150,8 +150,8 @@ impl Candidacy {
     }
 
     /// Creates or renews the candidacy, if that is due.
-    async fn keep(&mut self) -> Result<(), LeaseError> {
-        let candidate = match limited(self.store.get()).await {
+    async fn renew_if_due(&mut self) -> Result<(), LeaseError> {
+        let candidate = match with_timeout(self.store.get()).await {
             Ok(candidate) => Some(candidate),
             Err(LeaseError::NotFound) => None,
             Err(error) => return Err(error),
@@ -162,9 +162,9 @@ impl Candidacy {
             (Step::Wait, _) => return Ok(()),
             (_, Some(mut candidate)) => {
                 candidate["spec"]["renewTime"] = now.into();
-                limited(self.store.update(candidate)).await?;
+                with_timeout(self.store.update(candidate)).await?;
             }
-            (_, None) => limited(self.store.create(self.candidate(&now))).await?,
+            (_, None) => with_timeout(self.store.create(self.candidate(&now))).await?,
         }
         self.renewed = Some(started);
         Ok(())
@@ -182,7 +182,7 @@ impl Candidacy {
     }
 }
 
-async fn limited<T>(request: BoxFuture<'_, Result<T, LeaseError>>) -> Result<T, LeaseError> {
+async fn with_timeout<T>(request: BoxFuture<'_, Result<T, LeaseError>>) -> Result<T, LeaseError> {
     let timed_out = |_| Err(LeaseError::Failed(format!("no response within {REQUEST_TIMEOUT:?}")));
     timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(timed_out)
 }

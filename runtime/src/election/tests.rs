@@ -33,7 +33,7 @@ fn transitions(world: &World) -> Option<i32> {
 async fn successor_waits_for_the_lease_of_a_crashed_leader() {
     let world = World::new();
     let a = Process::start(&world, "a", 0, 1);
-    assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "without a lease it leads immediately");
+    assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "the first candidate waited for a missing lease");
     let b = Process::start(&world, "b", 0, 2);
     pass(&world, 60).await;
     assert!(a.fence.holds() && !b.fence.is_leader());
@@ -55,7 +55,7 @@ async fn stopped_leader_has_a_closed_fence_on_resume() {
     until(&world, 30, || b.fence.holds()).await;
     pass(&world, 5).await;
     a.gate.resume();
-    assert!(!a.fence.holds(), "the fence is closed before the process takes a step");
+    assert!(!a.fence.holds(), "the fence is open after the pause");
     until(&world, 5, || !a.losses.lock().unwrap().is_empty()).await;
     assert!(!a.fence.is_leader());
     pass(&world, 30).await;
@@ -157,7 +157,7 @@ async fn leader_stops_immediately_when_it_reads_another_holder() {
     assert_eq!(lost, Lost::TakenOver { holder });
     assert!(!fence.holds());
     assert!(election.release().await);
-    assert_eq!(world.holder(), "cp-1_7a5c", "release leaves another's lease alone");
+    assert_eq!(world.holder(), "cp-1_7a5c", "the release overwrote the lease of another holder");
 }
 
 #[tokio::test(start_paused = true)]
@@ -397,15 +397,15 @@ fn assigned(holder: &str, preferred: Option<&str>) -> Lease {
 async fn coordinated_candidate_leads_only_when_the_lease_is_assigned_to_it() {
     let world = World::new();
     let mut election = coordinated(&world, "us");
-    assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "no lease is created");
+    assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "the candidate created a lease");
     world.put(Some(assigned("other", None)));
-    assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "an expired lease is not taken over");
+    assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "the candidate took over an expired lease");
     world.put(Some(assigned("us", None)));
-    timeout(5 * SECOND, election.acquire()).await.expect("it leads");
+    timeout(5 * SECOND, election.acquire()).await.expect("the assigned lease was not acquired");
     let spec = world.lease().spec.expect("a spec");
     assert_eq!(spec.strategy.as_deref(), Some("OldestEmulationVersion"));
-    assert!(timeout(60 * SECOND, election.hold()).await.is_err(), "it renews");
+    assert!(timeout(60 * SECOND, election.hold()).await.is_err(), "the lease was lost");
     world.put(Some(assigned("us", Some("older"))));
-    let lost = timeout(5 * SECOND, election.hold()).await.expect("its term ends");
+    let lost = timeout(5 * SECOND, election.hold()).await.expect("still leading after the end of term");
     assert_eq!(lost, Lost::EndOfTerm { preferred: "older".to_owned() });
 }

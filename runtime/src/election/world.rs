@@ -278,7 +278,7 @@ pub(super) async fn until(world: &World, seconds: u64, reached: impl Fn() -> boo
     start.elapsed()
 }
 
-/// Lets `seconds` pass under the invariant.
+/// Lets `seconds` pass, and checks the invariant every 50 ms.
 pub(super) async fn pass(world: &World, seconds: u64) {
     for _ in 0..seconds * 20 {
         sleep(Duration::from_millis(50)).await;

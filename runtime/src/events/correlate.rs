@@ -12,7 +12,7 @@ use super::{EventType, ObjectReference};
 
 /// Maximum number of entries of each cache.
 const MAX_CACHE_ENTRIES: usize = 4096;
-/// Different messages from which on events are combined.
+/// Number of different messages at which events begin to be combined.
 const SIMILAR_MESSAGES: usize = 10;
 /// Messages further apart are not similar.
 const SIMILAR_WITHIN_SECONDS: f64 = 600.0;

@@ -1,7 +1,8 @@
 //! Events of controllers, as core/v1 Events: counted, combined, bounded, and without delaying a reconcile.
 //!
-//! The rules are those of upstream's `tools/record`. Messages are not truncated: the API server limits a message to
-//! 1,024 bytes only for events with `eventTime`, which these lack, and upstream does not truncate them either.
+//! The rules are those of upstream's `tools/record`. The API server limits a message to 1,024 bytes only for events with
+//! `eventTime`, which these lack. Differs from upstream: messages are truncated to [`MAX_MESSAGE_BYTES`], because a
+//! thousand events wait here and thousands are remembered by their messages.
 
 mod body;
 mod correlate;
@@ -33,6 +34,7 @@ use correlate::{Correlated, Correlator, Occurrence};
 use repeats::Repeats;
 
 use crate::journal::note;
+use crate::text::{MAX_MESSAGE_BYTES, shortened};
 
 /// Maximum number of events that wait to be sent, per component.
 const MAX_QUEUED: usize = 1000;
@@ -182,6 +184,7 @@ impl Recorder {
     /// Queues an event about `about`. If 1,000 events are queued already, this one is dropped and counted (upstream:
     /// `tools/record`, a full broadcaster).
     pub fn event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
+        let message = shortened(message, MAX_MESSAGE_BYTES);
         tracing::debug!(
             component = self.component,
             kind = %about.kind, namespace = %about.namespace, name = %about.name,
@@ -297,8 +300,8 @@ impl Sender {
         }
     }
 
-    /// Returns the next event to send and the number of occurrences that it covers. First occurrences come immediately
-    /// and before repeats; of repeats those that are due at `until`, or all.
+    /// Returns the next event to send and the number of occurrences that it covers. First occurrences come before
+    /// repeats. A repeat is returned if it is due at `until`; without `until`, every repeat is due.
     fn next(&mut self, until: Option<Instant>) -> Option<(Event, u64)> {
         self.firsts.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(until))
     }
@@ -321,8 +324,8 @@ impl Sender {
     }
 }
 
-/// Makes up to twelve attempts ten seconds apart, the first pause random within that (`recordToSink`). An attempt
-/// without a response within 30 seconds counts as failed, so that a dead connection cannot block a component.
+/// Makes up to twelve attempts, ten seconds apart; the first pause is random, at most ten seconds (`recordToSink`). An
+/// attempt without a response within 30 seconds counts as failed, so that a dead connection cannot block a component.
 async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
     for tries in 1..=MAX_ATTEMPTS {
         let written = tokio::time::timeout(ATTEMPT_TIMEOUT, write(&*sink, &event));
@@ -333,7 +336,7 @@ async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Rece
                 tracing::warn!(name = event.name, tries, error, "event not written");
             }
             Err(error) => {
-                tracing::warn!(name = event.name, %error, "event dropped after the last attempt");
+                tracing::warn!(name = event.name, %error, "event dropped: it was rejected");
                 return false;
             }
         }

@@ -66,8 +66,8 @@ impl Repeats {
         self.order.first().map(|(due, _)| *due)
     }
 
-    /// Returns the next repeat that is due at `until`, or the next of all, with the number of occurrences that it
-    /// covers.
+    /// Returns the next repeat that is due by `until`, with the number of occurrences that it covers. If `until` is
+    /// `None`, returns the next repeat even if it is not due yet.
     pub(super) fn take(&mut self, until: Option<Instant>) -> Option<(Event, u64)> {
         loop {
             let (due, _) = self.order.first()?;

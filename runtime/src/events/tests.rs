@@ -131,6 +131,18 @@ fn equal_events_are_counted_similar_ones_combined_and_surplus_dropped() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn long_message_is_truncated_before_it_waits() {
+    let sink = MemorySink::failing([]);
+    let (recorder, sender) = Recorder::new("c", sink.clone());
+    recorder.event(&pod("p"), EventType::Warning, "Long", "ä".repeat(1 << 20));
+    recorder.close();
+    timeout(Duration::from_secs(60), sender).await.unwrap();
+    let stored = sink.stored.lock().unwrap();
+    let message = stored.values().next().unwrap()["message"].as_str().unwrap();
+    assert!(message.len() <= MAX_MESSAGE_BYTES + '…'.len_utf8() && message.ends_with("ä…"), "{}", message.len());
+}
+
 #[test]
 fn keys_separate_objects_types_and_reasons() {
     let now = Timestamp::UNIX_EPOCH;

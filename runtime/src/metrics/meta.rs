@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// Returns counts of the families in a text, in the same format: none of them is disabled, hidden, or limited in its
 /// labels, and none is more stable than alpha.
-pub(super) fn about(text: &str) -> String {
+pub(super) fn registry_metrics(text: &str) -> String {
     let families = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
     let mut about = String::new();
     for (name, help, labels, count) in [
@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn families_are_counted_once() {
         let text = "# HELP a A.\n# TYPE a counter\na{b=\"# TYPE\"} 1\n# TYPE c gauge\nc 1\n";
-        let about = about(text);
+        let about = registry_metrics(text);
         for line in [
             "# TYPE registered_metrics_total counter",
             "registered_metrics_total{stability_level=\"ALPHA\",deprecated_version=\"\"} 2",

@@ -47,7 +47,7 @@ impl Metrics {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = exposition(&self.registry()) + &self.texts.read();
-        text += &meta::about(&text);
+        text += &meta::registry_metrics(&text);
         text
     }
 
@@ -139,7 +139,7 @@ mod tests {
             "size{zone=\"a\"} 2.5",
             "time_bucket{le=\"1\",code=\"200\"} 0",
         ] {
-            assert!(text.lines().any(|own| own == line), "{line} in {text}");
+            assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
         }
     }
 }

@@ -38,13 +38,14 @@ pub fn exposition(registry: &Registry) -> String {
 /// Appends a sample, with a bucket's bound in Go's notation: a query over upstream's buckets and ours needs equal
 /// bounds.
 fn push_sample(text: &mut String, line: &str) {
-    const BOUND: &str = "le=\"";
-    let bound = line.split_once(BOUND).and_then(|(before, rest)| {
+    // The label follows the opening brace or a comma; the names of other labels may end like it.
+    let bound = ["{le=\"", ",le=\""].into_iter().find_map(|label| {
+        let (before, rest) = line.split_once(label).filter(|(before, _)| before.contains("_bucket"))?;
         let (bound, after) = rest.split_once('"')?;
-        Some((before, bound.parse().ok()?, after))
+        Some((before, label, bound.parse().ok()?, after))
     });
     let _ = match bound {
-        Some((before, bound, after)) => writeln!(text, "{before}{BOUND}{}\"{after}", go_number(bound)),
+        Some((before, label, bound, after)) => writeln!(text, "{before}{label}{}\"{after}", go_number(bound)),
         None => writeln!(text, "{line}"),
     };
 }

@@ -7,8 +7,9 @@
 //! ([`Queue::cool_down`]).
 //!
 //! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
-//! the others little; and a namespace whose runs take long does not occupy all workers (`places`). Failed keys are requeued with exponential backoff. Only changes of low urgency are coalesced:
-//! such a key is ready no sooner than a window after its last reconcile. (client-go, util/workqueue)
+//! the others little; and a namespace whose runs take long does not occupy all workers (`places`). Failed keys are
+//! requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no sooner than a
+//! window after its last reconcile. (client-go, util/workqueue)
 
 mod places;
 mod state;
@@ -30,6 +31,10 @@ use crate::wake::Wake;
 use state::{Delayed, Priority, State, pop_due};
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
+
+/// Maximum delay of a key. Many delays come from fields that users set, up to numbers beyond the range of the clock; a key
+/// that is reconciled too early is delayed again.
+pub const LONGEST_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The identity of a unit of work.
 pub trait QueueKey: Clone + Eq + Hash + Send {
@@ -191,12 +196,12 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Adds a key after a delay. Of several delays the earliest applies.
+    /// Adds a key after a delay, at most [`LONGEST_DELAY`]. Of several delays the earliest applies.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             self.add(key);
         } else {
-            self.add_at(key, Instant::now() + delay);
+            self.add_at(key, Instant::now() + delay.min(LONGEST_DELAY));
         }
     }
 
@@ -267,7 +272,7 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Marks a run as a wait for the cache: the key will be added again, and its quiet period is not changed.
+    /// Ends the run of a key that waits for the cache. The key will be added again; its quiet period is not changed.
     pub fn waiting_for_cache(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();

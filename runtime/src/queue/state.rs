@@ -22,6 +22,10 @@ fn is_oversized(len: usize, capacity: usize) -> bool {
     capacity > KEPT_CAPACITY && len < capacity / 8
 }
 
+/// After this number of changes in a row, a key of low priority is next: otherwise keys that fail all the time, which are
+/// retried like changes, could delay those of the startup forever.
+pub(super) const MAX_FRESH_IN_ROW: u32 = 64;
+
 /// The order of ready keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Priority {
@@ -59,7 +63,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// Returns true if nothing is known of the key but its name.
+    /// Returns true if the item holds no state that the queue needs, so that it can be removed.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
         self.ready.is_none()
             && self.working.is_none()
@@ -75,6 +79,8 @@ pub(super) struct State<K> {
     pub(super) fresh: FairList<K>,
     /// Ready keys with priority [`Priority::Background`].
     pub(super) background: FairList<K>,
+    /// Keys with priority [`Priority::Fresh`] since the last one with [`Priority::Background`].
+    fresh_in_row: u32,
     /// Delayed runs; an entry is valid only while it equals the item's `due`.
     pub(super) delayed: BinaryHeap<Reverse<Delayed<K>>>,
     /// Ends of quiet periods, after which items without other state can be removed.
@@ -94,6 +100,7 @@ impl<K: QueueKey> State<K> {
             items: HashMap::new(),
             fresh: FairList::new(hasher.clone()),
             background: FairList::new(hasher.clone()),
+            fresh_in_row: 0,
             delayed: BinaryHeap::new(),
             quiet: BinaryHeap::new(),
             places: Places::default(),
@@ -119,10 +126,17 @@ impl<K: QueueKey> State<K> {
     pub(super) fn pop(&mut self, now: Instant) -> Option<(Priority, K)> {
         let admission = self.places.admission(now);
         let admits = |namespace| self.places.admits(admission, namespace);
-        match self.fresh.pop_admitted(admits) {
-            Some((_, key)) => Some((Priority::Fresh, key)),
-            None => self.background.pop_admitted(admits).map(|(_, key)| (Priority::Background, key)),
+        let is_background_due = self.fresh_in_row >= MAX_FRESH_IN_ROW;
+        let background = if is_background_due { self.background.pop_admitted(admits) } else { None };
+        if background.is_none()
+            && let Some((_, key)) = self.fresh.pop_admitted(admits)
+        {
+            self.fresh_in_row = self.fresh_in_row.saturating_add(1);
+            return Some((Priority::Fresh, key));
         }
+        let (_, key) = background.or_else(|| self.background.pop_admitted(admits))?;
+        self.fresh_in_row = 0;
+        Some((Priority::Background, key))
     }
 
     /// Reports whether another worker could run a ready key now, or when a spare place is free.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use futures::FutureExt;
 use proptest::prelude::*;
 
-use super::state::KEPT_CAPACITY;
+use super::state::{KEPT_CAPACITY, MAX_FRESH_IN_ROW};
 use super::*;
 
 fn queue(window: Duration) -> Arc<Queue<&'static str>> {
@@ -39,6 +39,23 @@ async fn namespaces_with_ready_keys_are_served_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn keys_that_are_added_again_and_again_do_not_starve_background_keys() {
+    let queue: Arc<Queue<u8>> = Queue::new(QueueOptions::named("test"));
+    let waiting = 200;
+    queue.add_background(waiting);
+    (0..100).for_each(|key| queue.add(key));
+    for run in 0..=MAX_FRESH_IN_ROW {
+        let key = next_ready(&queue).expect("a ready key");
+        if key == waiting {
+            return;
+        }
+        assert!(run < MAX_FRESH_IN_ROW, "the key of low priority waits");
+        queue.done(&key);
+        queue.add(key);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn key_is_queued_once_and_reconciled_once() {
     let queue = queue(Duration::ZERO);
     queue.add("a");
@@ -52,6 +69,16 @@ async fn key_is_queued_once_and_reconciled_once() {
     queue.done(&"a");
     assert_eq!(next_ready(&queue), None);
     assert!(queue.lock().items.is_empty(), "no state is kept for an idle key");
+}
+
+#[tokio::test(start_paused = true)]
+async fn delay_beyond_the_range_of_the_clock_is_shortened() {
+    let queue = queue(Duration::ZERO);
+    queue.add_after("a", Duration::from_secs(i64::MAX.unsigned_abs()));
+    queue.add_after("b", Duration::MAX);
+    assert_eq!(next_ready(&queue), None);
+    tokio::time::advance(LONGEST_DELAY).await;
+    assert!(next_ready(&queue).is_some() && next_ready(&queue).is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +158,7 @@ async fn write(queue: &Queue<&'static str>, takes: u64, changes: &[u64]) {
 #[tokio::test(start_paused = true)]
 async fn changes_that_arrive_one_by_one_are_never_delayed() {
     let queue = queue(Duration::ZERO);
-    // Further apart than a write takes, however close to it and however long they continue.
+    // Each change arrives after the previous write has ended, however short the pause.
     for pause in [1000, 500, 50, 10, 1, 1, 1, 0, 0, 0] {
         tokio::time::advance(Duration::from_millis(pause)).await;
         queue.add("a");

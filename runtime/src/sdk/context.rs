@@ -121,7 +121,7 @@ impl<K: Object> Context<K> {
     pub fn children<D: Object>(&self) -> Vec<Meta> {
         let children = self.shared.children.get(&kind_name(&D::RESOURCE));
         let (_, store) = children.unwrap_or_else(|| panic!("{}", Error::NotOwned(D::RESOURCE.kind)));
-        store.of(&self.meta().uid)
+        store.controlled_by(&self.meta().uid)
     }
 
     /// Deletes a child, unless it no longer exists or was replaced by another object of its name.
@@ -140,7 +140,7 @@ impl<K: Object> Context<K> {
         }
     }
 
-    /// Writes the object's status if it differs. Returns whether it did.
+    /// Writes the object's status if it differs from the cached one. Returns true if it was written.
     ///
     /// # Errors
     /// When the server refuses. It is not an error if the object no longer exists.

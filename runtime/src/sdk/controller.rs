@@ -130,8 +130,8 @@ impl<K: Object> For<K> {
         self
     }
 
-    /// Sets how many objects are reconciled at the same time; 2 by default. While reconciles take longer than a second,
-    /// up to as many objects of further namespaces are reconciled in addition.
+    /// Sets the number of objects that are reconciled at the same time; 2 by default. While reconciles take longer than
+    /// a second, up to the same number of objects of other namespaces is reconciled in addition.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
@@ -167,7 +167,7 @@ impl<K: Object> For<K> {
         let added = queue.clone();
         store.subscribe(move |change| {
             if let Some(record) = change.new.or(change.old)
-                && matters(change.old.map(|record| &**record), change.new.map(|record| &**record))
+                && requires_reconcile(change.old.map(|record| &**record), change.new.map(|record| &**record))
             {
                 added.add(record.meta().key());
             }
@@ -217,7 +217,7 @@ where
 }
 
 /// Reports whether a change requires a reconcile. A change of the status alone does not: only the controller writes it.
-pub(super) fn matters<K: Object>(old: Option<&Typed<K>>, new: Option<&Typed<K>>) -> bool {
+pub(super) fn requires_reconcile<K: Object>(old: Option<&Typed<K>>, new: Option<&Typed<K>>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return true };
     let annotations = |record: &Typed<K>| record.object.meta().annotations.clone();
     // Kinds without a generation do not reveal what changed.

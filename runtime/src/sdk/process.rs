@@ -155,8 +155,8 @@ pub fn served_content(name: &'static str, manager: &Manager) -> ServedContent {
 /// When the process cannot listen for signals.
 pub async fn terminated() {
     use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).expect("a process can listen for SIGTERM");
-    let mut interrupt = signal(SignalKind::interrupt()).expect("a process can listen for SIGINT");
+    let mut terminate = signal(SignalKind::terminate()).expect("cannot listen for SIGTERM");
+    let mut interrupt = signal(SignalKind::interrupt()).expect("cannot listen for SIGINT");
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

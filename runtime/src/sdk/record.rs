@@ -93,7 +93,7 @@ pub(super) type OnChange = Box<dyn Fn(Option<&Meta>, Option<&Meta>) + Send + Syn
 pub(super) trait Children: Send + Sync {
     fn progress(&self) -> &Progress;
     fn meta(&self, key: &ObjectKey) -> Option<Meta>;
-    fn of(&self, owner: &Uid) -> Vec<Meta>;
+    fn controlled_by(&self, owner: &Uid) -> Vec<Meta>;
     fn on_change(&self, notify: OnChange);
 }
 
@@ -106,7 +106,7 @@ impl<K: Kind> Children for Store<K> {
         self.get(key).map(|record| record.meta().clone())
     }
 
-    fn of(&self, owner: &Uid) -> Vec<Meta> {
+    fn controlled_by(&self, owner: &Uid) -> Vec<Meta> {
         self.by_index(&by_controller(), owned_by(owner)).iter().map(|record| record.meta().clone()).collect()
     }
 

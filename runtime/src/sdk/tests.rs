@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::applied::AppliedChildren;
 use super::context::as_child;
-use super::controller::{matters, owner};
+use super::controller::{owner, requires_reconcile};
 use super::work::{Step, finalizer_patch, step};
 use super::*;
 use crate::watch::json;
@@ -122,9 +122,9 @@ fn status_change_alone_does_not_requeue() {
         (json!({"/metadata/annotations": {"a": "1"}}), true),
         (json!({"/metadata/deletionTimestamp": "2026-01-02T03:04:05Z"}), true),
     ] {
-        assert_eq!(matters(Some(&old), Some(&widget(change.clone()))), expected, "{change}");
+        assert_eq!(requires_reconcile(Some(&old), Some(&widget(change.clone()))), expected, "{change}");
     }
-    assert!(matters(None, Some(&old)) && matters(Some(&old), None));
+    assert!(requires_reconcile(None, Some(&old)) && requires_reconcile(Some(&old), None));
 }
 
 #[test]

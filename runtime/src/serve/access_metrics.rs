@@ -108,7 +108,7 @@ impl RequestMetrics {
         self.authentication.observe([("result", result.to_owned())], started.elapsed().as_secs_f64());
     }
 
-    /// Records the authorization of a request. A refusal counts as no opinion, as that of RBAC.
+    /// Records the authorization of a request. A refusal counts as `no-opinion`, because RBAC never denies explicitly.
     pub(super) fn authorized(&self, decision: &Result<(), Denied>, started: Instant) {
         let result = match decision {
             Ok(()) => "allowed",

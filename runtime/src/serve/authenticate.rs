@@ -62,7 +62,7 @@ fn digest(key: &hmac::Key, token: &str) -> TokenDigest {
 /// # Panics
 /// Never: a system without randomness fails earlier, in TLS.
 fn digest_key() -> hmac::Key {
-    hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("the system has randomness")
+    hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("the system's random number generator failed")
 }
 
 impl Authenticator {

@@ -31,11 +31,20 @@ pub(super) enum Denied {
     Failed(String),
 }
 
+/// SHA-256 of a review. Clients choose the length of the review itself.
+type ReviewDigest = [u8; 32];
+
+fn digest(spec: &SubjectAccessReviewSpec) -> serde_json::Result<ReviewDigest> {
+    let mut digest = ReviewDigest::default();
+    digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, &serde_json::to_vec(spec)?).as_ref());
+    Ok(digest)
+}
+
 /// Decides about requests.
 pub(super) struct Authorizer {
     open: OpenPaths,
     reviewer: Option<Arc<Reviewer>>,
-    results: Cache<String, Result<SubjectAccessReviewStatus, String>>,
+    results: Cache<ReviewDigest, Result<SubjectAccessReviewStatus, String>>,
     allowed_ttl: Duration,
     denied_ttl: Duration,
 }
@@ -62,7 +71,7 @@ impl Authorizer {
         }
         let Some(reviewer) = &self.reviewer else { return Err(Denied::Forbidden(String::new())) };
         let spec = review_spec(user, verb, path);
-        let key = serde_json::to_string(&spec).map_err(|error| Denied::Failed(error.to_string()))?;
+        let key = digest(&spec).map_err(|error| Denied::Failed(error.to_string()))?;
         let is_cacheable = verb.len() + path.len() <= MAX_CACHED_KEY_BYTES;
         let fetch = async {
             let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
@@ -85,7 +94,7 @@ impl Authorizer {
 fn decision_of(status: SubjectAccessReviewStatus) -> Result<(), Denied> {
     match (status.allowed, status.denied.unwrap_or_default()) {
         (true, false) => Ok(()),
-        (true, true) => Err(Denied::Failed("the API server answered both allowed and denied".into())),
+        (true, true) => Err(Denied::Failed("the API server returned both allowed and denied".into())),
         (false, _) => Err(Denied::Forbidden(status.reason.unwrap_or_default())),
     }
 }

@@ -10,8 +10,16 @@ use tokio::time::Instant;
 
 use crate::lock::lock;
 
-/// The slot of one key: locked during a fetch, and filled while its value is fresh.
-type Slot<V> = Arc<tokio::sync::Mutex<Option<(V, Instant)>>>;
+/// The slot of one key: locked during a fetch.
+type Slot<V> = Arc<tokio::sync::Mutex<Option<Fetched<V>>>>;
+
+/// The result of a fetch.
+struct Fetched<V> {
+    value: V,
+    at: Instant,
+    /// The end of its lifetime.
+    until: Instant,
+}
 
 /// Values by key, each with its own lifetime; never more than `capacity` of them.
 pub(super) struct Cache<K, V> {
@@ -25,21 +33,36 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
         Self { slots: Mutex::default(), capacity }
     }
 
-    /// Returns the fresh value of `key`, or that of `fetch`, which also returns its lifetime (zero: not cached).
+    /// Returns the fresh value of `key`, or that of `fetch`, which also returns its lifetime. A value with a lifetime of
+    /// zero is not cached, but callers that waited for its fetch get it.
     pub(super) async fn get_or<A>(&self, key: &K, fetch: A) -> V
     where
         A: Future<Output = (V, Duration)>,
     {
+        let called_at = Instant::now();
         let slot = self.slot(key);
         let mut cached = slot.lock().await;
-        if let Some((value, until)) = &*cached
-            && Instant::now() < *until
+        if let Some(fetched) = &*cached
+            && (Instant::now() < fetched.until || called_at < fetched.at)
         {
-            return value.clone();
+            return fetched.value.clone();
         }
         let (value, ttl) = fetch.await;
-        *cached = (!ttl.is_zero()).then(|| (value.clone(), Instant::now() + ttl));
+        let at = Instant::now();
+        *cached = Some(Fetched { value: value.clone(), at, until: at + ttl });
+        drop(cached);
+        if ttl.is_zero() {
+            self.remove(key, &slot);
+        }
         value
+    }
+
+    /// Removes a slot. Callers that wait for it keep it.
+    fn remove(&self, key: &K, slot: &Slot<V>) {
+        let mut slots = lock(&self.slots);
+        if slots.get(key).is_some_and(|known| Arc::ptr_eq(known, slot)) {
+            slots.remove(key);
+        }
     }
 
     fn slot(&self, key: &K) -> Slot<V> {
@@ -50,7 +73,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
         if slots.len() >= self.capacity {
             let now = Instant::now();
             slots.retain(|_, slot| {
-                slot.try_lock().map_or(true, |cached| cached.as_ref().is_some_and(|(_, until)| now < *until))
+                slot.try_lock().map_or(true, |cached| cached.as_ref().is_some_and(|fetched| now < fetched.until))
             });
         }
         if slots.len() >= self.capacity {
@@ -96,6 +119,16 @@ mod tests {
         let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
         let values = futures::future::join_all((0..50).map(|_| cache.get_or(&"a", fetches.fetch(TTL)))).await;
         assert_eq!(values, [0; 50]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn concurrent_callers_share_one_fetch_without_a_lifetime() {
+        let (cache, fetches) = (Cache::new(9), Fetches(AtomicU32::new(0)));
+        let fetch = || cache.get_or(&"a", fetches.fetch(Duration::ZERO));
+        let values = futures::future::join_all((0..50).map(|_| fetch())).await;
+        assert_eq!(values, [0; 50]);
+        assert!(lock(&cache.slots).is_empty(), "a value without a lifetime needs no memory");
+        assert_eq!(fetch().await, 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -170,7 +170,8 @@ impl Protocol {
             None => {
                 connection.as_mut().graceful_shutdown();
                 // A client that does not read its responses must not keep the connection slot.
-                timeout(CLOSE_TIMEOUT, connection).await.map_err(|_| "requests did not end in time".to_owned())?
+                let closed = timeout(CLOSE_TIMEOUT, connection).await;
+                closed.map_err(|_| format!("requests did not end within {CLOSE_TIMEOUT:?} after the close began"))?
             }
         };
         result.map_err(|error| error.to_string())

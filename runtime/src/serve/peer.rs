@@ -2,7 +2,7 @@
 //!
 //! A handshake requests a certificate and accepts any. Certificates are verified per request, with the authorities that
 //! are trusted at that moment. A certificate that is expired, or signed by another authority, therefore leads
-//! to a 401 and not to a broken connection, as upstream.
+//! to a 401 and not to a broken connection, as in upstream.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -129,19 +129,19 @@ pub(super) fn not_acceptable(offered: &[String]) -> FullResponse {
 
 /// Creates the response for a missing permission (apiserver, responsewriters.Forbidden).
 pub(super) fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> FullResponse {
-    let sentence = harmless(&format!("User {} cannot {verb} path {}", quoted(&user.name), quoted(path)));
+    let sentence = escape_markup(&format!("User {} cannot {verb} path {}", quoted(&user.name), quoted(path)));
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     refusal(StatusCode::FORBIDDEN, "Forbidden", &format!("forbidden: {sentence}{reason}"), Some(Empty {}))
 }
 
 /// Creates the response for a failed permission check (apiserver, responsewriters.InternalError).
 pub(super) fn internal(uri: &str, problem: &str) -> FullResponse {
-    let text = harmless(&format!("Internal Server Error: {}: {problem}\n", quoted(uri)));
+    let text = escape_markup(&format!("Internal Server Error: {}: {problem}\n", quoted(uri)));
     plain(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
-/// Removes everything that a browser could interpret as markup.
-fn harmless(text: &str) -> String {
+/// Escapes everything that a browser could interpret as markup.
+fn escape_markup(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

@@ -87,7 +87,7 @@ impl Routes {
         let response = match decision {
             Ok(()) => self.page(&head, &path, body).await,
             Err(Denied::Forbidden(reason)) => {
-                debug!(user = user.name, verb, path, reason, "forbidden");
+                debug!(user = user.name, verb, path, reason, "request forbidden");
                 response::forbidden(&user, &verb, &path, &reason)
             }
             Err(Denied::Failed(problem)) => {

@@ -174,7 +174,7 @@ impl Trust {
         }
     }
 
-    /// Parses new texts; of an invalid bundle, the old text is kept. Returns whether anything changed.
+    /// Parses new texts. If a bundle is invalid, its old text is kept. Returns true if anything changed.
     fn load(&self, old: Texts, mut new: Texts, problems: &mut Vec<String>) -> bool {
         let mut parse = |what: &str, is_file: bool, text: &mut Option<Vec<u8>>, old: Option<Vec<u8>>| {
             let parsed = text.as_deref().map(|pem| Bundle::parse(pem, &self.provider));

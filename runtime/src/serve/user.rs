@@ -29,7 +29,7 @@ impl User {
         Self { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..Self::default() }
     }
 
-    /// Reports whether this is [`User::anonymous`], also if another server decided so.
+    /// Reports whether the user is unauthenticated: by its name, or by a group that another server has set.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.name == ANONYMOUS || self.is_in(UNAUTHENTICATED)

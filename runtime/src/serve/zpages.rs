@@ -86,7 +86,7 @@ impl Page<'_> {
         let object = self.object(version);
         let mut response = match yaml {
             true => response::yaml(as_yaml(&object)),
-            false if pretty || is_for_people(query_text, text(header::USER_AGENT)) => {
+            false if pretty || is_indented(query_text, text(header::USER_AGENT)) => {
                 response::raw_json(as_json(&object, true))
             }
             false => response::raw_json(as_json(&object, false) + "\n"),
@@ -233,7 +233,7 @@ impl<'a> Clause<'a> {
 }
 
 /// Reports whether JSON is indented: if the query requests it, or for interactive clients.
-fn is_for_people(query_text: &str, agent: &str) -> bool {
+fn is_indented(query_text: &str, agent: &str) -> bool {
     match query(query_text).into_iter().find(|(name, value)| name == "pretty" && !value.is_empty()) {
         Some((_, value)) => matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),
         None => ["curl", "Wget", "Mozilla/5.0"].into_iter().any(|known| agent.starts_with(known)),

@@ -40,8 +40,8 @@ impl<K> From<Option<Arc<K>>> for Cached<K> {
 }
 
 impl<K: Kind> Store<K> {
-    /// Reads an object that several controllers write, once [`Store::is_settled`] holds for it. Otherwise `wake` runs
-    /// when it may.
+    /// Reads an object that several controllers write, if [`Store::is_settled`] holds for it. Otherwise returns
+    /// [`Cached::Lagging`], and `wake` runs when it is worth checking again.
     pub fn read_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> Cached<K> {
         if self.is_settled(key, wake) { self.get(key).into() } else { Cached::Lagging }
     }

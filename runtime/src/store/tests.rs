@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kinds::{DecodeError, Meta, Resource};
+use kinds::{DecodeError, Meta, Resource, Sections};
 
 use super::*;
 use crate::testing::meta;
@@ -107,4 +107,17 @@ fn subscriber_panic_is_counted_and_reaches_no_other_subscriber() {
     store.remove("ns", "web");
     assert_eq!((seen.load(Ordering::Relaxed), store.progress().panics()), (2, 2));
     assert_eq!(store.progress().panics_in_a_row(), 0, "the watch itself works");
+}
+
+#[test]
+fn versions_of_deleted_objects_are_forgotten() {
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let store = Store::<Thing>::new(decode, Vec::new());
+    for version in 1..=10_000 {
+        // Written, and deleted before the watch shows the write.
+        store.wrote(&ObjectKey::new("ns", format!("thing-{version}")), version);
+        store.progress().advance(version);
+    }
+    let count = lock(&store.written).len();
+    assert!(count <= 2 * WRITTEN_SWEEP_SIZE, "{count} versions");
 }

@@ -51,7 +51,7 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
 /// true. Returns false as soon as the watch shows one for which `is_kept` holds, or if it cannot be decided because
 /// objects of the kind are undecodable. Does not return while the watch is stalled, or while another object still
 /// exists.
-pub async fn gone(source: &dyn Source, objects: &[Meta], is_kept: impl Fn(&Meta) -> bool) -> bool {
+pub async fn wait_until_deleted(source: &dyn Source, objects: &[Meta], is_kept: impl Fn(&Meta) -> bool) -> bool {
     for object in objects {
         loop {
             let version = source.progress().version();
@@ -102,7 +102,7 @@ mod tests {
     async fn deletion_is_observed_when_the_watch_no_longer_shows_the_object() {
         let store = delivered();
         let read = [meta("u", 6)];
-        let mut waiting = Box::pin(gone(&store, &read, Meta::is_deleting));
+        let mut waiting = Box::pin(wait_until_deleted(&store, &read, Meta::is_deleting));
         assert_eq!(poll!(&mut waiting), Poll::Pending, "the watch is older than what was read");
         store.put(Metadata(meta("u", 6)));
         store.progress().advance(6);
@@ -111,7 +111,7 @@ mod tests {
         store.progress().advance(9);
         assert_eq!(poll!(&mut waiting), Poll::Ready(true));
         let unseen = [meta("v", 12)];
-        let mut waiting = Box::pin(gone(&store, &unseen, Meta::is_deleting));
+        let mut waiting = Box::pin(wait_until_deleted(&store, &unseen, Meta::is_deleting));
         assert_eq!(poll!(&mut waiting), Poll::Pending, "an object that was never delivered may still arrive");
         store.put(Metadata(meta("w", 13)));
         store.progress().advance(13);
@@ -141,10 +141,10 @@ mod tests {
         let read = [meta("u", 4)];
         store.put(Metadata(Meta { deletion: Time(5), ..meta("u", 7) }));
         store.progress().advance(7);
-        assert_eq!(poll!(Box::pin(gone(&store, &read, Meta::is_deleting))), Poll::Ready(false));
-        assert_eq!(poll!(Box::pin(gone(&store, &read, |_| false))), Poll::Pending, "the deletion is awaited");
+        assert_eq!(poll!(Box::pin(wait_until_deleted(&store, &read, Meta::is_deleting))), Poll::Ready(false));
+        assert_eq!(poll!(Box::pin(wait_until_deleted(&store, &read, |_| false))), Poll::Pending, "not deleted yet");
         store.remove("n", "a");
         store.set_undecodable(read[0].key());
-        assert_eq!(poll!(Box::pin(gone(&store, &read, |_| false))), Poll::Ready(false));
+        assert_eq!(poll!(Box::pin(wait_until_deleted(&store, &read, |_| false))), Poll::Ready(false));
     }
 }

@@ -19,7 +19,7 @@ pub enum FrameError {
     #[error("the connection broke: {0}")]
     Body(String),
     /// Nothing arrived, not even a bookmark.
-    #[error("the server was silent for {0:?}")]
+    #[error("no data from the server for {0:?}")]
     Silent(Duration),
     /// A frame is longer than the limit.
     #[error("a frame of {0} bytes is too long: the body is damaged or in another format")]
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_frames_are_reported() {
+    fn any_damage_of_frames_is_reported() {
         let text = b"{\"kind\":\"Status\"}".to_vec();
         assert!(matches!(run(read(text, 64)), Err(FrameError::Length(_))));
         assert!(matches!(run(read(vec![0, 0, 0, 9, 1], 64)), Err(FrameError::Body(_))));

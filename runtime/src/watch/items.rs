@@ -51,7 +51,7 @@ where
     /// # Errors
     /// [`FrameError::NoList`] if the list has none.
     pub fn version(&self) -> Result<u64, FrameError> {
-        self.version.ok_or(FrameError::NoList("it names no resourceVersion"))
+        self.version.ok_or(FrameError::NoList("it has no resourceVersion"))
     }
 
     /// Returns the token of the next page, once the whole page was read; empty if it was the last.
@@ -68,7 +68,7 @@ where
             match self.position {
                 Position::Magic => {
                     if !self.fill(MAGIC.len()).await? || !self.buffer.starts_with(MAGIC) {
-                        return Err(FrameError::NoList("it does not begin as protobuf of the API server"));
+                        return Err(FrameError::NoList("it does not begin with the Kubernetes protobuf prefix"));
                     }
                     self.buffer.advance(MAGIC.len());
                     self.position = Position::Envelope;

@@ -58,7 +58,7 @@ impl Listing {
             return Retry::Later;
         }
         match error {
-            error if error.no_streaming() => {
+            error if error.is_streaming_unsupported() => {
                 self.preferred = ListForm::Paged;
                 return Retry::Now;
             }

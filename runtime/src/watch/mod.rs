@@ -13,7 +13,7 @@ mod resync;
 #[cfg(test)]
 mod tests;
 
-pub use absence::{Watched, gone, is_empty_since};
+pub use absence::{Watched, is_empty_since, wait_until_deleted};
 pub use every_kind::{EveryKind, MetaChange, Metadata, Source};
 pub use registry::{Builder, Reads, Registry, WatchStats};
 pub use request::{WatchError, serves};

@@ -48,7 +48,7 @@ const LIST_SILENCE: Duration = Duration::from_secs(30);
 /// A streaming list without data for this time does not load the server: another list may begin.
 const IDLE_LIST: Duration = Duration::from_secs(1);
 
-/// Maximum time for which a streaming list delays other lists.
+/// Maximum time for which a streaming or paged list delays other lists.
 const LONG_LIST: Duration = Duration::from_secs(30);
 
 /// Keeps one store up to date until it is dropped.
@@ -185,10 +185,12 @@ impl<K: Kind> Reflector<K> {
                 self.set_listed();
                 return self.follow(frames).await;
             }
-            ListForm::Whole => self.list_whole().await?,
-            ListForm::Paged => self.list_pages().await?,
+            ListForm::Whole => {
+                self.list_whole().await?;
+                drop(permit);
+            }
+            ListForm::Paged => self.list_pages(permit).await?,
         }
-        drop(permit);
         self.set_listed();
         self.watch().await
     }
@@ -270,11 +272,15 @@ impl<K: Kind> Reflector<K> {
     }
 
     /// Lists the kind page by page.
-    async fn list_pages(&self) -> Result<(), WatchError> {
+    ///
+    /// Some aggregated APIs return the same continue token with every page: such a list would never end.
+    async fn list_pages(&self, mut permit: Option<OwnedSemaphorePermit>) -> Result<(), WatchError> {
+        let started = Instant::now();
         let mut unseen = self.store.keys();
         let mut next = String::new();
         loop {
             let uri = self.scope.page(&next);
+            let previous = std::mem::take(&mut next);
             let version = if self.scope.form == Form::Json {
                 let body = json::page(&request::page(&self.clients, uri, self.scope.list_type()).await?)?;
                 let page = page(&body)?;
@@ -285,13 +291,23 @@ impl<K: Kind> Reflector<K> {
                 let mut items = Items::new(request::open(&self.clients, uri, self.scope.list_type()).await?);
                 while let Some(object) = items.next().await? {
                     self.apply_listed(&mut unseen, &object);
+                    if started.elapsed() > LONG_LIST {
+                        permit = None;
+                    }
                 }
                 next = items.continue_token().to_owned();
                 items.version()?
             };
             if next.is_empty() {
+                drop(permit);
                 self.finish_list(&unseen, version);
                 return Ok(());
+            }
+            if next == previous {
+                return Err(FrameError::NoList("its continue token is that of the previous page").into());
+            }
+            if started.elapsed() > LONG_LIST {
+                permit = None;
             }
         }
     }
@@ -387,7 +403,7 @@ impl<K: Kind> Reflector<K> {
                 error!(
                     kind = self.scope.resource.plural,
                     object, %error,
-                    "cannot be decoded; nothing of its kind is scaled down or deleted until it can be"
+                    "object cannot be decoded; no object of its kind is scaled down or deleted until it can be"
                 );
                 if let Some(key) = key {
                     self.store.set_undecodable(key);
@@ -415,7 +431,7 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// Returns the key of an object that cannot be decoded, from its metadata, which is field 1 of every kind.
+/// Returns the key of an object without decoding it, from its metadata, which is field 1 of every kind.
 fn key_of(object: &[u8]) -> Option<ObjectKey> {
     let meta = find(object, 1);
     let text = |number| std::str::from_utf8(find(meta, number)).ok();

@@ -304,7 +304,7 @@ impl Builder {
             })
             .as_any()
             .downcast_mut()
-            .expect("each need is stored under the type of its kind")
+            .expect("a need is stored under the type of another kind")
     }
 
     /// Creates the stores, all still empty.
@@ -386,7 +386,7 @@ impl Registry {
     /// # Panics
     /// If no need for it was declared: a defect of a controller's descriptor.
     pub fn every_kind(&self) -> Arc<EveryKind> {
-        self.every.clone().expect("a controller declared that it needs every kind")
+        self.every.clone().expect("no controller declared that it needs every kind")
     }
 
     /// Returns all watched kinds, by the names of resources.

@@ -53,7 +53,7 @@ pub enum WatchError {
     #[error("panic: {0}")]
     Panicked(String),
     /// The server's state is older than before.
-    #[error("the server is at version {now}, after it had been at {before}")]
+    #[error("the server's resourceVersion went back from {before} to {now}: its storage was restored or replaced")]
     BackInTime {
         /// The current version of the server.
         now: u64,
@@ -77,7 +77,7 @@ impl WatchError {
     }
 
     /// Reports whether the server does not support streaming lists (an old one, or the feature is off).
-    pub fn no_streaming(&self) -> bool {
+    pub fn is_streaming_unsupported(&self) -> bool {
         matches!(self, Self::Refused(status) if matches!(status.code, 400 | 406 | 422))
     }
 }

@@ -29,7 +29,8 @@ pub(super) struct Resync {
 }
 
 impl Resync {
-    /// Begins a pass at a random time between this period and twice this after the last one; never if it is zero.
+    /// Creates the resync. Each pass begins between one and two periods after the previous one, at random; none begins
+    /// if the period is zero.
     pub fn new(period: Duration) -> Self {
         let mut resync = Self { period, due: None, left: Vec::new() };
         resync.due = resync.next_pass();

@@ -86,7 +86,12 @@ enum Reply {
     Whole(Bytes),
     /// The first chunks; the body never ends.
     Open(Vec<Bytes>),
+    /// The whole body, [`LATE`] after the head.
+    Late(Bytes),
 }
+
+/// The delay of a late body.
+const LATE: Duration = Duration::from_secs(10);
 
 impl Reply {
     fn body(self) -> ResponseBody {
@@ -101,6 +106,14 @@ impl Reply {
                 beginning.into_iter().for_each(|bytes| send.unbounded_send(bytes).expect("a receiver"));
                 // Kept open as long as the test runs.
                 std::mem::forget(send);
+                chunks
+            }
+            Self::Late(bytes) => {
+                let (send, chunks) = unbounded();
+                tokio::spawn(async move {
+                    tokio::time::sleep(LATE).await;
+                    send.unbounded_send(bytes)
+                });
                 chunks
             }
         };
@@ -170,6 +183,37 @@ async fn endless_streaming_list_delays_no_other_list_and_falls_back_to_pages() {
     assert!(!slow.progress().is_synced());
     within(60, "the kind is listed by pages", slow.progress().synced()).await;
     assert_eq!(names(&slow), ["a", "b"], "the continue token is escaped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_that_never_end_delay_no_other_list() {
+    for is_token_repeated in [true, false] {
+        let pages = Arc::new(AtomicUsize::new(0));
+        let counted = pages.clone();
+        let endless = clients(move |uri| {
+            if !uri.contains("limit=500") {
+                return Reply::Whole(Bytes::new());
+            }
+            let number = counted.fetch_add(1, Ordering::Relaxed);
+            let token = if is_token_repeated { "next".to_owned() } else { format!("next-{number}") };
+            Reply::Late(page(5, &token, &[object("a", 3)]))
+        })
+        .await;
+        let normal = clients(|_| Reply::Open(vec![event("ADDED", &object("c", 7)), end_of_list(8)])).await;
+        let (lists, mut tasks) = (Arc::new(Semaphore::new(1)), JoinSet::new());
+        let (slow, fast) = (store(Vec::new()), store(Vec::new()));
+        start(&endless, &slow, &lists, &mut tasks);
+        until("the pages are requested", || pages.load(Ordering::Relaxed) > 0).await;
+        start(&normal, &fast, &lists, &mut tasks);
+        within(60, "the other kind is listed", fast.progress().synced()).await;
+        assert!(!slow.progress().is_synced());
+        if is_token_repeated {
+            let before = pages.load(Ordering::Relaxed);
+            tokio::time::sleep(100 * LATE).await;
+            let more = pages.load(Ordering::Relaxed) - before;
+            assert!(more < 60, "{more} pages: the list is repeated with backoff");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +290,7 @@ async fn panicking_watch_is_counted_and_restarted() {
     within(100, "the kind is listed in the end", store.progress().synced()).await;
     assert_eq!(store.progress().panics(), 3);
     assert!(store.get(&ObjectKey::new("", "a")).is_some());
-    assert_eq!(tasks.len(), 1, "the task still runs");
+    assert!(tasks.try_join_next().is_none(), "the watch task ended");
 }
 
 #[tokio::test(start_paused = true)]

@@ -90,7 +90,8 @@ impl Scale {
     }
 
     fn with_replicas(&self, replicas: i32) -> serde_json::Value {
-        let mut whole: serde_json::Value = serde_json::from_str(&self.whole).expect("it was read before");
+        let mut whole: serde_json::Value =
+            serde_json::from_str(&self.whole).expect("cannot parse a scale that was parsed before");
         whole["spec"]["replicas"] = replicas.into();
         whole
     }
@@ -186,12 +187,12 @@ impl Writer {
         });
         let path = path::collection(resource, Some(namespace))?;
         let response = self.send(Method::DELETE, path, "application/json", LIST_OR_STATUS, options.to_string().into());
-        Ok(found(&response.await?.0)?)
+        Ok(deleted_objects(&response.await?.0)?)
     }
 }
 
 /// Returns the objects in the response to the deletion of a collection, if it is a list of metadata.
-fn found(body: &[u8]) -> Result<Option<Vec<Meta>>, DecodeError> {
+fn deleted_objects(body: &[u8]) -> Result<Option<Vec<Meta>>, DecodeError> {
     if envelope::kind(body) != "PartialObjectMetadataList" {
         return Ok(None);
     }
@@ -220,13 +221,13 @@ mod tests {
         }
         let response = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
         let names = |found: Option<Vec<Meta>>| found.map(|all| all.iter().map(|meta| meta.name.to_string()).collect());
-        assert_eq!(names(found(&response).expect("a list")), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(names(deleted_objects(&response).expect("a list")), Some(vec!["a".to_owned(), "b".to_owned()]));
         let empty = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &[]);
-        assert_eq!(names(found(&empty).expect("a list")), Some(Vec::new()));
+        assert_eq!(names(deleted_objects(&empty).expect("a list")), Some(Vec::new()));
         let mut success = Vec::new();
         success.put_str(2, "Success");
         for other in [envelope::wrap_as("v1", "Status", &success), br#"{"kind": "Status"}"#.to_vec(), Vec::new()] {
-            assert_eq!(names(found(&other).expect("a response")), None);
+            assert_eq!(names(deleted_objects(&other).expect("a response")), None);
         }
     }
 

@@ -14,6 +14,12 @@ use crate::text::percent_encode;
 /// fakeSVMNamespaceName).
 const NO_NAMESPACE: &str = "@fake:svm_ns!";
 
+/// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token again and
+/// again. A worker that waited for the end would be lost.
+pub(super) fn endless(resource: &Resource) -> DecodeError {
+    DecodeError::field("continue", format!("leads to no end of the list of {}", resource.plural))
+}
+
 /// Metadata of the objects of a list, and the version that the API server had reached.
 #[derive(Debug)]
 pub struct MetaList {
@@ -33,12 +39,12 @@ pub struct VersionPage {
 }
 
 impl Writer {
-    /// Reads the metadata of a namespace's objects that match a label selector from the API server, with the list's
-    /// version.
+    /// Reads from the API server the metadata of the objects of a namespace that match a label selector, and the
+    /// version of the list.
     ///
     /// # Errors
     /// When the request fails or the response cannot be decoded.
-    pub async fn list_versioned(
+    pub async fn list_metadata(
         &self,
         resource: &Resource,
         namespace: &str,
@@ -64,8 +70,8 @@ impl Writer {
         Ok(envelope::page(&response.0)?.version)
     }
 
-    /// Reads the keys and versions of a page of a resource's objects from the API server: the first one if `token` is
-    /// empty, otherwise the one of this token.
+    /// Reads from the API server one page of the keys and versions of a resource's objects: the first page if `token`
+    /// is empty, otherwise the page that the token names.
     ///
     /// # Errors
     /// When a request fails or a response cannot be decoded.
@@ -81,6 +87,60 @@ impl Writer {
             Ok((meta.key(), meta.version))
         };
         let objects = page.items.iter().map(keyed).collect::<Result<_, DecodeError>>()?;
+        if !token.is_empty() && page.next == token {
+            return Err(endless(resource).into());
+        }
         Ok(VersionPage { objects, next: page.next.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kinds::schema::list_meta;
+    use kinds::wire::Put;
+
+    use super::*;
+    use crate::client::Identity;
+    use crate::client::rate::TokenBucket;
+    use crate::fence::Fence;
+    use crate::testing::clients;
+
+    const THINGS: Resource =
+        Resource { group: "example.com", version: "v1", kind: "Thing", plural: "things", namespaced: true };
+
+    /// A writer of one request per second, whose pages never end; the tokens of all pages are equal if `is_repeated`.
+    async fn endless_pages(is_repeated: bool) -> Writer {
+        let pages = AtomicUsize::new(0);
+        let clients = clients(move |_, _, _| {
+            let number = pages.fetch_add(1, Ordering::Relaxed);
+            let mut list = Vec::new();
+            list.put_message(1, |meta| {
+                let token = if is_repeated { "next".to_owned() } else { format!("next-{number}") };
+                meta.put_str(list_meta::CONTINUE, &token);
+                meta.put_str(list_meta::RESOURCE_VERSION, "5");
+            });
+            (200, envelope::wrap(&THINGS, &list))
+        });
+        Writer::new(clients.await, Identity::Own, Arc::new(TokenBucket::new(1.0, 1)), Fence::open())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn list_whose_pages_never_end_is_given_up() {
+        for is_repeated in [true, false] {
+            let writer = endless_pages(is_repeated).await;
+            let error = writer.list_each(&THINGS, "ns", |_| {}).await.expect_err("no end").to_string();
+            assert!(error.contains("no end of the list of things"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn page_with_the_token_of_its_request_is_refused() {
+        let writer = endless_pages(true).await;
+        let first = writer.list_versions(&THINGS, "").await.expect("a page");
+        assert_eq!(first.next, "next");
+        assert!(writer.list_versions(&THINGS, &first.next).await.is_err());
     }
 }

@@ -21,6 +21,7 @@ use kinds::envelope::{self, ApiStatus};
 use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::wire::find;
 use kinds::{Decode, DecodeError, Interner, Kind, Resource};
+use tokio::time::Instant;
 
 use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
 use crate::client::rate::TokenBucket;
@@ -40,6 +41,8 @@ const MAX_RESPONSE_BYTES: usize = 64 << 20;
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
 /// Objects per page of a list that is read as a whole.
 const PAGE_SIZE: u32 = 500;
+/// Maximum time of a list that is read as a whole: many times what the largest one takes at the default rate limit.
+const LONGEST_LIST: Duration = Duration::from_secs(600);
 
 pub use dynamic::{Deletion, Propagation, Scale};
 pub use list::{MetaList, VersionPage};
@@ -273,14 +276,18 @@ impl Writer {
     }
 
     /// Changes the status of an object by the operations of a JSON Patch (RFC 6902). Its `test` operations are
-    /// preconditions: if one fails, the write is refused as invalid.
+    /// preconditions: if one fails, the write is refused as invalid. The response has the whole object if `whole`, as
+    /// after a read that follows the write immediately, otherwise its metadata.
     pub async fn json_patch_status(
         &self,
         resource: &Resource,
         key: &ObjectKey,
         operations: &serde_json::Value,
+        whole: bool,
     ) -> Result<ObjectResponse, WriteError> {
-        self.send_patch(path::object(resource, key, Some("status"))?, JSON_PATCH, operations).await
+        let path = path::object(resource, key, Some("status"))?;
+        let accept = if whole { PROTOBUF } else { METADATA_ONLY };
+        self.send(Method::PATCH, path, JSON_PATCH, accept, operations.to_string().into()).await
     }
 
     /// Changes an object by a JSON merge patch. A `metadata.uid` in the patch is a precondition.
@@ -401,6 +408,9 @@ impl Writer {
 
     /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the API server page by page,
     /// and passes each to `visit`, without its envelope.
+    ///
+    /// # Errors
+    /// When a request fails, a page cannot be decoded, or the pages never end.
     pub async fn list_each(
         &self,
         resource: &Resource,
@@ -409,6 +419,7 @@ impl Writer {
     ) -> Result<(), WriteError> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let mut next = String::new();
+        let deadline = Instant::now() + LONGEST_LIST;
         loop {
             let path = format!("{}?limit={PAGE_SIZE}{next}", path::collection(resource, namespace)?);
             let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
@@ -417,7 +428,11 @@ impl Writer {
             if page.next.is_empty() {
                 return Ok(());
             }
-            next = format!("&continue={}", percent_encode(page.next));
+            let following = format!("&continue={}", percent_encode(page.next));
+            if following == next || Instant::now() >= deadline {
+                return Err(list::endless(resource).into());
+            }
+            next = following;
         }
     }
 
@@ -458,7 +473,7 @@ impl Writer {
     ) -> Result<ObjectResponse, WriteError> {
         let is_read = method == Method::GET;
         let what = format!("{method} {}", path.split_once('?').map_or(&*path, |(path, _)| path));
-        let response = self.send_unnoted(method, path, content_type, accept, body).await;
+        let response = self.send_without_note(method, path, content_type, accept, body).await;
         let error = response.as_ref().err();
         tracing::trace!(request = what, error = error.map(tracing::field::display), "request sent");
         if let Some(delay) = error.and_then(WriteError::retry_after) {
@@ -473,7 +488,7 @@ impl Writer {
     }
 
     /// Sends one request within the rate limit, and a write only while the fence is open.
-    async fn send_unnoted(
+    async fn send_without_note(
         &self,
         method: Method,
         path: String,

@@ -57,7 +57,7 @@ impl Page {
     ///
     /// # Errors
     /// If the browser does not respond.
-    pub async fn show_header(&mut self, name: &str, value: &str) -> Result<()> {
+    pub async fn send_header(&mut self, name: &str, value: &str) -> Result<()> {
         self.call("Network.setExtraHTTPHeaders", json!({"headers": {name: value}})).await.map(drop)
     }
 
@@ -75,8 +75,8 @@ impl Page {
     /// # Errors
     /// If the browser does not respond.
     pub async fn screenshot(&mut self) -> Result<Vec<u8>> {
-        let answer = self.call("Page.captureScreenshot", json!({"format": "png"})).await?;
-        let encoded = answer["data"].as_str().context("no image")?;
+        let response = self.call("Page.captureScreenshot", json!({"format": "png"})).await?;
+        let encoded = response["data"].as_str().context("no image")?;
         base64::engine::general_purpose::STANDARD.decode(encoded).context("decode the image")
     }
 
@@ -86,9 +86,9 @@ impl Page {
     /// If the page can't be shown, with Chromium's name for the reason.
     pub async fn go(&mut self, url: &str) -> Result<()> {
         let known = self.pipe.events().len();
-        let gone = self.call("Page.navigate", json!({"url": url})).await?;
-        ensure!(gone["errorText"].is_null(), "{url}: {}", gone["errorText"]);
-        self.loaded(known, &gone["loaderId"]).await
+        let navigation = self.call("Page.navigate", json!({"url": url})).await?;
+        ensure!(navigation["errorText"].is_null(), "{url}: {}", navigation["errorText"]);
+        self.loaded(known, &navigation["loaderId"]).await
     }
 
     /// Waits until a document is complete.
@@ -97,19 +97,19 @@ impl Page {
             let (method, about) = (&event["method"], &event["params"]);
             method == "Page.lifecycleEvent" && about["name"] == "load" && about["loaderId"] == *document
         };
-        self.pipe.until(known, "all of the page", is_loaded).await.map(drop)
+        self.pipe.until(known, "the page's load event", is_loaded).await.map(drop)
     }
 
     /// Clicks on the first element that matches a CSS selector, and waits for the page that it leads to.
     ///
     /// # Errors
-    /// If there is no such element, it is not visible, or it leads nowhere.
+    /// If there is no such element, it is not visible, or the click opens no page.
     pub async fn click(&mut self, selector: &str) -> Result<()> {
         let known = self.pipe.events().len();
         self.press(selector).await?;
-        let goes = self.pipe.until(known, "another page", |event| event["method"] == "Page.frameNavigated").await;
-        let gone = goes.with_context(|| format!("{selector} leads nowhere"))?;
-        self.loaded(known, &gone["params"]["frame"]["loaderId"]).await
+        let navigation = self.pipe.until(known, "another page", |event| event["method"] == "Page.frameNavigated").await;
+        let navigation = navigation.with_context(|| format!("a click on {selector} opens no page"))?;
+        self.loaded(known, &navigation["params"]["frame"]["loaderId"]).await
     }
 
     /// Clicks into a field, clears it, and types a text.
@@ -121,7 +121,7 @@ impl Page {
         self.run("document.activeElement.select()").await?;
         self.call("Input.insertText", json!({"text": text})).await?;
         let value = self.run("document.activeElement.value").await?;
-        ensure!(value == text, "{selector} takes no text: it holds {value}");
+        ensure!(value == text, "{selector} does not accept the text: its value is {value}");
         Ok(())
     }
 
@@ -134,7 +134,9 @@ impl Page {
              return element.contains(top) || top?.contains(element) ? [x, y] : null; }})()"
         );
         let place = self.run(&place).await?;
-        let at = |index: usize| place[index].as_f64().with_context(|| format!("nobody can click on {selector}"));
+        let at = |index: usize| {
+            place[index].as_f64().with_context(|| format!("{selector} does not exist, is not visible, or is covered"))
+        };
         let (x, y) = (at(0)?, at(1)?);
         for kind in ["mousePressed", "mouseReleased"] {
             let event = json!({"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1});
@@ -166,11 +168,11 @@ impl Page {
     /// # Errors
     /// If it fails.
     pub async fn run(&mut self, expression: &str) -> Result<Value> {
-        let mut answer =
+        let mut response =
             self.call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true})).await?;
-        let failed = &answer["exceptionDetails"];
+        let failed = &response["exceptionDetails"];
         ensure!(failed.is_null(), "{expression}: {failed}");
-        Ok(answer["result"]["value"].take())
+        Ok(response["result"]["value"].take())
     }
 
     /// Returns all requests so far, in order.
@@ -190,13 +192,13 @@ impl Page {
 
 fn complaint(event: &Value) -> Option<String> {
     let parameters = &event["params"];
-    let told = match event["method"].as_str()? {
+    let content = match event["method"].as_str()? {
         "Log.entryAdded" => &parameters["entry"],
         "Runtime.exceptionThrown" => &parameters["exceptionDetails"],
         "Runtime.consoleAPICalled" | "Page.javascriptDialogOpening" => parameters,
         _ => return None,
     };
-    Some(told.to_string())
+    Some(content.to_string())
 }
 
 #[cfg(test)]

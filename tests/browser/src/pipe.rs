@@ -61,8 +61,8 @@ impl Pipe {
             .kill_on_drop(true)
             .spawn()
             .context("start the browser")?;
-        let input = child.stdin.take().context("the browser takes nothing")?;
-        let output = BufReader::new(child.stdout.take().context("the browser says nothing")?);
+        let input = child.stdin.take().context("the browser has no standard input")?;
+        let output = BufReader::new(child.stdout.take().context("the browser has no standard output")?);
         Ok(Self { input, output, calls: 0, events: Vec::new(), _child: child, profile })
     }
 
@@ -76,17 +76,17 @@ impl Pipe {
         }
         let mut bytes = serde_json::to_vec(&message)?;
         bytes.push(END);
-        self.input.write_all(&bytes).await.with_context(|| format!("ask the browser for {method}"))?;
+        self.input.write_all(&bytes).await.with_context(|| format!("send {method} to the browser"))?;
         loop {
-            let mut answer = self.read().await.with_context(|| format!("the browser's answer to {method}"))?;
-            if answer["id"] != id {
-                self.events.push(answer);
+            let mut response = self.read().await.with_context(|| format!("read the browser's response to {method}"))?;
+            if response["id"] != id {
+                self.events.push(response);
                 continue;
             }
-            if let Some(error) = answer.get("error") {
+            if let Some(error) = response.get("error") {
                 bail!("{method} with {parameters}: {error}", parameters = message["params"]);
             }
-            return Ok(answer["result"].take());
+            return Ok(response["result"].take());
         }
     }
 
@@ -102,12 +102,12 @@ impl Pipe {
         what: &str,
         is_wanted: impl Fn(&Value) -> bool,
     ) -> Result<Value> {
-        let mut looked_at = known;
+        let mut checked = known;
         loop {
-            if let Some(event) = self.events.iter().skip(looked_at).find(|event| is_wanted(event)) {
+            if let Some(event) = self.events.iter().skip(checked).find(|event| is_wanted(event)) {
                 return Ok(event.clone());
             }
-            looked_at = self.events.len();
+            checked = self.events.len();
             let event = self.read().await.with_context(|| format!("wait for {what}"))?;
             self.events.push(event);
         }
@@ -116,11 +116,13 @@ impl Pipe {
     async fn read(&mut self) -> Result<Value> {
         let mut message = Vec::new();
         let read = timeout(DEADLINE, self.output.read_until(END, &mut message)).await;
-        let length = read.context("the browser is silent")?.context("read from the browser")?;
+        let length = read
+            .with_context(|| format!("no message from the browser in {DEADLINE:?}"))?
+            .context("read from the browser")?;
         if length == 0 {
             let log = std::fs::read_to_string(self.profile.path().join("log")).unwrap_or_default();
             bail!("the browser ended: {log}");
         }
-        serde_json::from_slice(message.strip_suffix(&[END]).unwrap_or(&message)).context("the browser's words")
+        serde_json::from_slice(message.strip_suffix(&[END]).unwrap_or(&message)).context("parse the browser's message")
     }
 }

@@ -26,7 +26,7 @@ const MACHINE: (&str, &str) = ("linux", "x86_64");
 const OWN: &str = "BROWSER_TEST_PROGRAM";
 /// Names another folder than the cache.
 const FOLDER: &str = "BROWSER_TEST_FOLDER";
-/// Names another registry than npm's, as npm has it.
+/// npm's own variable for another registry.
 const REGISTRY: &str = "npm_config_registry";
 
 /// A browser that exists and starts.
@@ -46,7 +46,7 @@ impl Program {
     pub fn find() -> Result<Self> {
         if let Some(file) = variable(OWN) {
             let own = Self { file, environment: Vec::new() };
-            return own.that_starts().with_context(|| format!("{OWN} names no browser"));
+            return own.ensure_starts().with_context(|| format!("{OWN} names no browser"));
         }
         ensure!(
             (env::consts::OS, env::consts::ARCH) == MACHINE,
@@ -66,7 +66,7 @@ impl Program {
         flock(&lock, FlockOperation::LockExclusive).context("wait for another process that fetches the browser")?;
         if !found.file.is_file() {
             install(parent, &folder).with_context(|| {
-                format!("no browser for tests of pages can be had: fetch it where there is a network, or set {OWN} to a Chromium or Chrome of your own")
+                format!("the browser for tests of HTML pages cannot be installed: allow access to the npm registry, or set {OWN} to a Chromium or Chrome of your own")
             })?;
         }
         Ok(found)
@@ -80,7 +80,7 @@ impl Program {
         }
     }
 
-    fn that_starts(self) -> Result<Self> {
+    fn ensure_starts(self) -> Result<Self> {
         let mut command = Command::new(&self.file);
         let output = command.arg("--version").envs(self.environment.iter().cloned()).stdin(Stdio::null()).output();
         let output = output.with_context(|| format!("run {}", self.file.display()))?;
@@ -115,8 +115,8 @@ fn install(parent: &Path, folder: &Path) -> Result<()> {
     let whole = scratch.path().join("whole");
     unpack(&archive, &whole)?;
     fs::write(whole.join("fonts.conf"), fonts(folder)).context("write the fonts' configuration")?;
-    Program::of(&whole).that_starts()?;
-    fs::rename(&whole, folder).with_context(|| format!("move what was unpacked to {}", folder.display()))
+    Program::of(&whole).ensure_starts()?;
+    fs::rename(&whole, folder).with_context(|| format!("move the unpacked browser to {}", folder.display()))
 }
 
 /// Fetches the archive into a folder: with npm, whose settings name mirrors and proxies, or without it.
@@ -140,7 +140,7 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
         let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         return Ok(if name.is_empty() { file } else { folder.join(name) });
     }
-    bail!("neither npm nor curl is there to fetch {url}: install one of them")
+    bail!("neither npm nor curl is installed to fetch {url}: install one of them")
 }
 
 /// Extracts the needed files from the package: the program, its libraries, and fonts.

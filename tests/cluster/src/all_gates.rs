@@ -53,7 +53,7 @@ pub fn of_scheduler() -> Vec<String> {
     flags(is_set(), &[GATES])
 }
 
-/// Returns the additional flags of a manager, which those of a test follow.
+/// Returns the additional flags of a manager. The flags of a test come after them and override them.
 pub fn of_manager() -> Vec<String> {
     flags(is_set(), &[GATES])
 }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn gate_of_a_test_counts_more_than_all_gates() {
+    fn gate_of_a_test_overrides_all_gates() {
         let mut all = flags(true, &[GATES]);
         assert!(is_on(all.clone(), "WorkloadWithJob") && is_on(all.clone(), "CoordinatedLeaderElection"));
         all.push("--feature-gates=WorkloadWithJob=false".to_owned());

@@ -102,15 +102,15 @@ impl Call {
         })
     }
 
-    /// Reports whether it changes an object that other clients read. Tokens are not objects, and the Lease and its
-    /// candidate are the only objects that an idle manager writes.
+    /// Reports whether it changes an object. The accounts and tokens that every manager creates for its controllers, and
+    /// the Lease and its candidate, which also an idle manager writes, do not count.
     pub fn is_write(&self) -> bool {
         let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
+        let is_own_account =
+            self.resource == "serviceaccounts" && self.verb == Verb::Create && self.namespace == "kube-system";
         changes
-            && !matches!(
-                self.resource.as_str(),
-                "serviceaccounts" | "serviceaccounts/token" | "leases" | "leasecandidates"
-            )
+            && !is_own_account
+            && !matches!(self.resource.as_str(), "serviceaccounts/token" | "leases" | "leasecandidates")
     }
 
     /// Reports whether it is a write to an object other than an event.

@@ -96,7 +96,7 @@ impl CloudBed {
         let provider = provider(&options)?;
         Manager::run(kubeconfig, "cloud-controller-manager/test", faults, async |connection| {
             let clock = Arc::new(move || Timestamp::now() + later);
-            ccm::app::manager_at(provider, options, &connection, clock).await
+            ccm::app::manager_with_clock(provider, options, &connection, clock).await
         })
         .await
     }

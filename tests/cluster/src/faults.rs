@@ -86,7 +86,7 @@ pub struct RecordedRequest {
 #[derive(Default)]
 struct State {
     rules: Vec<Rule>,
-    seen: Vec<RecordedRequest>,
+    recorded: Vec<RecordedRequest>,
     open: BTreeMap<String, usize>,
     max_open: BTreeMap<String, usize>,
 }
@@ -135,7 +135,7 @@ impl Faults {
         self.state().rules.push(rule);
     }
 
-    /// Removes all rules, and the limit of pages.
+    /// Removes all rules, and the limit of the page size.
     pub fn clear(&self) {
         self.state().rules.clear();
         self.limit_pages(0);
@@ -173,12 +173,12 @@ impl Faults {
 
     /// Returns all requests so far, in order.
     pub fn requests(&self) -> Vec<RecordedRequest> {
-        self.state().seen.clone()
+        self.state().recorded.clone()
     }
 
     /// Returns the number of requests that satisfy `matches`.
     pub fn count(&self, matches: impl Fn(&Call) -> bool) -> usize {
-        self.state().seen.iter().filter(|seen| matches(&seen.call)).count()
+        self.state().recorded.iter().filter(|recorded| matches(&recorded.call)).count()
     }
 
     /// Returns the number of writes, including events.
@@ -237,11 +237,11 @@ impl Faults {
             Some(Effect::NotSent) => return Err("as scripted: no connection".into()),
             Some(Effect::LostBefore) => {
                 let _ = next.send(without_effect(request)).await;
-                return Err("as scripted: the connection broke before the server had the request".into());
+                return Err("as scripted: the connection failed before the server read the request".into());
             }
             Some(Effect::LostAfter) => {
                 self.send(at, request, next).await?;
-                return Err("as scripted: the connection broke before the answer came".into());
+                return Err("as scripted: the connection failed before the response arrived".into());
             }
             Some(Effect::Delay(time)) => tokio::time::sleep(time).await,
             Some(Effect::CrashBeforeResponse) => {
@@ -281,8 +281,8 @@ impl Faults {
     /// Records a request and decides its effect.
     fn record_request(&self, call: &Call) -> (usize, Option<Effect>) {
         let mut state = self.state();
-        state.seen.push(RecordedRequest { call: call.clone(), status: None });
-        let at = state.seen.len() - 1;
+        state.recorded.push(RecordedRequest { call: call.clone(), status: None });
+        let at = state.recorded.len() - 1;
         let mut effect = None;
         for rule in &mut state.rules {
             if rule.times == 0 || !(rule.matches)(call) {
@@ -299,7 +299,7 @@ impl Faults {
     }
 
     fn record_status(&self, at: usize, status: u16) {
-        self.state().seen[at].status = Some(status);
+        self.state().recorded[at].status = Some(status);
     }
 
     async fn wait_while_paused(&self) {
@@ -346,7 +346,7 @@ impl Drop for OpenWatch {
     }
 }
 
-/// Returns the URI of a list with this limit of its pages; `None` if it stays as it is.
+/// Returns the URI of a list with this page size; `None` if the URI does not change.
 fn with_page_limit(uri: &Uri, limit: usize) -> Option<Uri> {
     let query = uri.query().filter(|_| limit > 0)?;
     let limited: Vec<String> = query
@@ -375,7 +375,7 @@ fn refusal(status: u16, retry_after: Option<u32>) -> Response<ResponseBody> {
         response = response.header(header::RETRY_AFTER, seconds);
     }
     let body = Full::new(Bytes::from(format!("as scripted: {status}"))).map_err(|never| match never {});
-    response.body(body.boxed_unsync()).expect("a number is a status and a header")
+    response.body(body.boxed_unsync()).expect("a valid status and header")
 }
 
 /// Returns all effects by which a write can fail once, with names.

@@ -11,16 +11,16 @@ use futures::{StreamExt as _, stream};
 use crate::space::{Bed, Space};
 
 /// Number of concurrent tests.
-const AT_ONCE: usize = 6;
+const CONCURRENT_TESTS: usize = 6;
 
-/// A normal test that takes longer is hung.
+/// The time limit of a usual test; one that takes longer is stuck.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The time limit of a test that tries all variants.
 const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Number of concurrent variants of a test.
-const VARIANTS_AT_ONCE: usize = 6;
+const CONCURRENT_VARIANTS: usize = 6;
 
 /// Runs a test's variants, each in a separate namespace; fails with all failures.
 pub async fn variants<T, F: Future<Output = Result<()>>>(
@@ -36,7 +36,7 @@ pub async fn variants<T, F: Future<Output = Result<()>>>(
             let namespace = space.namespace.clone();
             run(space, variant).await.with_context(|| format!("{what}, in {namespace}"))
         })
-        .buffer_unordered(VARIANTS_AT_ONCE)
+        .buffer_unordered(CONCURRENT_VARIANTS)
         .filter_map(|result| async move { result.err().map(|error| format!("{error:#}")) })
         .collect()
         .await;
@@ -47,7 +47,7 @@ pub async fn variants<T, F: Future<Output = Result<()>>>(
 /// When a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Always.
+    /// By default; not with `--ignored`.
     Usual,
     /// Only with `--ignored` or `--include-ignored`.
     Ignored,
@@ -94,41 +94,45 @@ macro_rules! cases {
     };
 }
 
-/// The selection on the command line; of libtest's flags those that select tests are supported, others are ignored.
+/// The selection of tests on the command line. Those of libtest's flags that select tests are supported, others are
+/// ignored.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct Selection {
     filters: Vec<String>,
     skip: Vec<String>,
     exact: bool,
     list: bool,
     usual: bool,
     ignored: bool,
-    at_once: Option<usize>,
+    concurrent_tests: Option<usize>,
 }
 
-impl Wanted {
+impl Selection {
     fn read(arguments: impl IntoIterator<Item = String>) -> Self {
-        let mut wanted = Self { usual: true, ..Self::default() };
+        let mut selection = Self { usual: true, ..Self::default() };
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
             let (name, value) =
                 argument.split_once('=').map_or((argument.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
             match name {
-                "--ignored" => (wanted.usual, wanted.ignored) = (false, true),
-                "--include-ignored" => wanted.ignored = true,
-                "--exact" => wanted.exact = true,
-                "--list" => wanted.list = true,
-                "--skip" => wanted.skip.extend(value.or_else(|| arguments.next())),
-                "--test-threads" => wanted.at_once = value.or_else(|| arguments.next()).and_then(|n| n.parse().ok()),
+                "--ignored" => (selection.usual, selection.ignored) = (false, true),
+                "--include-ignored" => selection.ignored = true,
+                "--exact" => selection.exact = true,
+                "--list" => selection.list = true,
+                "--skip" => selection.skip.extend(value.or_else(|| arguments.next())),
+                "--test-threads" => {
+                    selection.concurrent_tests =
+                        value.or_else(|| arguments.next()).and_then(|n| n.parse().ok()).filter(|n| *n > 0)
+                }
                 "--format" | "--color" | "--logfile" | "-Z" if value.is_none() => drop(arguments.next()),
                 flag if flag.starts_with('-') => {}
-                filter => wanted.filters.push(filter.to_owned()),
+                filter => selection.filters.push(filter.to_owned()),
             }
         }
-        wanted
+        selection
     }
 
-    fn wants(&self, name: &str, tier: Tier) -> bool {
+    fn includes(&self, name: &str, tier: Tier) -> bool {
         let matches = |pattern: &String| if self.exact { name == pattern } else { name.contains(pattern.as_str()) };
         let tier = match tier {
             Tier::Usual => self.usual,
@@ -140,27 +144,27 @@ impl Wanted {
 
 /// Runs the selected tests; fails if one of them does.
 pub fn run(cases: Vec<Case>) -> ExitCode {
-    let wanted = Wanted::read(std::env::args().skip(1));
-    let chosen: Vec<Case> = cases.into_iter().filter(|case| wanted.wants(&case.name, case.tier)).collect();
-    if wanted.list {
+    let selection = Selection::read(std::env::args().skip(1));
+    let chosen: Vec<Case> = cases.into_iter().filter(|case| selection.includes(&case.name, case.tier)).collect();
+    if selection.list {
         chosen.iter().for_each(|case| println!("{}: test", case.name));
         return ExitCode::SUCCESS;
     }
     if chosen.is_empty() {
-        println!("no test is asked for");
+        println!("no test matches the arguments");
         return ExitCode::SUCCESS;
     }
     if let Ok(filter) = std::env::var("RUST_LOG") {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
-    // The same size as in the programs.
+    // The stack size of kcm's and ccm's threads.
     let mut threads = tokio::runtime::Builder::new_multi_thread();
     let runtime = threads.thread_stack_size(8 << 20).enable_all().build().expect("threads can be started");
-    runtime.block_on(run_all(chosen, wanted.at_once.unwrap_or(AT_ONCE)))
+    runtime.block_on(run_all(chosen, selection.concurrent_tests.unwrap_or(CONCURRENT_TESTS)))
 }
 
-async fn run_all(cases: Vec<Case>, at_once: usize) -> ExitCode {
+async fn run_all(cases: Vec<Case>, concurrent_tests: usize) -> ExitCode {
     let bed = match Bed::start().await {
         Ok(bed) => bed,
         Err(error) => {
@@ -170,13 +174,13 @@ async fn run_all(cases: Vec<Case>, at_once: usize) -> ExitCode {
     };
     let begun = Instant::now();
     let count = cases.len();
-    println!("running {count} tests, {at_once} at once");
+    println!("running {count} tests, up to {concurrent_tests} concurrently");
     let failures: Vec<(String, String)> = stream::iter(cases)
         .map(|case| {
             let bed = bed.clone();
             async move { (case.name.clone(), run_one(&bed, case).await) }
         })
-        .buffer_unordered(at_once)
+        .buffer_unordered(concurrent_tests)
         .filter_map(|(name, failure)| async move { Some((name, failure?)) })
         .collect()
         .await;
@@ -205,7 +209,7 @@ async fn run_one(bed: &Arc<Bed>, case: Case) -> Option<String> {
         Ok(Err(panic)) => Some(format!("panicked: {panic}")),
         Err(_) => {
             abort.abort();
-            Some(format!("not over after {} s", limit.as_secs()))
+            Some(format!("not finished after {} s", limit.as_secs()))
         }
     };
     let verdict = if failure.is_none() { "ok" } else { "FAILED" };
@@ -217,8 +221,8 @@ async fn run_one(bed: &Arc<Bed>, case: Case) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn wanted(arguments: &str) -> Wanted {
-        Wanted::read(arguments.split_whitespace().map(String::from))
+    fn selection(arguments: &str) -> Selection {
+        Selection::read(arguments.split_whitespace().map(String::from))
     }
 
     #[test]
@@ -235,8 +239,9 @@ mod tests {
             ("--skip=b", "a::b", Tier::Usual, false),
             ("--nocapture --format pretty x", "a::b", Tier::Usual, false),
         ] {
-            assert_eq!(wanted(arguments).wants(name, tier), expected, "{arguments}");
+            assert_eq!(selection(arguments).includes(name, tier), expected, "{arguments}");
         }
-        assert_eq!(wanted("--test-threads=3").at_once, Some(3));
+        assert_eq!(selection("--test-threads=3").concurrent_tests, Some(3));
+        assert_eq!(selection("--test-threads=0").concurrent_tests, None);
     }
 }

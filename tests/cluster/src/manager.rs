@@ -39,8 +39,8 @@ const CLUSTER_WIDE: &[&str] = &[
 /// A manager that has it, but no garbage collector, does not start.
 const NEEDS_GARBAGE_COLLECTOR: &str = "storage-version-migrator-controller";
 
-/// Tests of other controllers write the statuses of quotas instead.
-const COUNTS: &str = "resourcequota-controller";
+/// Not started by default: tests of other controllers write the statuses of quotas themselves.
+const QUOTA_CONTROLLER: &str = "resourcequota-controller";
 
 /// A running manager. Dropping it is a crash.
 pub struct Manager {
@@ -57,7 +57,7 @@ impl Manager {
     pub async fn start_with(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
         let chosen = flags.iter().any(|flag| flag.starts_with("--controllers"));
         let without = CLUSTER_WIDE.join(",-");
-        let others = format!("--controllers=*,-{COUNTS},-{without}");
+        let others = format!("--controllers=*,-{QUOTA_CONTROLLER},-{without}");
         let flags: Vec<&str> = flags.iter().copied().chain((!chosen).then_some(&*others)).collect();
         Self::start_in(&space.bed.cluster, &space.namespace, faults, &flags, Some(space.namespace.clone())).await
     }
@@ -88,9 +88,9 @@ impl Manager {
             "--leader-elect=false".to_owned(),
             "--kube-api-qps=200".to_owned(),
             "--kube-api-burst=400".to_owned(),
-            // It would delete objects of other tests, and its watches are many.
+            // It would delete objects of other tests, and it watches every kind.
             "--enable-garbage-collector=false".to_owned(),
-            // In the namespace, because only the Lease of this name may be written.
+            // The role permits only this name of a Lease: managers are separated by the namespaces of their Leases.
             format!("--leader-elect-resource-namespace={home}"),
         ];
         let selects = |flag: &str| flag.starts_with("--controllers") || flag == "--enable-garbage-collector=true";

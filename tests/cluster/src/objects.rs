@@ -37,7 +37,7 @@ pub fn pod(name: &str, app: &str) -> Value {
     pod
 }
 
-/// Returns an object with `fields` merged over it, as a merge patch would.
+/// Returns an object with `fields` merged over it. Unlike in a merge patch, null is stored and removes no field.
 pub fn with(mut object: Value, fields: Value) -> Value {
     merge(&mut object, fields);
     object

@@ -11,10 +11,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::space::{Namespaced, Space};
 
-/// The pause after a refused watch.
+/// HTTP status of a version whose later changes the server no longer has.
+const EXPIRED: u16 = 410;
+
+/// The pause after the end of a watch.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The objects of the namespace as of the last events. Pods and ReplicaSets are each consistent, but not with each
@@ -44,6 +48,10 @@ impl View {
         insert_or_remove(&mut self.sets, uid, set);
     }
 
+    fn miss(&mut self, message: &str) {
+        self.failure.get_or_insert_with(|| format!("states after state {} were missed: {message}", self.states));
+    }
+
     fn check(&mut self, check: &dyn Fn(&View) -> Result<()>) {
         self.states += 1;
         let verdict = check(self);
@@ -71,13 +79,13 @@ impl Observer {
         let mut watches = JoinSet::new();
         let [pods_version, sets_version] = versions;
         let (pod_view, pod_check) = (view.clone(), check.clone());
-        watches.spawn(follow(space.api::<Pod>(), pods_version, move |uid, pod| {
+        watches.spawn(follow(space.api::<Pod>(), pods_version, view.clone(), move |uid, pod| {
             let mut view = lock(&pod_view);
             view.put_pod(uid, pod);
             view.check(&*pod_check);
         }));
         let set_view = view.clone();
-        watches.spawn(follow(space.api::<ReplicaSet>(), sets_version, move |uid, set| {
+        watches.spawn(follow(space.api::<ReplicaSet>(), sets_version, view.clone(), move |uid, set| {
             let mut view = lock(&set_view);
             view.put_set(uid, set);
             view.check(&*check);
@@ -94,8 +102,8 @@ impl Observer {
     pub fn verdict(&self) -> Result<()> {
         let view = lock(&self.view);
         match &view.failure {
-            Some(failure) => Err(anyhow!("on the way, {failure}")),
-            None if view.states == 0 => Err(anyhow!("nothing was seen: this proves nothing")),
+            Some(failure) => Err(anyhow!("an intermediate state is wrong: {failure}")),
+            None if view.states == 0 => Err(anyhow!("no change was observed: this proves nothing")),
             None => Ok(()),
         }
     }
@@ -112,22 +120,38 @@ fn insert_or_remove<K>(objects: &mut BTreeMap<String, K>, uid: String, object: O
     }
 }
 
-/// Passes every change after a version to `each`: the object, or `None` if it was deleted.
-async fn follow<K: Namespaced>(api: Api<K>, mut version: String, each: impl Fn(String, Option<K>)) {
+/// Passes every change after a version to `each`: the object, or `None` if it was deleted. When the server no longer has
+/// the changes since the last version, the view fails: states were missed.
+async fn follow<K: Namespaced>(
+    api: Api<K>,
+    mut version: String,
+    view: Arc<Mutex<View>>,
+    each: impl Fn(String, Option<K>),
+) {
     loop {
-        let Ok(changes) = api.watch(&WatchParams::default(), &version).await else {
-            tokio::time::sleep(RETRY_INTERVAL).await;
-            continue;
+        let changes = match api.watch(&WatchParams::default(), &version).await {
+            Ok(changes) => changes,
+            Err(kube::Error::Api(status)) if status.code == EXPIRED => return lock(&view).miss(&status.message),
+            Err(_) => {
+                sleep(RETRY_INTERVAL).await;
+                continue;
+            }
         };
         let mut changes = std::pin::pin!(changes);
         while let Some(Ok(change)) = changes.next().await {
             let (object, is_deleted) = match change {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
                 WatchEvent::Deleted(object) => (object, true),
-                WatchEvent::Bookmark(_) | WatchEvent::Error(_) => continue,
+                WatchEvent::Bookmark(bookmark) => {
+                    version = bookmark.metadata.resource_version;
+                    continue;
+                }
+                WatchEvent::Error(status) if status.code == EXPIRED => return lock(&view).miss(&status.message),
+                WatchEvent::Error(_) => break,
             };
             version = object.resource_version().unwrap_or_default();
             each(object.uid().unwrap_or_default(), (!is_deleted).then_some(object));
         }
+        sleep(RETRY_INTERVAL).await;
     }
 }

@@ -24,7 +24,7 @@ pub const CCM: &str = "cloud-controller-manager";
 /// kubeadm's folder of a control plane; a test's control plane has the same files in its own folder.
 pub const KUBERNETES: &str = "/etc/kubernetes";
 
-/// Runs the command of this program's name; `None` under its own name.
+/// Runs the command by whose name this program was called; returns `None` if it was called by its own name.
 pub fn as_called() -> Option<ExitCode> {
     let mut arguments = std::env::args();
     let program = PathBuf::from(arguments.next()?);
@@ -81,18 +81,31 @@ impl Process {
     /// # Errors
     /// When it does not end.
     pub async fn stop(self, cluster: &ControlPlane) -> Result<()> {
-        let id = self.id.to_string();
-        let asked = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &id]).status()?;
-        ensure!(asked.success(), "{} cannot be asked to end ({asked})", self.name);
+        self.terminate()?;
         eventually(format!("{} ends", self.name), || async {
-            // A process that has ended and was not waited for is still listed, with state Z.
-            let Ok(status) = fs::read_to_string(format!("/proc/{id}/stat")) else { return Ok(()) };
-            let state = status.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
-            ensure!(state == Some(Some('Z')), "its state is {state:?}");
+            ensure!(!self.is_running(), "it is running");
             Ok(())
         })
         .await?;
         cluster.kill(&self.name)
+    }
+
+    /// Sends SIGTERM.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn terminate(&self) -> Result<()> {
+        let id = self.id.to_string();
+        let sent = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &id]).status()?;
+        ensure!(sent.success(), "SIGTERM could not be sent to {} ({sent})", self.name);
+        Ok(())
+    }
+
+    /// Returns true until it has ended.
+    pub fn is_running(&self) -> bool {
+        // A process that has ended and was not waited for is still listed, with state Z.
+        let Ok(status) = fs::read_to_string(format!("/proc/{}/stat", self.id)) else { return false };
+        status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()) != Some('Z')
     }
 
     /// Returns its response to a path, with a token or without credentials.
@@ -115,9 +128,10 @@ impl Process {
     pub async fn until_healthy(&self, cluster: &ControlPlane, path: &str) -> Result<()> {
         let healthy = eventually(format!("{} is healthy", self.name), || self.get(path, None)).await;
         if let Err(error) = healthy {
-            let log = self.log(cluster)?;
-            let last: Vec<&str> = log.lines().rev().take(15).collect();
-            bail!("{error:#}; the end of its log, backwards:\n{}", last.join("\n"));
+            let log = self.log(cluster).unwrap_or_default();
+            let mut last: Vec<&str> = log.lines().rev().take(15).collect();
+            last.reverse();
+            bail!("{error:#}; the end of its log:\n{}", last.join("\n"));
         }
         Ok(())
     }

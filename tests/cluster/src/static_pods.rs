@@ -53,7 +53,7 @@ impl<'a> StaticPods<'a> {
         let old: Vec<String> = self.running.keys().cloned().collect();
         for file in old {
             if wanted.get(&file) != self.running.get(&file).map(|(text, _)| text) {
-                let (_, process) = self.running.remove(&file).context("it runs")?;
+                let (_, process) = self.running.remove(&file).context("no process runs for the manifest")?;
                 process.stop(self.cluster).await?;
             }
         }
@@ -77,10 +77,12 @@ impl<'a> StaticPods<'a> {
     async fn start(&mut self, manifest: &str) -> Result<Process> {
         let pod: Pod = serde_saphyr::from_str(manifest).context("read the manifest")?;
         let spec = pod.spec.context("a pod without a spec")?;
-        let [container] = spec.containers.as_slice() else { bail!("{} containers", spec.containers.len()) };
+        let [container] = spec.containers.as_slice() else {
+            bail!("{} containers instead of one", spec.containers.len())
+        };
         let program = self.program(container)?;
         let arguments = container.command.as_deref().unwrap_or_default();
-        ensure!(arguments.first().map(String::as_str) == Some(KCM), "it calls {arguments:?}");
+        ensure!(arguments.first().map(String::as_str) == Some(KCM), "the command is not {KCM}: {arguments:?}");
         self.started += 1;
         let name = format!("{}-{}", pod.metadata.name.context("a pod without a name")?, self.started);
         let process = Process::start(self.cluster, &name, &program, &arguments[1..])?;

@@ -13,8 +13,8 @@ pub type Trace = BTreeMap<String, BTreeMap<String, usize>>;
 /// Kinds whose objects are compared, in addition to events.
 const KINDS: &[&str] = &["deployments", "replicasets", "pods"];
 
-/// Fields with times, versions and counts that depend on timing.
-const CHANCE: &[&str] = &[
+/// Fields whose values differ from run to run.
+const VARYING_FIELDS: &[&str] = &[
     "uid",
     "resourceVersion",
     "creationTimestamp",
@@ -26,8 +26,9 @@ const CHANCE: &[&str] = &[
     "time",
 ];
 
-/// Other sources of events: the scheduler's event has no source.
-const OTHERS: &[&str] = &["", "default-scheduler", "kubelet", "kwok"];
+/// Sources of events that are not compared, because a controller manager does not record them. The scheduler's event
+/// has no source.
+const OTHER_SOURCES: &[&str] = &["", "default-scheduler", "kubelet", "kwok"];
 
 /// Reads a namespace as the admin.
 ///
@@ -42,7 +43,7 @@ pub async fn traces(space: &Space) -> Result<Trace> {
         lists.insert(*kind, items);
     }
     if let Some(events) = lists.get_mut("events") {
-        events.retain(|event| !OTHERS.contains(&event["source"]["component"].as_str().unwrap_or_default()));
+        events.retain(|event| !OTHER_SOURCES.contains(&event["source"]["component"].as_str().unwrap_or_default()));
     }
     Ok(trace(&lists, &space.namespace))
 }
@@ -53,7 +54,7 @@ fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
     names.push((namespace.to_owned(), "<namespace>".to_owned()));
     let mut trace = Trace::new();
     for (kind, items) in lists {
-        let told = trace.entry((*kind).to_owned()).or_default();
+        let counts = trace.entry((*kind).to_owned()).or_default();
         for item in items {
             let lines = match *kind {
                 "events" => vec![event(item)],
@@ -62,11 +63,11 @@ fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
             };
             for line in lines {
                 let line = sets.iter().fold(line, |line, set| without_pods(&line, set));
-                *told.entry(without_names(&line, &names)).or_default() += 1;
+                *counts.entry(without_names(&line, &names)).or_default() += 1;
             }
         }
         if *kind == "events" {
-            told.values_mut().for_each(|count| *count = 1);
+            counts.values_mut().for_each(|count| *count = 1);
         }
     }
     trace
@@ -78,9 +79,9 @@ fn sets(lists: &BTreeMap<&str, Vec<Value>>) -> BTreeSet<String> {
         let items = lists.get(kind).into_iter().flatten();
         items.filter_map(|item| item.pointer(at)?.as_str().map(ToOwned::to_owned)).collect::<Vec<_>>()
     };
-    let told_of = lists.get("events").into_iter().flatten().map(|event| &event["involvedObject"]);
-    let told_of = told_of.filter(|about| about["kind"] == "ReplicaSet").filter_map(|about| about["name"].as_str());
-    names("replicasets", "/metadata/name").into_iter().chain(told_of.map(ToOwned::to_owned)).collect()
+    let in_events = lists.get("events").into_iter().flatten().map(|event| &event["involvedObject"]);
+    let in_events = in_events.filter(|about| about["kind"] == "ReplicaSet").filter_map(|about| about["name"].as_str());
+    names("replicasets", "/metadata/name").into_iter().chain(in_events.map(ToOwned::to_owned)).collect()
 }
 
 /// Replaces all names of a ReplicaSet's pods by the same word, including those that were never created.
@@ -109,15 +110,15 @@ fn names(lists: &BTreeMap<&str, Vec<Value>>) -> Vec<(String, String)> {
     }
     // Events outlive their objects: the hash of a deleted set is the end of its name, after its Deployment's.
     let is_known = |set: &str| names.iter().any(|(hash, _)| set.ends_with(hash));
-    let gone = sets(lists).into_iter().filter(|set| !is_known(set));
-    let gone: Vec<_> = gone.filter_map(|set| Some(set.rsplit_once('-')?.1.to_owned())).collect();
-    names.extend(gone.into_iter().map(|hash| (hash, "<hash gone>".to_owned())));
+    let deleted = sets(lists).into_iter().filter(|set| !is_known(set));
+    let deleted: Vec<_> = deleted.filter_map(|set| Some(set.rsplit_once('-')?.1.to_owned())).collect();
+    names.extend(deleted.into_iter().map(|hash| (hash, "<hash deleted>".to_owned())));
     names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     names
 }
 
 fn without_names(text: &str, names: &[(String, String)]) -> String {
-    names.iter().fold(text.to_owned(), |text, (name, stands)| text.replace(name, stands))
+    names.iter().fold(text.to_owned(), |text, (name, replacement)| text.replace(name, replacement))
 }
 
 /// Returns the fields of a pod that a controller decides; the others belong to the scheduler, admission and the
@@ -164,22 +165,22 @@ fn fields(object: &Value) -> Vec<String> {
     lines
 }
 
-fn walk(value: &Value, path: &mut String, tell: &mut impl FnMut(&str, &Value)) {
+fn walk(value: &Value, path: &mut String, visit: &mut impl FnMut(&str, &Value)) {
     let mut enter = |name: &str, value: &Value, path: &mut String| {
         let length = path.len();
         path.push('/');
         path.push_str(name);
-        walk(value, path, tell);
+        walk(value, path, visit);
         path.truncate(length);
     };
     match value {
         Value::Object(fields) => {
-            for (name, value) in fields.iter().filter(|(name, _)| !CHANCE.contains(&name.as_str())) {
+            for (name, value) in fields.iter().filter(|(name, _)| !VARYING_FIELDS.contains(&name.as_str())) {
                 enter(name, value, path);
             }
         }
         Value::Array(items) => items.iter().enumerate().for_each(|(at, item)| enter(&at.to_string(), item, path)),
-        value => tell(path, value),
+        value => visit(path, value),
     }
 }
 
@@ -234,7 +235,7 @@ mod tests {
         let mut lists = lists("abc", "x1k2z", "u1", 2);
         lists.insert("replicasets", Vec::new());
         let events = &trace(&lists, "ns")["events"];
-        assert!(events.keys().any(|line| line.contains("web-<hash gone> Normal")), "{events:?}");
+        assert!(events.keys().any(|line| line.contains("web-<hash deleted> Normal")), "{events:?}");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use tokio::time::{Instant, sleep};
+use anyhow::{Context, Result, bail};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Maximum time for a state: far longer than it needs, for busy hosts.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -13,7 +13,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Time without activity after which a cluster counts as quiet: longer than any timer of an idle controller.
 pub const QUIET: Duration = Duration::from_secs(3);
 
-const PAUSE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Repeats `check` until it succeeds and returns its result; fails after [`DEADLINE`] with the last error.
 pub async fn eventually<T, F: Future<Output = Result<T>>>(
@@ -22,12 +22,16 @@ pub async fn eventually<T, F: Future<Output = Result<T>>>(
 ) -> Result<T> {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        match check().await {
+        // A check that began in time may take as long again.
+        let Ok(checked) = timeout_at(deadline + DEADLINE, check()).await else {
+            bail!("timed out within a check while waiting for: {what}");
+        };
+        match checked {
             Ok(found) => return Ok(found),
             Err(last) if Instant::now() > deadline => {
-                return Err(last).context(format!("after {} s still not: {what}", DEADLINE.as_secs()));
+                return Err(last).context(format!("timed out after {} s waiting for: {what}", DEADLINE.as_secs()));
             }
-            Err(_) => sleep(PAUSE).await,
+            Err(_) => sleep(POLL_INTERVAL).await,
         }
     }
 }
@@ -40,8 +44,9 @@ pub async fn during<F: Future<Output = Result<()>>>(
 ) -> Result<()> {
     let end = Instant::now() + time;
     while Instant::now() < end {
-        check().await.with_context(|| format!("no longer: {what}"))?;
-        sleep(PAUSE).await;
+        let Ok(checked) = timeout(time + DEADLINE, check()).await else { bail!("timed out while checking: {what}") };
+        checked.with_context(|| format!("did not stay true: {what}"))?;
+        sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

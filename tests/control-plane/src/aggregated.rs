@@ -45,7 +45,7 @@ impl Misbehaviour {
     }
 }
 
-/// Maximum time until the API server discovers the groups.
+/// Maximum time until the groups are available.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Delay of a slow response: as long as the API server waits for most requests.
 const SLOW_DELAY: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ const NESTING: usize = 20_000;
 /// Serves all groups to a control plane, until the async runtime of the caller ends.
 ///
 /// # Errors
-/// If the API server does not discover the groups.
+/// If the groups do not become available.
 pub async fn serve(cluster: &ControlPlane) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
@@ -154,7 +154,7 @@ async fn chunk(stream: &mut TlsStream<TcpStream>, text: &str) -> Result<()> {
     Ok(stream.flush().await?)
 }
 
-/// Registers the groups, and waits until discovery has them.
+/// Registers the groups, and waits until they are available.
 async fn register(client: &Client, port: u16) -> Result<()> {
     let (namespace, name) = ("default", "hostile");
     let service = json!({

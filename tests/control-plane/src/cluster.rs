@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -114,7 +115,7 @@ impl ControlPlane {
     /// of the log of the process that failed.
     pub async fn start(options: Options) -> Result<Self> {
         if options.nodes > 0 && !options.kwok {
-            bail!("nodes is {}, but kwok is false: nobody would make them Ready", options.nodes);
+            bail!("nodes is {}, but kwok is false: fake nodes become Ready only with kwok: true", options.nodes);
         }
         let mut programs = vec![Program::Etcd, Program::KubeApiserver, Program::Kubectl];
         programs.extend(options.scheduler.then_some(Program::KubeScheduler));
@@ -319,13 +320,18 @@ impl ControlPlane {
             .spawn()
             .with_context(command)?;
         let mut stdin = kubectl.stdin.take().context("kubectl has no input")?;
-        let written = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        let output = kubectl.wait_with_output().with_context(command)?;
+        // kubectl may write output before it has read all of its input.
+        let (written, output) = thread::scope(|scope| {
+            let writer = scope.spawn(move || stdin.write_all(input.as_bytes()));
+            let output = kubectl.wait_with_output();
+            (writer.join(), output)
+        });
+        let output = output.with_context(command)?;
         if !output.status.success() {
             let complaint = String::from_utf8_lossy(&output.stderr);
             bail!("{} ({}): {}", command(), output.status, complaint.trim_end());
         }
+        let written = written.map_err(|_| anyhow!("writing the input of {} panicked", command()))?;
         written.with_context(|| format!("write the input of {}", command()))?;
         String::from_utf8(output.stdout).with_context(command)
     }
@@ -404,7 +410,7 @@ impl ControlPlane {
         }
         match fs::metadata(self.audit_log()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
-            metadata => Ok(metadata.context("look at the audit log")?.len()),
+            metadata => Ok(metadata.context("read the size of the audit log")?.len()),
         }
     }
 
@@ -435,7 +441,7 @@ fn free_port() -> Result<u16> {
     attempts
         .map(|_| 20_000 + rand::random::<u16>() % 10_000)
         .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .context("no free port between 20000 and 29999: end what listens there")
+        .context("no free port between 20000 and 29999: stop programs that listen there")
 }
 
 fn readyz() -> Result<http::Request<Vec<u8>>> {

@@ -18,16 +18,27 @@ use crate::{ControlPlane, Identity};
 /// Maximum time until the driver listens on its socket.
 const SOCKET_DEADLINE: Duration = Duration::from_secs(30);
 
-const SIDECARS: [Program; 3] = [Program::CsiProvisioner, Program::CsiAttacher, Program::CsiResizer];
-
 /// The first word of a line that reports a request that would damage data.
 const VIOLATION: &str = "VIOLATION";
+
+/// The controller service of a driver: a program, which listens on a socket.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The socket of its CSI services.
+    pub socket: PathBuf,
+    /// The file with its actions, in the form of [`Driver::history`].
+    pub actions: PathBuf,
+}
 
 /// A running CSI driver with its sidecars. They run until the control plane ends or [`Driver::stop`] is called.
 #[derive(Debug)]
 pub struct Driver {
     name: String,
-    log: PathBuf,
+    actions: PathBuf,
 }
 
 impl Driver {
@@ -41,12 +52,22 @@ impl Driver {
     pub async fn start(cluster: &ControlPlane, name: &str, flags: &[&str]) -> Result<Self> {
         let programs = spawn_blocking(assets::csi).await??;
         let socket = cluster.folder().join(format!("{name}.sock"));
-        let driver = process_name(Program::CsiDriver, name);
         let mut arguments = vec![format!("--socket={}", socket.display()), format!("--name={name}")];
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        cluster.run(&driver, programs.path(Program::CsiDriver)?, &arguments)?;
+        let actions = cluster.log(&process_name(Program::CsiDriver, name));
+        let program = programs.path(Program::CsiDriver)?.to_owned();
+        Self::start_service(cluster, name, Service { program, arguments, socket, actions }).await
+    }
+
+    /// Starts the controller service of a driver with this name, and its sidecars.
+    ///
+    /// # Errors
+    /// Same as [`Driver::start`].
+    pub async fn start_service(cluster: &ControlPlane, name: &str, service: Service) -> Result<Self> {
+        let programs = spawn_blocking(assets::csi_sidecars).await??;
+        cluster.run(&process_name(Program::CsiDriver, name), &service.program, &service.arguments)?;
         let deadline = Instant::now() + SOCKET_DEADLINE;
-        while !socket.exists() {
+        while !service.socket.exists() {
             cluster.check()?;
             if Instant::now() > deadline {
                 bail!("the CSI driver {name} has no socket after {} s", SOCKET_DEADLINE.as_secs());
@@ -54,16 +75,16 @@ impl Driver {
             sleep(Duration::from_millis(20)).await;
         }
         let kubeconfig = cluster.kubeconfig(Identity::Admin)?;
-        for sidecar in SIDECARS {
+        for sidecar in assets::CSI_SIDECARS {
             let arguments = [
                 format!("--kubeconfig={}", kubeconfig.display()),
-                format!("--csi-address={}", socket.display()),
+                format!("--csi-address={}", service.socket.display()),
                 "--kube-api-qps=200".to_owned(),
                 "--kube-api-burst=400".to_owned(),
             ];
             cluster.run(&process_name(sidecar, name), programs.path(sidecar)?, &arguments)?;
         }
-        Ok(Self { name: name.to_owned(), log: cluster.log(&driver) })
+        Ok(Self { name: name.to_owned(), actions: service.actions })
     }
 
     /// Returns its name, the provisioner of its StorageClasses.
@@ -72,12 +93,13 @@ impl Driver {
     }
 
     /// Returns its actions in order, as `<verb> <volume> ...`: `create <volume> <bytes>`, `attach <volume> <node>`,
-    /// `detach <volume> <node>`, `expand <volume> <bytes>`, `delete <volume>`, and violations.
+    /// `detach <volume> <node>`, `expand <volume> <bytes>`, `delete <volume>`, and violations. On real nodes also `mount`,
+    /// `grow` and `unmount` with a volume and a node.
     ///
     /// # Errors
     /// When its log cannot be read.
     pub fn history(&self) -> Result<Vec<String>> {
-        let text = fs::read_to_string(&self.log).with_context(|| format!("read the log of {}", self.name))?;
+        let text = fs::read_to_string(&self.actions).with_context(|| format!("read the actions of {}", self.name))?;
         Ok(events(&text))
     }
 
@@ -95,7 +117,7 @@ impl Driver {
     /// # Errors
     /// When one of them cannot be killed.
     pub fn stop(self, cluster: &ControlPlane) -> Result<()> {
-        for program in SIDECARS.into_iter().chain([Program::CsiDriver]) {
+        for program in assets::CSI_SIDECARS.into_iter().chain([Program::CsiDriver]) {
             cluster.kill(&process_name(program, &self.name))?;
         }
         Ok(())
@@ -109,7 +131,7 @@ fn process_name(program: Program, driver: &str) -> String {
 
 /// Returns the events in a driver's log, whose lines begin with a date and a time. The last line may be incomplete.
 fn events(log: &str) -> Vec<String> {
-    const VERBS: [&str; 6] = ["create", "attach", "detach", "expand", "delete", VIOLATION];
+    const VERBS: [&str; 9] = ["create", "attach", "mount", "grow", "unmount", "detach", "expand", "delete", VIOLATION];
     let complete = log.rfind('\n').map_or("", |end| &log[..end]);
     let event = |line: &str| {
         let text = line.splitn(3, ' ').nth(2)?;

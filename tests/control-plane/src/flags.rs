@@ -46,7 +46,8 @@ pub(crate) fn etcd(folder: &Path) -> Vec<String> {
     ])
 }
 
-/// Returns the arguments of the API server on `port` of 127.0.0.1; `audit` is the paths of policy and log.
+/// Returns the arguments of the API server on `port`, of 127.0.0.1 unless the options have a network. `audit` is the
+/// paths of policy and log.
 pub(crate) fn apiserver(
     folder: &Path,
     pki: &Pki,
@@ -91,7 +92,7 @@ pub(crate) fn apiserver(
     all
 }
 
-/// Returns the flags for the API server's addresses, and for calls of real kubelets.
+/// Returns the flags for the API server's addresses, and for its calls to real kubelets.
 fn network_flags(pki: &Pki, network: Option<&Network>) -> Vec<String> {
     let Some(network) = network else {
         return flags([

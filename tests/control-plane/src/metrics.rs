@@ -18,14 +18,14 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{ControlPlane, Identity};
 
-/// Groups with their version, resource and kind.
+/// API groups with their version, resource and kind.
 const GROUPS: [(&str, &str, &str, &str); 3] = [
     ("metrics.k8s.io", "v1beta1", "pods", "PodMetrics"),
     ("custom.metrics.k8s.io", "v1beta2", "fleets.example.com/length", "MetricValueList"),
     ("external.metrics.k8s.io", "v1beta1", "length", "ExternalMetricValueList"),
 ];
 
-/// Maximum time until the API server accepts them.
+/// Maximum time until the API server forwards requests for the groups.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The metrics, by namespace and name, as quantities. `cpu` and `memory` are the usage of each pod.

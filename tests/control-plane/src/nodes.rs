@@ -70,7 +70,7 @@ async fn remove_taint(api: &Api<Node>, node: &Node) -> Result<bool> {
     match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(refusal)) if refusal.code == 409 => Ok(false),
-        Err(error) => Err(error).with_context(|| format!("take the taint {NOT_READY} off the node {name}")),
+        Err(error) => Err(error).with_context(|| format!("remove the taint {NOT_READY} from the node {name}")),
     }
 }
 

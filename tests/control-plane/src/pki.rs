@@ -113,7 +113,8 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
-        // rcgen has only one value for each kind of name. The organization by its number counts as a second kind.
+        // rcgen has only one value for each kind of name. The organization by its object identifier
+        // counts as a second kind.
         let name_kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
         if organizations.len() > name_kinds.len() {
             bail!(

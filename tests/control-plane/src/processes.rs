@@ -1,10 +1,8 @@
 //! Processes and a folder that are removed with their owner, also if it is killed.
 //!
-//! All processes join one process group. A shell outside that group, the
-//! reaper, reads from a pipe that only the owner can write to. When the owner
-//! drops the pipe, panics, exits or is killed, the kernel closes it: the reaper
-//! reads the end of its input, kills the group and removes the folder. An orderly
-//! shutdown uses the same path, so that every test exercises it.
+//! All processes join one process group. A shell outside that group, the reaper, reads from a pipe that only the owner
+//! can write to. When the owner drops the pipe, panics, exits or is killed, the kernel closes it. The reaper then kills
+//! the group and removes the folder. An orderly shutdown uses the same path, so that every test exercises it.
 
 use std::fs::{self, File};
 use std::io;
@@ -141,7 +139,7 @@ impl Processes {
     pub(crate) fn check(&self) -> Result<()> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, child) in running.iter_mut() {
-            if let Some(status) = child.try_wait().with_context(|| format!("look after {name}"))? {
+            if let Some(status) = child.try_wait().with_context(|| format!("check whether {name} has exited"))? {
                 return Err(ended(name, status, &self.log(name)));
             }
         }

@@ -28,7 +28,7 @@ pub(crate) async fn restrict_deletions(client: &kube::Client) -> Result<()> {
             }],
             "validations": [{
                 "expression": "has(oldObject.metadata.deletionTimestamp)",
-                "message": "nobody has asked for this pod to be deleted: it has the name of one that is gone",
+                "message": "this pod is not being deleted: the request is for an earlier pod with the same name",
             }],
         },
     }))?;

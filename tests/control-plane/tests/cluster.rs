@@ -1,4 +1,4 @@
-//! Guarantees of the control plane: isolated, faithful to RBAC, running, and removed with its owner in any case.
+//! Guarantees of a control plane: it is isolated, enforces RBAC, runs scripted pods, and is removed with its owner.
 
 #![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
 
@@ -45,7 +45,7 @@ async fn two_control_planes_work_concurrently() -> Result<()> {
 async fn manager_has_the_rights_of_its_role_only(cluster: &ControlPlane) -> Result<()> {
     let client = cluster.client(Identity::ControllerManager).await?;
     let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), "default");
-    sets.list(&ListParams::default()).await.context("its role may list everything")?;
+    sets.list(&ListParams::default()).await.context("list ReplicaSets with the role of the manager")?;
 
     let before = cluster.audit_position()?;
     let pods: Api<Pod> = Api::namespaced(client, "default");
@@ -83,8 +83,8 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
         ("evicted", Some(behaviour::EVICTED), "Failed false"),
         ("flap", Some(behaviour::FLAP), "Running false"),
     ];
-    for (name, behaviour_of, _) in cases {
-        pods.create(&PostParams::default(), &pod(name, behaviour_of)?).await?;
+    for (name, behaviour_name, _) in cases {
+        pods.create(&PostParams::default(), &pod(name, behaviour_name)?).await?;
     }
     for (name, _, expected) in cases {
         until(&pods, name, expected, |pod| pod.is_some_and(|pod| is_bound(pod) && state(pod) == expected)).await?;
@@ -117,7 +117,7 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
     for (name, _, _) in cases {
         pods.delete(name, &DeleteParams::default()).await?;
     }
-    by_kubelets.delete("terminating", &tried).await.context("fake kubelets may remove a pod that is being deleted")?;
+    by_kubelets.delete("terminating", &tried).await.context("fake kubelets cannot remove a deleted pod")?;
     for name in ["plain", "unready", "fail", "succeed", "pending", "evicted", "flap"] {
         until(&pods, name, "deleted", |pod| pod.is_none()).await?;
     }
@@ -189,7 +189,7 @@ fn without_nodes() -> Options {
     Options { kwok: false, scheduler: false, ..Options::default() }
 }
 
-fn pod(name: &str, behaviour_of: Option<&str>) -> Result<Pod> {
+fn pod(name: &str, behaviour_name: Option<&str>) -> Result<Pod> {
     let mut pod: Pod = serde_json::from_value(json!({
         "metadata": { "name": name, "annotations": { behaviour::EXIT_CODE: "7" } },
         "spec": {
@@ -198,8 +198,8 @@ fn pod(name: &str, behaviour_of: Option<&str>) -> Result<Pod> {
             "containers": [{ "name": "main", "image": "example.com/image" }],
         },
     }))?;
-    if let (Some(behaviour_of), Some(annotations)) = (behaviour_of, &mut pod.metadata.annotations) {
-        annotations.insert(behaviour::BEHAVIOUR.into(), behaviour_of.into());
+    if let (Some(behaviour_name), Some(annotations)) = (behaviour_name, &mut pod.metadata.annotations) {
+        annotations.insert(behaviour::BEHAVIOUR.into(), behaviour_name.into());
     }
     Ok(pod)
 }

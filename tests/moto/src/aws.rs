@@ -171,7 +171,7 @@ impl Aws {
             let page = [("Marker", marker.as_str())];
             let page = if marker.is_empty() { &[][..] } else { &page };
             let response = Element::parse(&self.call(service, action, &[parameters, page].concat()).await?)
-                .with_context(|| format!("read the answer to {action}"))?;
+                .with_context(|| format!("parse the response to {action}"))?;
             members.extend(response.all(&path).into_iter().cloned());
             marker = response.text(&next).to_owned();
             if marker.is_empty() {

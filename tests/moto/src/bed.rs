@@ -134,7 +134,7 @@ impl Moto {
             let ids = self.aws.ec2("RunInstances", &parameters, "instanceId").await?;
             instances.extend(self.instances(&ids, ZONES[zone_index]).await?);
         }
-        ensure!(instances.len() == count, "{count} machines were asked for, and moto has {instances:?}");
+        ensure!(instances.len() == count, "{count} instances were requested, moto started {instances:?}");
         Ok(instances)
     }
 
@@ -149,7 +149,8 @@ impl Moto {
             let xml = self.aws.call(Service::Ec2, "DescribeInstances", &parameters).await?;
             for id in ids {
                 let marker = format!("<instanceId>{id}</instanceId>");
-                let (_, rest) = xml.split_once(&marker).with_context(|| format!("moto does not show {id}"))?;
+                let (_, rest) =
+                    xml.split_once(&marker).with_context(|| format!("DescribeInstances returned no {id}"))?;
                 let first = |tag: &str| xml::texts(rest, tag).into_iter().next().unwrap_or_default();
                 instances.push(Instance {
                     id: (*id).clone(),
@@ -215,7 +216,7 @@ impl Moto {
 /// Makes a call; returns the text of the first element of this name in the response.
 async fn only_text(aws: &Aws, action: &str, parameters: &[(&str, &str)], element: &str) -> Result<String> {
     let texts = aws.ec2(action, parameters, element).await?;
-    texts.into_iter().next().with_context(|| format!("{action} answers without {element}"))
+    texts.into_iter().next().with_context(|| format!("the response to {action} has no {element}"))
 }
 
 async fn table(aws: &Aws, vpc: &str, cluster: &str) -> Result<String> {
@@ -238,7 +239,7 @@ async fn network(aws: &Aws, cluster: &str) -> Result<Network> {
     let tag = format!("kubernetes.io/cluster/{cluster}");
     let ranges = [("CidrBlock", "10.0.0.0/16"), ("AmazonProvidedIpv6CidrBlock", "true")];
     let created = aws.call(Service::Ec2, "CreateVpc", &ranges).await?;
-    let first = |tag: &str| xml::texts(&created, tag).into_iter().next().context("CreateVpc answers without it");
+    let first = |tag: &str| xml::texts(&created, tag).into_iter().next().context("incomplete CreateVpc response");
     let (vpc, ipv6_prefix) = (first("vpcId")?, first("ipv6CidrBlock")?);
     // AWS assigns a /56; its address ends in two zeros, which the subnets replace by their numbers.
     let ipv6_prefix = ipv6_prefix.strip_suffix("00::/56").with_context(|| format!("{ipv6_prefix} is no /56"))?;

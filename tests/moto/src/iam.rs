@@ -46,7 +46,7 @@ impl Policy {
         let mut statements = Vec::new();
         for text in texts {
             let filled = placeholders.iter().fold((*text).to_owned(), |text, (from, to)| text.replace(from, to));
-            let policy: Value = serde_json::from_str(&filled).context("a policy is JSON")?;
+            let policy: Value = serde_json::from_str(&filled).context("parse a policy as JSON")?;
             statements.extend(policy["Statement"].as_array().cloned().unwrap_or_default());
         }
         Ok(Self(statements))

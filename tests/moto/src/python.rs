@@ -52,9 +52,10 @@ fn folder() -> Result<PathBuf> {
 
 fn install(folder: &Path) -> Result<()> {
     let python = python()?;
-    eprintln!("moto: installing it into {} (once; a minute)", folder.display());
+    eprintln!("installing moto into {} (only once, takes about a minute)", folder.display());
     if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("remove {}, left half-made", folder.display()))?;
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("remove the incomplete environment {}", folder.display()))?;
     }
     run(
         Command::new(python).args(["-m", "venv"]).arg(folder),

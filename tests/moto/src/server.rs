@@ -80,7 +80,7 @@ impl Server {
             if Instant::now() > deadline {
                 drop(wrapper.stdin.take());
                 let output = std::fs::read_to_string(&log).unwrap_or_default();
-                bail!("moto does not answer at {address} after {} s; it said:\n{output}", START_TIMEOUT.as_secs());
+                bail!("moto does not respond at {address} after {} s; its output:\n{output}", START_TIMEOUT.as_secs());
             }
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -24,7 +24,7 @@ impl Element {
         while let Some((text, tagged)) = rest.split_once('<') {
             let (tag, after) = tagged.split_once('>').context("a tag that does not end")?;
             rest = after;
-            let current = stack.last_mut().context("more ends than beginnings")?;
+            let current = stack.last_mut().context("more closing tags than opening tags")?;
             current.text.push_str(unescape(text).trim());
             if tag.starts_with(['?', '!']) {
                 continue;
@@ -34,13 +34,13 @@ impl Element {
                 stack.push(Self { name, ..Self::default() });
             }
             if tag.starts_with('/') || tag.ends_with('/') {
-                let ended = stack.pop().context("more ends than beginnings")?;
+                let ended = stack.pop().context("more closing tags than opening tags")?;
                 let name = tag.trim_start_matches('/');
-                ensure!(tag.ends_with('/') || ended.name == name, "<{}> is ended by </{name}>", ended.name);
-                stack.last_mut().context("more ends than beginnings")?.children.push(ended);
+                ensure!(tag.ends_with('/') || ended.name == name, "<{}> is closed by </{name}>", ended.name);
+                stack.last_mut().context("more closing tags than opening tags")?.children.push(ended);
             }
         }
-        let document = stack.pop().filter(|_| stack.is_empty()).context("an element does not end")?;
+        let document = stack.pop().filter(|_| stack.is_empty()).context("an element is not closed")?;
         document.children.into_iter().next().context("no element")
     }
 

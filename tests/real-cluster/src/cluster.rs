@@ -22,6 +22,7 @@ use crate::keeper::Keeper;
 use crate::managers::{self, MANAGER};
 use crate::node::NodeConfig;
 use crate::programs::Programs;
+use crate::storage::{self, Storage};
 use crate::{images, requirements};
 
 /// Maximum time until nodes have joined, on a machine that is busy with other programs.
@@ -46,6 +47,8 @@ pub struct Setup {
     pub inside: PathBuf,
     /// Additional image files in the folder of programs, for each node.
     pub images: Vec<String>,
+    /// Run a CSI driver, and create a default StorageClass for it.
+    pub has_volumes: bool,
 }
 
 /// A cluster. Dropping it removes all its resources; so does any exit of the process that owns it.
@@ -58,6 +61,7 @@ pub struct RealCluster {
     bed: Bed,
     setup: Setup,
     programs: Programs,
+    storage: Option<Storage>,
     /// The program of the running controller manager, and whether it is being replaced.
     manager: Mutex<(PathBuf, bool)>,
 }
@@ -75,7 +79,8 @@ impl RealCluster {
             setup.nodes,
             Addresses::NODES
         );
-        let programs = spawn_blocking(prepare).await??;
+        let has_volumes = setup.has_volumes;
+        let programs = spawn_blocking(move || prepare(has_volumes)).await??;
         let bed = spawn_blocking(Bed::claim).await??;
         let addresses = Addresses { index: bed.index };
         let keeper = Keeper::start(&setup.inside, addresses)?;
@@ -93,8 +98,18 @@ impl RealCluster {
         let files = image_files(&setup, &programs);
         let registry = Registry::start(keeper.router(), registry(addresses).into(), files).await?;
         let manager = Mutex::new((setup.manager.clone(), false));
-        let cluster =
-            Self { _fabric: fabric, _registry: registry, control_plane, keeper, bed, setup, programs, manager };
+        let storage = if setup.has_volumes { Some(Storage::start(&control_plane).await?) } else { None };
+        let cluster = Self {
+            _fabric: fabric,
+            _registry: registry,
+            control_plane,
+            keeper,
+            bed,
+            setup,
+            programs,
+            storage,
+            manager,
+        };
         let bootstrap = BOOTSTRAP.replace("TOKEN_ID", TOKEN.0).replace("TOKEN_SECRET", TOKEN.1);
         cluster.control_plane.kubectl_with_input(&["apply", "--filename=-"], &bootstrap)?;
         for number in 1..=cluster.setup.nodes {
@@ -104,6 +119,10 @@ impl RealCluster {
         cluster.control_plane.kubectl_with_input(&["apply", "--filename=-"], DNS)?;
         cluster.wait_for_nodes().await?;
         report("nodes are Ready");
+        if let Some(storage) = &cluster.storage {
+            storage.wait_for_nodes(&cluster.control_plane, cluster.setup.nodes).await?;
+            report("the CSI driver runs on all nodes");
+        }
         cluster.wait_for_dns().await?;
         report("cluster DNS is available");
         Ok(cluster)
@@ -140,6 +159,11 @@ impl RealCluster {
         self.keeper.router()
     }
 
+    /// Returns the CSI driver, if the cluster has one.
+    pub fn storage(&self) -> Option<&Storage> {
+        self.storage.as_ref()
+    }
+
     /// Returns the programs of the nodes.
     pub fn programs(&self) -> &Programs {
         &self.programs
@@ -148,7 +172,7 @@ impl RealCluster {
     /// Terminates the controller manager, as a rollout does, and starts another one.
     ///
     /// # Errors
-    /// When it cannot be ended, or the other one not be started.
+    /// When it cannot be stopped, or the other one cannot be started.
     pub async fn replace_manager(&self, program: &Path) -> Result<()> {
         self.control_plane.stop(MANAGER).await?;
         self.start_manager(program)
@@ -246,8 +270,12 @@ impl RealCluster {
             programs: self.programs.folder.clone(),
             registry: registry(addresses),
             images: image_names(&self.setup),
+            volumes: self.storage.as_ref().map(|storage| storage.folder().to_owned()),
         };
         self.write_credentials(&folder)?;
+        if let Some(storage) = &self.storage {
+            storage.copy_driver(&folder)?;
+        }
         let config = folder.join("node.json");
         fs::write(&config, serde_json::to_vec(&node)?).with_context(|| format!("write {}", config.display()))?;
         let flags = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--propagation=private"];
@@ -342,10 +370,13 @@ fn keeps_data() -> bool {
 }
 
 /// Checks the machine, and builds the programs and images of nodes.
-fn prepare() -> Result<Programs> {
+fn prepare(has_volumes: bool) -> Result<Programs> {
     let programs = Programs::locate()?;
     requirements::check(&programs, Vec::new())?;
     programs.build()?;
+    if has_volumes {
+        storage::build()?;
+    }
     images::file(&programs)?;
     Ok(programs)
 }

@@ -3,8 +3,9 @@
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use control_plane::proxy;
 
 /// Runs a command; returns its output.
@@ -31,13 +32,18 @@ pub fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], input: &s
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("run {}", command_line()))?;
-    let mut stdin = child.stdin.take().context("a command without input")?;
-    let written = stdin.write_all(input.as_bytes());
-    drop(stdin);
-    let output = child.wait_with_output().with_context(|| format!("wait for {}", command_line()))?;
+    let mut stdin = child.stdin.take().context("take the standard input of the command")?;
+    // The command may write output before it has read all of its input.
+    let (written, output) = thread::scope(|scope| {
+        let writer = scope.spawn(move || stdin.write_all(input.as_bytes()));
+        let output = child.wait_with_output();
+        (writer.join(), output)
+    });
+    let output = output.with_context(|| format!("wait for {}", command_line()))?;
     if !output.status.success() {
         bail!("{} ({}): {}", command_line(), output.status, String::from_utf8_lossy(&output.stderr).trim_end());
     }
+    let written = written.map_err(|_| anyhow!("writing the input of {} panicked", command_line()))?;
     written.with_context(|| format!("write the input of {}", command_line()))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

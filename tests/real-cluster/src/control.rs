@@ -3,9 +3,10 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
 use crate::RealCluster;
@@ -17,6 +18,15 @@ const DONE: &str = "done";
 /// The first word of the command that replaces the controller manager.
 const SWAP: &str = "swap";
 
+/// Maximum length of a command: a word and a path.
+const MAX_COMMAND_BYTES: u64 = 8192;
+
+/// Time in which a client has to send its command.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Delay after a connection could not be accepted.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+
 /// Serves commands for a cluster until the future is dropped. `report` gets a line for each.
 ///
 /// # Errors
@@ -26,10 +36,15 @@ pub async fn serve(cluster: &RealCluster, report: impl Fn(&str)) -> Result<()> {
     let listener = UnixListener::bind(&path).with_context(|| format!("listen on {}", path.display()))?;
     loop {
         // A client that disconnects before it is served needs no response.
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+            continue;
+        };
         let (reader, mut writer) = stream.into_split();
         let mut line = String::new();
-        if tokio::io::BufReader::new(reader).read_line(&mut line).await.is_err() {
+        let mut reader = tokio::io::BufReader::new(reader.take(MAX_COMMAND_BYTES));
+        // Clients are served one after the other: none may keep the others waiting.
+        if !matches!(tokio::time::timeout(COMMAND_TIMEOUT, reader.read_line(&mut line)).await, Ok(Ok(_))) {
             continue;
         }
         let response = match execute(cluster, line.trim(), &report).await {
@@ -47,7 +62,7 @@ async fn execute(cluster: &RealCluster, command: &str, report: &impl Fn(&str)) -
             report(&format!("the controller manager is now {program}"));
             Ok(())
         }
-        _ => bail!("{command:?} is no command: use \"{SWAP} PATH\""),
+        _ => bail!("unknown command {command:?}: use \"{SWAP} PATH\""),
     }
 }
 
@@ -62,7 +77,7 @@ pub fn swap(cluster: Option<u8>, program: &Path) -> Result<()> {
     let mut stream = UnixStream::connect(&path).with_context(|| format!("connect to {}", path.display()))?;
     writeln!(stream, "{SWAP} {}", program.display()).context("write the command")?;
     let mut response = String::new();
-    BufReader::new(stream).read_line(&mut response).context("read the answer")?;
+    BufReader::new(stream).read_line(&mut response).context("read the response")?;
     ensure!(response.trim() == DONE, "cluster {index}: {}", response.trim());
     Ok(())
 }

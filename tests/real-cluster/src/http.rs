@@ -18,7 +18,7 @@ const LARGEST: u64 = 16 << 20;
 pub async fn get(server: SocketAddr, path: &str, deadline: Duration) -> Result<String> {
     timeout(deadline, request(server, path))
         .await
-        .with_context(|| format!("no response of {server} in {deadline:?}"))?
+        .with_context(|| format!("no response from {server} in {deadline:?}"))?
 }
 
 async fn request(server: SocketAddr, path: &str) -> Result<String> {
@@ -26,10 +26,15 @@ async fn request(server: SocketAddr, path: &str) -> Result<String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n");
     connection.write_all(request.as_bytes()).await.with_context(|| format!("write to {server}"))?;
     let mut response = Vec::new();
-    connection.take(LARGEST).read_to_end(&mut response).await.with_context(|| format!("read from {server}"))?;
+    connection.take(LARGEST + 1).read_to_end(&mut response).await.with_context(|| format!("read from {server}"))?;
+    ensure!(response.len() as u64 <= LARGEST, "the response from {server} is larger than {LARGEST} bytes");
     let text = String::from_utf8_lossy(&response);
     let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("{server} closed the connection"))?;
     let status = head.lines().next().unwrap_or_default();
     ensure!(status.split(' ').nth(1) == Some("200"), "{server}{path}: {status:?}");
+    let length = head.lines().filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
+    });
+    ensure!(length.is_none_or(|length| body.len() >= length), "{server} closed the connection within the response");
     Ok(body.to_owned())
 }

@@ -19,6 +19,6 @@ pub fn run(arguments: &[String]) -> Result<()> {
         ["keeper", index] => keeper::run(index.parse().context("read the cluster's index")?),
         ["node", config] => node::run(Path::new(config)),
         ["node-inside", config] => node::run_inside(Path::new(config)),
-        _ => bail!("only a cluster starts this"),
+        _ => bail!("{INSIDE} {}: unknown; only a test cluster runs this command", arguments.join(" ")),
     }
 }

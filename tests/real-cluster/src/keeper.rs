@@ -62,7 +62,7 @@ impl Drop for Keeper {
         drop(self.child.stdin.take());
         match self.child.wait() {
             Ok(status) if status.success() => {}
-            Ok(status) => eprintln!("cluster: cleaning up ended with {status}; the next cluster tries again"),
+            Ok(status) => eprintln!("cluster: resources were left behind ({status}); the next cluster removes them"),
             Err(error) => eprintln!("cluster: cannot wait for the keeper: {error}"),
         }
     }

@@ -1,4 +1,5 @@
-//! A real Kubernetes cluster on one Linux machine: stock kubelets, kube-proxies and containers, on a control plane of tests.
+//! A real Kubernetes cluster on one Linux machine: stock kubelets, kube-proxies and containers, with a control plane of
+//! the crate `control-plane`.
 //!
 //! Each node has its own network, mount, pid, host name, IPC and cgroup namespaces. The control plane runs in the network
 //! namespace of a router between nodes, which this machine is connected with. All processes are killed when their owner
@@ -25,6 +26,7 @@ mod node;
 mod occupied;
 pub mod programs;
 pub mod requirements;
+pub mod storage;
 
 pub use address::node_name;
 pub use bed::Footprint;

@@ -73,10 +73,10 @@ pub async fn leader(cluster: &ControlPlane) -> Result<Option<String>> {
     Ok(lease.and_then(|lease| lease.spec?.holder_identity).filter(|holder| !holder.is_empty()))
 }
 
-/// Waits until another manager than `previous` is leader.
+/// Waits until a manager other than `previous` is the leader.
 ///
 /// # Errors
-/// When a process of the cluster ends before, or it takes too long.
+/// When a process of the cluster exits first, or no other manager becomes the leader in time.
 pub async fn wait_for_other_leader(cluster: &ControlPlane, previous: Option<&str>) -> Result<()> {
     let deadline = Instant::now() + LEADER_DEADLINE;
     loop {
@@ -85,7 +85,7 @@ pub async fn wait_for_other_leader(cluster: &ControlPlane, previous: Option<&str
         if leader.is_some() && leader.as_deref() != previous {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "it did not become leader in {} s", LEADER_DEADLINE.as_secs());
+        ensure!(Instant::now() < deadline, "no other manager became the leader in {} s", LEADER_DEADLINE.as_secs());
         sleep(PERIOD).await;
     }
 }

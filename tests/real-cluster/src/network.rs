@@ -1,4 +1,4 @@
-//! Network devices: the router's bridge, and the cables from it to nodes and to this machine.
+//! Network devices: the router's bridge, and the cables (veth pairs) from it to nodes and to this machine.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
@@ -19,7 +19,7 @@ const NAMESPACE_DEADLINE: Duration = Duration::from_secs(30);
 /// The bridge between nodes.
 const BRIDGE: &str = "br0";
 
-/// Kernel settings of the router's network namespace. The first must exist.
+/// Kernel settings of the router's network namespace. Those that the kernel does not have are left out.
 const ROUTER_SETTINGS: [(&str, &str); 7] = [
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "0"),
@@ -55,7 +55,7 @@ link set {BRIDGE} up
 }
 
 /// Returns a non-blocking socket that listens in another network namespace. No other program and no firewall of this
-/// machine is in its way.
+/// machine can interfere.
 ///
 /// # Errors
 /// When the kernel refuses, or the address is in use there.

@@ -82,12 +82,12 @@ impl Bed {
         Ok(Self { cluster, moto, machines: Vec::new(), client, config, kubelets })
     }
 
-    /// Returns all nodes.
+    /// Returns the API of nodes.
     pub fn nodes(&self) -> Api<Node> {
         Api::all(self.client.clone())
     }
 
-    /// Returns Services in the default namespace.
+    /// Returns the API of Services in the default namespace.
     pub fn services(&self) -> Api<Service> {
         Api::namespaced(self.client.clone(), "default")
     }
@@ -176,7 +176,7 @@ impl Bed {
             let without: Vec<String> =
                 services.iter().filter(|service| hostname(service).is_none()).map(|one| one.name_any()).collect();
             let with = services.len() - without.len();
-            Ok((with < wanted).then(|| format!("{with} of {wanted} Services have a name, none have {without:?}")))
+            Ok((with < wanted).then(|| format!("{with} of {wanted} Services have a host name; missing: {without:?}")))
         })
         .await
     }
@@ -192,7 +192,7 @@ impl Bed {
         while last.elapsed() < rest {
             self.cluster.check()?;
             if begun.elapsed() > DEADLINE {
-                bail!("AWS is called without end: {:?}", self.moto.proxy.calls());
+                bail!("AWS is still called at the deadline: {:?}", self.moto.proxy.calls());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
             let now = self.busy();

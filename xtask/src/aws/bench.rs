@@ -73,7 +73,7 @@ pub fn bench(ccm: Option<&Path>, quick: bool, assert: bool) -> Result<()> {
         runtime.block_on(measure(manager, size)).with_context(|| format!("the {} manager", manager.name))
     });
     let [theirs, own] = <[Measured; 2]>::try_from(measured.collect::<Result<Vec<_>>>()?)
-        .map_err(|_| anyhow::anyhow!("two managers were to be measured"))?;
+        .map_err(|_| anyhow::anyhow!("the number of measured managers is not two"))?;
     println!("{}", table(&theirs, &own));
     println!("{}", actions(&theirs, &own));
     let goals = goals(&theirs, &own);
@@ -126,10 +126,10 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     scenarios.push(mark.after(bed).await?);
     targets(bed, services, FIRST + nodes + 1).await?;
 
-    let mark = Mark::now(bed, format!("{resyncs} times all Services are looked at, without a change"));
+    let mark = Mark::now(bed, format!("{resyncs} resyncs of all Services, without a change"));
     let mut last = Instant::now();
     for number in 0..resyncs {
-        let patch = json!({"metadata": {"annotations": {"example.com/looked-at": number.to_string()}}});
+        let patch = json!({"metadata": {"annotations": {"example.com/resync": number.to_string()}}});
         for service in bed.services().list(&mine()).await? {
             let name = service.metadata.name.context("a Service has no name")?;
             bed.services().patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
@@ -227,7 +227,7 @@ fn goals(theirs: &Measured, own: &Measured) -> Vec<Goal> {
     vec![
         Goal { what: "reads when nodes join", ratio: ratio(reads(own), reads(theirs)), most: 0.1 },
         Goal { what: "all calls", ratio: ratio(calls(own), calls(theirs)), most: 0.5 },
-        Goal { what: "resident memory", ratio: own.peak / theirs.peak, most: 0.25 },
+        Goal { what: "peak memory", ratio: own.peak / theirs.peak, most: 0.25 },
     ]
 }
 
@@ -265,7 +265,7 @@ fn actions(theirs: &Measured, own: &Measured) -> String {
     let mut names: Vec<&String> = theirs.keys().chain(own.keys()).collect();
     names.sort();
     names.dedup();
-    let mut text = String::from("| calls, all in all | upstream | ours |\n| --- | ---: | ---: |\n");
+    let mut text = String::from("| calls in total | upstream | ours |\n| --- | ---: | ---: |\n");
     for name in names {
         let count = |calls: &Calls| calls.get(name).copied().unwrap_or_default();
         let _ = writeln!(text, "| {name} | {} | {} |", count(&theirs), count(&own));

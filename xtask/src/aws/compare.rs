@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::bed::{Bed, Manager};
 use super::cases::{ANNOTATIONS, Case, SHAPES};
-use super::holdings::holdings;
 use super::intended::{INTENDED, Side, Verdict, classify};
+use super::inventory::inventory;
 use super::{OURS, UPSTREAM, ours, upstream};
 
 /// After this time without an AWS call, a manager is done. It is longer than upstream's delay before its first retry.
@@ -75,28 +75,28 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
     label(bed, 0, "pool", "blue").await?;
     bed.run(manager)?;
     bed.until_initialised().await?;
-    note(bed, manager.name, &mut steps, "nodes join").await?;
+    record_step(bed, manager.name, &mut steps, "nodes join").await?;
     let ids = ids(bed).await?;
     for (title, cases) in [("shapes", &SHAPES[..]), ("annotations", &ANNOTATIONS)] {
         for case in cases {
             create(bed, case, &ids).await.with_context(|| format!("create {}", case.name))?;
         }
-        note(bed, manager.name, &mut steps, &format!("{title} created")).await?;
+        record_step(bed, manager.name, &mut steps, &format!("{title} created")).await?;
         for case in cases {
             if let Some(change) = case.changed(&ids) {
                 let merged = Patch::Merge(&change);
                 bed.services().patch(case.name, &PatchParams::default(), &merged).await.context(case.name)?;
             }
         }
-        note(bed, manager.name, &mut steps, &format!("{title} changed")).await?;
+        record_step(bed, manager.name, &mut steps, &format!("{title} changed")).await?;
         if title == "shapes" {
             bed.join(1).await?;
             bed.until_initialised().await?;
-            note(bed, manager.name, &mut steps, "a node joins").await?;
+            record_step(bed, manager.name, &mut steps, "a node joins").await?;
             label(bed, 1, "node.kubernetes.io/exclude-from-external-load-balancers", "").await?;
-            note(bed, manager.name, &mut steps, "a node is excluded").await?;
-            leave(bed, 2).await?;
-            note(bed, manager.name, &mut steps, "a machine is gone").await?;
+            record_step(bed, manager.name, &mut steps, "a node is excluded").await?;
+            terminate_machine(bed, 2).await?;
+            record_step(bed, manager.name, &mut steps, "an instance is terminated").await?;
         }
         bed.services().delete_collection(&DeleteParams::default(), &ListParams::default().labels("!component")).await?;
         bed.until(|| async {
@@ -104,16 +104,16 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
             Ok((!left.is_empty()).then(|| format!("{} Services are left", left.len())))
         })
         .await?;
-        note(bed, manager.name, &mut steps, &format!("{title} deleted")).await?;
+        record_step(bed, manager.name, &mut steps, &format!("{title} deleted")).await?;
     }
     Ok(steps)
 }
 
 /// Waits until there is no activity, and records the facts.
-async fn note(bed: &Bed, name: &str, steps: &mut Steps, step: &str) -> Result<()> {
+async fn record_step(bed: &Bed, name: &str, steps: &mut Steps, step: &str) -> Result<()> {
     eprintln!("{name}: {step}");
     bed.until_quiet(REST).await?;
-    steps.push((step.to_owned(), holdings(bed).await?));
+    steps.push((step.to_owned(), inventory(bed).await?));
     Ok(())
 }
 
@@ -131,19 +131,19 @@ async fn label(bed: &Bed, machine: usize, key: &str, value: &str) -> Result<()> 
 }
 
 /// Terminates an instance; its kubelet becomes unresponsive.
-async fn leave(bed: &Bed, machine: usize) -> Result<()> {
+async fn terminate_machine(bed: &Bed, machine: usize) -> Result<()> {
     let machine = &bed.machines[machine];
     bed.moto.terminate(&machine.id).await?;
     bed.set_ready_condition(&machine.name, "Unknown").await?;
     bed.until(|| async {
         let there = bed.nodes().get_opt(&machine.name).await?.is_some();
-        Ok(there.then(|| format!("the Node {} is there", machine.name)))
+        Ok(there.then(|| format!("the Node {} still exists", machine.name)))
     })
     .await?;
     bed.until(|| async {
         let routes = bed.moto.routes(&bed.moto.network.table).await?;
         let there = routes.iter().any(|(_, id)| *id == machine.id);
-        Ok(there.then(|| format!("the route to {} is there", machine.name)))
+        Ok(there.then(|| format!("the route to {} still exists", machine.name)))
     })
     .await?;
     Ok(())
@@ -165,7 +165,7 @@ async fn ids(bed: &Bed) -> Result<Vec<(String, String)>> {
         let path = "UploadServerCertificateResult/ServerCertificateMetadata/Arn";
         ids.push((format!("$certificate{number}"), Element::parse(&answer)?.text(path).to_owned()));
     }
-    ensure!(ids.iter().all(|(_, id)| !id.is_empty()), "moto answers without ids: {ids:?}");
+    ensure!(ids.iter().all(|(_, id)| !id.is_empty()), "moto returned empty ids: {ids:?}");
     Ok(ids)
 }
 

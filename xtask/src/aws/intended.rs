@@ -40,7 +40,7 @@ pub const INTENDED: [Intended; 17] = [
         ours: &[
             "Service both-protocols: *",
             "* of both-protocols: *",
-            "security group nodes.try: lets in * 30253-30253 *",
+            "security group nodes.try: allows * 30253-30253 *",
         ],
         upstreams: &["Service both-protocols: event service-controller Warning SyncLoadBalancerFailed"],
         upstream: "TCP and UDP in one Service are refused",
@@ -50,11 +50,11 @@ pub const INTENDED: [Intended; 17] = [
     },
     Intended {
         ours: &[
-            "balancer of with-groups: security group *",
+            "load balancer of with-groups: security group *",
             "security group k8s-*",
-            "security group nodes.try: lets in tcp 30000-32767 *",
+            "security group nodes.try: allows tcp 30000-32767 *",
         ],
-        upstreams: &["security group nodes.try: lets in tcp 30880-30880 *"],
+        upstreams: &["security group nodes.try: allows tcp 30880-30880 *"],
         upstream: "load balancers have no security groups by default, and nodes' groups a rule per port and range",
         here: "load balancers have two unless `disable-nlb-sg` is set, and nodes' groups one rule for all Services",
         why: "a security group holds sixty rules",
@@ -62,14 +62,14 @@ pub const INTENDED: [Intended; 17] = [
     },
     Intended {
         ours: &[
-            "balancer of internal: scheme internet-facing",
-            "balancer of internal: name k8s-*",
-            "Service internal: way in k8s-*",
+            "load balancer of internal: scheme internet-facing",
+            "load balancer of internal: name k8s-*",
+            "Service internal: address k8s-*",
         ],
         upstreams: &[
-            "balancer of internal: scheme internal",
-            "balancer of internal: name *",
-            "Service internal: way in *",
+            "load balancer of internal: scheme internal",
+            "load balancer of internal: name *",
+            "Service internal: address *",
         ],
         upstream: "a change between internal and internet-facing has no effect",
         here: "another load balancer is created, and the old one serves until it works",
@@ -77,11 +77,11 @@ pub const INTENDED: [Intended; 17] = [
         always: true,
     },
     Intended {
-        ours: &["target group UDP:* of udp: health*", "security group nodes.try: lets in tcp 10256-10256 *"],
+        ours: &["target group UDP:* of udp: health*", "security group nodes.try: allows tcp 10256-10256 *"],
         upstreams: &[
             "target group UDP:* of udp: health*",
-            "security group nodes.try: lets in tcp 30053-30053 *",
-            "security group nodes.try: lets in tcp 30054-30054 *",
+            "security group nodes.try: allows tcp 30053-30053 *",
+            "security group nodes.try: allows tcp 30054-30054 *",
         ],
         upstream: "UDP target groups are probed by TCP at the same port",
         here: "on nodes at kube-proxy (10256, `/healthz`), unless an annotation overrides that; with `ip` targets as upstream, with a warning",
@@ -89,7 +89,7 @@ pub const INTENDED: [Intended; 17] = [
         always: true,
     },
     Intended {
-        ours: &["balancer of *: scheme internet-facing"],
+        ours: &["load balancer of *: scheme internet-facing"],
         upstreams: &[],
         upstream: "internet-facing load balancers are requested by omitting the scheme",
         here: "by naming it",
@@ -98,7 +98,7 @@ pub const INTENDED: [Intended; 17] = [
     },
     Intended {
         ours: &[],
-        upstreams: &["balancer of *: attribute access_logs.s3.enabled=false"],
+        upstreams: &["load balancer of *: attribute access_logs.s3.enabled=false"],
         upstream: "attributes are set that new load balancers have by default",
         here: "they are not",
         why: "a call less; moto returns the request as given",
@@ -113,7 +113,7 @@ pub const INTENDED: [Intended; 17] = [
         always: true,
     },
     Intended {
-        ours: &["balancer of two-subnets: subnet *"],
+        ours: &["load balancer of two-subnets: subnet *"],
         upstreams: &[],
         upstream: "`subnets` apply when a load balancer is created",
         here: "later, too",
@@ -138,7 +138,7 @@ pub const INTENDED: [Intended; 17] = [
     },
     Intended {
         ours: &[],
-        upstreams: &["security group nodes.try: lets in tcp 32100-32100 *"],
+        upstreams: &["security group nodes.try: allows tcp 32100-32100 *"],
         upstream: "rules for former health checks remain",
         here: "they are removed",
         why: "they are unused; a security group holds sixty rules",
@@ -153,8 +153,8 @@ pub const INTENDED: [Intended; 17] = [
         always: true,
     },
     Intended {
-        ours: &["security group nodes.try: lets in tcp 31070-31070 *"],
-        upstreams: &["security group nodes.try: lets in tcp 31070-31070 *"],
+        ours: &["security group nodes.try: allows tcp 31070-31070 *"],
+        upstreams: &["security group nodes.try: allows tcp 31070-31070 *"],
         upstream: "nodes allow clients' addresses, although they only see the load balancer's",
         here: "the load balancer's subnets",
         why: "no other source needs access",

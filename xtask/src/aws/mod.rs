@@ -5,8 +5,8 @@ mod bed;
 mod bench;
 mod cases;
 mod compare;
-mod holdings;
 mod intended;
+mod inventory;
 mod scenario;
 
 use std::path::{Path, PathBuf};
@@ -76,9 +76,9 @@ async fn show(arguments: &Arguments, manager: &Manager) -> Result<()> {
     };
     let bed = played?;
     if !arguments.once {
-        page.line(&invitation(&bed, manager)?);
+        page.line(&instructions(&bed, manager)?);
         tokio::select! {
-            ended = watch_over(&bed) => ended?,
+            ended = watch_processes(&bed) => ended?,
             _ = interrupted.wait() => page.line("ending"),
         }
     }
@@ -86,14 +86,14 @@ async fn show(arguments: &Arguments, manager: &Manager) -> Result<()> {
 }
 
 /// Returns only if a process has ended by itself.
-async fn watch_over(bed: &Bed) -> Result<()> {
+async fn watch_processes(bed: &Bed) -> Result<()> {
     loop {
         bed.cluster.check()?;
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
 
-fn invitation(bed: &Bed, manager: &Manager) -> Result<String> {
+fn instructions(bed: &Bed, manager: &Manager) -> Result<String> {
     Ok(format!(
         "
 It keeps running; try it in another terminal:
@@ -103,7 +103,7 @@ It keeps running; try it in another terminal:
   kubectl create service loadbalancer web --tcp=80:8080
   kubectl get services,nodes --output=wide
 
-AWS answers at {} to `aws --endpoint-url`, region {}, with any credentials.
+AWS listens at {} for `aws --endpoint-url`, region {}, with any credentials.
 The manager's log: {}
 Ctrl-C ends it and leaves nothing behind.",
         bed.cluster.kubeconfig(Identity::Admin)?.display(),

@@ -12,7 +12,7 @@ use super::bed::{Bed, Manager, hostname, is_tainted};
 use crate::page::Page;
 
 const STEPS: usize = 5;
-const SERVICE: &str = "story";
+const SERVICE: &str = "web";
 /// The displayed command, which is executed.
 const CREATE: [&str; 5] = ["create", "service", "loadbalancer", SERVICE, "--tcp=80:8080,443:8443"];
 const DELETE: [&str; 3] = ["delete", "service", SERVICE];
@@ -27,13 +27,13 @@ struct AccountResources {
 
 /// Runs the scenario; the cluster keeps running.
 pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
-    let step = Step::begin(page, 1, "A control plane and an AWS account, with a machine for each node");
+    let step = Step::begin(page, 1, "A control plane and an AWS account, with an instance for each node");
     let mut bed = Bed::start(true).await?;
     let before = read_resources(&bed).await?;
     bed.join(nodes).await?;
     until_ready(&bed).await?;
     step.done(&format!(
-        "Kubernetes 1.37 answers at {}, AWS at {}; {nodes} nodes wait for their cloud",
+        "Kubernetes 1.37 listens at {}, AWS at {}; {nodes} nodes wait for their cloud",
         bed.cluster.server(),
         bed.moto.proxy.url()
     ));
@@ -53,7 +53,7 @@ pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result
     for node in bed.nodes().list(&ListParams::default().limit(5)).await? {
         step.happened(&line(&node));
     }
-    step.done("no node has the taint any more that kept pods away");
+    step.done("no node has the taint that kept pods away");
 
     let step = Step::begin(page, 3, "The nodes' pod networks get routes");
     bed.until_initialised().await.map_err(with_log)?;
@@ -69,7 +69,7 @@ pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result
     let created = read_resources(&bed).await?;
     let service = bed.services().get(SERVICE).await?;
     ensure!(created.balancers == 1 && created.target_groups == 2, "AWS has {created:?}");
-    step.happened(&format!("AWS has a balancer with {} target groups", created.target_groups));
+    step.happened(&format!("AWS has a load balancer with {} target groups", created.target_groups));
     step.done(&format!("it is reached by {}", hostname(&service).unwrap_or_default()));
 
     let step = Step::begin(page, 5, "The Service is deleted");
@@ -79,7 +79,7 @@ pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result
     let after = read_resources(&bed).await?;
     // The shared security group is deleted with the last of the load balancers.
     ensure!(after == before, "before the Service AWS had {before:?}, and after it {after:?}");
-    step.done("AWS has nothing left of it");
+    step.done("AWS has no resources of it");
     Ok(bed)
 }
 

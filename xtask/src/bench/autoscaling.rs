@@ -47,7 +47,7 @@ pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, lo
     measured
 }
 
-/// An autoscaler and its target, whose pod is not created: the target's status claims that it exists.
+/// Creates an autoscaler and its target, whose pod is not created: the target's status claims that it exists.
 async fn make(client: &Client, number: u32) -> Result<()> {
     let app = App { namespace: NAMESPACE.into(), name: format!("app-{number}"), replicas: 1 };
     let template = json!({ "metadata": { "labels": app.labels() }, "spec": app.pod_spec() });

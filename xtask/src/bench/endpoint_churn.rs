@@ -79,7 +79,7 @@ pub struct Churn {
 
 impl Churn {
     /// Starts a control plane and fills it.
-    pub async fn gather(size: Size) -> Result<Self> {
+    pub async fn create(size: Size) -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;

@@ -196,7 +196,7 @@ impl<'a> Track<'a> {
 
     fn end(&self, case: Case) -> Result<BTreeMap<Metric, f64>> {
         let writes = self.writes(case)? - self.writes_before;
-        let (median, p99) = self.watch.take_lags().context("no change was shown")?;
+        let (median, p99) = self.watch.take_lags().context("no change appeared in an EndpointSlice")?;
         let values = [(Metric::LagMedian, median), (Metric::LagTail, p99), (Metric::SliceWrites, writes as f64)];
         Ok(values.into())
     }
@@ -206,7 +206,7 @@ impl<'a> Track<'a> {
         let service = services.get_mut(&case.pods).context("no Service of this size")?;
         let wait_for_changes = async {
             service.change(&plane.client, case.rate, Some(changes), Some(&*watch)).await?;
-            until_none(manager, "changes are not shown", async || Ok(watch.pending())).await
+            until_none(manager, "changes are not in a slice yet", async || Ok(watch.pending())).await
         };
         if case.loaded {
             let load = load.change(&plane.client, LOAD.1, None, None);
@@ -217,12 +217,12 @@ impl<'a> Track<'a> {
         } else {
             wait_for_changes.await?;
         }
-        self.settle().await;
+        self.reach_steady_state().await;
         Ok(())
     }
 
     /// Waits until no slice of any Service is written.
-    async fn settle(&self) {
+    async fn reach_steady_state(&self) {
         let all = || -> u64 {
             let apps = self.services.values().chain([&self.load]);
             apps.map(|service| self.watch.writes(&service.app.name)).sum()

@@ -89,13 +89,14 @@ impl ManyKinds {
         let measured = self.run_scenario(&manager, (subject, mode), idle).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;
-        let measured = measured?;
-        ended?;
+        // Also after a failure: the next manager must find neither the ReplicaSet nor its pod.
         api::delete(&self.client, &format!("{replica_sets}/{}", app.replica_set())).await?;
         for pod in self.pods().list_metadata(&ListParams::default()).await?.items {
             let name = pod.metadata.name.unwrap_or_default();
             api::delete(&self.client, &format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).await?;
         }
+        let measured = measured?;
+        ended?;
         Ok(measured)
     }
 

@@ -57,7 +57,7 @@ pub struct ManyPods {
 
 /// The controllers that run, which is a set of scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum ControllerSet {
     /// Those of Deployments.
     Workloads,
     /// All.
@@ -66,29 +66,29 @@ pub enum Who {
     Volumes,
 }
 
-impl Who {
+impl ControllerSet {
     /// Its name in files.
     pub fn name(self) -> &'static str {
         match self {
-            Who::Workloads => "crowd",
-            Who::All => "all",
-            Who::Volumes => "all-claims",
+            ControllerSet::Workloads => "crowd",
+            ControllerSet::All => "all",
+            ControllerSet::Volumes => "all-claims",
         }
     }
 
     /// Its scenarios: a start, and the time after it.
     pub fn scenarios(self) -> [Scenario; 2] {
         match self {
-            Who::Workloads => [Scenario::ColdStart, Scenario::Memory],
-            Who::All => [Scenario::AllColdStart, Scenario::AllMemory],
-            Who::Volumes => [Scenario::AllClaimsColdStart, Scenario::AllClaimsMemory],
+            ControllerSet::Workloads => [Scenario::ColdStart, Scenario::Memory],
+            ControllerSet::All => [Scenario::AllColdStart, Scenario::AllMemory],
+            ControllerSet::Volumes => [Scenario::AllClaimsColdStart, Scenario::AllClaimsMemory],
         }
     }
 
     fn flags(self, cluster: &ControlPlane) -> Vec<String> {
         match self {
-            Who::Workloads => vec![WORKLOADS.to_owned()],
-            Who::All | Who::Volumes => all_controllers(cluster),
+            ControllerSet::Workloads => vec![WORKLOADS.to_owned()],
+            ControllerSet::All | ControllerSet::Volumes => all_controllers(cluster),
         }
     }
 }
@@ -96,7 +96,7 @@ impl Who {
 impl ManyPods {
     /// Starts a control plane and fills it with `pods` pods, rounded up to
     /// whole Deployments; every second one has a volume if `with_volumes`.
-    pub async fn gather(pods: u32, with_volumes: bool) -> Result<Self> {
+    pub async fn create(pods: u32, with_volumes: bool) -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;
@@ -136,16 +136,17 @@ impl ManyPods {
 
     /// Runs a manager once for the initial work of all controllers in a new cluster (certificates for namespaces,
     /// nodes' ranges), so that it is not measured for the first manager only.
-    pub async fn settle(&self, binaries: &Binaries, about: (Subject, Mode)) -> Result<()> {
+    pub async fn reach_steady_state(&self, binaries: &Binaries, about: (Subject, Mode)) -> Result<()> {
         eprintln!("  running the initial work of all controllers");
-        let manager = Running::start(&self.cluster, binaries, about.0, about.1, &Who::All.flags(&self.cluster))?;
-        let settled = async {
+        let manager =
+            Running::start(&self.cluster, binaries, about.0, about.1, &ControllerSet::All.flags(&self.cluster))?;
+        let at_rest = async {
             manager.until_leader(&self.client).await?;
             manager.until_quiet().await
         };
-        let settled = settled.await;
-        manager.end(&self.client).await?;
-        settled
+        let result = at_rest.await;
+        let ended = manager.end(&self.client).await;
+        result.and(ended)
     }
 
     /// Starts a manager, measures a cold start and the idle time after it, and ends the manager; its log is copied to
@@ -154,7 +155,7 @@ impl ManyPods {
         &mut self,
         binaries: &Binaries,
         about: (Subject, Mode),
-        who: Who,
+        controllers: ControllerSet,
         idle: Duration,
         log: &Path,
     ) -> Result<Vec<Measurement>> {
@@ -166,17 +167,18 @@ impl ManyPods {
         let version = pods.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
         let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
 
-        let manager = Running::start(&self.cluster, binaries, about.0, about.1, &who.flags(&self.cluster))?;
-        let measured = run_scenario(&manager, about, who, &mut events, idle).await;
+        let manager = Running::start(&self.cluster, binaries, about.0, about.1, &controllers.flags(&self.cluster))?;
+        let measured = run_scenario(&manager, about, controllers, &mut events, idle).await;
         manager.keep_log(log)?;
         let ended = manager.end(&self.client).await;
-        let measured = measured?;
-        ended?;
+        // Also after a failure: the next manager must find neither the ReplicaSet nor its pod.
         api::delete(&self.client, &format!("{collection}/{}", app.replica_set())).await?;
         for pod in pods.list(&ListParams::default()).await?.items {
             let name = pod.metadata.name.unwrap_or_default();
             api::delete(&self.client, &format!("/api/v1/namespaces/{WAITING}/pods/{name}")).await?;
         }
+        let measured = measured?;
+        ended?;
         Ok(measured)
     }
 }
@@ -184,11 +186,11 @@ impl ManyPods {
 async fn run_scenario(
     manager: &Running<'_>,
     (subject, mode): (Subject, Mode),
-    who: Who,
+    controllers: ControllerSet,
     events: &mut Events<'_>,
     idle: Duration,
 ) -> Result<Vec<Measurement>> {
-    let [cold_start, memory] = who.scenarios();
+    let [cold_start, memory] = controllers.scenarios();
     until_pod(manager, events).await?;
     let seconds = manager.started.elapsed().as_secs_f64();
     let to = manager.mark()?;

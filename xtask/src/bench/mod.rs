@@ -47,8 +47,8 @@ use subject::{Binaries, Mode, Subject};
 /// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The
 /// scenarios with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and
 /// nodes. In mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers, in
-/// volumes-provision, volumes-attach and claims-at-rest those of volumes, and all controllers in many-kinds and in
-/// scenarios whose names begin with all. Wall time, CPU, memory and API requests are compared. The report (Markdown, a
+/// volumes-provision, volumes-attach, volumes-move and claims-at-rest those of volumes, and all controllers in many-kinds and
+/// in scenarios whose names begin with all. Wall time, CPU, memory and API requests are compared. The report (Markdown, a
 /// plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time. Takes some two hours; absolute figures
@@ -58,7 +58,7 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench --quick                          # a short check; a few minutes
   cargo xtask bench --scenario memory,cold-start     # only some scenarios
   cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
-  cargo xtask bench --scenario volumes-provision,volumes-attach,claims-at-rest --mode raised
+  cargo xtask bench --scenario volumes-provision,volumes-attach,volumes-move,claims-at-rest --mode raised
   cargo xtask bench --scenario many-kinds --mode default     # 500 custom kinds
   cargo xtask bench --real                           # real servers under load, effects on users; asks for root rights
   cargo xtask bench aws                              # ccm and upstream's AWS manager, on moto

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::endpoint_churn::Churn;
 use super::many_kinds::ManyKinds;
-use super::many_pods::{ManyPods, Who};
+use super::many_pods::{ControllerSet, ManyPods};
 use super::measure::{Measurement, Scenario};
 use super::report::Report;
 use super::shared_cluster::SharedCluster;
@@ -124,7 +124,7 @@ impl Passes<'_> {
     }
 
     async fn fresh_volumes(&mut self) {
-        for scenario in self.chosen_of(&volumes::FRESH) {
+        for scenario in self.chosen_of(&volumes::WITH_NEW_CLUSTERS) {
             for (mode, subject, name) in self.turns(scenario.name()) {
                 eprintln!("{name}");
                 let (size, log) = (self.arguments.volumes(mode), self.report.log(&name));
@@ -139,15 +139,15 @@ impl Passes<'_> {
             return;
         }
         let claims = if self.arguments.quick { 500 } else { 10_000 };
-        let rest = match volumes::Rest::gather(claims).await {
+        let rest = match volumes::ClaimsAtRest::create(claims).await {
             Ok(rest) => rest,
             Err(error) => return self.record("claims at rest".into(), Err(error)),
         };
         let turns = self.turns(Scenario::ClaimsAtRest.name());
         if let Some((_, subject, _)) = turns.first()
-            && let Err(error) = rest.settle(self.binaries, *subject).await
+            && let Err(error) = rest.reach_steady_state(self.binaries, *subject).await
         {
-            self.record("settle".into(), Err(error));
+            self.record("steady state".into(), Err(error));
         }
         for (mode, subject, name) in turns {
             eprintln!("{name}");
@@ -178,33 +178,35 @@ impl Passes<'_> {
 
     /// Measures among many pods: without volumes first, then on a cluster in which half of the pods have one.
     async fn many_pods(&mut self) {
-        for managers in [vec![Who::Workloads, Who::All], vec![Who::Volumes]] {
-            let managers: Vec<Who> =
-                managers.into_iter().filter(|who| !self.chosen_of(&who.scenarios()).is_empty()).collect();
+        for managers in [vec![ControllerSet::Workloads, ControllerSet::All], vec![ControllerSet::Volumes]] {
+            let managers: Vec<ControllerSet> = managers
+                .into_iter()
+                .filter(|controllers| !self.chosen_of(&controllers.scenarios()).is_empty())
+                .collect();
             if !managers.is_empty() {
                 self.among_many_pods(&managers).await;
             }
         }
     }
 
-    async fn among_many_pods(&mut self, managers: &[Who]) {
+    async fn among_many_pods(&mut self, managers: &[ControllerSet]) {
         let pods = self.arguments.pods(20_000);
         eprintln!("many-pods: {pods} pods");
-        let mut cluster = match ManyPods::gather(pods, managers == [Who::Volumes]).await {
+        let mut cluster = match ManyPods::create(pods, managers == [ControllerSet::Volumes]).await {
             Ok(cluster) => cluster,
             Err(error) => return self.record("many-pods".into(), Err(error)),
         };
-        for who in managers {
-            let turns = self.turns(who.name());
-            if let (Who::All | Who::Volumes, Some((_, subject, _))) = (who, turns.first())
-                && let Err(error) = cluster.settle(self.binaries, (*subject, Mode::Raised)).await
+        for controllers in managers {
+            let turns = self.turns(controllers.name());
+            if let (ControllerSet::All | ControllerSet::Volumes, Some((_, subject, _))) = (controllers, turns.first())
+                && let Err(error) = cluster.reach_steady_state(self.binaries, (*subject, Mode::Raised)).await
             {
-                self.record("settle".into(), Err(error));
+                self.record("steady state".into(), Err(error));
             }
             for (mode, subject, name) in turns {
                 eprintln!("{name}");
                 let (idle, log) = (self.arguments.idle(), self.report.log(&name));
-                let measured = cluster.measure(self.binaries, (subject, mode), *who, idle, &log).await;
+                let measured = cluster.measure(self.binaries, (subject, mode), *controllers, idle, &log).await;
                 self.record(name, measured);
             }
         }
@@ -246,7 +248,7 @@ impl Passes<'_> {
         if !self.is_chosen(Scenario::EndpointChurn) {
             return;
         }
-        let churn = match Churn::gather(self.arguments.churn()).await {
+        let churn = match Churn::create(self.arguments.churn()).await {
             Ok(churn) => churn,
             Err(error) => return self.record("endpoint churn".into(), Err(error)),
         };

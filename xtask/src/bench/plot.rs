@@ -1,5 +1,5 @@
-//! The ratios as bars (SVG): green where a goal is met, red where it is
-//! missed, grey where there is none; a black line marks the goal.
+//! The ratios as bars (SVG): green where a goal is met, red where it is missed, grey where there is none; a black line
+//! marks the goal.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ const ROW_HEIGHT: f64 = 22.0;
 const LABEL_WIDTH: f64 = 480.0;
 /// The width of a ratio of 1.
 const RATIO_WIDTH: f64 = 380.0;
-/// The maximum width of a bar; longer ones are cut.
+/// The maximum ratio that a bar shows; longer bars are cut.
 const MAX_RATIO: f64 = 1.5;
 const TOP: f64 = 50.0;
 

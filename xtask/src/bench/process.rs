@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_the_kernel_writes() {
+    fn proc_files_are_parsed() {
         let stat = "17 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 9 0";
         assert_eq!(cpu(stat), Some(3.0));
         assert_eq!(cpu("17 (short) S 1 2"), None);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_this_process() {
+    fn usage_of_this_process_is_read() {
         let usage = usage(std::process::id()).unwrap();
         assert!(usage.resident > 0.0 && usage.peak >= usage.resident, "{usage:?}");
     }

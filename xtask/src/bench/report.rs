@@ -79,9 +79,9 @@ fn page(measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
     let mut page = format!(
-        "# Our controller manager beside upstream's
+        "# Our controller manager compared with upstream's
 
-{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-lag and endpoint-churn, `{ALL_WORKLOADS}` for mixed, `{AUTOSCALING}` for autoscaling, `{NAMESPACES}` for namespace-delete, `{GARBAGE}` for garbage-collection, `{NODES}` for node-leases, `{VOLUMES}` for volumes-provision, volumes-attach and claims-at-rest, and the same list of all that we have in many-kinds and where a scenario's name begins with all; mode raised adds `{}`.
+{}, {cores} cores, load at the end {load}, runs: {runs} (medians). Both managers: `{}`, with `{WORKLOADS}`, or `{ENDPOINTS}` for endpoint-lag and endpoint-churn, `{ALL_WORKLOADS}` for mixed, `{AUTOSCALING}` for autoscaling, `{NAMESPACES}` for namespace-delete, `{GARBAGE}` for garbage-collection, `{NODES}` for node-leases, `{VOLUMES}` for volumes-provision, volumes-attach, volumes-move and claims-at-rest, and all complete controllers that are on by default for many-kinds and for scenarios whose names begin with all; mode raised adds `{}`.
 
 {}
 ![ratios](ratios.svg)

@@ -82,7 +82,8 @@ fn is_lease(request: &Request) -> bool {
     request.resource == "leases.coordination.k8s.io"
 }
 
-/// Reports whether it requests no object: discovery, which controllers of all kinds repeat twice a minute.
+/// Reports whether it requests no object: discovery, which controllers that watch every kind repeat twice a
+/// minute.
 fn is_discovery(request: &Request) -> bool {
     request.verb == "get" && request.resource.starts_with('/')
 }

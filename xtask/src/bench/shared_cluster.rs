@@ -143,7 +143,12 @@ impl ManagerRun<'_> {
         let (start, mut progress) = (Instant::now(), Progress::new());
         while !is_reached().await? {
             self.manager.check()?;
-            ensure!(start.elapsed() < DEADLINE, "{waiting}:\n{}", self.manager.last_lines());
+            ensure!(
+                start.elapsed() < DEADLINE,
+                "{waiting} after {} s; the manager's last lines:\n{}",
+                DEADLINE.as_secs(),
+                self.manager.last_lines()
+            );
             progress.report(|| format!("{:.0} s: {waiting}", start.elapsed().as_secs_f64()));
             sleep(POLL_INTERVAL).await;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::StreamExt;
@@ -53,9 +53,12 @@ impl SliceWatch {
                     }
                 }
                 // The API server ends the watches of slow clients.
-                if let Ok(list) = slices.list(&ListParams::default()).await {
-                    with(&|state| list.items.iter().for_each(|slice| state.show(slice)));
-                    version = list.metadata.resource_version.unwrap_or_default();
+                match slices.list(&ListParams::default()).await {
+                    Ok(list) => {
+                        with(&|state| list.items.iter().for_each(|slice| state.show(slice)));
+                        version = list.metadata.resource_version.unwrap_or_default();
+                    }
+                    Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
                 }
             }
         });

@@ -3,6 +3,7 @@
 mod programs;
 pub mod smoke;
 pub mod user_effects;
+mod volumes;
 pub mod web;
 
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use control_plane::assets::Program;
-use real_cluster::{RealCluster, control};
+use real_cluster::{RealCluster, control, storage};
 use tokio::time::sleep;
 
 use crate::interrupt::{self, ExitCode, Interrupted};
@@ -25,7 +26,8 @@ const CHECK_PERIOD: Duration = Duration::from_millis(500);
 ///
 /// Each node is a set of namespaces with a stock kubelet, kube-proxy, containerd and runc; pods are real containers.
 /// ccm runs with the mock cloud, whose routes and load balancers work: the address of a Service of type LoadBalancer
-/// is reached from this machine. The kubeconfig that is printed works from this machine too.
+/// is reached from this machine. The kubeconfig that is printed works from this machine too. A CSI driver provides
+/// volumes that move between nodes, by the default StorageClass.
 ///
 /// Requirements: Linux and root rights; other missing ones are listed. Start it as your user: it builds everything and
 /// then continues with sudo; or start it as root. The nodes' programs are built once with Go, for some fifteen minutes,
@@ -88,8 +90,10 @@ pub fn run(arguments: Arguments) -> Result<()> {
         programs::check_machine(Vec::new())?;
     } else {
         programs::build_as_user(Vec::new())?;
+        storage::build()?;
     }
-    let setup = setup(arguments.nodes, &arguments.manager, arguments.cloud_manager.as_deref(), arguments.release)?;
+    let mut setup = setup(arguments.nodes, &arguments.manager, arguments.cloud_manager.as_deref(), arguments.release)?;
+    setup.has_volumes = true;
     if !root::is_root() {
         return programs::continue_as_root(&setup, &arguments.manager);
     }
@@ -155,7 +159,8 @@ Kubernetes 1.37 at {} with {nodes} nodes. Folder with the logs: {}
   export KUBECONFIG={}
   {} get pods --all-namespaces
 
-Load balancers get addresses of {}, reached from this machine. Images that need no registry:
+Load balancers get addresses of {}, reached from this machine. Claims get volumes of the default StorageClass.
+Images that need no registry:
   {}  (an HTTP server: command /agnhost, arguments netexec --http-port=8080)
 The manager can be replaced: cargo xtask cluster swap upstream
 Ctrl-C ends the cluster and removes everything.",

@@ -84,7 +84,8 @@ pub fn continue_as_root(setup: &Setup, manager: &Manager) -> Result<()> {
     root::restart(&binaries)
 }
 
-/// Builds what is needed of a cluster's programs. Without a path, ccm is built without the SDKs of clouds.
+/// Builds what is needed of a cluster's programs. Without a path, ccm is built without the SDKs of clouds. The cluster has no
+/// volumes unless the caller requests them.
 pub fn setup(nodes: u8, manager: &Manager, cloud_manager: Option<&Path>, release: bool) -> Result<Setup> {
     Ok(Setup {
         nodes,
@@ -92,6 +93,7 @@ pub fn setup(nodes: u8, manager: &Manager, cloud_manager: Option<&Path>, release
         cloud_manager: cloud_program(cloud_manager, release)?,
         inside: std::env::current_exe().context("find this program")?,
         images: Vec::new(),
+        has_volumes: false,
     })
 }
 

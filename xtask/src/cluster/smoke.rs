@@ -1,5 +1,5 @@
-//! The smoke test of a real cluster: it starts, a Deployment is updated while requests are served, and no
-//! resource is leaked.
+//! The smoke test of a real cluster: it starts, a Deployment is updated while requests are served, volumes go through
+//! their whole life, and no resource is leaked.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use real_cluster::programs::Programs;
 use real_cluster::{Footprint, RealCluster, Setup, images, requirements};
 use tokio::time::Instant;
 
+use super::volumes;
 use super::web::{PATH, Web};
 
 /// The variable that enables the smoke test although the nodes' programs have to be built, which takes some fifteen
@@ -64,6 +65,7 @@ async fn run_test(setup: Setup) -> Result<Footprint> {
     web.wait_for_response(DEADLINE).await?;
     web.delete().await?;
     report("Deployment and Service are deleted");
+    volumes::run(&cluster, DEADLINE, report).await.context("use volumes")?;
     cluster.control_plane().check()?;
     cluster.footprint()
 }

@@ -82,13 +82,23 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let folder = arguments.report.clone().unwrap_or_else(|| crate::cargo::workspace().join("target/conformance"));
     let folder = std::path::absolute(&folder).with_context(|| format!("resolve {}", folder.display()))?;
     let _lock = lock(&folder)?;
+    let measured = measure_all(&arguments, &folder);
+    // The folder also belongs to the user if a run has failed.
+    root::give_to_user(&folder)?;
+    let faults = report::faults(&measured?);
+    ensure!(faults.is_empty(), "the run does not show conformance:\n- {}", faults.join("\n- "));
+    Ok(())
+}
+
+/// Runs the suite for each manager, writes the report and prints it; returns the results by manager.
+fn measure_all(arguments: &Arguments, folder: &Path) -> Result<Vec<(String, Results)>> {
     let runtime = tokio::runtime::Runtime::new()?;
     let mut all = Vec::new();
     for manager in &arguments.manager {
         println!("==> {manager}");
         let own = folder.join(manager.to_string().replace('/', "_"));
         std::fs::create_dir_all(&own).with_context(|| format!("make {}", own.display()))?;
-        let (results, footprint) = runtime.block_on(measure(&arguments, manager, &own))?;
+        let (results, footprint) = runtime.block_on(measure(arguments, manager, &own))?;
         let leaks = footprint.leaks();
         ensure!(leaks.is_empty(), "the cluster left behind: {}", leaks.join(", "));
         println!("{manager}: {}", results.summary());
@@ -98,10 +108,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let path = folder.join("report.md");
     std::fs::write(&path, &text).with_context(|| format!("write {}", path.display()))?;
     print!("\n{text}\nThe report is {}\n", path.display());
-    root::give_to_user(&folder)?;
-    let faults = report::faults(&all);
-    ensure!(faults.is_empty(), "the run does not show conformance:\n- {}", faults.join("\n- "));
-    Ok(())
+    Ok(all)
 }
 
 /// Builds all programs as the user, and starts this command again as root. `missing` is what the machine lacks.

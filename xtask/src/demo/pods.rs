@@ -106,7 +106,7 @@ impl<'a> Pods<'a> {
         let set_changes = set_events.map(|event| Ok(Change::Set(event?))).chain(ended("ReplicaSets"));
         let min_ready = SignedDuration::from_secs(min_ready);
         let pods = pods.into_iter().map(|pod| (uid(&pod), pod)).collect::<BTreeMap<_, _>>();
-        let sets = sets.into_iter().map(|set| (uid(&set), asked(&set))).collect::<BTreeMap<_, _>>();
+        let sets = sets.into_iter().map(|set| (uid(&set), requested(&set))).collect::<BTreeMap<_, _>>();
         let last_reported = Count::of(pods.values(), min_ready, Timestamp::now());
         Ok(Self {
             stage,
@@ -157,7 +157,7 @@ impl<'a> Pods<'a> {
     fn apply(&mut self, change: Change) -> Result<()> {
         match change {
             Change::Pod(event) => note(&mut self.pods, event, Pod::clone),
-            Change::Set(event) => note(&mut self.sets, event, asked),
+            Change::Set(event) => note(&mut self.sets, event, requested),
         }
     }
 
@@ -227,7 +227,7 @@ fn uid(object: &impl ResourceExt) -> String {
     object.uid().unwrap_or_default()
 }
 
-fn asked(set: &ReplicaSet) -> i32 {
+fn requested(set: &ReplicaSet) -> i32 {
     set.spec.replicas.unwrap_or_default()
 }
 

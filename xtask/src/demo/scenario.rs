@@ -1,4 +1,4 @@
-//! A scenario is a list of steps; each has a deadline and ends with a sentence.
+//! A scenario is a list of steps; each has a deadline and returns a sentence about its result.
 
 use std::time::{Duration, Instant};
 
@@ -34,5 +34,5 @@ pub async fn run(stage: &Stage, steps: &[Step]) -> Result<()> {
 }
 
 fn exceeded(step: &Step, last_event: &str) -> anyhow::Error {
-    anyhow!("not done after {} s; last event: {last_event}", step.deadline.as_secs())
+    anyhow!("deadline of {} s exceeded; last event: {last_event}", step.deadline.as_secs())
 }

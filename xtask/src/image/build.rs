@@ -129,17 +129,17 @@ pub fn build(package: &str, features: &[&str], toolchain: &Toolchain) -> Result<
         .output()
         .with_context(|| format!("run cargo build for {triple}"))?;
     if !output.status.success() {
-        bail!("cargo could not build {package} for {triple} ({}); its words are above", output.status);
+        bail!("cargo could not build {package} for {triple} ({}); its messages are above", output.status);
     }
     let messages = String::from_utf8(output.stdout).context("read cargo's messages")?;
-    executable(&messages, package).with_context(|| format!("cargo built {package} and did not say where"))
+    executable(&messages, package).with_context(|| format!("cargo built {package} and did not report its path"))
 }
 
 /// Returns the folder of Rust's standard library for a target, which may not exist.
 fn standard_library(triple: &str) -> Result<PathBuf> {
     let arguments = ["--print", "target-libdir", "--target", triple];
     let output = Command::new("rustc").args(arguments).output().context("run rustc")?;
-    Ok(PathBuf::from(String::from_utf8(output.stdout).context("read rustc's answer")?.trim_end()))
+    Ok(PathBuf::from(String::from_utf8(output.stdout).context("read rustc's output")?.trim_end()))
 }
 
 /// Finds a program on the PATH.

@@ -29,12 +29,12 @@ impl Elf {
 
 /// Reads the headers of a 64-bit little-endian ELF file.
 pub fn read(file: &[u8]) -> Result<Elf> {
-    ensure!(file.starts_with(b"\x7fELF\x02\x01"), "it is no 64-bit little-endian ELF file");
+    ensure!(file.starts_with(b"\x7fELF\x02\x01"), "it is not a 64-bit little-endian ELF file");
     let table = usize::try_from(number::<8>(file, 32)?)?;
     let (size, count) = (usize::try_from(number::<2>(file, 54)?)?, usize::try_from(number::<2>(file, 56)?)?);
     let mut elf = Elf { machine: u16::try_from(number::<2>(file, 18)?)?, interpreter: None, libraries: 0 };
     for index in 0..count {
-        let header = table.checked_add(index * size).context("a header beyond all bounds")?;
+        let header = table.checked_add(index * size).context("the offset of a program header overflows")?;
         let kind = u32::try_from(number::<4>(file, header)?)?;
         let start = usize::try_from(number::<8>(file, header + 8)?)?;
         let length = usize::try_from(number::<8>(file, header + 32)?)?;
@@ -56,7 +56,7 @@ pub fn read(file: &[u8]) -> Result<Elf> {
 
 /// Returns a little-endian number of `N` bytes.
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<u64> {
-    let end = at.checked_add(N).context("a place beyond all bounds")?;
-    let digits = bytes.get(at..end).context("the file is cut")?;
+    let end = at.checked_add(N).context("an offset overflows")?;
+    let digits = bytes.get(at..end).context("the file is truncated")?;
     Ok(digits.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }

@@ -76,7 +76,7 @@ pub struct Image {
 /// Writes a layout with one image, named `name` (with its tag), and replaces an existing one.
 pub fn write(layout: &Path, name: &str, platforms: &[Platform]) -> Result<()> {
     if layout.exists() {
-        fs::remove_dir_all(layout).with_context(|| format!("remove the former {}", layout.display()))?;
+        fs::remove_dir_all(layout).with_context(|| format!("remove the previous {}", layout.display()))?;
     }
     let blobs = layout.join("blobs/sha256");
     fs::create_dir_all(&blobs).with_context(|| format!("make {}", blobs.display()))?;
@@ -139,7 +139,7 @@ fn read_image(layout: &Path, manifest: &Value, platform: &Value) -> Result<Image
     let (diff, said) = (digest(&layer), &config["rootfs"]["diff_ids"]);
     ensure!(*said == json!([diff]), "the layer is {diff} and the config says {said}");
     let architecture = config["architecture"].as_str().context("a config without an architecture")?;
-    ensure!(platform["architecture"] == architecture, "an index says {platform} of an image for {architecture}");
+    ensure!(platform["architecture"] == architecture, "the index has {platform}, the image is for {architecture}");
     Ok(Image { architecture: architecture.to_owned(), layer, config })
 }
 

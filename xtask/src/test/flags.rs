@@ -1,4 +1,4 @@
-//! Checks that every flag that its table calls effective is read by code: otherwise the log would not report it as one
+//! Checks that every flag that its table calls effective is read by code, and no other flag: the log reports those
 //! without effect.
 
 use std::collections::BTreeSet;
@@ -46,10 +46,14 @@ fn collect(folder: &Path, found: &mut Vec<Source>) {
     }
 }
 
-/// Returns the name of the effective flag that a line of a table declares.
-fn declared(line: &str) -> Option<&str> {
+/// Returns the name of the flag that a line of a table declares with this effect.
+fn declared<'a>(line: &'a str, effect: &str) -> Option<&'a str> {
     let (name, rest) = line.trim_start().strip_prefix('"')?.split_once("\": ")?;
-    rest.contains(", Effective, \"").then_some(name)
+    rest.contains(&format!(", {effect}, \"")).then_some(name)
+}
+
+fn is_declaration(line: &str) -> bool {
+    ["Effective", "NoEffectYet"].iter().any(|effect| declared(line, effect).is_some())
 }
 
 /// Returns the field that a line such as `master: text("master"),` fills.
@@ -63,7 +67,7 @@ fn is_read(name: &str, sources: &[Source]) -> bool {
     let literals = [name, name.strip_prefix(COMPLETED).unwrap_or(name)].map(|name| format!("\"{name}\""));
     let mentioned = |line: &str| literals.iter().any(|literal| line.contains(literal));
     let mentions = |source: &Source| -> Vec<String> {
-        let lines = source.text.lines().filter(|line| mentioned(line) && declared(line).is_none());
+        let lines = source.text.lines().filter(|line| mentioned(line) && !is_declaration(line));
         lines.filter(|line| !line.trim_start().starts_with("//")).map(str::to_owned).collect()
     };
     let (copies, others): (Vec<&Source>, Vec<&Source>) =
@@ -83,11 +87,20 @@ fn is_read(name: &str, sources: &[Source]) -> bool {
     })
 }
 
-#[test]
-fn effective_flag_is_read_by_code() {
+fn sources() -> Vec<Source> {
     let mut sources = Vec::new();
     FOLDERS.iter().for_each(|folder| collect(&workspace().join(folder), &mut sources));
-    let flags: BTreeSet<&str> = sources.iter().flat_map(|source| source.text.lines().filter_map(declared)).collect();
+    sources
+}
+
+fn flags<'a>(sources: &'a [Source], effect: &str) -> BTreeSet<&'a str> {
+    sources.iter().flat_map(|source| source.text.lines().filter_map(|line| declared(line, effect))).collect()
+}
+
+#[test]
+fn effective_flag_is_read_by_code() {
+    let sources = sources();
+    let flags = flags(&sources, "Effective");
     assert!(flags.len() > 80, "only {} flags were found", flags.len());
     let unread: Vec<&&str> =
         flags.iter().filter(|name| !ALWAYS_SO.contains(*name) && !is_read(name, &sources)).collect();
@@ -95,9 +108,20 @@ fn effective_flag_is_read_by_code() {
 }
 
 #[test]
+fn flag_without_effect_is_read_nowhere() {
+    let sources = sources();
+    // ccm has effects for some flags that kcm only accepts.
+    let effective = flags(&sources, "Effective");
+    let flags = flags(&sources, "NoEffectYet");
+    assert!(flags.len() > 10, "only {} flags were found", flags.len());
+    let read: Vec<&&str> = flags.difference(&effective).filter(|name| is_read(name, &sources)).collect();
+    assert!(read.is_empty(), "declared without effect, but read: {read:?}");
+}
+
+#[test]
 fn flag_counts_as_read_only_where_its_value_matters() {
     let table = "        \"a-flag\": Bool = \"false\", Effective, \"Does\";\n        \"idle\": Bool = \"false\", NoEffectYet, \"Does\";";
-    assert_eq!(table.lines().filter_map(declared).collect::<Vec<_>>(), ["a-flag"]);
+    assert_eq!(table.lines().filter_map(|line| declared(line, "Effective")).collect::<Vec<_>>(), ["a-flag"]);
     let source = |path: &str, text: &str| Source { path: path.into(), text: text.to_owned() };
     let copy = || source(COPIES, "            a_flag: values.get_bool(\"a-flag\"),");
     for (sources, read) in [

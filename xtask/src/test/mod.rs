@@ -5,6 +5,8 @@ mod feature_gates;
 #[cfg(test)]
 mod flags;
 #[cfg(test)]
+mod fuzzed_readers;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod packages;
@@ -34,7 +36,9 @@ pub use plan::one_program;
   cargo xtask test lints unit            # without a control plane
   cargo xtask test unit -- rollout       # the unit tests with 'rollout' in their names
   cargo xtask test -- rollout            # ... and the cluster tests
-  cargo xtask test --keep-going")]
+  cargo xtask test --keep-going
+  cargo xtask test --all-gates           # the cluster tests and faults, with every alpha and beta gate on
+  cargo xtask test --all-gates -- rollout")]
 pub struct Arguments {
     /// Stages to run; all by default
     #[arg(value_enum, value_name = "SELECTOR")]
@@ -49,6 +53,11 @@ pub struct Arguments {
     #[arg(long)]
     keep_going: bool,
 
+    /// Only the stages cluster and faults, with every alpha and beta feature gate on in the API server, the scheduler and
+    /// the managers
+    #[arg(long)]
+    all_gates: bool,
+
     /// Check for security advisories, too, which needs a network and cargo-deny
     #[arg(long)]
     advisories: bool,
@@ -56,14 +65,15 @@ pub struct Arguments {
 
 /// Runs the stages. A failure ends the process after the closing line.
 pub fn run(arguments: Arguments) -> Result<()> {
-    let wish = plan::Wish {
+    let request = plan::Request {
         selectors: arguments.selectors,
         names: arguments.names,
         advisories: arguments.advisories,
+        all_gates: arguments.all_gates,
         packages: crate::cargo::packages()?,
     };
-    let stages = plan::plan(&wish)?;
-    if !run::run(&stages, arguments.keep_going, !wish.names.is_empty())? {
+    let stages = plan::plan(&request)?;
+    if !run::run(&stages, arguments.keep_going, !request.names.is_empty())? {
         std::process::exit(1);
     }
     Ok(())

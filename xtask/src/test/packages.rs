@@ -38,7 +38,7 @@ fn library_crates_have_metadata_and_a_readme() {
     assert_eq!(libraries.len(), LIBRARIES.len());
     for package in libraries {
         let name = package["name"].as_str().expect("a name");
-        assert!(package["publish"].is_null(), "{name} must not be published");
+        assert!(package["publish"].is_null(), "{name} has `publish` set");
         for field in ["description", "documentation", "license", "readme", "rust_version"] {
             assert!(package[field].as_str().is_some_and(|text| !text.is_empty()), "{name} lacks {field}");
         }

@@ -9,11 +9,15 @@ const CLUSTER_TESTS: &str = "cluster-tests";
 /// cargo rebuilds it for another selection of packages.
 const ON_A_CLUSTER: [&str; 5] = ["control-plane", CLUSTER_TESTS, "echo-operator", "moto", "kubewright-provider-aws"];
 
-/// Returns cargo's arguments for one test program (`--test`), each built like the others.
+/// Returns cargo's arguments for one test program (`--test`). The packages are those of the cluster stage, so that
+/// cargo does not rebuild their dependencies.
 pub fn one_program(program: &'static str) -> Vec<&'static str> {
     let packages = ON_A_CLUSTER.iter().flat_map(|package| ["--package", package]);
     ["test"].into_iter().chain(packages).chain(["--test", program, "--"]).collect()
 }
+
+/// The program of the cluster tests.
+const CLUSTER_TESTS_PROGRAM: &str = "cluster";
 
 /// The module of the cluster tests with crashes and other faults.
 const FAULTS: &str = "faults::";
@@ -35,13 +39,15 @@ pub enum Selector {
 
 /// The requested tests.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct Request {
     /// The groups; all if there are none.
     pub selectors: Vec<Selector>,
     /// Parts of the tests' names; any test if there are none.
     pub names: Vec<String>,
     /// Whether to check for advisories.
     pub advisories: bool,
+    /// Whether only the tests on a control plane run, with every alpha and beta feature gate on.
+    pub all_gates: bool,
     /// The packages of the workspace.
     pub packages: Vec<String>,
 }
@@ -55,6 +61,8 @@ pub enum Work {
     CargoDeny(Vec<String>),
     /// cargo with these arguments, whose tests are counted; the environment names upstream's files.
     Tests(Vec<String>),
+    /// Like [`Work::Tests`], with every alpha and beta feature gate on.
+    TestsWithAllGates(Vec<String>),
     /// The programs of the control plane.
     Programs,
     /// The smoke test of a real cluster.
@@ -71,31 +79,34 @@ pub struct Stage {
 }
 
 /// Returns the stages, in order. Fails if a requested group's package does not exist.
-pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
-    let has = |package: &str| wish.packages.iter().any(|known| known == package);
-    let asked = |selector| wish.selectors.contains(&selector);
-    let wanted = |selector| wish.selectors.is_empty() || asked(selector);
+pub fn plan(request: &Request) -> Result<Vec<Stage>> {
+    if request.all_gates {
+        return plan_with_all_gates(request);
+    }
+    let has = |package: &str| request.packages.iter().any(|known| known == package);
+    let asked = |selector| request.selectors.contains(&selector);
+    let wanted = |selector| request.selectors.is_empty() || asked(selector);
     if asked(Selector::Faults) && !has(CLUSTER_TESTS) {
         bail!("the selector faults needs the package {CLUSTER_TESTS}, which this workspace does not have");
     }
     let mut stages = Vec::new();
-    if asked(Selector::Lints) || wanted(Selector::Lints) && wish.names.is_empty() {
-        stages.extend(lints(wish.advisories));
+    if asked(Selector::Lints) || wanted(Selector::Lints) && request.names.is_empty() {
+        stages.extend(lints(request.advisories));
     }
     if wanted(Selector::Unit) {
         let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
         let others = packages.flat_map(|package| ["--exclude".to_owned(), (*package).to_owned()]);
-        // ccm's cloud SDKs are only in its binary, which no such test runs.
+        // Without default features: only ccm's binary needs the cloud SDKs, and no unit test runs it.
         let arguments =
             words("test --no-fail-fast --no-default-features --workspace").into_iter().chain(others).collect();
-        stages.push(Stage { name: "unit", work: tests(arguments, &[], &wish.names) });
+        stages.push(Stage { name: "unit", work: tests(arguments, &[], &request.names) });
     }
     let (cluster, faults) = (wanted(Selector::Cluster), wanted(Selector::Faults) && has(CLUSTER_TESTS));
     if cluster || faults {
         stages.push(Stage { name: "programs", work: Work::Programs });
     }
     // A test program cannot select faults that also match a name: with names, one stage has both groups.
-    let together = cluster && faults && !wish.names.is_empty();
+    let together = cluster && faults && !request.names.is_empty();
     let on_a_cluster = || -> Vec<String> {
         let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
         let packages = packages.flat_map(|package| ["--package".to_owned(), (*package).to_owned()]);
@@ -103,20 +114,48 @@ pub fn plan(wish: &Wish) -> Result<Vec<Stage>> {
     };
     if cluster {
         let harness: &[&str] = if together { &[] } else { &["--skip", FAULTS] };
-        stages.push(Stage { name: "cluster", work: tests(on_a_cluster(), harness, &wish.names) });
+        stages.push(Stage { name: "cluster", work: tests(on_a_cluster(), harness, &request.names) });
     }
     if faults && !together {
-        let names = match wish.names.is_empty() {
+        let names = match request.names.is_empty() {
             true => vec![FAULTS.to_owned()],
-            false => wish.names.iter().map(|name| in_faults(name)).collect(),
+            false => request.names.iter().map(|name| in_faults(name)).collect(),
         };
         stages.push(Stage { name: "faults", work: tests(on_a_cluster(), &[], &names) });
     }
-    if asked(Selector::Real) || wanted(Selector::Real) && wish.names.is_empty() {
+    if asked(Selector::Real) || wanted(Selector::Real) && request.names.is_empty() {
         if !cluster && !faults {
             stages.push(Stage { name: "programs", work: Work::Programs });
         }
         stages.push(Stage { name: "real", work: Work::RealCluster });
+    }
+    Ok(stages)
+}
+
+/// Returns the stages of the cluster tests with every alpha and beta feature gate on.
+fn plan_with_all_gates(request: &Request) -> Result<Vec<Stage>> {
+    let is_on_a_cluster = |selector: &Selector| matches!(selector, Selector::Cluster | Selector::Faults);
+    if request.advisories || !request.selectors.iter().all(is_on_a_cluster) {
+        bail!("--all-gates is for the selectors cluster and faults only");
+    }
+    let wanted = |selector| request.selectors.is_empty() || request.selectors.contains(&selector);
+    let stage = |name, skipped: &[&str], names: &[String]| {
+        let arguments = one_program(CLUSTER_TESTS_PROGRAM).into_iter().chain(skipped.iter().copied());
+        let arguments = arguments.map(str::to_owned).chain(names.iter().cloned());
+        Stage { name, work: Work::TestsWithAllGates(arguments.collect()) }
+    };
+    let mut stages = vec![Stage { name: "programs", work: Work::Programs }];
+    // With names, one stage has both groups, as without all gates.
+    let together = wanted(Selector::Cluster) && wanted(Selector::Faults) && !request.names.is_empty();
+    if wanted(Selector::Cluster) {
+        stages.push(stage("cluster", if together { &[] } else { &["--skip", FAULTS] }, &request.names));
+    }
+    if wanted(Selector::Faults) && !together {
+        let names = match request.names.is_empty() {
+            true => vec![FAULTS.to_owned()],
+            false => request.names.iter().map(|name| in_faults(name)).collect(),
+        };
+        stages.push(stage("faults", &[], &names));
     }
     Ok(stages)
 }
@@ -137,7 +176,7 @@ fn lints(advisories: bool) -> Vec<Stage> {
     ]
 }
 
-/// Returns a stage of tests: cargo's arguments, those of the test programs, and parts of names.
+/// Returns the work of a stage of tests, from cargo's arguments, those of the test programs, and parts of names.
 fn tests(mut arguments: Vec<String>, harness: &[&str], names: &[String]) -> Work {
     arguments.push("--".into());
     arguments.extend(harness.iter().map(ToString::to_string));
@@ -155,16 +194,23 @@ mod tests {
 
     fn line(stage: &Stage) -> String {
         match &stage.work {
-            Work::Cargo(arguments) | Work::CargoDeny(arguments) | Work::Tests(arguments) => arguments.join(" "),
+            Work::Cargo(arguments)
+            | Work::CargoDeny(arguments)
+            | Work::Tests(arguments)
+            | Work::TestsWithAllGates(arguments) => arguments.join(" "),
             Work::Programs | Work::RealCluster => String::new(),
         }
     }
 
     fn planned(selectors: &[Selector], names: &[&str], packages: &[&str]) -> Result<Vec<(&'static str, String)>> {
         let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let wish =
-            Wish { selectors: selectors.to_vec(), names: texts(names), advisories: false, packages: texts(packages) };
-        Ok(plan(&wish)?.iter().map(|stage| (stage.name, line(stage))).collect())
+        let request = Request {
+            selectors: selectors.to_vec(),
+            names: texts(names),
+            packages: texts(packages),
+            ..Request::default()
+        };
+        Ok(plan(&request)?.iter().map(|stage| (stage.name, line(stage))).collect())
     }
 
     fn names(selectors: &[Selector], filter: &[&str]) -> Vec<&'static str> {
@@ -209,6 +255,32 @@ mod tests {
         assert_eq!(endings(&[]), ["rollout faults::crash", "rollout faults::crash"]);
         assert_eq!(endings(&[Selector::Cluster]), ["--skip faults:: rollout faults::crash"]);
         assert_eq!(endings(&[Selector::Faults]), ["faults::rollout faults::crash"]);
+    }
+
+    #[test]
+    fn all_gates_are_on_in_the_stages_on_a_control_plane_only() {
+        let planned = |selectors: &[Selector], names: &[&str]| {
+            let names = names.iter().map(ToString::to_string).collect();
+            let request = Request { selectors: selectors.to_vec(), names, all_gates: true, ..Request::default() };
+            plan(&request).map(|stages| {
+                assert!(stages[1..].iter().all(|stage| matches!(stage.work, Work::TestsWithAllGates(_))));
+                let ending =
+                    |stage: &Stage| line(stage).split_once(" --test cluster -- ").map(|(_, end)| end.to_owned());
+                stages.iter().map(|stage| (stage.name, ending(stage).unwrap_or_default())).collect::<Vec<_>>()
+            })
+        };
+        let stages = |stages: &[(&'static str, &str)]| {
+            let programs = std::iter::once(&("programs", ""));
+            programs.chain(stages).map(|(name, end)| (*name, (*end).to_owned())).collect::<Vec<_>>()
+        };
+        let all = stages(&[("cluster", "--skip faults::"), ("faults", "faults::")]);
+        assert_eq!(planned(&[], &[]).unwrap(), all);
+        assert_eq!(planned(&[Selector::Faults], &[]).unwrap(), stages(&[("faults", "faults::")]));
+        assert_eq!(planned(&[], &["rollout"]).unwrap(), stages(&[("cluster", "rollout")]));
+        assert_eq!(planned(&[Selector::Faults], &["job"]).unwrap(), stages(&[("faults", "faults::job")]));
+        for selector in [Selector::Lints, Selector::Unit, Selector::Real] {
+            assert!(planned(&[Selector::Cluster, selector], &[]).is_err(), "{selector:?}");
+        }
     }
 
     #[test]

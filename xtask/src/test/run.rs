@@ -28,8 +28,8 @@ const PROTO_MODULES: [(&str, &str); 2] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Passed,
-    /// This machine cannot run it: why.
-    LeftOut(String),
+    /// Skipped, because this machine cannot run it; with the reason.
+    Skipped(String),
     Failed(String),
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Outcome::Passed => f.write_str("passed"),
-            Outcome::LeftOut(why) => write!(f, "left out: {why}"),
+            Outcome::Skipped(why) => write!(f, "skipped: {why}"),
             Outcome::Failed(why) => write!(f, "FAILED: {why}"),
         }
     }
@@ -69,15 +69,15 @@ pub fn run(stages: &[Stage], keep_going: bool, filtered: bool) -> Result<bool> {
             break;
         }
     }
-    let left_out: Vec<_> = stages.iter().skip(rows.len()).map(|stage| stage.name).collect();
+    let not_run: Vec<_> = stages.iter().skip(rows.len()).map(|stage| stage.name).collect();
     let sum = total(&rows);
     print!("\n{}", table(&rows, start.elapsed()));
-    if !left_out.is_empty() {
-        println!("not run: {} (--keep-going runs them in spite of a failure)", left_out.join(", "));
+    if !not_run.is_empty() {
+        println!("not run: {} (--keep-going runs them after a failure)", not_run.join(", "));
     }
     let none = filtered && sum == Sum::default();
     if none {
-        println!("no test has such a name");
+        println!("no test matches the given names");
     }
     println!("{sum}");
     Ok(!none && rows.iter().all(|row| !matches!(row.outcome, Outcome::Failed(_))))
@@ -96,7 +96,7 @@ fn table(rows: &[Row], total: Duration) -> String {
         format!("{:<10}{:>10}  {sum:<24}{end}", name, seconds(took)).trim_end().to_owned() + "\n"
     };
     let lines = rows.iter().map(|row| line(row.name, row.took, row.sum, row.outcome.to_string()));
-    lines.chain([line("in all", total, None, String::new())]).collect()
+    lines.chain([line("total", total, None, String::new())]).collect()
 }
 
 fn seconds(duration: Duration) -> String {
@@ -106,19 +106,22 @@ fn seconds(duration: Duration) -> String {
 fn work(work: &Work) -> Result<(Outcome, Option<Sum>)> {
     match work {
         Work::Cargo(arguments) => {
-            Ok((plainly(cargo().args(arguments).env("RUSTDOCFLAGS", rustdoc_flags()), arguments)?, None))
+            Ok((run_cargo(cargo().args(arguments).env("RUSTDOCFLAGS", rustdoc_flags()), arguments)?, None))
         }
         Work::CargoDeny(arguments) => Ok((deny(arguments)?, None)),
-        Work::Tests(arguments) => tests(arguments).map(|(outcome, sum)| (outcome, Some(sum))),
+        Work::Tests(arguments) => tests(arguments, &[]).map(|(outcome, sum)| (outcome, Some(sum))),
+        Work::TestsWithAllGates(arguments) => {
+            tests(arguments, &[(ALL_GATES, "1")]).map(|(outcome, sum)| (outcome, Some(sum)))
+        }
         Work::RealCluster => Ok((real_cluster()?, None)),
         Work::Programs => Assets::base()?.charts().map(|_| (Outcome::Passed, None)),
     }
 }
 
-/// Runs the smoke test of a real cluster in a process of its own, so that its end is the cluster's.
+/// Runs the smoke test of a real cluster in a separate process, so that the cluster is removed when that process exits.
 fn real_cluster() -> Result<Outcome> {
     if let Some(why) = smoke::obstacle()? {
-        return Ok(Outcome::LeftOut(why));
+        return Ok(Outcome::Skipped(why));
     }
     let program = env::current_exe().context("find this program")?;
     let status = Command::new(program).args(["cluster", "--smoke"]).status().context("run the smoke test")?;
@@ -132,7 +135,7 @@ fn rustdoc_flags() -> String {
     format!("{} -D warnings", env::var("RUSTDOCFLAGS").unwrap_or_default()).trim_start().to_owned()
 }
 
-fn plainly(command: &mut Command, arguments: &[String]) -> Result<Outcome> {
+fn run_cargo(command: &mut Command, arguments: &[String]) -> Result<Outcome> {
     let status = command.status().with_context(|| format!("run cargo {}", arguments.join(" ")))?;
     Ok(if status.success() { Outcome::Passed } else { failed(arguments, &status) })
 }
@@ -144,11 +147,11 @@ fn failed(arguments: &[String], status: &std::process::ExitStatus) -> Outcome {
 fn deny(arguments: &[String]) -> Result<Outcome> {
     let version = cargo().args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     match version.context("run cargo deny --version")?.success() {
-        true => plainly(cargo().args(arguments), arguments),
+        true => run_cargo(cargo().args(arguments), arguments),
         false if arguments.iter().any(|argument| argument == "advisories") => {
             bail!("--advisories needs cargo-deny: cargo install --locked cargo-deny")
         }
-        false => by_metadata(),
+        false => check_by_metadata(),
     }
 }
 
@@ -156,27 +159,30 @@ fn deny(arguments: &[String]) -> Result<Outcome> {
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-musl"];
 
 /// Checks deny.toml against cargo's metadata, which is less thorough than cargo-deny.
-fn by_metadata() -> Result<Outcome> {
+fn check_by_metadata() -> Result<Outcome> {
     let rules = Rules::read(&fs::read_to_string(workspace().join("deny.toml")).context("read deny.toml")?)?;
     let arguments = ["metadata", "--format-version", "1", "--locked"];
     let platforms = PLATFORMS.iter().flat_map(|platform| ["--filter-platform", *platform]);
     let output = cargo().args(arguments).args(platforms).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        bail!("cargo metadata failed ({}); its words are above", output.status);
+        bail!("cargo metadata failed ({}); its messages are above", output.status);
     }
-    let complaints = rules.complaints(&serde_json::from_slice(&output.stdout).context("read cargo metadata")?)?;
-    println!("licences, bans and sources by cargo metadata; cargo-deny, which looks closer, is not installed");
-    complaints.iter().for_each(|complaint| println!("{complaint}"));
-    Ok(match complaints.len() {
+    let violations = rules.violations(&serde_json::from_slice(&output.stdout).context("read cargo metadata")?)?;
+    println!("licences, bans and sources by cargo metadata; cargo-deny, which checks more, is not installed");
+    violations.iter().for_each(|violation| println!("{violation}"));
+    Ok(match violations.len() {
         0 => Outcome::Passed,
-        n => Outcome::Failed(format!("{n} dependencies are not as deny.toml has it")),
+        n => Outcome::Failed(format!("{n} dependencies violate deny.toml")),
     })
 }
 
-/// Runs tests, with their output passed through and counted.
-fn tests(arguments: &[String]) -> Result<(Outcome, Sum)> {
+/// The variable with which the cluster tests switch every alpha and beta feature gate on.
+const ALL_GATES: &str = "CLUSTER_TESTS_ALL_GATES";
+
+/// Runs tests with these variables, with their output passed through and counted.
+fn tests(arguments: &[String], variables: &[(&str, &str)]) -> Result<(Outcome, Sum)> {
     let mut command = cargo();
-    command.args(arguments).args(harness_colour()).stdout(Stdio::piped());
+    command.args(arguments).args(harness_colour()).envs(variables.iter().copied()).stdout(Stdio::piped());
     for (variable, folder) in proto_folders()? {
         command.env(variable, folder);
     }
@@ -186,7 +192,7 @@ fn tests(arguments: &[String]) -> Result<(Outcome, Sum)> {
     let status = child.wait().context("wait for cargo")?;
     let outcome = match (status.success(), sum.failed) {
         (true, 0) => Outcome::Passed,
-        (true, n) => Outcome::Failed(format!("{n} tests failed, although cargo ended well")),
+        (true, n) => Outcome::Failed(format!("{n} tests failed, although cargo succeeded")),
         (false, _) => failed(arguments, &status),
     };
     Ok((outcome, sum))
@@ -209,11 +215,11 @@ fn count(from: &mut impl Read, to: &mut impl Write) -> Result<Sum> {
 
 /// Returns the arguments that set the colour of test programs, which write to a pipe and cannot detect a terminal.
 fn harness_colour() -> &'static [&'static str] {
-    let objection = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let no_color = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     match env::var("CARGO_TERM_COLOR").as_deref() {
         Ok("always") => &["--color", "always"],
         Ok("never") => &[],
-        _ if io::stdout().is_terminal() && !objection => &["--color", "always"],
+        _ if io::stdout().is_terminal() && !no_color => &["--color", "always"],
         _ => &[],
     }
 }
@@ -233,14 +239,14 @@ fn proto_folders() -> Result<Vec<(&'static str, String)>> {
         output => output.context("run go mod download")?,
     };
     if !output.status.success() {
-        bail!("go mod download {} failed ({}); its words are above", modules.join(" "), output.status);
+        bail!("go mod download {} failed ({}); its messages are above", modules.join(" "), output.status);
     }
     let found = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
     let found: Vec<Value> = found.collect::<Result<_, _>>().context("read the output of go mod download")?;
     let folder = |module: &str| {
         let value = found.iter().find(|value| value["Path"] == module);
         let folder = value.and_then(|value| value["Dir"].as_str());
-        folder.map(String::from).with_context(|| format!("go mod download does not say where {module} is"))
+        folder.map(String::from).with_context(|| format!("go mod download returned no folder for {module}"))
     };
     PROTO_MODULES.iter().map(|(module, variable)| Ok((*variable, folder(module)?))).collect()
 }
@@ -272,7 +278,7 @@ fmt            1.0 s                          passed
 deny           0.0 s                          passed
 unit         100.0 s  12 passed, 3 failed     FAILED: 3 tests
 cluster        5.0 s  1 passed, 0 failed      passed
-in all       106.0 s
+total        106.0 s
 ";
         assert_eq!(table(&rows, Duration::from_secs(106)), expected);
         assert_eq!(total(&rows).to_string(), "13 passed, 3 failed");

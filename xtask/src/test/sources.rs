@@ -27,26 +27,26 @@ impl Rules {
     }
 
     /// Returns the problems of the packages of `cargo metadata`, one sentence each.
-    pub fn complaints(&self, metadata: &Value) -> Result<Vec<String>> {
+    pub fn violations(&self, metadata: &Value) -> Result<Vec<String>> {
         let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-        let mut complaints = Vec::new();
+        let mut violations = Vec::new();
         for package in packages {
             let (name, version) = (text(&package["name"]), text(&package["version"]));
             if self.bans.contains(name) {
-                complaints.push(format!("{name} {version} is banned"));
+                violations.push(format!("{name} {version} is banned"));
             }
             // Our own have none.
             let Some(source) = package["source"].as_str() else { continue };
             if !source.starts_with("registry+") {
-                complaints.push(format!("{name} {version} comes from {source}, which is no registry"));
+                violations.push(format!("{name} {version} comes from {source}, which is no registry"));
             }
             let licence = text(&package["license"]);
             if !self.allows(licence) {
-                complaints
+                violations
                     .push(format!("{name} {version} has the licence {licence:?}, which deny.toml does not allow"));
             }
         }
-        Ok(complaints)
+        Ok(violations)
     }
 
     /// Reports whether an SPDX expression is satisfied by the licences on the list.
@@ -158,9 +158,9 @@ mod tests {
             package("strict", "GPL-3.0", Some(registry)),
             package("elsewhere", "MIT", Some("git+https://example.com/x")),
         ]});
-        let complaints = rules().complaints(&metadata).unwrap();
+        let violations = rules().violations(&metadata).unwrap();
         assert_eq!(
-            complaints,
+            violations,
             [
                 "openssl 1.0.0 is banned",
                 "strict 1.0.0 has the licence \"GPL-3.0\", which deny.toml does not allow",

@@ -14,11 +14,11 @@ pub const LABEL_PAIRS: [(&str, &str); 3] = [
     ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
 ];
 
-/// An instance may not be listed yet for this long after its node registered.
+/// Time after the registration of a node in which the cloud may not list its instance yet.
 pub const LISTED_AFTER_SECONDS: i64 = 60;
 
-/// Returns the message for a node whose instance the cloud does not have, once the node is `age` seconds old; `None`
-/// while the instance may not be listed yet.
+/// Returns the message for a node of this age in seconds whose instance the cloud does not have; `None` while the cloud
+/// may not list the instance yet.
 pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
     if age < LISTED_AFTER_SECONDS {
         return None;

@@ -46,7 +46,7 @@ pub(super) fn initialized() -> u64 {
 }
 
 /// Returns the key of a node that may need work.
-pub(super) fn of(change: &Change<'_, Node>) -> Option<Key> {
+pub(super) fn key_of_change(change: &Change<'_, Node>) -> Option<Key> {
     let key = Key::Node(change.new.or(change.old)?.meta.key());
     let Some(node) = change.new else { return Some(key) };
     (is_uninitialized(node) || !reconciled_labels(&node.meta.labels).is_empty()).then_some(key)

@@ -63,7 +63,11 @@ fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("Nodes") });
     let nodes = manager.registry().store::<Node>();
     let changed = queue.clone();
-    nodes.subscribe(move |change| keys::of(change).into_iter().for_each(|key| changed.add(key)));
+    nodes.subscribe(move |change| {
+        if let Some(key) = keys::key_of_change(change) {
+            changed.add(key);
+        }
+    });
     let Some(instances) = context.cloud.provider().instances() else { return };
     let account = DESCRIPTOR.service_account;
     let options = &context.options;

@@ -53,7 +53,7 @@ impl Reconcile for CloudNode {
     fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         match key {
             Key::Node(node) => self.sync(node).boxed(),
-            Key::Addresses => self.addresses_of_all().boxed(),
+            Key::Addresses => self.update_addresses().boxed(),
         }
     }
 }
@@ -69,7 +69,7 @@ impl CloudNode {
             return Ok(Outcome::Done);
         }
         if !is_uninitialized(&node) {
-            return self.labels(key, &node).await;
+            return self.reconcile_labels(key, &node).await;
         }
         if let Err(wait) = self.cloud.ready().await {
             return Ok(Outcome::RequeueAfter(wait));
@@ -92,7 +92,7 @@ impl CloudNode {
                 if error.is_invalid() {
                     self.recorder.event(&about(&*node), EventType::Warning, "InstanceNotFound", error.message.clone());
                 }
-                unknown(&error)
+                handle_unknown(&error)
             }
         }
     }
@@ -111,7 +111,7 @@ impl CloudNode {
             Ok(wanted) => wanted,
             Err(bad) => {
                 let message = format!("provided node ip for node {:?} is not valid: {}", node.meta.name, bad.0);
-                warn!(message, "the node stays tainted");
+                warn!(problem = message, "the node stays tainted");
                 self.recorder.event(&about(node), EventType::Warning, "InvalidProvidedNodeIP", message);
                 return Ok(Outcome::RequeueAfter(MISCONFIGURED_WAIT));
             }
@@ -120,7 +120,7 @@ impl CloudNode {
         if let Some(wanted) = wanted.filter(|wanted| !has_addresses(node, wanted)) {
             match self.write_addresses(node, &wanted).await {
                 Ok(answer) => version = self.wrote(key, &answer).unwrap_or(version),
-                Err(error) => return refused(error),
+                Err(error) => return handle_failed_write(error),
             }
         }
         let (labels, left_out) = initial_labels(&node.meta.labels, instance);
@@ -140,7 +140,7 @@ impl CloudNode {
         }
         match self.writer.patch(&Node::RESOURCE, key, &json!({"metadata": metadata, "spec": spec})).await {
             Ok(answer) => self.wrote(key, &answer),
-            Err(error) => return refused(error),
+            Err(error) => return handle_failed_write(error),
         };
         let Time(created) = node.meta.created;
         self.delays.observe(((self.clock)().as_second() - created).max(0));
@@ -148,7 +148,7 @@ impl CloudNode {
         Ok(Outcome::Done)
     }
 
-    async fn labels(&self, key: &ObjectKey, node: &Node) -> Result<Outcome, ReconcileError> {
+    async fn reconcile_labels(&self, key: &ObjectKey, node: &Node) -> Result<Outcome, ReconcileError> {
         let labels = reconciled_labels(&node.meta.labels);
         if labels.is_empty() {
             return Ok(Outcome::Done);
@@ -159,7 +159,7 @@ impl CloudNode {
                 self.wrote(key, &answer);
                 Ok(Outcome::Done)
             }
-            Err(error) => refused(error),
+            Err(error) => handle_failed_write(error),
         }
     }
 
@@ -178,8 +178,8 @@ impl CloudNode {
         Some(version)
     }
 
-    /// Requests all initialized nodes in one call and writes the addresses that changed.
-    async fn addresses_of_all(&self) -> Result<Outcome, ReconcileError> {
+    /// Reads the instances of all initialized nodes in one call, and writes the addresses that changed.
+    async fn update_addresses(&self) -> Result<Outcome, ReconcileError> {
         if let Err(wait) = self.cloud.ready().await {
             return Ok(Outcome::RequeueAfter(wait));
         }
@@ -224,11 +224,11 @@ impl CloudNode {
 }
 
 /// Handles a node whose instance state is unknown.
-fn unknown(error: &CloudError) -> Result<Outcome, ReconcileError> {
+fn handle_unknown(error: &CloudError) -> Result<Outcome, ReconcileError> {
     match error.kind {
         ErrorKind::Throttled { after: Some(after) } => Ok(Outcome::RequeueAfter(after)),
         ErrorKind::Invalid => {
-            warn!(%error, "the cloud cannot identify the node's instance; it stays tainted");
+            warn!(%error, "the cloud cannot identify the node's instance; the node stays tainted");
             Ok(Outcome::RequeueAfter(MISCONFIGURED_WAIT))
         }
         _ => Err(ReconcileError::new(format!("the node's instance could not be read from the cloud: {error}"))),
@@ -236,7 +236,7 @@ fn unknown(error: &CloudError) -> Result<Outcome, ReconcileError> {
 }
 
 /// Handles a failed write. It may have been executed nevertheless.
-fn refused(error: WriteError) -> Result<Outcome, ReconcileError> {
+fn handle_failed_write(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
         error if error.is_not_found() => Ok(Outcome::Done),
         error if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),

@@ -112,7 +112,7 @@ fn new_node_gets_the_labels_of_its_instance() {
 }
 
 #[test]
-fn addresses_are_the_clouds_with_the_kubelets_first() {
+fn cloud_addresses_are_ordered_by_the_node_ip_of_the_kubelet() {
     let dual = &[
         ("InternalIP", "10.0.0.1"),
         ("InternalIP", "10.0.0.2"),

@@ -13,7 +13,7 @@ fn bounds() -> Vec<f64> {
 /// Metrics of rounds.
 pub(super) struct Rounds {
     duration: Seconds,
-    answers: Counts<2>,
+    calls: Counts<2>,
 }
 
 impl Rounds {
@@ -24,21 +24,21 @@ impl Rounds {
                 "A metric measuring the duration in seconds of a single MonitorNodes loop execution.",
                 &bounds(),
             ),
-            answers: metrics.counts(
+            calls: metrics.counts(
                 "cloud_node_lifecycle_controller_cloud_provider_calls",
                 "The total number of cloud provider API calls, labeled by operation and result.",
             ),
         }
     }
 
-    pub(super) fn took(&self, time: Duration) {
+    pub(super) fn observe_duration(&self, time: Duration) {
         self.duration.observe(time.as_secs_f64());
     }
 
     /// Records the result for one instance, as the two calls that upstream would have made.
-    pub(super) fn answered(&self, state: &InstanceState) {
+    pub(super) fn count_calls(&self, state: &InstanceState) {
         let count = |operation: &str, result: &str| {
-            self.answers.add([("operation", operation.to_owned()), ("result", result.to_owned())]);
+            self.calls.add([("operation", operation.to_owned()), ("result", result.to_owned())]);
         };
         match state {
             InstanceState::Running(_) | InstanceState::Stopped => {

@@ -39,7 +39,7 @@ impl MissingInstances {
     }
 
     /// Records that the node is about to be deleted.
-    pub(super) fn deleting(&mut self, node: &Uid) {
+    pub(super) fn mark_deleting(&mut self, node: &Uid) {
         if let Some(entry) = self.missing.get_mut(node) {
             entry.deleted = true;
         }

@@ -65,17 +65,17 @@ impl Lifecycle {
         }
         let begun = Instant::now();
         let nodes = self.nodes_to_check();
-        let requested: Vec<_> = nodes
-            .iter()
-            .filter(|node| needs_instance_state(&self.facts(node)))
-            .map(|node| instance_ref(node))
-            .collect();
+        // Decided once: a node must never get the state of another one.
+        let nodes = nodes.into_iter().map(|node| (needs_instance_state(&self.facts(&node)), node));
+        let nodes: Vec<(bool, Arc<Node>)> = nodes.collect();
+        let requested: Vec<_> =
+            nodes.iter().filter(|(is_needed, _)| *is_needed).map(|(_, node)| instance_ref(node)).collect();
         let mut states = describe_all(&*self.instances, &requested).await.into_iter();
-        states.as_slice().iter().for_each(|state| self.rounds.answered(state));
+        states.as_slice().iter().for_each(|state| self.rounds.count_calls(state));
         let decided: Vec<_> = nodes
             .into_iter()
-            .map(|node| {
-                let state = needs_instance_state(&self.facts(&node)).then(|| states.next()).flatten();
+            .map(|(is_needed, node)| {
+                let state = is_needed.then(|| states.next()).flatten();
                 let verdict = self.decide(&node, state.as_ref());
                 (node, verdict)
             })
@@ -84,7 +84,7 @@ impl Lifecycle {
         stream::iter(decided)
             .for_each_concurrent(self.workers, async |(node, verdict)| self.act(&node, verdict).await)
             .await;
-        self.rounds.took(begun.elapsed());
+        self.rounds.observe_duration(begun.elapsed());
         Ok(Outcome::RequeueAfter(self.period))
     }
 
@@ -159,7 +159,7 @@ impl Lifecycle {
     async fn delete(&self, key: &ObjectKey, node: &Node) {
         let name = &key.name;
         info!(node = &**name, "deleting node: its instance no longer exists");
-        self.missing().deleting(&node.meta.uid);
+        self.missing().mark_deleting(&node.meta.uid);
         let message = format!("Deleting node {name} because it does not exist in the cloud provider");
         self.recorder.event(&about(node), EventType::Normal, "DeletingNode", message);
         match self.writer.delete(&Node::RESOURCE, key, &node.meta.uid).await {

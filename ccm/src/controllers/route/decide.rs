@@ -104,8 +104,9 @@ fn owners<'a>(nodes: &[RouteNode], routes_to: impl Fn(&IpNet) -> &'a [&'a Route]
     owners
 }
 
-/// Compares nodes with routes. If several nodes claim a network, the first in `nodes` gets it. Routes are removed only
-/// if `complete`, which means that `nodes` contains all nodes.
+/// Compares nodes with routes. If several nodes claim a network, the one that has a route for it keeps it; without a
+/// route, the first in `nodes` gets it. Routes are removed only if `complete`, which means that `nodes` contains all
+/// nodes.
 pub fn plan(nodes: &[RouteNode], routes: &[Route], cluster: &[IpNet], complete: bool) -> Plan {
     let mut by_destination: HashMap<IpNet, Vec<&Route>> = HashMap::new();
     for route in routes {

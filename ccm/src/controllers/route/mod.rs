@@ -1,4 +1,4 @@
-//! node-route-controller: keeps the cloud's routes to the nodes' pod networks.
+//! node-route-controller: keeps the cloud's routes to the nodes' pod networks up to date.
 //!
 //! It watches Nodes, lists and changes routes through the provider, and writes the condition `NetworkUnavailable`.
 //! Follows upstream cloud-provider, controllers/route.

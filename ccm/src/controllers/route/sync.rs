@@ -40,7 +40,7 @@ struct Failed {
     change: RouteChange,
     failures: u32,
     until: Instant,
-    words: String,
+    problem: String,
 }
 
 /// Keeps routes equal to the nodes' networks.
@@ -105,7 +105,7 @@ impl<S: ClusterAccess> RouteTable<S> {
         }
         self.forget_others(&nodes);
         // A delay that the cloud requests is limited to the period.
-        let next = again.map_or(self.period, |again| retry::again_after(again).min(self.period));
+        let next = again.map_or(self.period, |again| retry::requested_delay(again).min(self.period));
         let result = match failed {
             true => "error",
             false if plan.changes.is_empty() => "noop",
@@ -119,7 +119,7 @@ impl<S: ClusterAccess> RouteTable<S> {
         let in_backoff = |change: &RouteChange| {
             let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
             let failed = failed.get(&change.destination()).filter(|failed| failed.change == *change)?;
-            (now < failed.until).then(|| (failed.until - now, failed.words.clone()))
+            (now < failed.until).then(|| (failed.until - now, failed.problem.clone()))
         };
         let mut results: Vec<_> = changes.iter().map(|change| in_backoff(change).map_or(Ok(()), Err)).collect();
         let due: Vec<usize> = (0..changes.len()).filter(|at| results[*at].is_ok()).collect();
@@ -136,12 +136,12 @@ impl<S: ClusterAccess> RouteTable<S> {
                     "the provider returned no result for this change",
                 ))
             });
-            results[at] = self.note(change, answer, now);
+            results[at] = self.record_result(change, answer, now);
         }
         results
     }
 
-    fn note(
+    fn record_result(
         &self,
         change: &RouteChange,
         answer: Result<(), CloudError>,
@@ -161,13 +161,13 @@ impl<S: ClusterAccess> RouteTable<S> {
         let failures = before.map_or(0, |failed| failed.failures).saturating_add(1);
         warn!(%destination, %error, failures, "route not changed");
         let wait = match error.retry_after() {
-            Some(after) => retry::again_after(after),
+            Some(after) => retry::requested_delay(after),
             None => retry::retry_after(error.kind, failures).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE),
         };
-        let words = retry::words(&error);
+        let problem = retry::message(&error);
         let change = change.clone();
-        failed.insert(destination, Failed { change, failures, until: now + wait, words: words.clone() });
-        Err((wait, words))
+        failed.insert(destination, Failed { change, failures, until: now + wait, problem: problem.clone() });
+        Err((wait, problem))
     }
 
     /// Returns whether all of a node's routes exist; records warnings about missing ones (upstream: route controller,
@@ -181,14 +181,14 @@ impl<S: ClusterAccess> RouteTable<S> {
         now: Instant,
     ) -> bool {
         let failed = state.needs.iter().filter_map(|at| {
-            let (_, words) = results[*at].as_ref().err()?;
-            Some((changes[*at].destination().to_string(), words.clone()))
+            let (_, problem) = results[*at].as_ref().err()?;
+            Some((changes[*at].destination().to_string(), problem.clone()))
         });
         let failed: Vec<_> = failed.chain(state.terminal.iter().cloned()).collect();
-        for (cidr, words) in &failed {
+        for (cidr, problem) in &failed {
             let hint = &node.uid;
             let name = &node.instance.node;
-            let message = format!("Could not create route {hint} {cidr} for node {name}: {words}");
+            let message = format!("Could not create route {hint} {cidr} for node {name}: {problem}");
             let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
             if reports.entry((hint.clone(), cidr.clone())).or_default().update(&message, now) {
                 self.kubernetes.warn(node, message);
@@ -197,13 +197,13 @@ impl<S: ClusterAccess> RouteTable<S> {
         debug!(
             node = node.instance.node,
             failed = failed.len(),
-            bare = state.without_pod_cidrs,
+            without_pod_cidrs = state.without_pod_cidrs,
             "checked routes of node"
         );
         failed.is_empty() && !state.without_pod_cidrs
     }
 
-    /// Removes the state of deleted nodes and of routes that no node needs.
+    /// Removes the reports of deleted nodes, and failures whose backoff ended long ago.
     fn forget_others(&self, nodes: &[RouteNode]) {
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         if !reports.is_empty() {

@@ -22,7 +22,7 @@ use crate::cloud::retry;
 /// Maximum number of parts that a message names.
 const MAX_PARTS: usize = 10;
 
-/// The memory between two audits.
+/// The state between two audits.
 pub struct Audit {
     /// Proven leaks are deleted.
     pub collects: bool,
@@ -142,7 +142,7 @@ impl Audit {
                     continue;
                 }
                 Ok(Deletion::InProgress(wait)) => {
-                    let wait = retry::again_after(wait);
+                    let wait = retry::requested_delay(wait);
                     again = Some(again.map_or(wait, |again: Duration| again.min(wait)));
                 }
                 Err(_) => {}
@@ -170,7 +170,7 @@ impl<S: Cluster> Scope<'_, S> {
             Ok(Deletion::InProgress(_)) => {}
             Err(error) => {
                 warn!(service = %owned.id, uid = owned.id.uid, %error, "leaked cloud resources were not deleted");
-                let message = format!("Error deleting {}: {}", parts(owned), retry::words(error));
+                let message = format!("Error deleting {}: {}", parts(owned), retry::message(error));
                 self.kubernetes.record_event(&about, Warning, "LeakedLoadBalancerNotDeleted", message);
             }
         }
@@ -182,7 +182,7 @@ impl<S: Cluster> Scope<'_, S> {
         if suspects.is_empty() {
             return Ok(Vec::new());
         }
-        let live = self.kubernetes.live().await.map_err(|error| {
+        let live = self.kubernetes.list_uncached().await.map_err(|error| {
             CloudError::new(
                 ErrorKind::Transient,
                 "ListServices",

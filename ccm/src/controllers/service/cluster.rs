@@ -56,7 +56,7 @@ pub trait Cluster: Send + Sync + 'static {
     async fn has_finalizer(&self, service: &Service) -> Result<bool, Refusal>;
 
     /// Returns the keys and UIDs of all Services, of every type. This is an uncached read.
-    async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal>;
+    async fn list_uncached(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal>;
 
     /// Adds the finalizer.
     async fn hold(&self, service: &Service) -> Result<(), Refusal>;

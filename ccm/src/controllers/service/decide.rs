@@ -159,9 +159,10 @@ fn affinity(settings: &Balancing) -> SessionAffinity {
     // The API server sets the timeout if it is missing; three hours is its default (core/v1,
     // DefaultClientIPServiceAffinitySeconds).
     let seconds = settings.affinity_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(10_800);
-    match settings.client_ip_affinity {
-        true => SessionAffinity::ClientIp { timeout: Duration::from_secs(seconds) },
-        false => SessionAffinity::None,
+    if settings.client_ip_affinity {
+        SessionAffinity::ClientIp { timeout: Duration::from_secs(seconds) }
+    } else {
+        SessionAffinity::None
     }
 }
 
@@ -216,7 +217,7 @@ pub fn ingress(status: &LoadBalancerStatus) -> Vec<service::Ingress> {
         ports: ingress
             .ports
             .iter()
-            .map(|port| service::PortError {
+            .map(|port| service::PortStatus {
                 port: port.port.into(),
                 protocol: port.protocol.as_str().into(),
                 error: port.error.as_deref().map(Into::into),
@@ -231,7 +232,7 @@ pub fn ingress_patch(ingress: &[service::Ingress]) -> Value {
     if ingress.is_empty() {
         return json!({ "ingress": null });
     }
-    let port = |port: &service::PortError| {
+    let port = |port: &service::PortStatus| {
         let mut value = json!({ "port": port.port, "protocol": port.protocol });
         if let Some(error) = &port.error {
             value["error"] = json!(error);

@@ -126,7 +126,7 @@ fn balance<'a>(
 ) -> Action<'a> {
     let held = decide::has_finalizer(&service.meta);
     if let Some(wait) = state.remaining_pause(Some(&wanted.spec), now) {
-        return match wanted.targets.as_ref().filter(|targets| held && follows(wanted, targets, state)) {
+        return match wanted.targets.as_ref().filter(|targets| held && updates_while_waiting(wanted, targets, state)) {
             Some(targets) => Action::UpdateWhileWaiting { wanted, targets, wait },
             None => Action::Wait(wait),
         };
@@ -148,7 +148,7 @@ fn balance<'a>(
 
 /// Returns whether the targets of an existing load balancer are updated while the retry of a failed call waits: pods
 /// and nodes change all the same. Each set of targets is tried once.
-fn follows(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
+fn updates_while_waiting(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
     let differ = |last_targets: &Targets| !same_targets(wanted.targeting, last_targets, targets);
     state.load_balancer.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_some_and(differ)
 }

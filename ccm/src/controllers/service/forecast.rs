@@ -13,18 +13,19 @@ use crate::cloud::retry;
 const CHANGE: usize = 9;
 
 /// Returns a line for each Service that has or had a load balancer: its name, the change, and the reason.
-pub async fn all(services: &[Service], cluster: &str, cloud: &dyn LoadBalancers) -> Vec<String> {
+pub async fn lines(services: &[Service], cluster: &str, cloud: &dyn LoadBalancers) -> Vec<String> {
     let by_key: BTreeMap<ObjectKey, &Service> = services.iter().map(|one| (one.meta.key(), one)).collect();
     let mut rows = Vec::new();
     for (key, service) in by_key.iter().filter(|(_, service)| decide::concerns(service)) {
-        let (change, reason) = of(service, &by_key, cluster, cloud).await;
+        let (change, reason) = forecast_service(service, &by_key, cluster, cloud).await;
         rows.push((key.to_string(), change, reason));
     }
     let width = rows.iter().map(|(key, ..)| key.len()).max().unwrap_or_default();
     rows.iter().map(|(key, change, reason)| format!("{key:width$} {change:CHANGE$} {reason}")).collect()
 }
 
-async fn of(
+/// Returns the change of a Service's load balancer, and the reason.
+async fn forecast_service(
     service: &Service,
     by_key: &BTreeMap<ObjectKey, &Service>,
     cluster: &str,
@@ -32,28 +33,34 @@ async fn of(
 ) -> (&'static str, String) {
     let features = cloud.features();
     let held = decide::has_finalizer(&service.meta);
-    match decide::desired_state(service, &features.classes, false) {
-        DesiredState::Nothing => return ("left", "its class belongs to another controller".to_owned()),
-        DesiredState::Cleanup => return ("deleted", "the Service no longer requests a load balancer".to_owned()),
-        DesiredState::LoadBalancer => {}
+    let is_deleted = service.meta.is_deleting();
+    let (change, reason) = match decide::desired_state(service, &features.classes, false) {
+        DesiredState::Nothing if is_deleted => ("left", "the Service is being deleted, without this finalizer"),
+        DesiredState::Nothing => ("left", "its class belongs to another controller"),
+        DesiredState::Cleanup if is_deleted => ("deleted", "the Service is being deleted"),
+        DesiredState::Cleanup => ("deleted", "the Service no longer requests a load balancer"),
+        DesiredState::LoadBalancer => ("", ""),
+    };
+    if !change.is_empty() {
+        return (change, reason.to_owned());
     }
     let read = decide::spec(service, cluster, &features.annotations).and_then(|mut spec| {
         add_others(service, by_key, &mut spec, cloud);
         Ok((cloud.targeting(&spec)?, spec))
     });
     let spec = match read {
-        Err(error) => return ("refused", retry::words(&error)),
+        Err(error) => return ("refused", retry::message(&error)),
         Ok((Targeting::Elsewhere, _)) if held => {
             let reason = "its annotations name another controller: what this one created is deleted, and the finalizer is \
                           removed";
-            return ("left", reason.to_owned());
+            return ("deleted", reason.to_owned());
         }
         Ok((Targeting::Elsewhere, _)) => return ("left", "its annotations name another controller".to_owned()),
         Ok((_, spec)) => spec,
     };
     match cloud.forecast(&spec).await {
         Ok(forecast) => (forecast.change.as_str(), forecast.reasons.join("; ")),
-        Err(error) => ("unknown", retry::words(&error)),
+        Err(error) => ("unknown", retry::message(&error)),
     }
 }
 

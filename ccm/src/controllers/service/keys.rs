@@ -128,7 +128,7 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
 /// Returns whether a change of a pod concerns its readiness gates, or whether it may get traffic while they are open.
 pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
     let relevant = |pod: &Arc<GatedPod>| (pod.waits_only_for(prefix), pod.gates.clone());
-    let gated = [change.old, change.new].into_iter().flatten().any(|pod| pod.gates_of(prefix).next().is_some());
+    let gated = [change.old, change.new].into_iter().flatten().any(|pod| pod.prefixed_gates(prefix).next().is_some());
     gated && change.old.map(relevant) != change.new.map(relevant)
 }
 

@@ -160,7 +160,7 @@ impl Cluster for Kubernetes {
         Ok(decide::has_finalizer(&meta) && !meta.is_deleting())
     }
 
-    async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
+    async fn list_uncached(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
         let all = self.writer.list_meta(&Service::RESOURCE, "", "").await.map_err(|error| refusal(&error))?;
         Ok(all.into_iter().map(|meta| (meta.key(), meta.uid)).collect())
     }

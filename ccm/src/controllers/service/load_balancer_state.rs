@@ -27,6 +27,8 @@ pub struct LoadBalancerState {
     pub others: BTreeSet<ObjectKey>,
     /// The load balancer as last ensured. Unset while a call runs, and after a failed one.
     pub ensured: Option<EnsuredLoadBalancer>,
+    /// The last request, while the load balancer is deleted.
+    pub last_spec: Option<Arc<LoadBalancerSpec>>,
     /// The targets that the cloud was last given. Newer ones are set while the retry of a failed call waits.
     pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
@@ -35,6 +37,8 @@ pub struct LoadBalancerState {
     pub annotations: Option<BTreeMap<String, String>>,
     /// Types of the pod conditions that the load balancer sets.
     pub gates: BTreeSet<String>,
+    /// Failed attempts to set these conditions after the load balancer was deleted.
+    pub failed_releases: u32,
     /// The operation that an event announced and that is not finished yet.
     pub announced: Option<Announced>,
     /// Consecutive failed calls.

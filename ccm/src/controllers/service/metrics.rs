@@ -56,20 +56,20 @@ impl Hosts {
 
 /// Metrics of leaked resources.
 pub struct Leaks {
-    there: Gauges<0>,
+    existing: Gauges<0>,
     collected: Count,
 }
 
 impl Leaks {
     /// Registers the metrics.
     pub fn register(metrics: &Metrics) -> Self {
-        let there = metrics.gauges(
+        let existing = metrics.gauges(
             "service_controller_leaked_loadbalancers",
             "Services that were deleted or request no load balancer and for which cloud resources exist, at the last audit",
         );
-        there.set([], 0.0);
+        existing.set([], 0.0);
         Self {
-            there,
+            existing,
             collected: metrics.count(
                 "service_controller_leaked_loadbalancers_deleted",
                 "Deleted Services whose leaked cloud resources were deleted",
@@ -79,7 +79,7 @@ impl Leaks {
 
     /// Sets the number of leaks that still exist.
     pub fn set_count(&self, count: usize) {
-        self.there.set([], f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+        self.existing.set([], f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
     }
 
     /// Counts a leak of which all resources are deleted.

@@ -9,6 +9,7 @@ mod audit;
 mod cluster;
 mod decide;
 mod decide_action;
+mod deletion;
 pub mod forecast;
 mod keys;
 mod live_cluster;
@@ -199,8 +200,8 @@ impl Reconcile for ServiceReconciler {
             }
             match key {
                 Key::Service(key) => self.service(key).await,
-                Key::Nodes => Ok(self.nodes()),
-                Key::Leaks => Ok(self.leaks().await),
+                Key::Nodes => Ok(self.gather_nodes()),
+                Key::Leaks => Ok(self.run_audit().await),
             }
         }
         .boxed()
@@ -219,7 +220,7 @@ impl ServiceReconciler {
     }
 
     /// Gathers the nodes. If they changed, requeues the Services whose load balancers have nodes as targets.
-    fn nodes(&self) -> Outcome {
+    fn gather_nodes(&self) -> Outcome {
         let begun = Instant::now();
         if self.balancers.kubernetes.gather_nodes() {
             for key in self.balancers.states.with_nodes() {
@@ -230,11 +231,11 @@ impl ServiceReconciler {
         Outcome::Done
     }
 
-    async fn leaks(&self) -> Outcome {
-        match self.audit.run(&self.balancers.audited()).await {
+    async fn run_audit(&self) -> Outcome {
+        match self.audit.run(&self.balancers.audit_scope()).await {
             Ok(audited) => Outcome::RequeueAfter(audited.again.unwrap_or(self.audit.every)),
             Err(error) => {
-                warn!(%error, "listing cloud resources of Services failed");
+                warn!(%error, "audit for leaked cloud resources failed");
                 Outcome::RequeueAfter(retry::retry_after(error.kind, u32::MAX).unwrap_or(LONGEST_WAIT))
             }
         }

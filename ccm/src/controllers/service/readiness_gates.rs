@@ -55,7 +55,7 @@ pub async fn update(
     state.gates = gates.iter().map(|gate| gate.condition.clone()).collect();
     let mut next_probe = None;
     for (pod, endpoints) in waiting {
-        for unmet in pod.gates_of(prefix).filter(|gate| gate.status != Status::True) {
+        for unmet in pod.prefixed_gates(prefix).filter(|gate| gate.status != Status::True) {
             let Some(gate) = gates.iter().find(|gate| *gate.condition == *unmet.condition) else { continue };
             let condition = condition_of(gate, &endpoints);
             let is_set = condition.is_set(unmet) || set_condition(cluster, &pod, &condition).await;
@@ -82,16 +82,36 @@ fn waiting(cluster: &impl Cluster, targets: &Targets, prefix: &str) -> Vec<Waiti
     waiting.collect()
 }
 
-/// Sets the conditions `gates` of pods that wait for a deleted load balancer, so that they no longer wait.
-pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: BTreeSet<String>) {
-    if gates.is_empty() {
-        return;
+/// Returns the types of the pod conditions that a load balancer sets, if a pod of its namespace waits for one of them.
+pub async fn find(cluster: &impl Cluster, cloud: &dyn LoadBalancers, spec: &LoadBalancerSpec) -> BTreeSet<String> {
+    let Some(prefix) = cloud.features().gates else { return BTreeSet::new() };
+    let waits = |pod: &Arc<GatedPod>| pod.prefixed_gates(prefix).any(|gate| gate.status != Status::True);
+    if !cluster.gated_pods(&spec.id.namespace).iter().any(waits) {
+        return BTreeSet::new();
     }
-    for pod in cluster.gated_pods(&id.namespace) {
-        for gate in pod.gates.iter().filter(|gate| gate.status != Status::True && gates.contains(&*gate.condition)) {
-            set_condition(cluster, &pod, &PodCondition::without_load_balancer(&gate.condition)).await;
+    match cloud.gates(spec).await {
+        Ok(gates) => gates.into_iter().map(|gate| gate.condition.to_string()).collect(),
+        Err(error) if error.is_not_found() => BTreeSet::new(),
+        Err(error) => {
+            warn!(service = %spec.id, %error, "readiness gates of the load balancer are unknown; pods may keep waiting");
+            BTreeSet::new()
         }
     }
+}
+
+/// Sets the conditions `gates` of pods that wait for a deleted load balancer, so that they no longer wait. Returns false
+/// if a retry is needed.
+pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: &BTreeSet<String>) -> bool {
+    if gates.is_empty() {
+        return true;
+    }
+    let mut are_released = true;
+    for pod in cluster.gated_pods(&id.namespace) {
+        for gate in pod.gates.iter().filter(|gate| gate.status != Status::True && gates.contains(&*gate.condition)) {
+            are_released &= set_condition(cluster, &pod, &PodCondition::without_load_balancer(&gate.condition)).await;
+        }
+    }
+    are_released
 }
 
 /// Sets a condition. Returns false if that failed and has to be retried.

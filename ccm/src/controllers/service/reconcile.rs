@@ -3,15 +3,13 @@
 //! Changes of Services, nodes and endpoints, retries and checks for drift all use the same key. So no two calls for one
 //! Service ever run concurrently.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::Service;
 use kinds::meta::ObjectKey;
 use providers::{
-    CloudError, Deletion, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Progress, Targeting,
-    Targets,
+    CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget, Progress, Targeting, Targets,
 };
 use runtime::events::EventType::{self, Normal, Warning};
 use runtime::worker::{Outcome, ReconcileError};
@@ -28,7 +26,7 @@ use super::metrics::Hosts;
 use super::readiness_gates;
 use crate::cloud::retry;
 
-type SyncResult = Result<Outcome, ReconcileError>;
+pub(super) type SyncResult = Result<Outcome, ReconcileError>;
 
 /// Names of nodes that a message lists at most (upstream: service controller, maxNodeNamesToLog).
 const MAX_NODE_NAMES: usize = 20;
@@ -46,15 +44,15 @@ pub struct LoadBalancerReconciler<S> {
 }
 
 /// The Service of one reconcile.
-struct Subject<'a> {
-    key: &'a ObjectKey,
-    id: LoadBalancerId,
-    service: &'a Service,
+pub(super) struct Subject<'a> {
+    pub key: &'a ObjectKey,
+    pub id: LoadBalancerId,
+    pub service: &'a Service,
 }
 
 impl<S: Cluster> LoadBalancerReconciler<S> {
     /// Returns the scope of an audit.
-    pub fn audited(&self) -> Scope<'_, S> {
+    pub fn audit_scope(&self) -> Scope<'_, S> {
         Scope { kubernetes: &self.kubernetes, cloud: &*self.cloud, cluster: &self.cluster, states: &self.states }
     }
 
@@ -212,7 +210,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Some(Targets { nodes, endpoints, others, incomplete })
     }
 
-    fn record(
+    pub(super) fn record(
         &self,
         id: &LoadBalancerId,
         service: Option<&Service>,
@@ -225,7 +223,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
 
     /// Records that the request cannot be fulfilled.
     fn reject(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, error: &CloudError) {
-        let message = format!("Error syncing load balancer: {}", retry::words(error));
+        let message = format!("Error syncing load balancer: {}", retry::message(error));
         if state.last_report.update(&message, Instant::now()) {
             self.record(&subject.id, Some(subject.service), Warning, "SyncLoadBalancerFailed", &message);
             info!(service = %subject.id, %error, "rejected the request of a Service: it cannot be fulfilled");
@@ -261,7 +259,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 warn!(service = %wanted.spec.id, %error, "updating targets of a Service with an invalid request failed");
                 let again = retry::retry_after(error.kind, state.failures);
                 let until = again.map(|again| Instant::now() + again);
-                let throttled = error.retry_after().is_some();
+                let throttled = matches!(error.kind, ErrorKind::Throttled { .. });
                 state.pause = Some(Pause { until, request: Some(wanted.spec.clone()), throttled });
                 after(again)
             }
@@ -302,7 +300,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             }
             // Another client deleted it; the next action creates it again.
             Err(error) if error.is_not_found() => None,
-            Err(error) => Some(self.not_updated(subject, wanted, state, (&targets.nodes, &error))),
+            Err(error) => Some(self.record_failed_update(subject, wanted, state, (&targets.nodes, &error))),
         }
     }
 
@@ -320,7 +318,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         self.record(&subject.id, Some(subject.service), Warning, "UnAvailableLoadBalancer", message);
     }
 
-    fn not_updated(
+    fn record_failed_update(
         &self,
         subject: &Subject<'_>,
         wanted: &Wanted,
@@ -331,11 +329,11 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             "Error updating load balancer with new hosts {} [node names limited, total number of nodes: {}], error: {}",
             listed(nodes),
             nodes.len(),
-            retry::words(error)
+            retry::message(error)
         );
         let request = Some(wanted.spec.clone());
         let event = ("UpdateLoadBalancerFailed", message);
-        self.failed((&subject.id, Some(subject.service)), state, error, event, request)
+        self.record_failed_call((&subject.id, Some(subject.service)), state, error, event, request)
     }
 
     /// Brings the load balancer to the requested state (upstream: service controller, syncLoadBalancerIfNeeded).
@@ -367,9 +365,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             Ok(ensured) => ensured,
             Err(error) => {
                 let message =
-                    format!("Error syncing load balancer: failed to ensure load balancer: {}", retry::words(&error));
+                    format!("Error syncing load balancer: failed to ensure load balancer: {}", retry::message(&error));
                 let event = ("SyncLoadBalancerFailed", message);
-                return Ok(self.failed((id, Some(service)), state, &error, event, Some(spec.clone())));
+                return Ok(self.record_failed_call((id, Some(service)), state, &error, event, Some(spec.clone())));
             }
         };
         state.clear_failures();
@@ -384,7 +382,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         match ensured.progress {
             Progress::After(again) => {
                 self.publish(subject, state).await?;
-                Ok(Outcome::RequeueAfter(retry::again_after(again)))
+                Ok(Outcome::RequeueAfter(retry::requested_delay(again)))
             }
             Progress::Settled => {
                 let at = Instant::now();
@@ -402,19 +400,19 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     /// deleted.
     async fn hold(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Result<bool, ReconcileError> {
         let service = subject.service;
-        let shown = decide::has_finalizer(&service.meta);
-        if shown && state.confirmed {
+        let in_cache = decide::has_finalizer(&service.meta);
+        if in_cache && state.confirmed {
             return Ok(true);
         }
         // The previous leader may have removed the finalizer after this cache was filled.
-        if shown {
+        if in_cache {
             match self.kubernetes.has_finalizer(service).await {
                 Ok(true) => {
                     state.confirmed = true;
                     return Ok(true);
                 }
                 Ok(false) | Err(Refusal::Deleted) => return Ok(false),
-                Err(error) => return Err(self.not_written(subject, state, "read the Service", &error)),
+                Err(error) => return Err(self.record_failed_write(subject, state, "read the Service", &error)),
             }
         }
         match self.kubernetes.hold(service).await {
@@ -423,7 +421,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Ok(true)
             }
             Err(Refusal::Deleted) => Ok(false),
-            Err(error) => Err(self.not_written(subject, state, "add load balancer cleanup finalizer", &error)),
+            Err(error) => Err(self.record_failed_write(subject, state, "add load balancer cleanup finalizer", &error)),
         }
     }
 
@@ -448,7 +446,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    fn not_written(
+    pub(super) fn record_failed_write(
         &self,
         subject: &Subject<'_>,
         state: &mut LoadBalancerState,
@@ -462,95 +460,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         ReconcileError::new(message)
     }
 
-    /// Deletes a Service's load balancer, and removes the finalizer once everything is deleted.
-    async fn clean_up(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, clear_status: bool) -> SyncResult {
-        let Subject { id, service, .. } = subject;
-        if let Some(outcome) = self.delete(id, Some(service), state, "SyncLoadBalancerFailed").await {
-            return Ok(outcome);
-        }
-        readiness_gates::release(&self.kubernetes, id, std::mem::take(&mut state.gates)).await;
-        let clear_status = clear_status && !service.meta.is_deleting() && !decide::published(service).is_empty();
-        let none = BTreeMap::new();
-        let edits = annotations::edits(service, &none, self.cloud.features().written_annotations);
-        match self.kubernetes.release(service, clear_status, &edits).await {
-            Ok(()) => {
-                self.record(id, Some(service), Normal, "DeletedLoadBalancer", "Deleted load balancer");
-            }
-            Err(Refusal::Deleted) => {}
-            Err(error) => {
-                return Err(self.not_written(subject, state, "remove load balancer cleanup finalizer", &error));
-            }
-        }
-        *state = LoadBalancerState::default();
-        Ok(Outcome::Done)
-    }
-
-    /// Deletes the load balancer of a Service that does not wait for it. Returns `None` once it is deleted.
-    async fn delete_without_finalizer(
-        &self,
-        id: &LoadBalancerId,
-        service: Option<&Service>,
-        state: &mut LoadBalancerState,
-    ) -> Option<Outcome> {
-        let outcome = self.delete(id, service, state, "DeleteLoadBalancerFailed").await;
-        if outcome.is_none() {
-            self.record(id, service, Normal, "DeletedLoadBalancer", "Deleted load balancer");
-            *state = LoadBalancerState::default();
-        }
-        outcome
-    }
-
-    /// Takes one step of a deletion. Returns `None` once everything is deleted.
-    async fn delete(
-        &self,
-        id: &LoadBalancerId,
-        service: Option<&Service>,
-        state: &mut LoadBalancerState,
-        reason: &'static str,
-    ) -> Option<Outcome> {
-        if let Some(wait) = state.remaining_pause(None, Instant::now()) {
-            return Some(after(wait));
-        }
-        if state.announced != Some(Announced::Deleting) {
-            state.announced = Some(Announced::Deleting);
-            self.record(id, service, Normal, "DeletingLoadBalancer", "Deleting load balancer");
-        }
-        let last = self.last_spec(id, service, state);
-        state.ensured = None;
-        state.load_balancer = Some(id.clone());
-        match self.cloud.delete_last(id, last).await {
-            Ok(Deletion::Gone) => None,
-            Ok(Deletion::InProgress(again)) => {
-                state.clear_failures();
-                Some(Outcome::RequeueAfter(retry::again_after(again)))
-            }
-            Err(error) => {
-                let words = retry::words(&error);
-                let message = match reason {
-                    "DeleteLoadBalancerFailed" => format!("Error deleting load balancer: {words}"),
-                    _ => format!("Error syncing load balancer: failed to delete load balancer: {words}"),
-                };
-                Some(self.failed((id, service), state, &error, (reason, message), None))
-            }
-        }
-    }
-
-    /// Returns the last known desired state of a load balancer: the Service's, or the last one that was
-    /// ensured.
-    fn last_spec(
-        &self,
-        id: &LoadBalancerId,
-        service: Option<&Service>,
-        state: &LoadBalancerState,
-    ) -> Option<Arc<LoadBalancerSpec>> {
-        let own = service.filter(|service| service.meta.uid.to_string() == id.uid);
-        let read = own.and_then(|own| decide::spec(own, &self.cluster, &self.cloud.features().annotations).ok());
-        let ensured = state.ensured.as_ref().map(|ensured| ensured.spec.clone());
-        read.map(Arc::new).or(ensured.filter(|spec| spec.id == *id))
-    }
-
-    /// Records a failed call. Returns when it is made again.
-    fn failed(
+    /// Records a failed call. Returns the outcome that retries it.
+    pub(super) fn record_failed_call(
         &self,
         (id, service): (&LoadBalancerId, Option<&Service>),
         state: &mut LoadBalancerState,
@@ -569,14 +480,14 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             (None, None) => Some(retry::LONGEST_WAIT),
             (again, _) => again,
         };
-        let throttled = error.retry_after().is_some();
+        let throttled = matches!(error.kind, ErrorKind::Throttled { .. });
         state.pause = Some(Pause { until: again.map(|again| now + again), request, throttled });
         after(again)
     }
 }
 
 /// Requeue after a time, or only when something changes.
-fn after(wait: Option<Duration>) -> Outcome {
+pub(super) fn after(wait: Option<Duration>) -> Outcome {
     wait.map_or(Outcome::Done, Outcome::RequeueAfter)
 }
 

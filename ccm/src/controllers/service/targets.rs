@@ -51,7 +51,7 @@ pub fn node(node: &Node) -> NodeTarget {
 
 /// Returns the nodes that may take traffic, ordered by name.
 ///
-/// Unready nodes are included: health checks of the load balancer take them out. Upstream: cloud-provider,
+/// Unready nodes are included: health checks of the load balancer exclude them. Upstream: cloud-provider,
 /// controllers/service, stableNodeSetPredicates.
 pub fn nodes(all: &[Arc<Node>]) -> Vec<NodeTarget> {
     let mut nodes: Vec<_> =
@@ -114,7 +114,7 @@ fn of_endpoint<'a>(endpoint: &'a Endpoint, port: &'a str, number: u16) -> impl I
         Ip::V6(address) => Some(address.into()),
         Ip::Text(_) => None,
     });
-    let fit = endpoint.conditions;
+    let conditions = endpoint.conditions;
     let pod = match &endpoint.target {
         Some(Target::Pod { namespace, name, uid }) => {
             Some(PodRef { namespace: namespace.to_string(), name: name.to_string(), uid: uid.to_string() })
@@ -127,9 +127,9 @@ fn of_endpoint<'a>(endpoint: &'a Endpoint, port: &'a str, number: u16) -> impl I
         port: number,
         node: endpoint.node.as_deref().map(str::to_owned),
         zone: endpoint.zone.as_deref().map(str::to_owned),
-        ready: fit.ready.unwrap_or(true),
-        serving: fit.serving.or(fit.ready).unwrap_or(true),
-        terminating: fit.terminating.unwrap_or(false),
+        ready: conditions.ready.unwrap_or(true),
+        serving: conditions.serving.or(conditions.ready).unwrap_or(true),
+        terminating: conditions.terminating.unwrap_or(false),
         pod: pod.clone(),
     })
 }

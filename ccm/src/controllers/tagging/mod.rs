@@ -3,7 +3,6 @@
 //! A label on each Node records the tags of its instance, so that a restart makes no calls. New Nodes are processed in
 //! batches, with one call of the provider. Follows upstream cloud-provider-aws, pkg/controllers/tagging.
 
-mod md5;
 mod metrics;
 mod sync;
 #[cfg(test)]
@@ -15,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use kinds::Node;
+use md5::{Digest, Md5};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
@@ -74,7 +74,9 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn checksum(tags: &BTreeMap<String, String>) -> String {
     let mut pairs: Vec<String> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.sort();
-    md5::hex(pairs.join(",").as_bytes())
+    // Not for security: the label must equal upstream's.
+    let sum = Md5::digest(pairs.join(","));
+    sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn start(manager: &mut Manager, context: &Context) {

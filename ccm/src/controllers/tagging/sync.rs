@@ -58,11 +58,11 @@ impl fmt::Display for Round {
 /// Pending work.
 pub(super) struct Pending {
     checksum: String,
-    work: Mutex<Work>,
+    work: Mutex<PendingWork>,
 }
 
 #[derive(Default)]
-struct Work {
+struct PendingWork {
     /// Nodes whose label with the checksum is missing or outdated.
     tag: BTreeSet<ObjectKey>,
     /// Nodes whose instance can never be tagged, with that instance.
@@ -76,7 +76,7 @@ impl Pending {
         Self { checksum, work: Mutex::default() }
     }
 
-    fn work(&self) -> MutexGuard<'_, Work> {
+    fn work(&self) -> MutexGuard<'_, PendingWork> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -177,7 +177,7 @@ impl Tagger {
             };
             let again = is_retried(&error, self.is_new(&node));
             self.metrics.failed(again);
-            warn!(node = &*node.meta.name, instance = id, %error, again, "instance not tagged");
+            warn!(node = &*node.meta.name, instance = id, %error, retry = again, "instance not tagged");
             if again {
                 needs_retry = true;
             } else {
@@ -229,13 +229,19 @@ impl Tagger {
                 Err(error) if is_retried(&error, false) => {
                     let again = attempts < MAX_UNTAG_ATTEMPTS;
                     self.metrics.failed(again);
-                    warn!(instance = id, %error, again, "tags not removed from instance");
+                    warn!(instance = id, %error, retry = again, "tags not removed from instance");
                     if again {
                         work.untag.insert(id, attempts);
                         continue;
                     }
                 }
-                Err(error) => info!(instance = id, %error, "instance no longer exists; no tags to remove"),
+                Err(error) if error.is_not_found() => {
+                    info!(instance = id, "instance no longer exists; no tags to remove");
+                }
+                Err(error) => {
+                    self.metrics.failed(false);
+                    warn!(instance = id, %error, retry = false, "tags not removed from instance");
+                }
                 Ok(()) => info!(instance = id, "tags removed from instance"),
             }
             work.untag.remove(&id);

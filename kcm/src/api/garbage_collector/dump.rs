@@ -26,7 +26,8 @@ struct Vertex<'a> {
 
 /// Returns the objects with owners or dependents, and their references; with `uids` only those connected with these.
 pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
-    let objects: Vec<GraphObject<'_>> = if uids.is_empty() { graph.objects().collect() } else { around(graph, uids) };
+    let objects: Vec<GraphObject<'_>> =
+        if uids.is_empty() { graph.objects().collect() } else { connected_objects(graph, uids) };
     let (mut vertices, mut edges) = (BTreeMap::new(), BTreeSet::new());
     for object in objects.iter().filter(|object| object.has_dependents || !object.owners.is_empty()) {
         let (identity, state) = (object.identity, object.state);
@@ -64,7 +65,7 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
 }
 
 /// Returns everything that is connected with some objects.
-fn around<'a>(graph: &'a Graph, uids: &[Uid]) -> Vec<GraphObject<'a>> {
+fn connected_objects<'a>(graph: &'a Graph, uids: &[Uid]) -> Vec<GraphObject<'a>> {
     let (mut open, mut visited, mut objects) = (uids.to_vec(), HashSet::new(), Vec::new());
     while let Some(uid) = open.pop() {
         let Some(object) = graph.object(&uid).filter(|_| visited.insert(uid.clone())) else { continue };

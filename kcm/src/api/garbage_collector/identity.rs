@@ -34,7 +34,7 @@ impl Identity {
         }
     }
 
-    /// Returns true if a reference has these coordinates; it has no namespace.
+    /// Returns true if a reference has these coordinates. The namespace is not compared: references have none.
     pub fn matches_reference(&self, owner: &OwnerRef) -> bool {
         (&owner.uid, &owner.name, &owner.kind, &owner.api_version)
             == (&self.uid, &self.name, &self.kind, &self.api_version)
@@ -59,8 +59,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The owners that were last found not to exist. A UID is never used twice, so that an absent owner stays absent. One
-/// that was dropped only costs another read.
+/// The owners that were last found not to exist. A UID is never used twice, so that an absent owner stays absent. An
+/// owner that was dropped from this memory only costs another read.
 #[derive(Debug, Default)]
 pub struct Absent {
     known: HashSet<Identity>,

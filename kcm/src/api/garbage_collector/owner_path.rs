@@ -2,7 +2,7 @@
 //!
 //! The API server does not check the names in ownerReferences: they may contain anything, even names that no object can
 //! have. A name must never change the path of a request, so that names with path separators and percent signs are
-//! decided on here, without a request. The result is upstream's, whose client joins the name to the path and removes
+//! resolved here, without a request. The result is upstream's, whose client joins the name to the path and removes
 //! dot segments: a path to another object, or to nothing, means that the owner does not exist; a path to a list or to a
 //! discovery document, or one that the API server refuses, is an error, and the dependent stays.
 
@@ -24,8 +24,7 @@ pub enum Target<'a> {
 
 /// Returns the target of an owner's name, for a resource in a namespace.
 pub fn target<'a>(resource: &Resource, namespace: &str, name: &'a str) -> Target<'a> {
-    // The API server refuses to look up a name with a percent sign, which is not the same as that there is no such
-    // object.
+    // The API server refuses to look up a name with a percent sign. That does not prove that the owner does not exist.
     if name.is_empty() || name.len() > LONGEST_NAME || name.contains('%') {
         return Target::Undecidable;
     }

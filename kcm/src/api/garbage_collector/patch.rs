@@ -8,28 +8,28 @@ use serde_json::{Value, json};
 
 /// Returns the patch that removes references to owners, for kinds with strategic merge patches. The UID is a
 /// precondition.
-pub fn drop_references(dependent: &Uid, owners: &[Uid]) -> Value {
+pub fn strategic_drop_references(dependent: &Uid, owners: &[Uid]) -> Value {
     let deletions: Vec<Value> =
         owners.iter().map(|uid| json!({ "$patch": "delete", "uid": uid.to_string() })).collect();
     json!({ "metadata": { "uid": dependent.to_string(), "ownerReferences": deletions } })
 }
 
-/// Returns the patch of [`drop_references`] for all other kinds: the whole list without these owners. The
+/// Returns the patch of [`strategic_drop_references`] for all other kinds: the whole list without these owners. The
 /// resourceVersion is a precondition.
-pub fn without_references(meta: &Meta, owners: &[Uid]) -> Value {
+pub fn merge_drop_references(meta: &Meta, owners: &[Uid]) -> Value {
     let removed: HashSet<&Uid> = owners.iter().collect();
     owner_list(meta, meta.owners.iter().filter(|owner| !removed.contains(&owner.uid)).map(reference))
 }
 
 /// Returns the patch that sets `blockOwnerDeletion` of all references to false, for kinds with strategic merge patches.
-pub fn unblock(meta: &Meta) -> Value {
+pub fn strategic_unblock(meta: &Meta) -> Value {
     let blocking = meta.owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
     let changed: Vec<Value> = blocking.map(not_blocking).collect();
     json!({ "metadata": { "uid": meta.uid.to_string(), "ownerReferences": changed } })
 }
 
-/// Returns the patch of [`unblock`] for all other kinds.
-pub fn unblocked(meta: &Meta) -> Value {
+/// Returns the patch of [`strategic_unblock`] for all other kinds.
+pub fn merge_unblock(meta: &Meta) -> Value {
     owner_list(meta, meta.owners.iter().map(not_blocking))
 }
 

@@ -254,12 +254,12 @@ impl Collector {
         match plan(&owners, &meta.finalizers, has_dependents, in_cycle) {
             Plan::Keep => Ok(Outcome::Done),
             Plan::DropReferences(absent) => {
-                let strategic = patch::drop_references(&item.uid, &absent);
-                let merge = patch::without_references(meta, &absent);
+                let strategic = patch::strategic_drop_references(&item.uid, &absent);
+                let merge = patch::merge_drop_references(meta, &absent);
                 self.patch(resource, item, &strategic, &merge).await
             }
             Plan::DeleteForeground { unblock: true } => {
-                self.patch(resource, item, &patch::unblock(meta), &patch::unblocked(meta)).await?;
+                self.patch(resource, item, &patch::strategic_unblock(meta), &patch::merge_unblock(meta)).await?;
                 let meta = self.read_uncached(resource, item).await?;
                 self.delete(resource, item, &meta, Propagation::Foreground).await
             }
@@ -285,7 +285,7 @@ impl Collector {
             let deletion = Deletion { uid: &item.uid, version: version.filter(|_| !last), propagation };
             match self.writer.delete_object(resource, &item.key(), deletion).await {
                 Ok(()) => {
-                    debug!(%item, ?propagation, "deleted: none of its owners exists");
+                    debug!(%item, ?propagation, "deleted object: all its owners are deleted or being deleted");
                     return Ok(Outcome::Done);
                 }
                 Err(error) if error.is_not_found() => return Err(CheckError::Absent(item.clone())),
@@ -437,8 +437,8 @@ impl Collector {
         let resource = self.resource(&dependent.api_version, &dependent.kind).await?;
         let meta = self.latest(&resource, dependent).await?;
         let owners = [owner.clone()];
-        let strategic = patch::drop_references(&dependent.uid, &owners);
-        let merge = patch::without_references(&meta, &owners);
+        let strategic = patch::strategic_drop_references(&dependent.uid, &owners);
+        let merge = patch::merge_drop_references(&meta, &owners);
         self.patch(&resource, dependent, &strategic, &merge).await
     }
 

@@ -38,12 +38,12 @@ pub struct CleanupResult {
     pub finalizers: BTreeMap<Str, usize>,
     /// Expected seconds until they are deleted.
     pub estimate: i64,
-    /// The failure.
+    /// The reason why the deletion failed, or why objects remain unexpectedly.
     pub problem: Option<String>,
 }
 
 impl CleanupResult {
-    /// Returns the outcome of a failure.
+    /// Returns the result for a resource whose objects could not be deleted or listed.
     pub fn failed(problem: impl ToString) -> Self {
         Self { problem: Some(problem.to_string()), ..Self::default() }
     }

@@ -28,12 +28,12 @@ const MIN_SAMPLE: usize = 100;
 /// The deletion of a pod costs the server as much as that of this many other objects.
 pub const POD_COST: usize = 4;
 
-/// Speed of deleting kinds in parallel compared with one after the other: 1.8 if the server has two cores. It is better
-/// to begin a little late than to finish too early, and to list everything again.
+/// Assumed speedup of deleting kinds in parallel instead of one after the other. 1.8 was measured with a server of two
+/// cores; the higher value begins later, because finishing too early means that everything is listed again.
 const PARALLEL_SPEEDUP: f64 = 2.2;
 
-/// A resource, whatever its version.
-pub type Name = (&'static str, &'static str);
+/// Group and plural name of a resource, without its version.
+pub type ResourceName = (&'static str, &'static str);
 
 /// A namespace that is being deleted.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub struct Ending {
     since: Instant,
     /// Resources that were found empty in an earlier pass. They are listed again only once nothing else remains, so
     /// that a namespace that waits for one broken group sends requests for that group only.
-    pub emptied: HashSet<Name>,
+    pub emptied: HashSet<ResourceName>,
     /// A resourceVersion from after the grace period, if resources were emptied before its end.
     pub after_grace: Option<u64>,
     /// The namespace in the state of that read.
@@ -50,7 +50,7 @@ pub struct Ending {
 }
 
 /// A namespace with very many objects: the number of objects by kind.
-pub type ObjectCounts = Arc<[(Name, usize)]>;
+pub type ObjectCounts = Arc<[(ResourceName, usize)]>;
 
 /// Returns how long before the end of the grace period to begin emptying kinds in parallel, so that the work lasts until
 /// then. `sample` objects took `took`, and `left` remain.
@@ -72,7 +72,7 @@ impl Ending {
     }
 
     /// Records whether a resource was found empty.
-    pub fn found(&mut self, resource: Name, is_empty: bool) {
+    pub fn found(&mut self, resource: ResourceName, is_empty: bool) {
         if is_empty {
             self.emptied.insert(resource);
         } else {
@@ -121,7 +121,7 @@ impl Endings {
         self.known().remove(uid);
     }
 
-    /// Returns the watched objects of a namespace with very many objects.
+    /// Returns the numbers of watched objects of a namespace by kind; `None` if it does not have very many.
     pub fn object_counts(
         &self,
         namespace: &str,
@@ -135,9 +135,9 @@ impl Endings {
     }
 }
 
-/// Returns the namespaces that have very many objects.
+/// Returns the namespaces that have very many objects, with their counts.
 fn count_large_namespaces(sources: &[Arc<dyn Source>]) -> HashMap<Str, ObjectCounts> {
-    let mut namespaces: HashMap<Str, Vec<(Name, usize)>> = HashMap::new();
+    let mut namespaces: HashMap<Str, Vec<(ResourceName, usize)>> = HashMap::new();
     for source in sources.iter().filter(|source| source.resource().namespaced) {
         let mut counts: HashMap<Str, usize> = HashMap::new();
         source.each(&mut |meta| match counts.get_mut(&meta.namespace) {
@@ -149,15 +149,16 @@ fn count_large_namespaces(sources: &[Arc<dyn Source>]) -> HashMap<Str, ObjectCou
         let name = (source.resource().group, source.resource().plural);
         counts.into_iter().for_each(|(namespace, count)| namespaces.entry(namespace).or_default().push((name, count)));
     }
-    let is_large = |kinds: &[(Name, usize)]| kinds.iter().map(|(_, count)| count).sum::<usize>() >= LARGE_NAMESPACE;
+    let is_large =
+        |kinds: &[(ResourceName, usize)]| kinds.iter().map(|(_, count)| count).sum::<usize>() >= LARGE_NAMESPACE;
     namespaces.retain(|_, kinds| is_large(kinds));
     namespaces.into_iter().map(|(namespace, kinds)| (namespace, kinds.into())).collect()
 }
 
-/// Returns true if resourceVersions of a group can be compared with those of namespaces. Aggregated API servers may
-/// have their own.
+/// Returns true if resourceVersions of a group can be compared with those of namespaces. Aggregated API servers, such as
+/// those of metrics, may have their own.
 pub fn has_comparable_versions(group: &str) -> bool {
-    !group.contains('.') || group.ends_with(".k8s.io")
+    !group.contains('.') || group.ends_with(".k8s.io") && !group.ends_with("metrics.k8s.io")
 }
 
 #[cfg(test)]

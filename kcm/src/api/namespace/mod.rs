@@ -22,14 +22,15 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use sync::Namespaces;
 
-/// Grace period: a deletion begins after this time, so that all API servers know of it and refuse new objects.
+/// Grace period before a deletion begins, in which all API servers receive it and begin to refuse new objects.
 /// Upstream: pkg/controller/namespace, namespaceDeletionGracePeriod.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Maximum delay after a failure. Upstream: pkg/controller/namespace, nsControllerRateLimiter.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
-/// It sends many requests in a burst (cmd/kube-controller-manager, namespace controller).
+/// Multiples of `--kube-api-qps` and `--kube-api-burst`: a deletion sends many requests in a burst. Upstream:
+/// cmd/kube-controller-manager/app, core.go.
 const QPS_FACTOR: u16 = 20;
 const BURST_FACTOR: u32 = 100;
 

@@ -12,15 +12,18 @@ use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
 use runtime::discovery::{Discovery, Served, Verbs};
 use runtime::queue::Queue;
 use runtime::store::Store;
-use runtime::watch::{Source, Watched, gone, is_empty_since};
+use runtime::watch::{Source, Watched, is_empty_since, wait_until_deleted};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::decide::{CleanupResult, FINALIZER, Findings, discovery_problem, pods_estimate, resync, without_own};
-use super::early::{Endings, Name, POD_COST, has_comparable_versions, lead_time};
+use super::early::{Endings, POD_COST, ResourceName, has_comparable_versions, lead_time};
 use crate::context::Clock;
+
+/// Attempts of an update that conflicts with others, before it is retried with backoff.
+const MAX_CONFLICTS: usize = 10;
 
 /// Number of resources of one namespace that are emptied concurrently.
 const MAX_CONCURRENT_RESOURCES: usize = 32;
@@ -34,9 +37,9 @@ const DISCOVERY_AGE: Duration = Duration::from_secs(2);
 /// Maximum wait for the watch of a resource to deliver the deletions; then the objects are listed.
 const DELETIONS_TIMEOUT: Duration = Duration::from_secs(1);
 
-const PODS: Name = ("", "pods");
-const EVENTS: Name = ("", "events");
-const EVENTS_ALIAS: Name = ("events.k8s.io", "events");
+const PODS: ResourceName = ("", "pods");
+const EVENTS: ResourceName = ("", "events");
+const EVENTS_ALIAS: ResourceName = ("events.k8s.io", "events");
 
 /// The remaining objects of a resource.
 #[derive(Default)]
@@ -51,7 +54,7 @@ struct Pass {
     /// False while pods delay the deletion of all else.
     totals: bool,
     /// The remaining objects.
-    left: Vec<(Name, Vec<Meta>)>,
+    left: Vec<(ResourceName, Vec<Meta>)>,
 }
 
 impl Pass {
@@ -105,7 +108,7 @@ impl Namespaces {
             let object = namespace.status_update(&conditions);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("status"), &object).await {
                 Ok(answer) => namespace = answer.decode(&decoding()).map_err(WriteError::from)?,
-                Err(error) => warn!(%error, "conditions of the namespace not written"),
+                Err(error) => warn!(%error, "cannot write the conditions of the namespace"),
             }
         }
         if let Some(problem) = findings.problem() {
@@ -153,7 +156,12 @@ impl Namespaces {
 
     /// Deletes the pods, or else the kind with the most objects. The time that this takes determines when to begin with
     /// the other kinds, so that they are not finished before the grace period ends.
-    async fn empty_early(&self, namespace: &TerminatingNamespace, object_counts: &[(Name, usize)], ends: Instant) {
+    async fn empty_early(
+        &self,
+        namespace: &TerminatingNamespace,
+        object_counts: &[(ResourceName, usize)],
+        ends: Instant,
+    ) {
         let snapshot = self.discovery.current();
         let count =
             |served: &Served| object_counts.iter().find(|(kind, _)| *kind == name(served)).map(|(_, count)| *count);
@@ -195,26 +203,26 @@ impl Namespaces {
     }
 
     /// Requeues the namespace as soon as the watches show that nothing remains, so that its deletion is not delayed.
-    fn requeue_when_deleted(&self, key: &ObjectKey, left: Vec<(Name, Vec<Meta>)>, at_most: Duration) {
+    fn requeue_when_deleted(&self, key: &ObjectKey, left: Vec<(ResourceName, Vec<Meta>)>, at_most: Duration) {
         let sources = left.into_iter().map(|((group, plural), left)| Some((self.watched.source(group, plural)?, left)));
         let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return };
         let (queue, key) = (self.queue.clone(), key.clone());
-        let all_gone = async move {
+        let requeue_when_all_are_deleted = async move {
             for (source, left) in sources {
-                if !gone(&*source, &left, |_| false).await {
+                if !wait_until_deleted(&*source, &left, |_| false).await {
                     return;
                 }
             }
             queue.add(key);
         };
-        tokio::spawn(tokio::time::timeout(at_most, all_gone));
+        tokio::spawn(tokio::time::timeout(at_most, requeue_when_all_are_deleted));
     }
 
     /// Returns the namespace from the API server, marked as terminating; `None` if it no longer exists, or is not
     /// being deleted.
     async fn terminating(&self, key: &ObjectKey) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         let mut uid = None;
-        loop {
+        for _ in 0..MAX_CONFLICTS {
             let Some(namespace) = self.read_uncached(key).await?.filter(|namespace| namespace.meta.is_deleting())
             else {
                 return Ok(None);
@@ -233,6 +241,7 @@ impl Namespaces {
                 Err(error) => return Err(error.into()),
             }
         }
+        Err(ReconcileError::new("each update of the namespace's status conflicts with another one"))
     }
 
     async fn read_uncached(&self, key: &ObjectKey) -> Result<Option<TerminatingNamespace>, ReconcileError> {
@@ -243,7 +252,7 @@ impl Namespaces {
         }
     }
 
-    /// Deletes all objects of the namespace. Returns the remaining ones.
+    /// Deletes all objects of the namespace. Returns the outcome, with the remaining objects.
     async fn pass(&self, namespace: &TerminatingNamespace) -> Pass {
         let (snapshot, problem) = match self.discovery.no_older_than(DISCOVERY_AGE).await {
             Ok(snapshot) => (snapshot.clone(), discovery_problem(snapshot.failed())),
@@ -293,7 +302,7 @@ impl Namespaces {
     async fn empty(&self, served: &Served, namespace: &TerminatingNamespace) -> Remaining {
         let left = match self.delete_all(served, &namespace.meta.name).await {
             Ok(Some(found)) if self.has_delivered_deletions(served, &found).await => Ok(Remaining::default()),
-            Ok(_) => self.left(served, namespace).await,
+            Ok(_) => self.list_remaining(served, namespace).await,
             Err(error) => Err(error),
         };
         left.unwrap_or_else(|error| Remaining { result: CleanupResult::failed(error), objects: Vec::new() })
@@ -310,13 +319,13 @@ impl Namespaces {
         if found.iter().any(is_kept) {
             return false;
         }
-        tokio::time::timeout(DELETIONS_TIMEOUT, gone(&*source, found, is_kept)).await.unwrap_or(false)
+        tokio::time::timeout(DELETIONS_TIMEOUT, wait_until_deleted(&*source, found, is_kept)).await.unwrap_or(false)
     }
 
     /// Returns the remaining objects of a resource from the API server.
-    async fn left(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<Remaining, WriteError> {
+    async fn list_remaining(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<Remaining, WriteError> {
         let (objects, estimate) = if name(served) == PODS {
-            self.pods(served, namespace).await?
+            self.list_remaining_pods(served, namespace).await?
         } else {
             (self.list(served, &namespace.meta.name).await?, 0)
         };
@@ -325,8 +334,12 @@ impl Namespaces {
         Ok(Remaining { result, objects })
     }
 
-    /// Returns the remaining pods, and the seconds until they may be deleted.
-    async fn pods(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<(Vec<Meta>, i64), WriteError> {
+    /// Returns the remaining pods, and the expected seconds until they are deleted.
+    async fn list_remaining_pods(
+        &self,
+        served: &Served,
+        namespace: &TerminatingNamespace,
+    ) -> Result<(Vec<Meta>, i64), WriteError> {
         let (mut pods, mut longest) = (Vec::new(), 0);
         let interner = Interner::default();
         let visit = |pod: &[u8]| {
@@ -358,7 +371,7 @@ impl Namespaces {
             .buffer_unordered(MAX_CONCURRENT_DELETIONS)
             .collect()
             .await;
-        // An object that was replaced since is found by the list that follows.
+        // A conflict means that the object was replaced: the following list contains the new one.
         let failed = |error: &WriteError| !is_unsupported(error) && !error.is_conflict();
         match deleted.into_iter().filter_map(Result::err).find(failed) {
             Some(error) => Err(error),
@@ -380,25 +393,27 @@ impl Namespaces {
     /// Removes the finalizer `kubernetes`, so that the API server deletes the namespace.
     async fn finalize(&self, key: &ObjectKey, mut namespace: TerminatingNamespace) -> Result<Outcome, ReconcileError> {
         let uid = namespace.meta.uid.clone();
-        loop {
+        for _ in 0..MAX_CONFLICTS {
             let others = without_own(&namespace.finalizers);
             if others.len() == namespace.finalizers.len() {
                 return Ok(resync(self.sync_period));
             }
             let object = namespace.finalize(&others);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("finalize"), &object).await {
-                Ok(_) => break,
-                Err(error) if error.is_not_found() => break,
+                Ok(_) => {
+                    info!("namespace is empty");
+                    return Ok(Outcome::Done);
+                }
+                Err(error) if error.is_not_found() => return Ok(Outcome::Done),
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error.into()),
             }
             match self.read_uncached(key).await?.filter(|namespace| namespace.meta.uid == uid) {
                 Some(live) => namespace = live,
-                None => break,
+                None => return Ok(Outcome::Done),
             }
         }
-        info!("namespace is empty");
-        Ok(Outcome::Done)
+        Err(ReconcileError::new("each update of the namespace's finalizers conflicts with another one"))
     }
 }
 
@@ -410,7 +425,7 @@ fn to_empty(served: &[Served]) -> impl Iterator<Item = Served> {
     served.iter().filter(is_deletable).filter(move |served| !is_alias(served)).copied()
 }
 
-fn name(served: &Served) -> Name {
+fn name(served: &Served) -> ResourceName {
     (served.resource.group, served.resource.plural)
 }
 

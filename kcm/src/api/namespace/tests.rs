@@ -116,11 +116,11 @@ fn conditions_report_the_problems() {
     );
     let moved: Vec<i64> = after.iter().map(|condition| condition.last_transition.0).collect();
     assert_eq!(moved, [9, 5, 9, 9, 9]);
-    let pods_hold_it_up = findings.conditions(&[], false, at(9)).expect("they are new");
-    assert_eq!(texts(&pods_hold_it_up)[3..], NO_PROBLEMS[3..], "remaining objects are not counted yet");
+    let while_pods_remain = findings.conditions(&[], false, at(9)).expect("they are new");
+    assert_eq!(texts(&while_pods_remain)[3..], NO_PROBLEMS[3..], "remaining objects are not counted yet");
     assert!(!findings.is_clean() && findings.problem().is_some_and(|problem| problem.contains("first")));
-    let well_again = Findings::default().conditions(&after, true, at(12)).expect("they differ");
-    assert_eq!(texts(&well_again), NO_PROBLEMS);
+    let after_recovery = Findings::default().conditions(&after, true, at(12)).expect("they differ");
+    assert_eq!(texts(&after_recovery), NO_PROBLEMS);
 }
 
 #[test]

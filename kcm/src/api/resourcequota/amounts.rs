@@ -55,11 +55,11 @@ impl Family {
     }
 }
 
-/// Between a storage class and what is counted for it.
+/// Separates the name of a storage class from the resource that is counted for it.
 const BY_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
-/// After a device class: the number of its devices.
+/// Suffix after the name of a device class: the resource counts its devices.
 const BY_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
-/// Before a device class that is requested as an extended resource.
+/// Prefix before the name of a device class that is requested as an extended resource.
 const DEVICE_CLASS_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
 
 fn is_of_pods(name: &str) -> bool {
@@ -92,8 +92,10 @@ fn extended(name: &str) -> Option<&str> {
 
 /// Returns true if a pod still uses anything: it has not finished, and its grace period is not over. Upstream:
 /// pkg/quota/v1/evaluator/core, QuotaV1Pod.
+///
+/// Differs from upstream: the end of the longest possible grace period, which a user may request, is not in the past.
 pub fn is_in_use(pod: &Pod, grace: i64, now: Timestamp) -> bool {
-    !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0 + grace)
+    !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0.saturating_add(grace))
 }
 
 /// Returns the amounts that a pod counts for; `in_use` is the result of [`is_in_use`].

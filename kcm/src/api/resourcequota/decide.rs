@@ -10,11 +10,13 @@ use kinds::pod::PackedUsage;
 use kinds::resource_claim::ResourceClaim;
 use kinds::resource_quota::{Quantities, Scope};
 use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Service, Str, quantity};
+use runtime::queue::LONGEST_DELAY;
 
 use super::amounts::{self, Classes, Family};
 use super::recounts::CountMode;
 
-/// Resources that were counted before `count/` existed. Upstream: pkg/quota/v1/evaluator/core,
+/// Resources whose objects are counted without the prefix `count/`, as before it existed. Upstream:
+/// pkg/quota/v1/evaluator/core,
 /// legacyObjectCountAliases.
 const OLD_NAMES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
@@ -44,7 +46,7 @@ pub struct Content {
     pub device_claims: Vec<(Arc<ResourceClaim>, Option<Arc<Pod>>)>,
     /// The cluster's device classes.
     pub classes: Classes,
-    /// Counts of other kinds, by resource name; `None`: not known yet, or there is no such kind.
+    /// Counts of other kinds, by resource name; `None`: not known yet, or the kind is not served.
     pub objects: HashMap<Str, Option<usize>>,
     /// Families with objects that cannot be decoded: their amounts would be too low.
     pub unreadable: BTreeSet<Family>,
@@ -61,7 +63,7 @@ pub struct NamespaceUsage {
     pub recheck: Option<Duration>,
 }
 
-/// Numbers of pods by usage: those that are in use, and those that have ended.
+/// Numbers of pods by usage: those that count, and those that no longer count (finished, or past their grace period).
 type PodsByUsage<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
 
 /// Returns the usage of the resources that a quota limits.
@@ -104,8 +106,9 @@ fn pods_by_usage<'a>(pods: &'a [Arc<Pod>], now: Timestamp, recheck: &mut Option<
         if amounts::is_in_use(pod, grace, now) {
             *in_use += 1;
             if pod.meta.is_deleting() {
-                let left = u64::try_from(pod.meta.deletion.0 + grace + 1 - now.as_second()).unwrap_or(1);
-                let wait = Duration::from_secs(left);
+                let end = pod.meta.deletion.0.saturating_add(grace).saturating_add(1);
+                let left = u64::try_from(end.saturating_sub(now.as_second())).unwrap_or(1);
+                let wait = Duration::from_secs(left).min(LONGEST_DELAY);
                 *recheck = Some(recheck.map_or(wait, |earliest| earliest.min(wait)));
             }
         } else {
@@ -178,7 +181,7 @@ pub fn quantities_to_write(quota: &ResourceQuota, used: &NamespaceUsage, mode: C
 /// Returns true if the status has a larger amount of a resource than was counted.
 ///
 /// Either an object that admission has counted is not stored yet, or it was deleted before the increased status reached
-/// the cache. In that case, the count after the deletion found no difference.
+/// the cache. In the second case, the count after the deletion found no difference.
 pub fn status_exceeds(quota: &ResourceQuota, used: &NamespaceUsage) -> bool {
     quota.status_used.iter().any(|(name, text)| {
         let counted = used.amounts.get(name).filter(|_| quota.hard.iter().any(|(limited, _)| limited == name));

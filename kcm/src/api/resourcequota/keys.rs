@@ -121,7 +121,7 @@ pub fn amounts_changed(old: &Pod, new: &Pod) -> bool {
 }
 
 /// Returns true if a quota limits something that objects of a kind count for. Names that depend on device classes count
-/// as if there were the class.
+/// as if the class existed.
 pub fn counts_kind(quota: &ResourceQuota, group: &str, plural: &str) -> bool {
     let family = Family::ALL.iter().find(|(_, of, resource)| (*of, *resource) == (group, plural));
     quota.hard.iter().any(|(name, _)| {

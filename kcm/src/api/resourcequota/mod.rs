@@ -32,7 +32,7 @@ use sync::Quotas;
 
 /// Changes are coalesced over this time at first.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Maximum of that time, while many objects change.
+/// Maximum of the coalescing time, while many objects change.
 const LONGEST_WINDOW: Duration = Duration::from_millis(200);
 
 /// Longest time between two checks for a kind that a quota counts and that the server does not serve.

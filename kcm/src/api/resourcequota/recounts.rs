@@ -1,4 +1,4 @@
-//! The times at which a count may lower the status of a quota.
+//! The times of full counts: only these may lower the usage in the status of a quota.
 //!
 //! Admission adds to the status of a quota before the object is stored. A lower count from the caches may only mean
 //! that objects are not in the cache yet; writing it would admit more objects than the quota allows. So a lower count

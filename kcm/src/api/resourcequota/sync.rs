@@ -23,8 +23,8 @@ use super::decide::{self, Content, NamespaceUsage};
 use super::recounts::{CountMode, Recounts};
 use crate::context::Clock;
 
-/// Maximum time until an object that admission has counted is stored and in the cache. After it, a status with more
-/// than the counted use is too high.
+/// Maximum time until an object that admission has counted is stored and in the cache. After this time, a status with
+/// more than the counted usage is too high.
 const OBJECT_CACHE_DELAY: Duration = Duration::from_secs(5);
 
 /// The controller's state.
@@ -88,7 +88,7 @@ impl Quotas {
         self.schedule(key, &used, &content, exceeds.then_some(OBJECT_CACHE_DELAY))
     }
 
-    /// Sets the time of the next count.
+    /// Sets the time of the next full count, and returns the outcome of the reconcile.
     fn schedule(
         &self,
         key: &ObjectKey,

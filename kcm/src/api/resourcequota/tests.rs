@@ -169,6 +169,20 @@ fn pod_counts_until_it_ends_or_its_grace_period_is_over() {
 }
 
 #[test]
+fn pod_with_the_longest_grace_period_counts_while_it_is_deleted() {
+    let mut object = Vec::new();
+    object.put_message(pod_fields::METADATA, |message| {
+        meta("a")(message);
+        Time(NOW - 1).put(message, object_meta::DELETION_TIMESTAMP);
+        message.put_int(object_meta::DELETION_GRACE_PERIOD_SECONDS, i64::MAX);
+    });
+    let content = Content { pods: vec![Arc::new(decode(&object, Pod::USAGE))], ..Content::default() };
+    let found = used(&quota(&["pods"]), &content, now());
+    assert_eq!(texts(&found), ["pods=1"]);
+    assert!(found.recheck.is_some_and(|wait| std::time::Instant::now().checked_add(wait).is_some()));
+}
+
+#[test]
 fn scopes_select_pods() {
     let pods = || {
         vec![
@@ -449,7 +463,7 @@ fn quotas_are_requeued_by_changes_of_objects_that_they_limit() {
         let new = Arc::new(new);
         let change = Change { old: Some(&old), new: Some(&new) };
         assert_eq!(needs_full_count(&change), expected);
-        assert_eq!(with_other_status(&change).is_some(), !expected, "its use is compared with the cache");
+        assert_eq!(with_other_status(&change).is_some(), !expected, "a changed status is compared with the cache");
     }
     let base = pod("a", &[("cpu", "1")], |_| {});
     let mut ended = base.clone();

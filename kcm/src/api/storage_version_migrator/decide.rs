@@ -119,7 +119,7 @@ fn is_not_served(error: &WriteError) -> bool {
 /// The way to continue a list after an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListFailure {
-    /// The page may be returned later. Whether the resource is still served is decided by discovery.
+    /// A retry may succeed. Discovery decides whether the resource is still served.
     Retry,
     /// The token has expired. With this one, the rest of the objects is listed in a newer state of the server.
     ContinueAt(String),

@@ -69,9 +69,9 @@ fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     start_of(&context.options)
 }
 
-/// Reports whether the migrator starts. Without the garbage collector, the process ends with an error as upstream's
-/// does, although only upstream's migrator needs the collector's cache: every command line that is accepted here has to
-/// be accepted there. Upstream: cmd/kube-controller-manager/app, newSVMController.
+/// Decides whether the migrator starts. Without the garbage collector, the process exits with an error, as upstream's
+/// does. Only upstream's migrator needs the collector's cache, but every command line that is accepted here must also
+/// be accepted by upstream. Upstream: cmd/kube-controller-manager/app, newSVMController.
 fn start_of(options: &Options) -> anyhow::Result<Start> {
     if !GATES.iter().all(|gate| options.gates.enabled(gate)) {
         return Ok(Start::Skip("gate StorageVersionMigrator or InformerResourceVersion is off"));

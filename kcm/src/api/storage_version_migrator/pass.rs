@@ -30,7 +30,8 @@ impl Pass {
         Self { uid, version, next: Some(String::new()), left: Vec::new(), total: 0 }
     }
 
-    /// Returns true if this is the pass of a migration, and not of one of its name.
+    /// Returns true if this is the pass of this migration: not of an earlier one of the same name, nor from another
+    /// version.
     pub fn is_of(&self, migration: &StorageVersionMigration, version: u64) -> bool {
         self.uid == migration.meta.uid && self.version == version
     }
@@ -154,7 +155,7 @@ mod tests {
         let responses = Arc::new(Mutex::new(responses.into_iter()));
         let expected = responses.clone();
         let writer = writer(move |_, path| {
-            let (token, response) = lock(&expected).next().expect("no further requests");
+            let (token, response) = lock(&expected).next().expect("a request after the last response");
             let requested = path.split_once("&continue=").map_or("", |(_, token)| token);
             assert_eq!(requested, token);
             response
@@ -164,7 +165,7 @@ mod tests {
         while !pass.is_listed() {
             let _ = pass.list_pages(&writer, &RESOURCE).await;
         }
-        assert!(lock(&responses).next().is_none(), "all responses were requested");
+        assert!(lock(&responses).next().is_none(), "a response was not requested");
         (pass.left.iter().map(|(key, _)| key.name.to_string()).collect(), pass.total)
     }
 

@@ -1,4 +1,4 @@
-//! One reconcile of a running migration: note the version to begin at, then patch objects.
+//! One reconcile of a running migration: record the resourceVersion at its start, then patch objects.
 //!
 //! A reconcile lists or patches a limited number of objects and is requeued, so that a shutdown does not wait for a large
 //! migration. After a restart the objects are listed again; those that were patched before have a later version.
@@ -27,7 +27,7 @@ use super::pass::Pass;
 use super::true_condition;
 use crate::context::Clock;
 
-/// Age up to which discovery is not read again.
+/// Maximum age of the cached discovery.
 const DISCOVERY_AGE: Duration = Duration::from_secs(10);
 /// The reason of the condition `Failed`.
 const FAILED: &str = "StorageVersionMigrationFailed";
@@ -79,7 +79,7 @@ impl Migrator {
         }
         match (migration.version.is_empty(), migration.is_true("Running")) {
             (true, false) => Ok(Outcome::Done),
-            (true, true) => self.note_version(&migration).await,
+            (true, true) => self.record_start_version(&migration).await,
             (false, _) => self.migrate(&migration).await,
         }
     }
@@ -92,7 +92,10 @@ impl Migrator {
         Time((self.clock)().as_second())
     }
 
-    /// Finds the resource of a migration; `None` if it is not served and no longer awaited.
+    /// Finds the resource of a migration; `None` if it is not served.
+    ///
+    /// # Errors
+    /// When it is not served and may be served later, or discovery fails.
     async fn served(&self, migration: &StorageVersionMigration) -> Result<Option<Served>, ReconcileError> {
         let snapshot = self.discovery.no_older_than(DISCOVERY_AGE).await;
         let snapshot = snapshot.map_err(|error| ReconcileError::new(error.to_string()))?;
@@ -104,8 +107,8 @@ impl Migrator {
         Ok(served)
     }
 
-    /// Writes the version from which on new objects need no migration.
-    async fn note_version(&self, migration: &StorageVersionMigration) -> Result<Outcome, ReconcileError> {
+    /// Writes the current resourceVersion to the status: objects that are written later need no migration.
+    async fn record_start_version(&self, migration: &StorageVersionMigration) -> Result<Outcome, ReconcileError> {
         let Some(Served { resource, verbs, .. }) = self.served(migration).await? else {
             return self.fail(migration, "resource does not exist in discovery".to_owned()).await;
         };
@@ -179,7 +182,7 @@ impl Migrator {
         self.write(&ended).await
     }
 
-    /// Ends a migration before any object was patched.
+    /// Ends a migration with the condition `Failed`.
     async fn fail(&self, migration: &StorageVersionMigration, message: String) -> Result<Outcome, ReconcileError> {
         warn!(migration = &*migration.meta.name, error = message, "migration failed");
         let mut failed = migration.clone();

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 /// Maximum number of kinds that one policy is checked for. The count restarts at each rule, as upstream's does.
 const MAX_KINDS: usize = 10;
 
-/// Maximum length of all warnings of a policy in bytes. The API server accepts no object of more than some MiB, and
-/// would refuse a larger status with each retry.
+/// Maximum length of all warnings of a policy in bytes. The API server refuses objects of more than a few MiB: the
+/// status could never be written.
 const MAX_WARNING_BYTES: usize = 256 << 10;
 
 /// The end of a truncated warning.

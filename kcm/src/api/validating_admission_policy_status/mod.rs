@@ -1,5 +1,5 @@
 //! validatingadmissionpolicy-status-controller: checks the types of the expressions of ValidatingAdmissionPolicies and
-//! writes the mistakes to their statuses.
+//! writes warnings to their statuses.
 //!
 //! A policy is checked once per generation. Schemas and kinds that appear later do not lead to another check. Upstream:
 //! pkg/controller/validatingadmissionpolicystatus.

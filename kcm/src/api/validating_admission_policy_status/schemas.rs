@@ -89,7 +89,7 @@ impl Schemas {
                 cache.keep(path, document.clone());
                 Ok(Some(document))
             }
-            Err(problem) if cache.is_failing_for_long(path) => {
+            Err(problem) if cache.record_failure(path) => {
                 warn!(path, problem, "checking policies without OpenAPI document: it cannot be read");
                 Ok(None)
             }
@@ -123,10 +123,10 @@ impl Cache {
         })
     }
 
-    /// Records a failure, and reports whether the document has failed for some time.
-    fn is_failing_for_long(&mut self, path: &str) -> bool {
+    /// Records a failure. Returns true if the document has failed for some time.
+    fn record_failure(&mut self, path: &str) -> bool {
         let now = Instant::now();
-        // A document that was not needed for some time is retried for the whole time again.
+        // After MAX_AGE without a failure, the delay begins again.
         self.failures.retain(|_, failure| now.duration_since(failure.last) < MAX_AGE);
         if self.failures.len() >= MAX_FAILURES && !self.failures.contains_key(path) {
             return true;
@@ -162,14 +162,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn document_that_fails_delays_policies_for_a_minute_only() {
         let mut cache = Cache::default();
-        assert!(!cache.is_failing_for_long("slow") && !cache.is_given_up("slow"));
+        assert!(!cache.record_failure("slow") && !cache.is_given_up("slow"));
         tokio::time::advance(UNREADABLE_DELAY / 2).await;
-        assert!(!cache.is_failing_for_long("slow"));
+        assert!(!cache.record_failure("slow"));
         tokio::time::advance(UNREADABLE_DELAY / 2).await;
-        assert!(cache.is_failing_for_long("slow") && cache.is_given_up("slow"));
+        assert!(cache.record_failure("slow") && cache.is_given_up("slow"));
         tokio::time::advance(UNREADABLE_DELAY).await;
         assert!(!cache.is_given_up("slow"), "it is retried");
         cache.keep("slow", document());
-        assert!(!cache.is_failing_for_long("slow"));
+        assert!(!cache.record_failure("slow"));
     }
 }

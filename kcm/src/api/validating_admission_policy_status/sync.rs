@@ -99,13 +99,13 @@ impl TypeChecker {
         // A check may take a while, and must not delay other tasks.
         let checked = tokio::task::spawn_blocking(move || decide::warnings(&spec, matched, &params)).await;
         let (warnings, unchecked) = checked.map_err(|error| failed(&error))?;
-        for reason in unchecked.iter().take(1) {
+        if let Some(reason) = unchecked.first() {
             info!(policy = &*key.name, %reason, count = unchecked.len(), "expressions were not type-checked");
         }
         Ok(warnings)
     }
 
-    /// Returns the kinds of the resources. If one is not known, discovery is read once.
+    /// Returns the kinds of the resources. If one is not known, discovery is read again, once.
     async fn matched_kinds(&self, rules: &[ResourceRule]) -> Result<BTreeSet<GroupVersionKind>, DiscoveryError> {
         let known = kinds_in(&*self.discovery.no_older_than(KNOWN_MAX_AGE).await?, rules);
         if !known.has_unknown {

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 /// The issuer of tokens that are stored in Secrets. Upstream: pkg/serviceaccount, LegacyIssuer.
 const ISSUER: &str = "kubernetes/serviceaccount";
 
-/// The fields that a token secret lacks.
+/// The fields of a token secret that are missing or outdated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingFields {
-    /// `ca.crt` differs from the root CA.
+    /// `ca.crt` is missing or differs from the root CA.
     pub ca: bool,
     /// `namespace` is empty.
     pub namespace: bool,
@@ -25,9 +25,10 @@ impl MissingFields {
     }
 }
 
-/// Returns the fields that a token secret lacks. Without a root CA, an existing `ca.crt` stays. Upstream:
+/// Returns the fields of a token secret that are missing or outdated. Without a root CA, an existing `ca.crt` stays.
+/// Upstream:
 /// pkg/controller/serviceaccount, secretUpdateNeeded.
-pub fn lacks(token: &AccountToken, root_ca: &[u8]) -> MissingFields {
+pub fn missing_fields(token: &AccountToken, root_ca: &[u8]) -> MissingFields {
     MissingFields {
         ca: !root_ca.is_empty() && *token.ca != *root_ca,
         namespace: !token.has_namespace,

@@ -13,13 +13,13 @@ pub const BY_ACCOUNT: Index<Secret> = Index {
     name: "account",
     keys: |secret, emit| {
         if let Some(token) = secret.account_token() {
-            emit(of(&secret.meta.namespace, &token.account));
+            emit(tokens_of(&secret.meta.namespace, &token.account));
         }
     },
 };
 
 /// Returns the index value of an account's tokens.
-pub fn of(namespace: &str, account: &str) -> u64 {
+pub fn tokens_of(namespace: &str, account: &str) -> u64 {
     index_key((namespace, account))
 }
 
@@ -81,10 +81,10 @@ pub fn of_account(change: &Change<'_, ServiceAccount>) -> Option<Key> {
     Some(Key::Account { account: old.meta.key(), uid: old.meta.uid.clone() })
 }
 
-/// Returns the token secret as it is now, and as it was before if it was replaced or deleted.
+/// Returns the keys of the current token secret, and of the previous one if it was replaced or deleted.
 pub fn of_secret(change: &Change<'_, Secret>) -> Vec<Key> {
-    let gone = change.old.filter(|_| was_deleted_or_replaced(change));
-    gone.into_iter().chain(change.new).filter_map(|secret| key(secret)).collect()
+    let deleted = change.old.filter(|_| was_deleted_or_replaced(change));
+    deleted.into_iter().chain(change.new).filter_map(|secret| key(secret)).collect()
 }
 
 fn key(secret: &Secret) -> Option<Key> {

@@ -13,8 +13,8 @@ use runtime::write::{WriteError, Writer};
 use tracing::{debug, info};
 use zeroize::Zeroizing;
 
-use super::decide::{claims, is_named, is_token_of, lacks};
-use super::keys::{BY_ACCOUNT, Key, of};
+use super::decide::{claims, is_named, is_token_of, missing_fields};
+use super::keys::{BY_ACCOUNT, Key, tokens_of};
 use crate::credentials::SigningKey;
 
 /// The controller's state.
@@ -45,19 +45,28 @@ impl Reconcile for Tokens {
 
 impl Tokens {
     /// Deletes the tokens of a deleted account.
+    ///
+    /// Differs from upstream: a token whose reference has no UID is kept if another account of that name exists, because
+    /// it may have been created for that one.
     async fn sync_account(&self, account: &ObjectKey, uid: &Uid) -> Result<Outcome, ReconcileError> {
         if self.known(account, Some(uid)).is_some() {
             return Ok(Outcome::Done);
         }
+        let is_ours = |token: &AccountToken| token.account == account.name && is_token_of(token, uid);
+        let mut secrets = self.secrets.by_index(&BY_ACCOUNT, tokens_of(&account.namespace, &account.name));
+        secrets.retain(|secret| {
+            *secret.meta.namespace == *account.namespace && secret.account_token().is_some_and(is_ours)
+        });
+        let has_uid = |secret: &Secret| secret.account_token().is_some_and(|token| token.account_uid.is_some());
+        if !secrets.iter().all(|secret| has_uid(secret)) && self.find(account, None).await?.is_some() {
+            secrets.retain(|secret| has_uid(secret));
+        }
         let (mut outcome, mut failed) = (Outcome::Done, None);
-        for secret in self.secrets.by_index(&BY_ACCOUNT, of(&account.namespace, &account.name)) {
-            let is_ours = |token: &AccountToken| token.account == account.name && is_token_of(token, uid);
-            if *secret.meta.namespace == *account.namespace && secret.account_token().is_some_and(is_ours) {
-                match self.delete(&secret).await {
-                    Ok(Outcome::Done) => {}
-                    Ok(again) => outcome = again,
-                    Err(error) => failed = failed.or(Some(error)),
-                }
+        for secret in secrets {
+            match self.delete(&secret).await {
+                Ok(Outcome::Done) => {}
+                Ok(again) => outcome = again,
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
         failed.map_or(Ok(outcome), |error| Err(error.into()))
@@ -77,7 +86,7 @@ impl Tokens {
         match self.find(account, account_uid).await? {
             Some(account) => self.fill(secret, token, &account).await,
             None => {
-                info!(secret = %key, %account, "deleting a token without its service account");
+                info!(secret = %key, %account, "deleting a token secret: its service account does not exist");
                 Ok(self.delete(secret).await?)
             }
         }
@@ -106,14 +115,14 @@ impl Tokens {
         }
     }
 
-    /// Adds the fields that a secret lacks.
+    /// Adds the missing fields to a token secret, and corrects `ca.crt`.
     async fn fill(
         &self,
         known: &Secret,
         token: &AccountToken,
         account: &ServiceAccount,
     ) -> Result<Outcome, ReconcileError> {
-        if !lacks(token, &self.root_ca).any() {
+        if !missing_fields(token, &self.root_ca).any() {
             return Ok(Outcome::Done);
         }
         let key = known.meta.key();
@@ -127,16 +136,16 @@ impl Tokens {
             return Ok(Outcome::Done);
         }
         let Some(token) = live.account_token() else { return Ok(Outcome::Done) };
-        let lacks = lacks(token, &self.root_ca);
+        let missing = missing_fields(token, &self.root_ca);
         let signed;
         let mut data: Vec<(&str, &[u8])> = Vec::new();
-        if lacks.ca {
+        if missing.ca {
             data.push(("ca.crt", &self.root_ca));
         }
-        if lacks.namespace {
+        if missing.namespace {
             data.push(("namespace", key.namespace.as_bytes()));
         }
-        if lacks.token {
+        if missing.token {
             let token = self.key.token(&claims(&account.meta, &key.name));
             signed = Zeroizing::new(token.map_err(|error| ReconcileError::new(error.to_string()))?);
             data.push(("token", signed.as_bytes()));

@@ -1,7 +1,8 @@
 //! Tables of decisions and keys.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use kinds::envelope;
 use kinds::meta::{ObjectKey, Uid};
 use kinds::schema::{object_meta, secret as f};
 use kinds::secret::{ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID};
@@ -9,10 +10,14 @@ use kinds::splice::put_data;
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Secret, Sections, ServiceAccount};
 use runtime::store::Change;
+use runtime::testing::{filled_store, writer};
+use runtime::worker::Reconcile as _;
 use serde_json::json;
 
-use super::decide::{MissingFields, claims, is_named, is_token_of, lacks};
-use super::keys::{Key, of_account, of_secret};
+use super::decide::{MissingFields, claims, is_named, is_token_of, missing_fields};
+use super::keys::{BY_ACCOUNT, Key, of_account, of_secret};
+use super::sync::Tokens;
+use crate::credentials::SigningKey;
 
 fn decode<K: Kind>(object: &[u8]) -> Arc<K> {
     Arc::new(K::decode(&Decode { interner: Arc::default(), sections: Sections::default() }, object).expect("an object"))
@@ -57,7 +62,7 @@ fn missing_fields_of_a_token_secret_are_found() {
         (vec![], "CA", MissingFields { ca: true, namespace: true, token: true }),
     ] {
         let secret = secret(ACCOUNT_TOKEN, "s1", "", &data);
-        let found = lacks(secret.account_token().expect("a token"), root_ca.as_bytes());
+        let found = missing_fields(secret.account_token().expect("a token"), root_ca.as_bytes());
         assert_eq!(found, expected, "{data:?} {root_ca:?}");
         assert_eq!(found.any(), expected != none);
     }
@@ -89,11 +94,11 @@ fn token_claims_identify_the_account() {
 #[test]
 fn changes_are_mapped_to_accounts_and_secrets() {
     let (first, second) = (account("1"), account("2"));
-    let gone = |uid| Some(Key::Account { account: ObjectKey::new("a", "robot"), uid: Uid::parse(uid) });
+    let deleted = |uid| Some(Key::Account { account: ObjectKey::new("a", "robot"), uid: Uid::parse(uid) });
     assert_eq!(of_account(&Change { old: None, new: Some(&first) }), None);
     assert_eq!(of_account(&Change { old: Some(&first), new: Some(&first) }), None);
-    assert_eq!(of_account(&Change { old: Some(&first), new: None }), gone("1"));
-    assert_eq!(of_account(&Change { old: Some(&first), new: Some(&second) }), gone("1"), "another one has its name");
+    assert_eq!(of_account(&Change { old: Some(&first), new: None }), deleted("1"));
+    assert_eq!(of_account(&Change { old: Some(&first), new: Some(&second) }), deleted("1"), "another one has its name");
 
     let key = |uid, account_uid: &str| Key::Secret {
         secret: ObjectKey::new("a", "robot-token"),
@@ -108,4 +113,53 @@ fn changes_are_mapped_to_accounts_and_secrets() {
     assert_eq!(of_secret(&Change { old: Some(&old), new: Some(&new) }), [key("s1", "1"), key("s2", "")]);
     let other = secret("Opaque", "s1", "1", &[]);
     assert_eq!(of_secret(&Change { old: Some(&other), new: None }), []);
+}
+
+/// Deletes the tokens of a deleted account with the UID `old`. Returns the names of the deleted secrets.
+///
+/// The secrets are one with that UID, one without a UID, and one with the UID of the account's successor. The successor
+/// exists in the cache, on the API server, or nowhere.
+async fn deleted_tokens(is_cached: bool, is_on_server: bool) -> Vec<String> {
+    let deleted = Arc::<Mutex<Vec<String>>>::default();
+    let deletions = deleted.clone();
+    let writer = writer(move |method, path| {
+        let name = path.rsplit('/').next().unwrap_or_default().split('?').next().unwrap_or_default().to_owned();
+        match method.as_str() {
+            "DELETE" => {
+                deletions.lock().expect("the deletions").push(name);
+                (200, b"{}".to_vec())
+            }
+            _ if is_on_server => (200, envelope::wrap(&ServiceAccount::RESOURCE, &object("robot", "new", &[]))),
+            _ => (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"}).to_string().into_bytes()),
+        }
+    });
+    let context = || Decode { interner: Arc::default(), sections: Sections::default() };
+    let named = |name: &str, account_uid: &str| {
+        let mut secret = object(name, name, &[(ACCOUNT_NAME, "robot"), (ACCOUNT_UID, account_uid)]);
+        secret.put_str(f::TYPE, ACCOUNT_TOKEN);
+        Secret::decode(&context(), &secret).expect("a secret")
+    };
+    let secrets = [named("of-old", "old"), named("of-either", ""), named("of-new", "new")];
+    let accounts =
+        is_cached.then(|| ServiceAccount::decode(&context(), &object("robot", "new", &[])).expect("an account"));
+    let key = SigningKey::from_pem(include_bytes!("../../credentials/testdata/p256-pkcs8.pem")).expect("a key");
+    let tokens = Tokens {
+        accounts: Arc::new(filled_store(context(), vec![], accounts)),
+        secrets: Arc::new(filled_store(context(), vec![BY_ACCOUNT], secrets)),
+        writer: writer.await,
+        key: Arc::new(key),
+        root_ca: Arc::from([]),
+    };
+    let account = Key::Account { account: ObjectKey::new("a", "robot"), uid: Uid::parse("old") };
+    tokens.reconcile(&account).await.expect("no error");
+    let mut deleted = deleted.lock().expect("the deletions").clone();
+    deleted.sort_unstable();
+    deleted
+}
+
+#[tokio::test]
+async fn token_without_uid_is_kept_for_another_account_of_the_name() {
+    assert_eq!(deleted_tokens(false, false).await, ["of-either", "of-old"]);
+    assert_eq!(deleted_tokens(true, true).await, ["of-old"]);
+    assert_eq!(deleted_tokens(false, true).await, ["of-old"], "the cache may not contain it yet");
 }

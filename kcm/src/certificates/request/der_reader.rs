@@ -1,4 +1,4 @@
-//! DER, read one value at a time.
+//! Reads DER, one value at a time.
 
 use crate::credentials::der::SEQUENCE;
 
@@ -14,7 +14,8 @@ pub struct DerValue<'a> {
 }
 
 impl<'a> DerValue<'a> {
-    /// Returns the next value and the bytes after it; `None` if there is none with a minimal length and a short tag.
+    /// Returns the next value and the bytes after it; `None` if the bytes end, its length is not minimal, or its tag is
+    /// long.
     pub fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let [tag, first, rest @ ..] = bytes else { return None };
         if tag & 0x1f == 0x1f {
@@ -40,7 +41,7 @@ impl<'a> DerValue<'a> {
         (rest.is_empty() && value.tag == tag).then_some(value)
     }
 
-    /// Returns the values inside, each an error if the bytes from there on are not well-formed.
+    /// Returns the values inside. The last one is `None` if the bytes from there on are not well-formed.
     pub fn parts(self) -> Parts<'a> {
         Parts { rest: self.content }
     }

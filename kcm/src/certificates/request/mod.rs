@@ -1,4 +1,5 @@
-//! Certificate requests: their contents, and the forms of a kubelet's requests. Shared by approver and signer.
+//! Certificate requests: their contents, and the checks of the requests of kubelets and other clients. Shared by the
+//! approving and the signing controller.
 //!
 //! Upstream: pkg/apis/certificates, helpers.
 
@@ -16,7 +17,7 @@ pub use self::subject::Subject;
 pub use crate::credentials::authority::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY_UNKNOWN};
 
 /// Checks that the usages are exactly these, with or without `key encipherment`, which only RSA needs.
-fn has_usages(request: &CertificateSigningRequest, purpose: &'static str) -> Result<(), String> {
+fn check_usages(request: &CertificateSigningRequest, purpose: &'static str) -> Result<(), String> {
     let usages: BTreeSet<&str> = request.usages.iter().map(|usage| &**usage).collect();
     let without = BTreeSet::from(["digital signature", purpose]);
     let with = BTreeSet::from(["digital signature", "key encipherment", purpose]);
@@ -45,7 +46,7 @@ pub fn check_kubelet_client(request: &CertificateSigningRequest, contents: &Cont
     refuse_if(!contents.addresses.is_empty(), "IP subjectAltNames are not allowed")?;
     refuse_if(!contents.uris.is_empty(), "URI subjectAltNames are not allowed")?;
     refuse_if(!contents.subject.common_name.starts_with("system:node:"), COMMON_NAME)?;
-    has_usages(request, "client auth")
+    check_usages(request, "client auth")
 }
 
 /// Checks a kubelet's request for a serving certificate. Upstream: pkg/apis/certificates, ValidateKubeletServingCSR.
@@ -57,7 +58,7 @@ pub fn check_kubelet_serving(request: &CertificateSigningRequest, contents: &Con
     refuse_if(contents.dns_names.is_empty() && contents.addresses.is_empty(), "DNS or IP subjectAltName is required")?;
     refuse_if(!contents.emails.is_empty(), "Email subjectAltNames are not allowed")?;
     refuse_if(!contents.uris.is_empty(), "URI subjectAltNames are not allowed")?;
-    has_usages(request, "server auth")?;
+    check_usages(request, "server auth")?;
     refuse_if(!contents.subject.common_name.starts_with("system:node:"), COMMON_NAME)
 }
 
@@ -126,14 +127,14 @@ pub(crate) mod tests {
         named("system:node:a")
     }
 
-    /// Returns the same contents with another name.
+    /// Returns the contents of a kubelet's request, with this common name.
     pub fn named(common_name: &str) -> Contents {
         let organizations = vec!["system:nodes".into()];
         let subject = Subject { common_name: common_name.into(), organizations, ..Subject::default() };
         Contents { subject, ..Contents::default() }
     }
 
-    /// Returns the same contents in these groups.
+    /// Returns the contents of a kubelet's request, with these organizations.
     fn in_groups(groups: &[&str]) -> Contents {
         let mut contents = kubelet();
         contents.subject.organizations = groups.iter().map(|group| (*group).to_owned()).collect();

@@ -2,8 +2,8 @@
 //!
 //! A requester chooses the subject, and the checks of a request cover only a few of its attributes. The API server
 //! reads identity from certificates, for example a user's UID from an attribute of Kubernetes' own. A signer that
-//! copied the requested subject would let the requester choose that too, so that a certificate gets the attributes
-//! below. Upstream: crypto/x509/pkix, Name.FillFromRDNSequence and Name.ToRDNSequence.
+//! copied the requested subject would let the requester choose that too. A certificate therefore gets only the
+//! attributes below. Upstream: crypto/x509/pkix, Name.FillFromRDNSequence and Name.ToRDNSequence.
 
 use super::der_reader::DerValue;
 use crate::credentials::der::{SEQUENCE, SET, der, nested};
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(subject, expected);
         let written = subject.to_der();
         let id = der(OBJECT_IDENTIFIER, UID);
-        assert!(!written.windows(id.len()).any(|window| window == id), "the UID is in the certificate");
+        assert!(!written.windows(id.len()).any(|window| window == id), "the UID attribute was copied");
         assert!(!written.windows(5).any(|window| window == b"title" || window == b"first"));
         let again = read(&written).expect("well-formed");
         assert_eq!(again.organizations, ["a group", "system:nodes"], "a set is sorted");

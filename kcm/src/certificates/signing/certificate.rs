@@ -16,7 +16,7 @@ use crate::credentials::der::{BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, bits,
 
 /// Seconds by which the validity begins before now: clocks of clients may be behind.
 const BACKDATE: i64 = 5 * 60;
-/// Lifetime in seconds below which the end of the validity is not moved back by [`BACKDATE`] too.
+/// From this lifetime on, in seconds, [`BACKDATE`] also moves the end of the validity back.
 const SHORT: i64 = 8 * 60 * 60;
 
 /// Object identifiers of extensions, as DER.
@@ -86,7 +86,7 @@ pub fn sign<'a>(
     let extensions = extensions(authority, contents, &subject, usages)?;
     let (start, end) = validity(lifetime, now.as_second(), authority.not_after)?;
     let mut serial = [0; 16];
-    SystemRandom::new().fill(&mut serial).map_err(|_| "the system has no randomness")?;
+    SystemRandom::new().fill(&mut serial).map_err(|_| "the system provides no random numbers")?;
     let algorithm = authority.key.certificate_algorithm();
     let body = nested(
         SEQUENCE,
@@ -168,7 +168,7 @@ fn extension(id: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
     nested(SEQUENCE, &[id, critical, &der(OCTET_STRING, value)])
 }
 
-/// Returns flags as a bit string that ends with the last bit set.
+/// Returns flags as a bit string without trailing zero bits.
 fn flag_bits(flags: u16) -> Vec<u8> {
     let bytes = flags.to_be_bytes();
     let used = if bytes[1] == 0 { &bytes[..1] } else { &bytes[..] };

@@ -75,10 +75,10 @@ fn start(manager: &mut Manager, context: &Context) {
 /// Returns true if a request is approved, not denied, and neither signed nor failed yet.
 fn is_due(request: &CertificateSigningRequest) -> bool {
     let failed = request.conditions.iter().any(|condition| &*condition.kind == "Failed" && condition.is_true);
-    request.certificate.is_empty() && request.has("Approved") && !request.has("Denied") && !failed
+    request.certificate.is_empty() && request.has_condition("Approved") && !request.has_condition("Denied") && !failed
 }
 
-/// Checks whether its signer may sign a request. The error becomes a condition of the request.
+/// Checks that a request satisfies the rules of its signer. The error becomes the condition `Failed` of the request.
 fn check(request: &CertificateSigningRequest, contents: &Contents) -> Result<(), String> {
     match &*request.signer {
         KUBELET_SERVING => check_kubelet_serving(request, contents),
@@ -139,7 +139,7 @@ impl Signing {
             return request.with_condition("Failed", "SignerValidationFailure", &problem, now).map_err(malformed);
         }
         contents.check_signature().map_err(|error| format!("error auto signing csr: {error}"))?;
-        let files = self.signers.of(&request.signer).ok_or("its signer is gone")?;
+        let files = self.signers.of(&request.signer).ok_or("no CA is configured for its signer")?;
         let authority = files.current().map_err(|error| format!("error auto signing csr: {error}"))?;
         let lifetime = lifetime(request.expiration_seconds, self.longest);
         let usages = request.usages.iter().map(|usage| &**usage);

@@ -73,7 +73,7 @@ fn long_certificates_are_backdated_as_a_whole() {
     }
 }
 
-/// Signs the kubelet's request with each kind of authority and verifies the result with OpenSSL's certificate parser.
+/// Signs the kubelet's request with each kind of authority and verifies the result with two other certificate parsers.
 #[test]
 fn certificates_contain_the_request() {
     for name in ["rsa", "p256"] {
@@ -96,11 +96,11 @@ fn certificates_contain_the_request() {
         assert_eq!(leaf.validity().not_before.timestamp(), now().as_second() - 300);
         assert_eq!(leaf.validity().not_after.timestamp(), now().as_second() + 3600);
         assert!(!leaf.is_ca() && leaf.version().0 == 2);
-        let usage = leaf.key_usage().expect("unique").expect("there").value;
+        let usage = leaf.key_usage().expect("unique").expect("present").value;
         assert!(usage.digital_signature() && usage.key_encipherment() && !usage.key_cert_sign());
-        let purposes = leaf.extended_key_usage().expect("unique").expect("there").value;
+        let purposes = leaf.extended_key_usage().expect("unique").expect("present").value;
         assert!(purposes.server_auth && purposes.client_auth && !purposes.any);
-        let names = leaf.subject_alternative_name().expect("unique").expect("there").value;
+        let names = leaf.subject_alternative_name().expect("unique").expect("present").value;
         assert_eq!(
             names.general_names,
             [
@@ -151,6 +151,6 @@ fn changed_files_are_read_again() {
     put("rsa");
     assert_ne!(files.current().expect("the new pair").key.id(), first.key.id());
     std::fs::write(&key, "broken").expect("written");
-    assert!(files.current().is_err(), "a broken reload does not sign with what was");
+    assert!(files.current().is_err(), "the previous pair is still used although the key file is damaged");
     std::fs::remove_dir_all(&folder).expect("removed");
 }

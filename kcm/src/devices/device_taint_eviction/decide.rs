@@ -12,7 +12,7 @@ use kinds::{DeviceTaintRule, Pod, ResourceSlice, Time, Uid};
 
 /// A taint of a device that evicts pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Active<'a> {
+pub struct EvictingTaint<'a> {
     /// The taint.
     pub taint: &'a Taint,
     /// The rule that adds it; `None`: the driver published it.
@@ -40,18 +40,19 @@ impl Eviction {
 /// Returns the taints of a device that evict pods: those in the newest generation of its pool's slices, and those of
 /// rules. `slices` may contain slices of other pools. Upstream: pkg/controller/devicetainteviction,
 /// allEvictingDeviceTaints.
-pub fn active<'a>(
+pub fn evicting_taints<'a>(
     device: &AllocatedDevice,
     slices: impl Iterator<Item = &'a ResourceSlice> + Clone,
     rules: impl Iterator<Item = &'a DeviceTaintRule>,
-) -> Vec<Active<'a>> {
+) -> Vec<EvictingTaint<'a>> {
     let of_pool = slices.filter(|slice| slice.driver == device.driver && slice.pool == device.pool);
     let newest = of_pool.clone().map(|slice| slice.generation).max();
     let mut published = of_pool.filter(|slice| Some(slice.generation) == newest).flat_map(|slice| &slice.devices);
     let published = published.find(|known| known.name == device.name);
-    let taints = published.into_iter().flat_map(|known| &known.taints).map(|taint| Active { taint, rule: None });
+    let taints = published.into_iter().flat_map(|known| &known.taints);
+    let taints = taints.map(|taint| EvictingTaint { taint, rule: None });
     let selecting = rules.filter(|rule| rule.selects(&device.driver, &device.pool, &device.name));
-    let from_rules = selecting.map(|rule| Active { taint: &rule.taint, rule: Some(&rule.meta.uid) });
+    let from_rules = selecting.map(|rule| EvictingTaint { taint: &rule.taint, rule: Some(&rule.meta.uid) });
     taints.chain(from_rules).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
 }
 
@@ -70,7 +71,10 @@ fn eviction_time(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
 }
 
 /// Returns the eviction of a claim's users, if any.
-pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> Vec<Active<'a>>) -> Option<Eviction> {
+pub fn of_claim<'a>(
+    claim: &ResourceClaim,
+    active: impl Fn(&AllocatedDevice) -> Vec<EvictingTaint<'a>>,
+) -> Option<Eviction> {
     let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     let evictions = devices.flat_map(|device| {
         let evictions =
@@ -80,8 +84,9 @@ pub fn of_claim<'a>(claim: &ResourceClaim, active: impl Fn(&AllocatedDevice) -> 
     evictions.reduce(Eviction::and)
 }
 
-/// Returns true if a pod uses a claim: it names it, or it was created for it or for its PodGroup, and the claim is
-/// reserved for one of both. PodGroups count only with `with_groups` (gate DRAWorkloadResourceClaims); a pod does not
+/// Returns true if a pod uses a claim: the pod names the claim, or the claim was created for the pod or its PodGroup;
+/// and the claim is reserved for the pod or its PodGroup. PodGroups count only with `with_groups` (gate
+/// DRAWorkloadResourceClaims); a pod does not
 /// know the uid of its group. Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and
 /// IsReservedForPod.
 pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: bool) -> bool {
@@ -98,7 +103,8 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: 
     (!used.is_generated || is_its_own()) && is_reserved
 }
 
-/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node stays. Upstream:
+/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node is not evicted.
+/// Upstream:
 /// pkg/controller/devicetainteviction, podEvictionTime.
 pub fn of_pod(
     pod: &Pod,

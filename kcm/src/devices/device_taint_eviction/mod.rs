@@ -1,5 +1,5 @@
 //! device-taint-eviction-controller: deletes pods whose devices have a `NoExecute` taint that their ResourceClaims do
-//! not tolerate, or no longer, and reports the progress in the status of DeviceTaintRules.
+//! not tolerate, or no longer tolerate, and reports the progress in the status of DeviceTaintRules.
 //!
 //! Taints come from the slices that drivers publish, and from rules. The time of a toleration counts from when the
 //! taint was added, so that the next leader continues a countdown. Upstream: pkg/controller/devicetainteviction.

@@ -1,4 +1,4 @@
-//! The pods that are evicted, by name.
+//! The stages of evictions, by pod.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -11,9 +11,9 @@ pub const NO_EFFECT: &str = "None";
 /// Numbers of a rule's devices and of their pods.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Devices of slices that the rule is about; needed for [`NO_EFFECT`] only.
+    /// Devices in slices that the rule selects; needed for [`NO_EFFECT`] only.
     pub published: usize,
-    /// Devices of claims that the rule is about; needed for [`NO_EFFECT`] only.
+    /// Devices of claims that the rule selects; needed for [`NO_EFFECT`] only.
     pub allocated: usize,
     /// Pods that are evicted, or would be.
     pub pods: usize,
@@ -86,8 +86,8 @@ pub fn to_apply(rule: &DeviceTaintRule, counts: &Counts, now: &str) -> Option<Va
     }))
 }
 
-/// Returns the cooldown of a rule's status in seconds: it would change continuously while pods are evicted. A status of
-/// another generation has no cooldown.
+/// Returns the remaining cooldown of a rule's status in seconds; `None` if it may be written. Without a cooldown it
+/// would be written for each evicted pod. A status of another generation has none.
 pub fn cooldown_left(rule: &DeviceTaintRule, now: Time, period: i64) -> Option<i64> {
     let current = rule.progress.as_ref().filter(|current| current.generation == rule.meta.generation)?;
     let left = period.saturating_sub(now.0.saturating_sub(current.since.0));

@@ -71,7 +71,7 @@ impl Evictions {
         let rules = self.rules();
         let Some(eviction) = self.eviction(&pod, &rules) else {
             if stage.is_some() {
-                info!(pod = %key, "the pod may stay");
+                info!(pod = %key, "cancelled eviction: no taint of the pod's devices requires it");
                 self.event(key, &pod.meta.uid, "Cancelling deletion");
             }
             self.pending.forget(key);
@@ -108,7 +108,7 @@ impl Evictions {
                 }
                 decide::of_claim(claim, |device| {
                     let slices = pools.get(&pool(&device.driver, &device.pool)).into_iter().flatten();
-                    decide::active(device, slices.map(|slice| &**slice), rules.iter().map(|rule| &**rule))
+                    decide::evicting_taints(device, slices.map(|slice| &**slice), rules.iter().map(|rule| &**rule))
                 })
             },
         )
@@ -125,7 +125,7 @@ impl Evictions {
         let rules = self.rules.as_ref().map_or(0, |rules| rules.undecodable());
         if self.claims.undecodable() + self.slices.undecodable() + rules > 0 {
             return Err(ReconcileError::new(
-                "claims, slices or rules of devices cannot be decoded (see the log): it stays",
+                "not evicting: ResourceClaims, ResourceSlices or DeviceTaintRules cannot be decoded (see the log)",
             ));
         }
         let live = match self.writer.get(&Pod::RESOURCE, key).await {
@@ -153,6 +153,7 @@ impl Evictions {
         }
     }
 
+    /// Ends the eviction of a pod that was deleted. Its stage is kept until the cache contains the deletion.
     fn mark_deleted(&self, key: &ObjectKey, pod: &Pod) -> Outcome {
         // Once the cache contains the deletion, its state is no longer needed.
         if self.pods.get_with_uid(&key.namespace, &key.name, &pod.meta.uid).is_some_and(|pod| !pod.meta.is_deleting()) {
@@ -281,7 +282,7 @@ impl Evictions {
     }
 }
 
-/// Returns the time until then; `None` if it has passed.
+/// Returns the time until `at`; `None` if it has passed.
 fn left(at: Time, now: Timestamp) -> Option<Duration> {
     let millis = at.0.saturating_mul(1000).saturating_sub(now.as_millisecond());
     u64::try_from(millis).ok().filter(|millis| *millis > 0).map(Duration::from_millis)

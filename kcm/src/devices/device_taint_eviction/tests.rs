@@ -12,7 +12,7 @@ use kinds::{Decode, DeviceTaintRule, Kind, Pod, ResourceSlice, Time, Uid};
 use proptest::prelude::*;
 use runtime::store::Change;
 
-use super::decide::{Eviction, active, of_claim, of_pod, uses};
+use super::decide::{Eviction, evicting_taints, of_claim, of_pod, uses};
 use super::keys::{MEMBERS, Members, changed_pools, pool, relevant_pod, spec_changed, users};
 use super::rules::{Counts, cooldown_left, progress, to_apply};
 
@@ -82,7 +82,7 @@ fn rule(name: &str, device: &str, taint: Taint<'_>) -> Arc<DeviceTaintRule> {
     decode(&object)
 }
 
-/// A claim of the pod `owner`, allocated to devices of the pool, each with tolerations, and reserved for pods.
+/// A claim of the pod `owner`, with devices of the pool, each with tolerations, and reserved for pods.
 fn claim(owner: Option<&str>, devices: &[(&str, &[Toleration<'_>])], pods: &[&str]) -> Arc<ResourceClaim> {
     let mut object = Vec::new();
     meta(&mut object, f::resource_claim::METADATA, "claim", "c", owner);
@@ -153,7 +153,7 @@ fn eviction_of(
     slices: &[Arc<ResourceSlice>],
     rules: &[Arc<DeviceTaintRule>],
 ) -> Option<Eviction> {
-    of_claim(claim, |device| active(device, slices.iter().map(|one| &**one), rules.iter().map(|one| &**one)))
+    of_claim(claim, |device| evicting_taints(device, slices.iter().map(|one| &**one), rules.iter().map(|one| &**one)))
 }
 
 const NO_EXECUTE: &str = "NoExecute";
@@ -369,7 +369,7 @@ fn devices_of_other_pools_are_not_tainted() {
     let device: &AllocatedDevice = &allocated.allocation.as_ref().expect("allocated").devices[0];
     let mut elsewhere = device.clone();
     elsewhere.pool = "q".into();
-    let count = |device| active(device, slices.iter().map(|slice| &**slice), std::iter::empty()).len();
+    let count = |device| evicting_taints(device, slices.iter().map(|slice| &**slice), std::iter::empty()).len();
     assert_eq!((count(device), count(&elsewhere)), (1, 0));
 }
 

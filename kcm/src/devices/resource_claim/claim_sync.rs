@@ -53,12 +53,12 @@ impl ResourceClaims {
         let mut ended = HashSet::new();
         for consumer in &state.consumers {
             let key = ObjectKey { namespace: claim.namespace.clone(), name: consumer.name.clone() };
-            let has_ended = match () {
-                () if consumer.is_pod() => self.has_pod_ended(&key, &consumer.uid).await?,
-                () if consumer.is_pod_group() && self.keys.gates.group_claims => {
-                    self.is_group_deleted(&key, &consumer.uid).await?
-                }
-                () => false,
+            let has_ended = if consumer.is_pod() {
+                self.has_pod_ended(&key, &consumer.uid).await?
+            } else if consumer.is_pod_group() && self.keys.gates.group_claims {
+                self.is_group_deleted(&key, &consumer.uid).await?
+            } else {
+                false
             };
             if has_ended {
                 ended.insert(consumer.clone());
@@ -85,8 +85,8 @@ impl ResourceClaims {
         self.is_missing(&PodGroup::RESOURCE, key, uid).await
     }
 
-    /// Returns true if an object that the cache does not have does not exist. If its deletion is not recorded, the
-    /// cache may be older than the reservation: then the API server is read.
+    /// Returns true if an object that is not in the cache does not exist on the API server either. If its deletion is
+    /// not recorded, the cache may be older than the reservation: then the API server is read.
     async fn is_missing(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
         if self.keys.deleted.contains(uid) {
             return Ok(true);

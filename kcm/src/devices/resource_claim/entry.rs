@@ -1,4 +1,4 @@
-//! One entry of a pod's or PodGroup's list: its claim is found, or created from the template.
+//! One entry in the list of claims of a pod or PodGroup: finds its claim, or creates it from the template.
 
 use kinds::claim_entry::{ClaimEntry, ClaimStatus, ResolvedClaim};
 use kinds::meta::{ObjectKey, OwnerRef};
@@ -140,7 +140,8 @@ impl ResourceClaims {
         })
     }
 
-    /// Returns the name of the claim for an entry if the status does not have it yet. `group` is the pod's PodGroup.
+    /// Finds the claim of an entry, or creates it. Returns its name if the status does not have it yet. `group` is the
+    /// pod's PodGroup.
     pub(super) async fn ensure_claim(
         &self,
         owner: &Owner<'_>,
@@ -165,7 +166,7 @@ impl ResourceClaims {
             if !self.keys.gates.group_claims {
                 return Err(EntryError::GroupClaimsDisabled(entry.name.clone()));
             }
-            // Until it exists there is nothing to do: its creation requeues the pod.
+            // Nothing to do until the PodGroup's claim exists: its creation requeues the pod.
             return Ok(self.created_earlier(&group.meta, entry));
         }
         if let Some(name) = self.created_earlier(owner.meta, entry) {
@@ -214,7 +215,7 @@ impl ResourceClaims {
         let claim = claim.map_err(|error| EntryError::Template(error.into()))?;
         let created = self.writer.create(&ResourceClaim::RESOURCE, namespace, &claim, false).await;
         let created = created.and_then(|answer| Ok(answer.meta()?));
-        self.created.add(metrics::creation(created.is_ok(), found.has_admin_access, &reference));
+        self.created.add(metrics::creation_labels(created.is_ok(), found.has_admin_access, &reference));
         match created {
             Ok(meta) => {
                 info!(owner = %owner.meta.key(), claim = %meta.key(), "created ResourceClaim");

@@ -56,7 +56,7 @@ pub struct Keys {
     pub deleted: Arc<DeletedUids>,
 }
 
-/// Maps changes to keys.
+/// Enqueues the keys of changed objects.
 pub fn subscribe(keys: &Arc<Keys>, templates: &Store<ResourceClaimTemplate>) {
     let changed = keys.clone();
     keys.pods.subscribe(move |change| changed.pod_changed(change));

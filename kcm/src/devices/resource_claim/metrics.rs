@@ -11,14 +11,14 @@ use runtime::lock::lock;
 use runtime::metrics::{Counts, Labels, Metrics, gauges};
 use runtime::store::Change;
 
-/// Adds the counter of claims that were created from templates.
-pub fn creations(metrics: &Metrics) -> Counts<4> {
+/// Registers the counter of claims that are created from templates.
+pub fn register_creations(metrics: &Metrics) -> Counts<4> {
     let help = "Number of ResourceClaims creation requests, categorized by creation status and admin access";
     metrics.counts("dynamic_resource_allocation_resourceclaim_creates", help)
 }
 
 /// Returns the labels of a creation.
-pub fn creation(succeeded: bool, has_admin_access: bool, owner: &OwnerRef) -> Labels<4> {
+pub fn creation_labels(succeeded: bool, has_admin_access: bool, owner: &OwnerRef) -> Labels<4> {
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     [
         ("status", if succeeded { "success" } else { "failure" }.to_owned()),

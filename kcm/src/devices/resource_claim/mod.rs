@@ -1,4 +1,5 @@
-//! resourceclaim-controller: creates the ResourceClaims that pods and PodGroups ask for by templates, reserves allocated
+//! resourceclaim-controller: creates the ResourceClaims that pods and PodGroups request with templates, reserves
+//! allocated
 //! claims for pods that were bound without the scheduler, and releases claims that are no longer used.
 //!
 //! The scheduler allocates. A claim is created before the status that names it is written: a process that ends in between
@@ -106,7 +107,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.collect(totals);
     let reconciler = Arc::new(ResourceClaims {
         templates,
-        created: metrics::creations(manager.metrics()),
+        created: metrics::register_creations(manager.metrics()),
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         takeover: Takeover::default(),

@@ -1,6 +1,6 @@
 //! Names of the claims that are created from templates.
 
-/// Length of a generated name without the five random characters that the API server appends, in bytes.
+/// Maximum length of a prefix in bytes, as upstream's. The API server appends five random characters.
 const LONGEST_PREFIX: usize = 57;
 
 /// Returns the prefix of a claim's name. Names that are too long are cut in proportion to their lengths, so that both

@@ -58,7 +58,8 @@ impl ResourceClaims {
         self.reserve_claims(&pod, entries, group.as_deref()).await
     }
 
-    /// Returns the entries whose claims the status does not name yet, with the claims' names.
+    /// Creates the missing claims. Returns the entries whose claims the status does not name yet, with the claims'
+    /// names.
     async fn ensure_pod_claims(
         &self,
         pod: &Pod,
@@ -109,7 +110,7 @@ impl ResourceClaims {
                 ResolvedClaim::NotNeeded | ResolvedClaim::NotCreated | ResolvedClaim::Unsupported => continue,
             };
             let key = ObjectKey { namespace: pod.meta.namespace.clone(), name: name.clone() };
-            // Its creation requeues the pod.
+            // A missing claim: its creation requeues the pod.
             let Some(claim) = self.keys.claims.get(&key) else { continue };
             if is_generated {
                 decide::check_pod_owner(pod, &claim.meta, self.keys.gates).map_err(ReconcileError::new)?;

@@ -2,7 +2,7 @@
 //!
 //! The previous leader may have created a claim that this process's cache does not contain yet. The name of a claim is
 //! generated, so that the API server would not refuse a second one. The creation time of an owner does not show whether
-//! the previous leader has seen it: it is a time of the API server's clock, which may differ from the one of this process.
+//! the previous leader processed it: it is a time of the API server's clock, which may differ from this process's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,8 @@ use runtime::write::{WriteError, Writer};
 /// Maximum number of namespaces that are remembered. With more of them, namespaces are compared again.
 const MAX_NAMESPACES: usize = 10_000;
 
-/// The newest version among a namespace's claims, in a history of the API server.
+/// The newest resourceVersion among a namespace's claims. It is valid only in this history of the API server: a restore
+/// from a backup begins another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Newest {
     history: u64,

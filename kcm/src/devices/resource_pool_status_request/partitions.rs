@@ -179,7 +179,8 @@ fn partition_type(driver: &str, device: &PublishedDevice, attribute: &str) -> Op
     value.filter(|_| !attribute.is_empty()).cloned().flatten()
 }
 
-/// Returns the counters that a device takes as a text, to compare devices. Amounts are compared as they are written, as
+/// Returns the counters that a device consumes, as a text, to compare devices. Amounts are compared as they are
+/// written, as
 /// upstream does.
 fn cost(device: &PublishedDevice) -> String {
     let of_set = |(set, counters): &(String, Counters)| {

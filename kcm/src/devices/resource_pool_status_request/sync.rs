@@ -1,4 +1,4 @@
-//! One reconcile of a request: answer it, or delete it after it has expired.
+//! One reconcile of a request: write its status, or delete it after it has expired.
 
 use std::sync::Arc;
 use std::time::Instant;

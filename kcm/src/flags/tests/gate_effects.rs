@@ -1,19 +1,34 @@
-//! The table of effects, and the page that is made from it.
+//! The table of gate effects, and the documentation page that is generated from it.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use component::flags::gates::{GateRow, Stage};
+use component::flags::gates::{FLOOR_MINOR, GateRow, Spec, Stage};
 
 use super::super::gate_effects::{EFFECTS, Effect, effect, fixed};
 use super::*;
 
 fn row(gate: &str) -> &'static GateRow {
-    super::GATES.gates.iter().find(|row| row.name == gate).unwrap_or_else(|| panic!("{gate} is no gate"))
+    super::GATES.gates.iter().find(|row| row.name == gate).unwrap_or_else(|| panic!("{gate} is not in the gate table"))
 }
 
 fn problems(flag: &str) -> String {
-    parse([flag.to_owned()]).err().map(|problems| problems.to_string()).unwrap_or_default()
+    problems_of(&[flag.to_owned()])
+}
+
+fn problems_of(flags: &[String]) -> String {
+    parse(flags.to_vec()).err().map(|problems| problems.to_string()).unwrap_or_default()
+}
+
+/// The minor version since which a gate is locked; `None` if it is not.
+fn locked_since(gate: &GateRow) -> Option<u16> {
+    let locked: Vec<&Spec> = gate.specs.iter().rev().take_while(|spec| spec.locked).collect();
+    locked.last().map(|spec| spec.since)
+}
+
+/// The newest emulated version in which a gate that is locked now could be changed, if it can be emulated.
+fn last_unlocked(gate: &GateRow) -> Option<u16> {
+    locked_since(gate).and_then(|since| since.checked_sub(1)).filter(|minor| *minor >= FLOOR_MINOR)
 }
 
 /// The table of gates with an effect, in Markdown.
@@ -28,8 +43,15 @@ fn page() -> String {
             Stage::Deprecated => "deprecated",
         };
         let default = if spec.default { "on" } else { "off" };
-        let locked = if spec.locked { ", locked" } else { "" };
+        let locked = match (last_unlocked(row(gate)), spec.locked) {
+            (Some(minor), _) => format!(", locked since 1.{}", minor + 1),
+            (None, true) => ", locked".to_owned(),
+            (None, false) => String::new(),
+        };
         let effect = match effect {
+            Effect::Switches(subject) if locked == ", locked" => {
+                format!("{subject}; `{gate}=false` is refused as by upstream, in all versions that can be emulated")
+            }
             Effect::Switches(subject) => (*subject).to_owned(),
             Effect::AlwaysOn(reason) if spec.default => {
                 format!("always on, `{gate}=false` is refused: {reason}")
@@ -106,16 +128,41 @@ fn fixed_gates_are_reported_with_their_fixed_value_whatever_the_flags_say() {
 }
 
 #[test]
-fn locked_gate_is_refused_by_its_name_in_an_older_emulated_version_too() {
-    for (flags, is_refused) in [
-        (["--emulated-version=1.34", "--feature-gates=JobManagedBy=false"], true),
-        (["--emulated-version=1.34", "--feature-gates=JobManagedBy=true"], false),
-        (["--emulated-version=1.36", "--feature-gates=HPAConfigurableTolerance=false"], false),
-    ] {
-        let problems = parse(flags.map(str::to_owned)).err();
-        let text = problems.map(|problems| problems.to_string()).unwrap_or_default();
-        assert_eq!(text.contains("cannot be switched off"), is_refused, "{flags:?}: {text}");
+fn locked_gate_is_refused_as_by_upstream_unless_an_older_version_is_emulated() {
+    for (gate, _) in EFFECTS {
+        let Some(spec) = row(gate).specs.last().filter(|spec| spec.locked) else { continue };
+        let other = format!("--feature-gates={gate}={}", !spec.default);
+        let locked =
+            format!("cannot set feature gate {gate} to {}, feature is locked to {}", !spec.default, spec.default);
+        assert!(problems(&other).contains(&locked), "{gate}");
+        let oldest = format!("--emulated-version=1.{FLOOR_MINOR}");
+        let in_the_oldest = problems_of(&[oldest, other.clone()]);
+        assert_eq!(in_the_oldest.contains(&locked), last_unlocked(row(gate)).is_none(), "{gate}: {in_the_oldest}");
     }
+}
+
+#[test]
+fn gate_that_an_older_version_unlocks_is_switched_or_refused_with_the_reason() {
+    let mut unlocked = Vec::new();
+    for (gate, effect) in EFFECTS {
+        let Some(minor) = last_unlocked(row(gate)) else { continue };
+        let flags = [format!("--emulated-version=1.{minor}"), format!("--feature-gates={gate}=false")];
+        let text = problems_of(&flags);
+        match effect {
+            Effect::Switches(_) => {
+                assert_eq!(text, "", "{flags:?}");
+                unlocked.push(*gate);
+            }
+            Effect::AlwaysOff(_) => panic!("{gate} is locked to on"),
+            Effect::AlwaysOn(reason) => {
+                let is_needed = text.contains(&format!("depends on features that are disabled: {gate}"));
+                assert!(text.contains(reason) && text.contains("cannot be switched") || is_needed, "{flags:?}: {text}");
+            }
+        }
+        let same = [flags[0].clone(), format!("--feature-gates={gate}=true")];
+        assert_eq!(problems_of(&same), "", "{same:?}");
+    }
+    assert_eq!(unlocked, ["DRAAdminAccess", "DRAPrioritizedList", "HPAConfigurableTolerance", "SELinuxChangePolicy"]);
 }
 
 #[test]
@@ -123,6 +170,8 @@ fn gates_that_are_not_named_are_never_refused() {
     for flag in ["--feature-gates=AllAlpha=false", "--feature-gates=AllBeta=false", "--emulated-version=1.34"] {
         assert!(!problems(flag).contains("cannot be switched"), "{flag}");
     }
-    let all = problems("--feature-gates=AllAlpha=true,AllBeta=true");
-    assert_eq!(all, "", "all gates may be on");
+    for value in [true, false] {
+        let all = problems(&format!("--feature-gates=AllAlpha={value},AllBeta={value}"));
+        assert_eq!(all, "", "all gates may be {value}");
+    }
 }

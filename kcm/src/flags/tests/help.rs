@@ -29,7 +29,7 @@ fn entries(help: &str) -> BTreeMap<String, (String, String)> {
         }
         let default = rest.trim_end().strip_suffix(')').and_then(|text| text.rsplit_once("(default "));
         if let (Some((_, default)), Some(entry)) = (default, found.get_mut(&current)) {
-            // A list of gates ends each of its lines with something alike.
+            // Lines of the list of gates end similarly, but not with the default of the flag.
             if !rest.contains("=true|false") {
                 entry.1 = default.to_owned();
             }
@@ -79,7 +79,7 @@ fn flags_types_defaults_gates_and_controllers_equal_the_stock_managers() {
     let ours = text(None);
     let mut want = entries(&theirs);
     let mut have = entries(&ours);
-    // Spoken of in the description there, printed by ours as part of it too.
+    // Both managers name the default of these flags in the description only.
     for list in [&mut want, &mut have] {
         for versions in ["emulated-version", "min-compatibility-version"] {
             list.get_mut(versions).unwrap().1.clear();

@@ -1,4 +1,4 @@
-//! Whole command lines: what they give, what they are refused for.
+//! Whole command lines: their options, and the errors of those that are refused.
 
 mod fuzz;
 mod gate_effects;
@@ -61,7 +61,7 @@ fn defaults_are_upstreams() {
     assert_eq!((options.bind_address, options.secure_port), ([0, 0, 0, 0].into(), 10257));
     assert_eq!((options.verbosity, options.vmodule.len()), (0, 0));
     assert_eq!(options.logging_format, "text");
-    assert_eq!((options.reported_version.as_deref(), options.no_effect_yet().len()), (None, 0));
+    assert_eq!((&*options.reported_version, options.no_effect_yet().len()), ("v1.37.0", 0));
     assert_eq!(options.gates, Gates::of(&GATES));
     assert_eq!(options.values.get_strings("authorization-always-allow-paths"), ["/healthz", "/readyz", "/livez"]);
     assert_eq!(options.values.get_f64("unhealthy-zone-threshold") as f32, 0.55);
@@ -127,7 +127,7 @@ fn typed_and_named_values_come_from_the_line() {
     assert_eq!(options.workers("concurrent-deployment-syncs"), 9);
     assert_eq!(options.vmodule, [("a".to_owned(), 1), ("b*".to_owned(), 2)]);
     assert_eq!((options.verbosity, options.secure_port), (4, 0));
-    assert_eq!(options.reported_version.as_deref(), Some("v1.37.0-mine"));
+    assert_eq!(options.reported_version, "v1.37.0-mine");
     assert!(!options.gates.enabled("PodDeletionCost") && options.gates.enabled("GenericWorkload"));
     assert_eq!(options.values.get_duration("controller-start-interval"), Duration::ZERO);
     assert_eq!(options.values.get_int32s("tls-curve-preferences"), [29, 23]);
@@ -136,7 +136,7 @@ fn typed_and_named_values_come_from_the_line() {
 }
 
 #[test]
-fn help_and_version_go_in_upstreams_order() {
+fn help_and_version_take_precedence_as_in_upstream() {
     for (line, want) in [
         (&["-h"][..], Some(Invocation::Help)),
         (&["--help", "stray"], Some(Invocation::Help)),
@@ -210,7 +210,7 @@ fn each_violated_rule_is_reported_with_its_reason() {
         ),
         (
             "--show-hidden-metrics-for-version=1.35",
-            "show-hidden-metrics-for-version (showHiddenMetricsForVersion) must be 1.36 or be left out with v1.37.0, but got \"1.35\"",
+            "show-hidden-metrics-for-version (showHiddenMetricsForVersion) must be empty or 1.36, the minor version before v1.37.0, but got \"1.35\"",
         ),
         ("--disabled-metrics=a-b", "disabled-metrics (disabledMetrics) must be full metric names, but got \"a-b\""),
         (
@@ -272,13 +272,13 @@ fn errors_of_all_kinds_are_reported_together() {
 }
 
 #[test]
-fn a_value_that_cannot_be_read_breaks_no_further_rule() {
+fn flag_that_cannot_be_parsed_is_not_checked_by_other_rules() {
     let errors = refusals(&["--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=soon"]);
     assert_eq!(errors.len(), 1, "{errors:?}");
 }
 
 #[test]
-fn the_table_is_sound() {
+fn flag_table_has_unique_names_valid_defaults_and_help() {
     let mut names: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
     names.sort_unstable();
     names.dedup();

@@ -1,4 +1,4 @@
-//! Single flags in pflag's ways, and the message of each mistake.
+//! Single flags, parsed as by pflag, and the message of each error.
 
 use component::flags::pflag::{Parsed, parse};
 use component::flags::value::Value;
@@ -20,7 +20,7 @@ fn texts(items: &[&str]) -> Value {
 }
 
 #[test]
-fn flags_are_read_in_pflags_ways() {
+fn flags_are_parsed_as_by_pflag() {
     let text = |text: &str| Value::Text(text.to_owned());
     for (line, name, want) in [
         (&["--master=a"][..], "master", text("a")),
@@ -80,8 +80,8 @@ fn each_mistake_has_its_message() {
         (&["-"], "kube-controller-manager does not take any arguments, got [\"-\"]; flags begin with --"),
     ] {
         let errors = read(line).errors;
-        let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(told, [want], "{line:?}");
+        let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(messages, [want], "{line:?}");
     }
 }
 

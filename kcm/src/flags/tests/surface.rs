@@ -1,4 +1,4 @@
-//! What the command line makes of serving and of `/configz`.
+//! The options of the HTTPS port and the content of `/configz`, from the command line.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn flags_shape_the_surface() {
+fn serve_options_follow_from_the_flags() {
     assert!(serve_options(&options(&["--secure-port=0"]), "kcm").is_none());
     let served = serve_options(&options(&[]), "kcm").expect("served by default");
     assert_eq!((served.port, served.tls.pair_name.as_str()), (10257, COMPONENT.name));

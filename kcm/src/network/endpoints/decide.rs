@@ -18,7 +18,7 @@ pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 pub const MANAGER: &str = "endpoint-controller";
 /// Maximum number of addresses in an Endpoints object. Upstream: pkg/controller/endpoint, maxCapacity.
 pub const CAPACITY: usize = 1000;
-/// The value of [`OVER_CAPACITY`].
+/// The value of the annotation [`OVER_CAPACITY`] when addresses are left out.
 pub const TRUNCATED: &str = "truncated";
 
 /// The desired Endpoints object.
@@ -123,7 +123,7 @@ pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
         } else {
             &mut subset.not_ready
         };
-        // The part that it would have, rounded up, while there is room.
+        // The subset's share of the remaining addresses, rounded up.
         let part = (list.len() * room).div_ceil(total).min(left);
         list.truncate(part);
         left -= list.len();

@@ -9,7 +9,7 @@ use kinds::endpoints::LEADER;
 use kinds::meta::ObjectKey;
 use runtime::store::Change;
 
-/// All Endpoints except leader election locks, until they are taken.
+/// The keys of all Endpoints except leader election locks, until [`Leftovers::take`] is called.
 #[derive(Debug)]
 pub struct Leftovers(Mutex<Option<HashSet<ObjectKey>>>);
 
@@ -31,7 +31,7 @@ impl Leftovers {
         }
     }
 
-    /// Returns all Endpoints, once. Later changes are not recorded.
+    /// Returns the keys of all Endpoints; none when called again. Later changes are not recorded.
     pub fn take(&self) -> HashSet<ObjectKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }

@@ -69,11 +69,15 @@ fn start(manager: &mut Manager, context: &Context) {
         gate: CreationGate::new(manager.registry().store()),
     });
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
-    let (leftovers, woken) = (reconciler.leftovers.clone(), queue.clone());
+    let (leftovers, requeued) = (reconciler.leftovers.clone(), queue.clone());
     endpoints.subscribe(move |change| {
         leftovers.apply(change);
-        if let (Some(gone), None) = (change.old, change.new) {
-            woken.add(gone.meta.key());
+        // Differs from upstream: Endpoints without a Service, which a user may replace, are not requeued, because those
+        // that exist by then would be deleted.
+        if let (Some(deleted), None) = (change.old, change.new)
+            && services.get(&deleted.meta.key()).is_some()
+        {
+            requeued.add(deleted.meta.key());
         }
     });
     let workers = context.workers("concurrent-endpoint-syncs");

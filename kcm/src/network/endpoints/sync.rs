@@ -70,7 +70,9 @@ impl AllEndpoints {
             return Ok(Outcome::WaitingForCache);
         }
         if self.pods.undecodable() > 0 {
-            return Err(ReconcileError::new("pods cannot be decoded (see the log): addresses of some would be lost"));
+            return Err(ReconcileError::new(
+                "not writing Endpoints while pods cannot be decoded (see the log): their addresses would be removed",
+            ));
         }
         let pods = pods_of(&service, &self.pods);
         let triggered = self.triggers.observe(key, &service, &pods);

@@ -30,7 +30,7 @@ pub struct View<'a> {
     pub labels: &'a Labels,
     /// Maximum number of endpoints in a slice.
     pub most: usize,
-    /// Whether surplus endpoints are removed.
+    /// Returns true if an endpoint that is not desired may be removed: its pod can be decoded.
     pub may_be_removed: &'a dyn Fn(&Endpoint) -> bool,
     /// The zones' shares of the cluster's CPU; `None` when they are unknown.
     pub shares: Option<&'a Shares>,
@@ -159,7 +159,7 @@ impl Draft {
 }
 
 fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Packed {
-    let (owned, strange): (Vec<Arc<EndpointSlice>>, Vec<_>) = view
+    let (owned, foreign): (Vec<Arc<EndpointSlice>>, Vec<_>) = view
         .existing
         .iter()
         .filter(|slice| slice.contents.family == Some(family))
@@ -169,7 +169,7 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
     for slice in owned {
         by_ports.entry(sorted_ports(&slice.contents.ports)).or_default().push(slice);
     }
-    let mut all = Packed { dropped: strange, ..Packed::default() };
+    let mut all = Packed { dropped: foreign, ..Packed::default() };
     let mut fewest = 0;
     for group in &view.members.groups {
         let existing = by_ports.remove(&sorted_ports(&group.ports)).unwrap_or_default();

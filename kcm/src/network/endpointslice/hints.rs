@@ -170,7 +170,7 @@ pub fn hints_of(
     counts.iter().all(fits).then_some(counts)
 }
 
-/// Moves endpoints from zones with more than their share to zones with less.
+/// Changes hints of endpoints: from zones with more than their share to zones with less.
 fn redistribute(packed: &mut Packed, allocated: &mut EndpointsByZone, allocations: &BTreeMap<Str, Allocation>) {
     let (mut giving, mut receiving) = exchange(allocated, allocations);
     for endpoint in endpoints_of(&mut packed.drafts).filter(|endpoint| is_ready(endpoint)) {

@@ -94,11 +94,10 @@ fn start(manager: &mut Manager, context: &Context) {
         topology: Arc::default(),
         debouncer: StatusDebouncer::default(),
         metrics: Arc::default(),
-        clock: context.clock.clone(),
         most: usize::try_from(context.options.values.get_i64("max-endpoints-per-slice")).unwrap_or(1).max(1),
         stranded: Arc::default(),
         compared: Default::default(),
-        term_start: Default::default(),
+        former: Default::default(),
     });
     pods::subscribe(&services, &all_pods, &queue, batch);
     slice_keys::subscribe(&slices, FROM_PODS, &reconciler.writes.own, &queue, reconciler.writes.delay);

@@ -1,6 +1,6 @@
 //! Packs endpoints into slices with as few writes as possible.
 //!
-//! Slices are never balanced: an endpoint stays in its slice. New endpoints fill the slices that have to be written
+//! Slices are never rebalanced: an endpoint stays in its slice. New endpoints fill the slices that have to be written
 //! anyway, then the one that they fit into best, and only then new slices. Upstream packs them in any order; here they
 //! keep the given order, so that neighbours share slices. Upstream: k8s.io/endpointslice, reconcileByPortMapping.
 
@@ -65,7 +65,7 @@ pub struct Packed {
 pub struct Load<'a> {
     /// Family of the addresses.
     pub family: Family,
-    /// Ports of all of them.
+    /// Ports of all endpoints.
     pub ports: Arc<[Port]>,
     /// The desired endpoints; new ones are packed in this order.
     pub endpoints: Vec<Endpoint>,
@@ -73,14 +73,16 @@ pub struct Load<'a> {
     pub most: usize,
     /// The labels that slices should have.
     pub labels: &'a Labels,
-    /// Whether surplus endpoints are removed: not while their pods may exist but cannot be decoded.
+    /// Returns false for a surplus endpoint that has to be kept, because its pod may exist but cannot be decoded.
     pub may_be_removed: &'a dyn Fn(&Endpoint) -> bool,
 }
 
 /// The source of an endpoint of an existing slice.
 enum Slot {
+    /// The index of a desired endpoint.
     Wanted(usize),
-    Left(usize),
+    /// The index, in the slice, of a surplus endpoint that is kept.
+    Surplus(usize),
 }
 
 /// Packs endpoints of one family and one set of ports; `existing` are the slices with these, by name.
@@ -100,7 +102,7 @@ pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
                     slots.push(Slot::Wanted(wanted));
                 }
                 None if wanted.contains_key(&identity(endpoint)) || (load.may_be_removed)(endpoint) => changed = true,
-                None => slots.push(Slot::Left(at)),
+                None => slots.push(Slot::Surplus(at)),
             }
         }
         packed.removed += had.len() - slots.len();
@@ -109,15 +111,15 @@ pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
         } else if changed {
             let endpoints = slots.iter().map(|slot| match slot {
                 Slot::Wanted(at) => load.endpoints[*at].clone(),
-                Slot::Left(at) => had[*at].clone(),
+                Slot::Surplus(at) => had[*at].clone(),
             });
-            let contents = Contents { endpoints: endpoints.collect(), ..head_of(slice) };
+            let contents = Contents { endpoints: endpoints.collect(), ..without_endpoints(slice) };
             packed.drafts.push(Draft { of: Some(slice.clone()), contents });
         } else {
             packed.kept.push(slice.clone());
         }
     }
-    // Two pods never share an identity, so that only the last of such endpoints counts.
+    // If several endpoints have one identity, only the last one counts.
     let last = |at: usize| wanted.get(&identity(&load.endpoints[at])) == Some(&at);
     let left = (0..load.endpoints.len()).rev().filter(|at| !placed[*at] && last(*at));
     let mut left: Vec<Endpoint> = left.map(|at| load.endpoints[at].clone()).collect();
@@ -126,7 +128,7 @@ pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
     packed
 }
 
-fn head_of(slice: &EndpointSlice) -> Contents {
+fn without_endpoints(slice: &EndpointSlice) -> Contents {
     Contents { family: slice.contents.family, ports: slice.contents.ports.clone(), endpoints: Vec::new() }
 }
 

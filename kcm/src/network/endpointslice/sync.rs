@@ -1,12 +1,11 @@
 //! One reconcile of a Service's slices: gather, decide, write, record events.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use jiff::Timestamp;
 use kinds::endpoint::LAST_CHANGE_TRIGGER_TIME;
 use kinds::endpoint_slice::Endpoint;
 use kinds::head::{Annotations, Head};
@@ -17,6 +16,7 @@ use kinds::service::ServiceType;
 use kinds::{Kind, Node, Pod, Service, Str};
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, Recorder, about};
+use runtime::former_owners::FormerOwners;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
@@ -25,7 +25,6 @@ use super::decide::{self, View, decide};
 use super::desired::{Members, Place, members};
 use super::metrics::Metrics;
 use super::topology::Topology;
-use crate::context::Clock;
 use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::selectors::pods_of;
 use crate::network::service_endpoints::slice_writes::{Heads, Plan, SliceWrites, WriteCounts, WriteFailure, prefix};
@@ -42,23 +41,18 @@ pub struct EndpointSlices {
     pub topology: Arc<Topology>,
     pub debouncer: StatusDebouncer,
     pub metrics: Arc<Metrics>,
-    pub clock: Clock,
     /// Maximum number of endpoints in a slice.
     pub most: usize,
     /// Services with pods that are left out because their node is missing.
     pub stranded: Arc<Mutex<HashSet<ObjectKey>>>,
     /// Services from before this leadership term whose slices were compared with the API server's.
     pub compared: Mutex<HashSet<ObjectKey>>,
-    /// When this leadership term began.
-    pub term_start: OnceLock<Timestamp>,
+    /// The Services from before this leadership term.
+    pub former: FormerOwners,
 }
 
 impl Reconcile for EndpointSlices {
     type Key = ObjectKey;
-
-    fn begin(&self) {
-        self.term_start.get_or_init(|| (self.clock)());
-    }
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async { self.metrics.synced(self.sync(key).await) }.boxed()
@@ -83,7 +77,9 @@ impl EndpointSlices {
         let pods = pods_of(&service, &self.pods);
         let members = members(&service, &pods, |node| self.place(node));
         if !members.stranded.is_empty() && self.nodes.undecodable() > 0 {
-            return Err(ReconcileError::new("nodes are missing while others cannot be decoded (see the log)"));
+            return Err(ReconcileError::new(
+                "nodes of selected pods are not in the cache, and some nodes cannot be decoded (see the log)",
+            ));
         }
         let triggered = self.triggers.observe(key, &service, &pods);
         let labels = decide::labels(&service);
@@ -116,7 +112,7 @@ impl EndpointSlices {
             }
             Err(failed) => return self.not_written(key, &service, failed),
         }
-        self.settle(key, &service, &members)?;
+        self.report_stranded_pods(key, &service, &members)?;
         Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
@@ -177,11 +173,14 @@ impl EndpointSlices {
     /// Compares the slices with the API server's once, before the first creation for a Service that is older than this
     /// leadership term. Then the reconcile ends, because its decision is older than the comparison.
     async fn compare(&self, key: &ObjectKey, service: &Service) -> Result<Option<Outcome>, ReconcileError> {
-        let term_start = self.term_start.get_or_init(|| (self.clock)());
-        if service.meta.created.0 > term_start.as_second() || !self.compared().insert(key.clone()) {
+        if !self.former.contains(&service.meta) || !self.compared().insert(key.clone()) {
             return Ok(None);
         }
-        let compared = self.writes.compare_with_server(key).await;
+        let compared = async {
+            self.former.begin(&self.services, &self.writes.writer).await?;
+            self.writes.compare_with_server(key).await
+        };
+        let compared = compared.await;
         if compared.is_err() {
             self.compared().remove(key);
         }
@@ -203,8 +202,13 @@ impl EndpointSlices {
         self.writes.write(key, &heads, plan).await
     }
 
-    /// Remembers whether pods were left out, and records an event.
-    fn settle(&self, key: &ObjectKey, service: &Service, members: &Members) -> Result<(), ReconcileError> {
+    /// Remembers the Service if pods were left out because their node is missing, and records an event.
+    fn report_stranded_pods(
+        &self,
+        key: &ObjectKey,
+        service: &Service,
+        members: &Members,
+    ) -> Result<(), ReconcileError> {
         if members.stranded.is_empty() {
             lock(&self.stranded).remove(key);
             return Ok(());

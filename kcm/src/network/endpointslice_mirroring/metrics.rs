@@ -64,7 +64,7 @@ impl Tally {
 }
 
 impl Counts {
-    /// Registers the metrics.
+    /// Creates empty metrics, which read the sizes of slices from this cache.
     pub fn new(slices: Arc<Store<EndpointSlice>>, most: usize) -> Self {
         let endpoints = || Histograms::new(powers_of_two(2.0, 15));
         Self {
@@ -100,7 +100,7 @@ impl Counts {
         self.duration.observe([], time.as_secs_f64());
     }
 
-    /// Returns the number of endpoints in mirrored slices, of the slices, and of slices if each were full.
+    /// Returns the numbers of endpoints in mirrored slices, of mirrored slices, and of slices that are needed for them.
     fn sizes(&self) -> [usize; 3] {
         let slices = self.slices.all().into_iter().filter(|slice| slice.manager() == Some(MIRRORED));
         slices.fold([0; 3], |[endpoints, slices, fewest], slice| {

@@ -128,7 +128,7 @@ fn each_family_and_set_of_ports_has_a_slice() {
         let endpoints = endpoints(&subsets);
         let slices = mirrored(&endpoints);
         assert_eq!(text(&slices), expected);
-        assert!(decide(&endpoints, &slices, 1000).plan.is_empty(), "nothing more to do for {expected:?}");
+        assert!(decide(&endpoints, &slices, 1000).plan.is_empty(), "slices are written again for {expected:?}");
     }
 }
 
@@ -225,7 +225,7 @@ fn overlapping_subsets_beyond_the_limit_are_not_mirrored() {
     assert!(decision.is_too_large && decision.plan.is_empty());
 }
 
-/// Each comparison of all subsets with all slices would take minutes.
+/// A comparison of each subset with each slice would take minutes.
 #[test]
 fn many_small_subsets_are_compared_with_their_slices_only() {
     let small = |first: i32| -> Vec<Subset> {

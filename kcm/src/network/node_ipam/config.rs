@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use crate::flags::Values;
 
 /// Maximum difference between the prefix lengths of a node's IPv6 range and the cluster's: 65,536 nodes.
-const LONGEST_V6: u8 = 16;
+const MAX_V6_PREFIX_DIFFERENCE: u8 = 16;
 
 /// A range of the cluster, and the size of each node's part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
     };
     let clusters = ranges(values.get_str("cluster-cidr")).map_err(|problem| wrong("cluster-cidr", problem))?;
     if clusters.is_empty() {
-        return Err(wrong("cluster-cidr", "--allocate-node-cidrs needs a range here".into()));
+        return Err(wrong("cluster-cidr", "--allocate-node-cidrs requires a range, e.g. 10.0.0.0/16".into()));
     }
     let (services, ignored_services) = services(values.get_str("service-cluster-ip-range"));
     let services = within_limits(services).map_err(|problem| wrong("service-cluster-ip-range", problem))?;
@@ -60,10 +60,16 @@ pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
     let only = |problem: &str, flag| Err(wrong(flag, problem.to_owned()));
     let [first, ref more @ ..] = clusters[..] else { unreachable!("there is a range") };
     if !more.is_empty() && set(size) {
-        return only("is not for two ranges: use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6", size);
+        return only(
+            "cannot be used with two ranges: use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6",
+            size,
+        );
     }
     if set(size) && (set(v4) || set(v6)) {
-        return only("excludes --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6: leave it out", size);
+        return only(
+            "cannot be combined with --node-cidr-mask-size-ipv4 or --node-cidr-mask-size-ipv6: remove it",
+            size,
+        );
     }
     if more.is_empty() && is_v6(first) && set(v4) {
         return only("the only range is of IPv6: use --node-cidr-mask-size-ipv6", v4);
@@ -77,13 +83,16 @@ pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
         let prefix = if set(flag) { values.get_i64(flag) } else { usual };
         let prefix = u8::try_from(prefix).ok().filter(|prefix| *prefix <= range.max_prefix_len());
         match prefix {
-            None => Err(wrong(flag, format!("is no prefix length of an address of {range}"))),
+            None => Err(wrong(flag, format!("is not a valid prefix length for {range}"))),
             Some(prefix) if prefix < range.prefix_len() => {
                 Err(wrong(flag, format!("a node's range (/{prefix}) would be larger than the cluster's, {range}")))
             }
-            Some(prefix) if is_v6(*range) && prefix - range.prefix_len() > LONGEST_V6 => {
-                let most = range.prefix_len() + LONGEST_V6;
-                Err(wrong(flag, format!("{range} has too many parts of /{prefix}: /{most} is the smallest part of it")))
+            Some(prefix) if is_v6(*range) && prefix - range.prefix_len() > MAX_V6_PREFIX_DIFFERENCE => {
+                let most = range.prefix_len() + MAX_V6_PREFIX_DIFFERENCE;
+                Err(wrong(
+                    flag,
+                    format!("{range} has too many ranges of /{prefix}: use a prefix length of at most {most}"),
+                ))
             }
             Some(prefix) => Ok(Share { range: *range, prefix }),
         }
@@ -97,7 +106,8 @@ fn is_v6(range: IpNet) -> bool {
 
 /// Returns one range, or one of each family.
 fn ranges(text: &str) -> Result<Vec<IpNet>, String> {
-    let ranges = parts(text).map(|part| range(part).ok_or_else(|| format!("{part:?} is no range such as 10.0.0.0/16")));
+    let ranges =
+        parts(text).map(|part| range(part).ok_or_else(|| format!("{part:?} is not a CIDR such as 10.0.0.0/16")));
     within_limits(ranges.collect::<Result<_, _>>()?)
 }
 

@@ -65,7 +65,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 
 fn start(manager: &mut Manager, context: &Context) {
     let config = config::read(&context.options.values).ok().flatten();
-    let config = config.expect("flags are read before controllers start, and without ranges this one does not");
+    let config = config.expect("`prepare` has read the same flags, and skips the controller without ranges");
     let queue = Queue::new(QueueOptions::named("cidrallocator_node"));
     let nodes = manager.registry().store::<Node>();
     let pool = Arc::new(Mutex::new(Pool::new(&config)));

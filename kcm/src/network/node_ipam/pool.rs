@@ -13,7 +13,7 @@ use super::range::{Parts, Range};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// An entry of a node's list is not a range.
-    #[error("spec.podCIDRs[{index}] is {text:?}, which is no range of addresses")]
+    #[error("spec.podCIDRs[{index}] is {text:?}, which is not a CIDR")]
     NoRange {
         /// Index in the list.
         index: usize,
@@ -84,7 +84,7 @@ impl Pool {
             self.held.entry(node.meta.name.clone()).and_modify(|held| held.uid = node.meta.uid.clone());
         } else {
             self.forget(&node.meta.name);
-            self.each(&ranges, Range::occupy);
+            self.for_each_overlap(&ranges, Range::occupy);
             self.held.insert(node.meta.name.clone(), Held { uid: node.meta.uid.clone(), ranges });
         }
         errors.into_iter().find_map(Result::err).map_or(Ok(()), Err)
@@ -97,7 +97,7 @@ impl Pool {
     }
 
     /// Calls a function for the parts of each cluster range that overlap with a list of ranges.
-    fn each(&mut self, ranges: &[IpNet], mut what: impl FnMut(&mut Range, Parts)) {
+    fn for_each_overlap(&mut self, ranges: &[IpNet], mut what: impl FnMut(&mut Range, Parts)) {
         for range in ranges {
             for own in &mut self.ranges {
                 if let Some(parts) = own.parts(*range) {
@@ -137,7 +137,7 @@ impl Pool {
 
     fn forget(&mut self, name: &Str) {
         if let Some(held) = self.held.remove(name) {
-            self.each(&held.ranges, Range::release);
+            self.for_each_overlap(&held.ranges, Range::release);
         }
     }
 }

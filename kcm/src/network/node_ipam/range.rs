@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::config::Share;
 
-/// Parts of a range by their numbers, including the last one.
+/// First and last of consecutive parts of a range, both inclusive.
 pub type Parts = (u128, u128);
 
 /// A range, and its allocated parts.

@@ -103,9 +103,13 @@ impl Allocator {
 
     async fn assign(&self, key: &ObjectKey, node: &Node, ranges: &[IpNet]) -> Result<Outcome, ReconcileError> {
         let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+        // The ranges of a node that the API server has and the cache does not may all be outside of the cluster's.
+        let Some(first) = texts.first() else {
+            return Err(ReconcileError::new("the ranges of the node are not known yet"));
+        };
         let patch = json!({
             "metadata": { "uid": node.meta.uid.to_string() },
-            "spec": { "podCIDR": texts[0], "podCIDRs": texts },
+            "spec": { "podCIDR": first, "podCIDRs": texts },
         });
         match self.writer.patch(&Node::RESOURCE, key, &patch).await {
             Ok(answer) => {

@@ -150,7 +150,7 @@ fn ranges_of_nodes_are_recorded() {
     let problem = pool.record(&node("x", "x", &["10.9.0.0/24"])).expect_err("outside");
     assert_eq!(problem.to_string(), "spec.podCIDRs[0] is 10.9.0.0/24, which is not part of --cluster-cidr");
     let problem = pool.record(&node("y", "y", &["ten"])).expect_err("no range");
-    assert_eq!(problem.to_string(), "spec.podCIDRs[0] is \"ten\", which is no range of addresses");
+    assert_eq!(problem.to_string(), "spec.podCIDRs[0] is \"ten\", which is not a CIDR");
     let problem = pool.record(&node("z", "z", &["10.0.0.0/24", "fd00::/64"])).expect_err("one too many");
     assert_eq!(problem.to_string(), "spec.podCIDRs[1] is fd00::/64, which is not part of --cluster-cidr");
 }
@@ -203,8 +203,8 @@ fn range_of_services_that_cannot_be_parsed_is_ignored() {
 #[test]
 fn flags_that_contradict_each_other_are_named() {
     for (line, expected) in [
-        ("", "--cluster-cidr=: --allocate-node-cidrs needs a range here"),
-        ("--cluster-cidr=ten", "--cluster-cidr=ten: \"ten\" is no range such as 10.0.0.0/16"),
+        ("", "--cluster-cidr=: --allocate-node-cidrs requires a range, e.g. 10.0.0.0/16"),
+        ("--cluster-cidr=ten", "--cluster-cidr=ten: \"ten\" is not a CIDR such as 10.0.0.0/16"),
         (
             "--cluster-cidr=10.0.0.0/16,10.1.0.0/16",
             "--cluster-cidr=10.0.0.0/16,10.1.0.0/16: two ranges must be one of IPv4 and one of IPv6",
@@ -219,15 +219,15 @@ fn flags_that_contradict_each_other_are_named() {
         ),
         (
             "--cluster-cidr=fd00::/40",
-            "--node-cidr-mask-size-ipv6=0: fd00::/40 has too many parts of /64: /56 is the smallest part of it",
+            "--node-cidr-mask-size-ipv6=0: fd00::/40 has too many ranges of /64: use a prefix length of at most 56",
         ),
         (
             "--cluster-cidr=10.0.0.0/16,fd00::/48 --node-cidr-mask-size=24",
-            "--node-cidr-mask-size=24: is not for two ranges: use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6",
+            "--node-cidr-mask-size=24: cannot be used with two ranges: use --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6",
         ),
         (
             "--cluster-cidr=10.0.0.0/16 --node-cidr-mask-size=24 --node-cidr-mask-size-ipv4=24",
-            "--node-cidr-mask-size=24: excludes --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6: leave it out",
+            "--node-cidr-mask-size=24: cannot be combined with --node-cidr-mask-size-ipv4 or --node-cidr-mask-size-ipv6: remove it",
         ),
         (
             "--cluster-cidr=10.0.0.0/16 --node-cidr-mask-size-ipv6=64",
@@ -239,7 +239,7 @@ fn flags_that_contradict_each_other_are_named() {
         ),
         (
             "--cluster-cidr=10.0.0.0/16 --node-cidr-mask-size=33",
-            "--node-cidr-mask-size=33: is no prefix length of an address of 10.0.0.0/16",
+            "--node-cidr-mask-size=33: is not a valid prefix length for 10.0.0.0/16",
         ),
         (
             "--cluster-cidr=10.0.0.0/16 --service-cluster-ip-range=10.1.0.0/16,10.2.0.0/16",

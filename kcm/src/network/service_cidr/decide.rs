@@ -65,7 +65,7 @@ pub fn has_finalizer(range: &Meta) -> bool {
 }
 
 /// Returns the address, if an API server allocated it to a Service.
-pub fn managed(address: &IpAddress) -> Option<IpAddr> {
+pub fn service_address(address: &IpAddress) -> Option<IpAddr> {
     let by = address.meta.labels.iter().find(|(key, _)| &**key == "ipaddress.kubernetes.io/managed-by");
     by.filter(|(_, manager)| &**manager == "ipallocator.k8s.io")?;
     address.meta.name.parse().ok()
@@ -221,7 +221,7 @@ mod tests {
                 meta.put_str(object_meta::RESOURCE_VERSION, "1");
                 meta.put_entry(object_meta::LABELS, "ipaddress.kubernetes.io/managed-by", manager);
             });
-            managed(&read::<IpAddress>(&object)).map(|address| address.to_string())
+            service_address(&read::<IpAddress>(&object)).map(|address| address.to_string())
         };
         assert_eq!(address("10.0.0.1", "ipallocator.k8s.io").as_deref(), Some("10.0.0.1"));
         assert_eq!(address("10.0.0.1", "another"), None);

@@ -18,7 +18,7 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use sync::Ranges;
 
-/// Name of the controller, of its event source and of the owner of its fields.
+/// Name of the controller, of its event source and of its field manager.
 const NAME: &str = "service-cidr-controller";
 
 /// The controller.
@@ -69,7 +69,9 @@ fn start(manager: &mut Manager, context: &Context) {
         if change.old.is_some() == change.new.is_some() {
             return;
         }
-        let Some(address) = change.old.or(change.new).and_then(|address| decide::managed(address)) else { return };
+        let Some(address) = change.old.or(change.new).and_then(|address| decide::service_address(address)) else {
+            return;
+        };
         let terminating =
             all.all().into_iter().filter(|range| range.meta.is_deleting() && decide::can_allocate(range, address));
         terminating.for_each(|range| changed.add(range.meta.key()));

@@ -104,7 +104,7 @@ impl Ranges {
             return None;
         }
         let needs = |address: &Arc<IpAddress>| {
-            decide::managed(address).is_some_and(|address| decide::needs(address, range, &ranges))
+            decide::service_address(address).is_some_and(|address| decide::needs(address, range, &ranges))
         };
         let before = self.blocking_address.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
         let found = before.and_then(|before| self.addresses.get(&before)).filter(needs);

@@ -55,7 +55,7 @@ impl Selectors {
         if let Some(pair) = index.pairs.remove(&key)
             && let Some(services) = index.by_pair.get_mut(&pair)
         {
-            services.retain(|(index, _)| *index != key);
+            services.retain(|(indexed, _)| *indexed != key);
             if services.is_empty() {
                 index.by_pair.remove(&pair);
             }

@@ -53,9 +53,9 @@ impl Plan {
         self.delete.append(&mut other.delete);
     }
 
-    /// Replaces a creation and a deletion of one family by one update, if `may` allows it: this takes fewer writes.
+    /// Replaces a creation and a deletion of one family by one update, if `can_reuse` allows it: fewer writes.
     /// Upstream: k8s.io/endpointslice, finalize.
-    pub fn recycle(&mut self, may: impl Fn(&EndpointSlice) -> bool) {
+    pub fn recycle(&mut self, can_reuse: impl Fn(&EndpointSlice) -> bool) {
         let mut contents: Vec<Option<Contents>> = self.create.drain(..).map(Some).collect();
         let mut by_family: BTreeMap<Option<Family>, VecDeque<usize>> = BTreeMap::new();
         for (at, contents) in contents.iter().flatten().enumerate() {
@@ -63,7 +63,7 @@ impl Plan {
         }
         let mut kept = Vec::new();
         for slice in self.delete.drain(..) {
-            let fitting = by_family.get_mut(&slice.contents.family).filter(|_| may(&slice));
+            let fitting = by_family.get_mut(&slice.contents.family).filter(|_| can_reuse(&slice));
             let fitting = fitting.and_then(VecDeque::pop_front).and_then(|at| contents[at].take());
             match fitting {
                 Some(contents) => self.update.push((slice, contents)),
@@ -142,8 +142,8 @@ impl SliceWrites {
     }
 
     /// Returns true if the cache contains all slices that the server has for a key; if not, the key is requeued when it
-    /// does. Before the first creation in this term this shows what another leader did last, and after a lost response
-    /// the outcome of the request.
+    /// does. Before the first creation of a leadership term, this detects the last writes of the previous leader. After
+    /// a lost response, it detects whether the request was executed.
     ///
     /// # Errors
     /// When the API server cannot be read. Then the next reconcile reads it again.
@@ -164,8 +164,8 @@ impl SliceWrites {
         Ok(self.caught_up(key))
     }
 
-    /// Reads a slice that a list by labels lacks: its labels may have been changed, and then it is not being deleted. A
-    /// key that waited for that would do nothing.
+    /// Returns true if a slice that a list by labels does not contain is deleted or being deleted. Otherwise its labels
+    /// were changed, and a key that waited for its deletion would wait in vain.
     async fn is_deleted(&self, slice: &Meta) -> Result<bool, WriteError> {
         let fresh = self.writer.get(&EndpointSlice::RESOURCE, &slice.key()).await.and_then(|answer| Ok(answer.meta()?));
         match fresh {
@@ -194,12 +194,12 @@ impl SliceWrites {
         heads: &Heads<'_>,
         plan: &Plan,
     ) -> Result<WriteCounts, WriteFailure> {
-        first(join_all(plan.create.iter().map(|contents| pace.add(self.create(key, heads, contents)))).await)?;
+        first_failure(join_all(plan.create.iter().map(|contents| pace.add(self.create(key, heads, contents)))).await)?;
         // No write is cancelled: otherwise its result would be unknown.
         let updates: Vec<_> =
             plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, heads, slice, contents))).collect();
-        first(stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await)?;
-        first(join_all(plan.delete.iter().map(|slice| pace.add(self.delete(key, slice)))).await)?;
+        first_failure(stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await)?;
+        first_failure(join_all(plan.delete.iter().map(|slice| pace.add(self.delete(key, slice)))).await)?;
         Ok(WriteCounts { created: plan.create.len(), updated: plan.update.len(), deleted: plan.delete.len() })
     }
 
@@ -251,7 +251,7 @@ impl SliceWrites {
     /// Deletes a slice; one that does not exist is no failure.
     ///
     /// # Errors
-    /// When the server refuses, or does not answer.
+    /// When the API server rejects the request, or does not respond.
     pub async fn delete(&self, key: &ObjectKey, slice: &EndpointSlice) -> Result<(), WriteFailure> {
         let uid = &slice.meta.uid;
         self.consistency.deleting(key, &slice.meta);
@@ -277,7 +277,7 @@ impl SliceWrites {
     }
 }
 
-fn first(results: Vec<Result<(), WriteFailure>>) -> Result<(), WriteFailure> {
+fn first_failure(results: Vec<Result<(), WriteFailure>>) -> Result<(), WriteFailure> {
     results.into_iter().collect()
 }
 

@@ -42,7 +42,7 @@ fn distinct(subsets: &[Subset]) -> Vec<&Address> {
     addresses
 }
 
-/// Returns each address once. One that is not ready once is not ready.
+/// Returns each address once. An address that any entry lists as not ready is not ready.
 fn merged(mut reached: Reached) -> Reached {
     reached.sort_unstable();
     // An entry that is not ready precedes one that is.
@@ -73,7 +73,7 @@ fn ports_by_subsets(subsets: &[Subset]) -> HashMap<Vec<usize>, Vec<Option<&Port>
 }
 
 /// Returns subsets in canonical form: ports with the same addresses share a subset, and everything is sorted. Of
-/// duplicate addresses the first counts; an address that is not ready once is not ready.
+/// duplicate addresses the first counts; an address that any subset lists as not ready is not ready.
 ///
 /// Addresses and ports are not combined: the cost is linear unless subsets overlap.
 ///

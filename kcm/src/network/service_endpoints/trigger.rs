@@ -72,3 +72,52 @@ impl TriggerTimes {
 pub fn text(time: Time) -> Option<String> {
     Timestamp::from_second(time.0).ok().map(|time| time.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use kinds::schema::object_meta;
+    use kinds::wire::Put;
+    use kinds::{Decode, Kind, Sections};
+
+    use super::*;
+
+    fn named<K: Kind>(name: &str, created: i64) -> K {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::UID, name);
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            Time(created).put(meta, object_meta::CREATION_TIMESTAMP);
+        });
+        K::decode(&Decode { interner: Arc::default(), sections: Sections::default() }, &object).expect("well-formed")
+    }
+
+    /// Returns a pod that has been ready, or not ready, since this time.
+    fn pod(name: &str, since: i64) -> Arc<Pod> {
+        let mut pod: Pod = named(name, 1);
+        pod.ready_since = Time(since);
+        Arc::new(pod)
+    }
+
+    #[test]
+    fn first_change_since_the_last_write_is_published() {
+        let (times, key, service) = (TriggerTimes::default(), ObjectKey::new("ns", "web"), named::<Service>("web", 10));
+        let observe = |pods: &[Arc<Pod>]| times.observe(&key, &service, pods).map(|time| time.0);
+        assert_eq!(observe(&[pod("a", 20)]), Some(10), "a new Service is the change");
+        times.settled(&key);
+        assert_eq!(observe(&[pod("a", 20)]), None, "nothing has changed");
+        assert_eq!(observe(&[pod("a", 20), pod("b", 40)]), Some(40), "a new pod");
+        assert_eq!(observe(&[pod("a", 30), pod("b", 40)]), Some(30), "an earlier change, not written yet");
+        assert_eq!(observe(&[pod("a", 30), pod("b", 50)]), Some(30), "a later change, not written yet");
+        times.settled(&key);
+        assert_eq!(observe(&[pod("a", 30)]), None, "a deleted pod has no time of its change");
+        assert_eq!(observe(&[pod("a", 30), pod("new", 0)]), None, "a pod without readiness");
+        assert_eq!(observe(&[pod("a", 29)]), None, "a time before the last known one");
+        let replaced = named::<Service>("web", 60);
+        assert_eq!(times.observe(&key, &replaced, &[]), Some(Time(60)), "another Service of the name");
+        times.forget(&key);
+        assert_eq!(observe(&[pod("a", 70)]), Some(10));
+        assert_eq!(text(Time(0)).as_deref(), Some("1970-01-01T00:00:00Z"));
+        assert_eq!(text(Time(i64::MAX)), None);
+    }
+}

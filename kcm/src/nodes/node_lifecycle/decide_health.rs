@@ -34,7 +34,7 @@ impl Health {
         self.lease.map_or(0, |lease| lease.version)
     }
 
-    /// Returns true if a Lease was renewed since.
+    /// Returns true if a Lease was renewed since its last observation.
     pub fn is_renewed_by(&self, lease: &Lease) -> bool {
         self.lease.is_none_or(|saved| saved.at.is_some() && saved.at < lease.renewed)
     }
@@ -80,9 +80,9 @@ pub fn is_unresponsive(health: &Health, grace: Grace, now: Instant) -> bool {
 }
 
 /// The conditions that only the kubelet sets. Other clients set the network condition.
-const OF_THE_KUBELET: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
+const KUBELET_CONDITIONS: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// Returns the new status of an unresponsive node; `None` if its Ready condition is Unknown already.
+/// Returns the changed conditions of an unresponsive node; none if its Ready condition is Unknown already.
 pub fn unknown_conditions(node: &Node, now: Time) -> Vec<ConditionEdit> {
     if node.ready() == Some("Unknown") {
         return Vec::new();
@@ -95,7 +95,7 @@ pub fn unknown_conditions(node: &Node, now: Time) -> Vec<ConditionEdit> {
         heartbeat,
         transition: now,
     };
-    OF_THE_KUBELET
+    KUBELET_CONDITIONS
         .into_iter()
         .filter_map(|kind| match node.condition(kind) {
             None => Some(edit(

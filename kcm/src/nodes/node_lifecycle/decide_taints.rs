@@ -16,7 +16,7 @@ pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// Condition, its status, and the key of the `NoSchedule` taint that follows.
-const OF_CONDITIONS: [(&str, &str, &str); 6] = [
+const CONDITION_TAINTS: [(&str, &str, &str); 6] = [
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
     ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
@@ -36,14 +36,14 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
 /// Returns the node's taints with the `NoSchedule` taints of its conditions; `None` if nothing changes. Taints of other
 /// keys and effects are ignored. Upstream: pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
-    let of_conditions = OF_CONDITIONS
+    let of_conditions = CONDITION_TAINTS
         .iter()
         .filter(|(kind, status, _)| node.condition(kind).is_some_and(|condition| *condition.status == **status))
         .map(|(_, _, key)| *key);
     let wanted: Vec<&str> = of_conditions.chain(node.unschedulable.then_some(UNSCHEDULABLE)).collect();
     let ours = |taint: &Taint| {
         &*taint.effect == NO_SCHEDULE
-            && (&*taint.key == UNSCHEDULABLE || OF_CONDITIONS.iter().any(|(_, _, key)| *key == &*taint.key))
+            && (&*taint.key == UNSCHEDULABLE || CONDITION_TAINTS.iter().any(|(_, _, key)| *key == &*taint.key))
     };
     changed(node, |taint| !ours(taint) || wanted.contains(&&*taint.key), &wanted, NO_SCHEDULE, now)
 }
@@ -68,8 +68,8 @@ fn changed(node: &Node, keep: impl Fn(&Taint) -> bool, wanted: &[&str], effect: 
     (kept != node.taints.len() || kept != taints.len()).then_some(taints)
 }
 
-/// Returns the `NoExecute` taint for the status of a Ready condition.
-pub fn execution(ready: &str) -> Option<&'static str> {
+/// Returns the key of the `NoExecute` taint for the status of a Ready condition.
+pub fn no_execute_key(ready: &str) -> Option<&'static str> {
     match ready {
         "False" => Some(NOT_READY),
         "Unknown" => Some(UNREACHABLE),

@@ -32,7 +32,7 @@ pub struct Rates {
     pub reduced: f64,
     /// A zone of more nodes than this is large.
     pub large: usize,
-    /// The part of nodes not ready, from which on a zone is partially disrupted.
+    /// Share of nodes that are not ready at which a zone becomes partially disrupted.
     pub threshold: f64,
 }
 
@@ -170,24 +170,29 @@ impl Zone {
     }
 }
 
-/// Consequences of the zones' new states, apart from their rates.
+/// Change between a cluster in which no node is ready and one in which some nodes are ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// There are none.
+pub enum DisruptionChange {
+    /// There is none.
     None,
     /// No node of the cluster is ready any longer: all taints are removed and none is added.
-    SightLost,
+    AllFailed,
     /// Some node is ready again: all grace periods restart.
-    SightRegained,
+    SomeRecovered,
 }
 
 /// Updates the states and rates of all zones from a census. Zones without counted nodes keep their state; if there is
 /// no other zone, nothing changes.
-pub fn turn(zones: &mut BTreeMap<Str, Zone>, census: &BTreeMap<Str, Census>, rates: &Rates, now: Instant) -> Turn {
+pub fn update_disruption(
+    zones: &mut BTreeMap<Str, Zone>,
+    census: &BTreeMap<Str, Census>,
+    rates: &Rates,
+    now: Instant,
+) -> DisruptionChange {
     let state = |name: &Str| census.get(name).map_or(State::Initial, |census| census.state(rates.threshold));
     let counted = || census.iter().filter(|(_, census)| census.size > 0).map(|(name, _)| name);
     if counted().next().is_none() {
-        return Turn::None;
+        return DisruptionChange::None;
     }
     let all_fail = counted().all(|name| state(name) == State::Full);
     // A new zone alone does not end the disruption.
@@ -205,8 +210,8 @@ pub fn turn(zones: &mut BTreeMap<Str, Zone>, census: &BTreeMap<Str, Census>, rat
         }
     }
     match (all_failed, all_fail) {
-        (false, true) => Turn::SightLost,
-        (true, false) => Turn::SightRegained,
-        _ => Turn::None,
+        (false, true) => DisruptionChange::AllFailed,
+        (true, false) => DisruptionChange::SomeRecovered,
+        _ => DisruptionChange::None,
     }
 }

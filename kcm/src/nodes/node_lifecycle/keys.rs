@@ -10,10 +10,14 @@ use runtime::store::{Change, Store};
 /// Enqueues the keys of changed objects.
 pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>) {
     let queue = queue.clone();
-    nodes.subscribe(move |change| of_node(change).into_iter().for_each(|key| queue.add(key)));
+    nodes.subscribe(move |change| {
+        if let Some(key) = of_node(change) {
+            queue.add(key);
+        }
+    });
 }
 
-/// Returns a node whose taints or labels may have to change. A heartbeat changes neither.
+/// Returns the key of a node whose taints or labels may have to change. A heartbeat changes neither.
 pub fn of_node(change: &Change<'_, Node>) -> Option<ObjectKey> {
     let new = change.new?;
     let statuses = |node: &Node| -> Vec<_> {

@@ -100,7 +100,7 @@ mod tests {
         let zones = ZoneMetrics::register(&metrics);
         let has = |line: &str| {
             let text = metrics.text();
-            assert!(text.lines().any(|told| told == line), "{line} is not in {text}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         };
         zones.counted(&[("a".into(), Census { size: 4, ready: 3 })].into());
         for line in [

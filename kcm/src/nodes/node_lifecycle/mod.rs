@@ -8,6 +8,7 @@ mod decide_health;
 mod decide_taints;
 mod decide_zones;
 mod keys;
+mod mark_pods;
 mod metrics;
 mod monitor;
 mod sync;

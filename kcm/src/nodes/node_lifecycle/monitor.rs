@@ -17,26 +17,24 @@ use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Cached, Store};
-use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
-use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use super::decide_health::{Grace, Health, is_unresponsive, observe, unknown_conditions};
-use super::decide_taints::{execution, is_excluded, no_execute, zone};
-use super::decide_zones::{Census, Rates, Turn, Zone, turn};
+use super::decide_taints::{is_excluded, no_execute, no_execute_key, zone};
+use super::decide_zones::{Census, DisruptionChange, Rates, Zone, update_disruption};
+use super::mark_pods::PodMarker;
 use super::metrics::ZoneMetrics;
 use super::watch_health::{WatchHealth, WatchState};
 use super::{EVERY, sync};
 use crate::context::Clock;
-use crate::pods::indexes::{by_node, on_node};
 
 /// Nodes that are written to concurrently.
 const MAX_CONCURRENT_WRITES: usize = 8;
 
-/// Attempts of a status update.
+/// Retries of a status update after conflicts.
 const TRIES: usize = 5;
 
 /// Delay before a taint that could not be written is tried again.
@@ -115,7 +113,7 @@ enum LeaseCheck {
 pub struct Monitor {
     nodes: Arc<Store<Node>>,
     leases: Arc<Store<Lease>>,
-    pods: Arc<Store<Pod>>,
+    pods: PodMarker,
     writer: Writer,
     recorder: Recorder,
     queue: Arc<Queue<Loop>>,
@@ -150,6 +148,7 @@ impl Monitor {
         limits: Limits,
         metrics: ZoneMetrics,
     ) -> Self {
+        let pods = PodMarker { pods, writer: writer.clone(), recorder: recorder.clone(), clock: clock.clone() };
         let state = Mutex::default();
         Self { nodes, leases, pods, writer, recorder, queue, clock, limits, metrics, state, zones: Mutex::default() }
     }
@@ -171,7 +170,7 @@ impl Monitor {
         let nodes = self.nodes.by_index(&EVERY, 0);
         let count = nodes.len();
         self.track_nodes(&nodes).await;
-        if self.may_conclude(now) {
+        if self.can_trust_heartbeats(now) {
             self.examine(nodes, now).await;
         }
         if let Some(health) = &mut self.state().watch_health {
@@ -182,7 +181,7 @@ impl Monitor {
     }
 
     /// Returns true if missing heartbeats can be trusted now.
-    fn may_conclude(&self, now: Instant) -> bool {
+    fn can_trust_heartbeats(&self, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
         let health = state.watch_health.get_or_insert_with(|| WatchHealth::new(version, now));
@@ -204,7 +203,7 @@ impl Monitor {
 
     /// Tracks nodes that were added or deleted. New ones begin without this controller's `NoExecute` taints.
     async fn track_nodes(&self, nodes: &[Arc<Node>]) {
-        let (mut added, mut gone) = (Vec::new(), Vec::new());
+        let (mut added, mut deleted) = (Vec::new(), Vec::new());
         {
             let mut state = self.state();
             for node in nodes {
@@ -216,12 +215,12 @@ impl Monitor {
             }
             if state.nodes.len() > nodes.len() {
                 let present: HashSet<&Str> = nodes.iter().map(|node| &node.meta.name).collect();
-                gone.extend(
+                deleted.extend(
                     state.nodes.extract_if(|name, _| !present.contains(name)).map(|(name, old)| (name, old.uid)),
                 );
             }
         }
-        for (name, uid) in gone {
+        for (name, uid) in deleted {
             self.event(&name, &uid, "RemovingNode", format!("Node {name} event: Removing Node {name} from Controller"));
         }
         for node in &added {
@@ -255,9 +254,12 @@ impl Monitor {
         let now = self.now();
         let edit = |node: &Node| fits(node).then(|| no_execute(node, wanted, now)).flatten();
         match sync::edit_taints(&self.nodes, &self.writer, node, edit).await {
-            Ok(true) => info!(node = %node.meta.name, taint = wanted, "NoExecute taints written"),
+            Ok(true) => match wanted {
+                Some(taint) => info!(node = %node.meta.name, taint, "NoExecute taint set"),
+                None => info!(node = %node.meta.name, "NoExecute taints removed"),
+            },
             Ok(false) => {}
-            Err(error) => warn!(node = %node.meta.name, %error, "taints not written; the next pass tries again"),
+            Err(error) => warn!(node = %node.meta.name, %error, "NoExecute taints not written; retrying next pass"),
         }
     }
 
@@ -285,14 +287,13 @@ impl Monitor {
                 Some(NodeInPass { node, ready })
             })
             .collect();
-        if self.update_zones(&places, &in_pass, now) == Turn::SightLost {
+        if self.update_zones(&places, &in_pass, now) == DisruptionChange::AllFailed {
             error!("no node is ready: no pod is evicted until one is");
-            // All of them, also those whose heartbeat could not be verified. What the pass read of them is older than
-            // this.
+            // All nodes lose their taints, including those whose heartbeat could not be verified.
             self.untaint(&all).await;
         } else {
             stream::iter(&in_pass)
-                .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.update_execution(in_pass))
+                .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.update_no_execute_taint(in_pass))
                 .await;
         }
         // Before any pod is marked: there may be thousands, and evictions must not wait for them.
@@ -300,21 +301,19 @@ impl Monitor {
             self.queue.add(Loop::Taint);
         }
         let unresponsive = in_pass.iter().filter(|in_pass| in_pass.ready.as_deref() == Some("Unknown"));
-        stream::iter(unresponsive)
-            .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.mark_pods(&in_pass.node))
-            .await;
+        self.pods.mark_not_ready(unresponsive.map(|in_pass| &*in_pass.node)).await;
     }
 
     /// Records all heartbeats. Returns the nodes without one for longer than their grace period that are not marked
     /// yet, with the versions of their last Leases.
     fn observe(&self, nodes: &[Arc<Node>], now: Instant) -> Vec<(Arc<Node>, u64)> {
-        let today = (self.clock)().as_second();
+        let seconds = (self.clock)().as_second();
         let mut state = self.state();
         let mut unresponsive = Vec::new();
         for node in nodes {
             let Some(known) = state.nodes.get_mut(&node.meta.name) else { continue };
             let lease = self.leases.get(&lease_key(node));
-            let age = Duration::from_secs(u64::try_from(today - node.meta.created.0).unwrap_or(0));
+            let age = Duration::from_secs(u64::try_from(seconds - node.meta.created.0).unwrap_or(0));
             let health = observe(known.health.take(), node.condition(READY), lease.as_deref(), age, now);
             if is_unresponsive(&health, self.limits.grace, now) && node.ready() != Some("Unknown") {
                 unresponsive.push((node.clone(), health.lease_version()));
@@ -366,8 +365,8 @@ impl Monitor {
         self.leases.get(&lease_key(node)).map_or(0, |lease| lease.meta.version)
     }
 
-    /// Sets the conditions of unresponsive nodes to Unknown. Returns the nodes that are marked so now; the others have
-    /// to be skipped.
+    /// Sets the conditions of unresponsive nodes to Unknown. Returns true for each node that is marked now, and false
+    /// for each one that has to be skipped.
     async fn mark_unresponsive(&self, unresponsive: Vec<(Arc<Node>, bool)>) -> HashMap<Str, bool> {
         stream::iter(unresponsive)
             .map(|(node, certain)| async move {
@@ -431,8 +430,8 @@ impl Monitor {
         lease.zip(health).is_some_and(|(lease, health)| health.is_renewed_by(&lease))
     }
 
-    /// Updates the zones' states and rates. All grace periods restart when the first node of a lost cluster is ready.
-    fn update_zones(&self, places: &BTreeSet<Str>, in_pass: &[NodeInPass], now: Instant) -> Turn {
+    /// Updates the zones' states and rates. All grace periods restart when a node is ready again after all had failed.
+    fn update_zones(&self, places: &BTreeSet<Str>, in_pass: &[NodeInPass], now: Instant) -> DisruptionChange {
         let mut census: BTreeMap<Str, Census> = BTreeMap::new();
         for NodeInPass { node, ready } in in_pass {
             let count = census.entry(zone(node)).or_default();
@@ -442,26 +441,26 @@ impl Monitor {
             }
         }
         self.metrics.counted(&census);
-        let turned = {
+        let change = {
             let mut zones = self.zones();
             zones.retain(|name, _| places.contains(name));
             for name in places {
                 zones.entry(name.clone()).or_insert_with(|| Zone::new(&self.limits.rates, now));
             }
-            turn(&mut zones, &census, &self.limits.rates, now)
+            update_disruption(&mut zones, &census, &self.limits.rates, now)
         };
-        if turned == Turn::SightRegained {
+        if change == DisruptionChange::SomeRecovered {
             info!("some nodes are ready again: all grace periods restart");
             refresh(&mut self.state(), now);
         }
-        turned
+        change
     }
 
     /// Brings a node's `NoExecute` taints in line with its Ready condition: immediately if it loses one or has one
     /// already, otherwise it waits for its turn in its zone.
-    async fn update_execution(&self, NodeInPass { node, ready }: &NodeInPass) {
+    async fn update_no_execute_taint(&self, NodeInPass { node, ready }: &NodeInPass) {
         let Some(ready) = ready.as_deref() else { return };
-        let wanted = execution(ready);
+        let wanted = no_execute_key(ready);
         let tainted = no_execute(node, None, Time::default()).is_some();
         match wanted {
             None => {
@@ -479,28 +478,6 @@ impl Monitor {
                     zone.waiting.add(&node.meta.name);
                 }
             }
-        }
-    }
-
-    /// Sets the pods of an unresponsive node to not ready: in every pass, so that none is left out after a failure, a
-    /// restart, or on a node that was not ready before. Upstream: pkg/controller/nodelifecycle, MarkPodsNotReady.
-    async fn mark_pods(&self, node: &Node) {
-        for pod in self.pods.by_index(&by_node(), on_node(&node.meta.name)) {
-            let key = pod.meta.key();
-            // The next pass marks a pod whose last write the cache does not contain yet.
-            let current = self.pods.read_settled(&key, Wake::none()).current();
-            let Some(pod) = current.filter(|current| current.meta.uid == pod.meta.uid && current.ready) else {
-                continue;
-            };
-            let patch = not_ready(&pod, (self.clock)());
-            let written = self.writer.patch_status(&Pod::RESOURCE, &key, &patch).await;
-            match written {
-                Ok(answer) => self.pods.wrote(&key, answer.meta().map_or(0, |meta| meta.version)),
-                Err(error) if error.is_not_found() => continue,
-                Err(error) => warn!(pod = %key, %error, "the pod cannot be marked; the next pass tries again"),
-            }
-            let about = runtime::events::about(&*pod);
-            self.recorder.event(&about, EventType::Warning, "NodeNotReady", "Node is not ready".to_owned());
         }
     }
 
@@ -531,7 +508,7 @@ impl Monitor {
                 Cached::Absent => None,
                 Cached::Lagging => return None,
             };
-            let wanted = node.as_ref().and_then(|node| execution(node.ready()?));
+            let wanted = node.as_ref().and_then(|node| no_execute_key(node.ready()?));
             let missing = node.as_ref().is_some_and(|node| no_execute(node, wanted, Time::default()).is_some());
             let done = match (node, wanted) {
                 (Some(node), Some(wanted)) if missing => {
@@ -554,23 +531,31 @@ impl Monitor {
         }
     }
 
-    /// Uses the zone's token for a node.
+    /// Taints a node, which uses its zone's token. Returns false if the write failed.
     async fn taint_node(&self, zone_name: &Str, node: &Arc<Node>, wanted: &str) -> bool {
         if let Some(zone) = self.zones().get_mut(zone_name) {
             zone.pace.take();
         }
         let now = self.now();
-        let edit =
-            |node: &Node| (execution(node.ready()?) == Some(wanted)).then(|| no_execute(node, Some(wanted), now))?;
+        let edit = |node: &Node| {
+            (no_execute_key(node.ready()?) == Some(wanted)).then(|| no_execute(node, Some(wanted), now))?
+        };
         let written = sync::edit_taints(&self.nodes, &self.writer, node, edit).await;
         match written {
-            Ok(written) => {
-                info!(node = %node.meta.name, taint = wanted, written, "NoExecute taint written: the node's pods are evicted");
+            Ok(true) => {
+                info!(node = %node.meta.name, taint = wanted, "NoExecute taint added: the node's pods are evicted");
                 self.metrics.evicted(zone_name);
                 true
             }
+            // The API server's node is ready, tainted already, deleted, or another one of this name.
+            Ok(false) => {
+                if let Some(zone) = self.zones().get_mut(zone_name) {
+                    zone.pace.give_back();
+                }
+                true
+            }
             Err(error) => {
-                warn!(node = %node.meta.name, %error, "the node cannot be tainted; trying again");
+                warn!(node = %node.meta.name, %error, "could not taint node; retrying");
                 false
             }
         }
@@ -586,14 +571,4 @@ fn refresh(state: &mut State, now: Instant) {
 
 fn lease_key(node: &Node) -> ObjectKey {
     ObjectKey { namespace: NODE_LEASES.into(), name: node.meta.name.clone() }
-}
-
-/// Returns a patch of the status of a pod, for the version in the cache.
-fn not_ready(pod: &Pod, now: jiff::Timestamp) -> serde_json::Value {
-    json!({
-        "metadata": { "uid": pod.meta.uid.to_string(), "resourceVersion": pod.meta.version.to_string() },
-        "status": { "conditions": [{
-            "type": READY, "status": "False", "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        }] },
-    })
 }

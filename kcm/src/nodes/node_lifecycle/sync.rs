@@ -68,7 +68,7 @@ pub async fn edit_taints(
 ) -> Result<bool, WriteError> {
     let (key, uid) = (node.meta.key(), node.meta.uid.clone());
     let mut node = node.clone();
-    let mut tries = 0..TRIES;
+    let mut retries = 1..TRIES;
     loop {
         let Some(taints) = edit(&node) else { return Ok(false) };
         let patch = decide::patch(&node, Some(&taints), &[]);
@@ -78,7 +78,7 @@ pub async fn edit_taints(
                 return Ok(true);
             }
             Err(error) if error.is_not_found() => return Ok(false),
-            Err(error) if error.is_conflict() && tries.next().is_some() => {
+            Err(error) if error.is_conflict() && retries.next().is_some() => {
                 match writer.get(&Node::RESOURCE, &key).await {
                     Ok(answer) => node = Arc::new(answer.decode(nodes.decoding())?),
                     Err(error) if error.is_not_found() => return Ok(false),

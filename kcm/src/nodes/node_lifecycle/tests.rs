@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 use super::decide_health::{Grace, Health, is_unresponsive, observe, unknown_conditions};
 use super::decide_taints::{
-    NOT_READY, UNREACHABLE, execution, is_excluded, labels, no_execute, no_schedule, patch, zone,
+    NOT_READY, UNREACHABLE, is_excluded, labels, no_execute, no_execute_key, no_schedule, patch, zone,
 };
-use super::decide_zones::{Census, Pace, Rates, State, Turn, Waiting, Zone, turn};
+use super::decide_zones::{Census, DisruptionChange, Pace, Rates, State, Waiting, Zone, update_disruption};
 use super::keys::of_node;
 use super::watch_health::{STALL, WatchHealth, WatchState};
 
@@ -28,7 +28,7 @@ const NOW: Time = Time(1_700_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-struct Made<'a> {
+struct NodeFields<'a> {
     conditions: &'a [(&'a str, &'a str)],
     taints: &'a [(&'a str, &'a str)],
     labels: &'a [(&'a str, &'a str)],
@@ -40,7 +40,7 @@ fn context() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
 }
 
-fn node(made: &Made<'_>) -> Arc<Node> {
+fn node(made: &NodeFields<'_>) -> Arc<Node> {
     let mut object = Vec::new();
     object.put_message(n::METADATA, |meta| {
         meta.put_str(object_meta::NAME, "a");
@@ -107,7 +107,7 @@ fn no_schedule_taints_follow_conditions() {
         (&[("Ready", "True")], false, &[(CLOSED, "NoSchedule")], Some(vec![])),
         (&[("Ready", "True")], false, &[("own", "NoSchedule"), (NOT_READY, "NoExecute")], None),
     ] {
-        let made = node(&Made { conditions, unschedulable, taints, ..Made::default() });
+        let made = node(&NodeFields { conditions, unschedulable, taints, ..NodeFields::default() });
         let expected = expected.map(|keys| keys.iter().map(|key| format!("{key}:NoSchedule")).collect::<Vec<_>>());
         assert_eq!(keys(no_schedule(&made, NOW)), expected, "{conditions:?} {taints:?}");
     }
@@ -115,24 +115,24 @@ fn no_schedule_taints_follow_conditions() {
 
 #[test]
 fn not_ready_and_unreachable_taints_exclude_each_other() {
-    let (own, down, silent) = (("own", "NoExecute"), (NOT_READY, "NoExecute"), (UNREACHABLE, "NoExecute"));
+    let (own, down, unreachable) = (("own", "NoExecute"), (NOT_READY, "NoExecute"), (UNREACHABLE, "NoExecute"));
     for (taints, wanted, expected) in [
         (&[own][..], None, None),
         (&[own, down], None, Some(vec!["own:NoExecute"])),
-        (&[down, silent], None, Some(vec![])),
+        (&[down, unreachable], None, Some(vec![])),
         (&[(NOT_READY, "NoSchedule")], None, None),
         (&[own], Some(UNREACHABLE), Some(vec!["own:NoExecute", "node.kubernetes.io/unreachable:NoExecute"])),
-        (&[silent], Some(UNREACHABLE), None),
+        (&[unreachable], Some(UNREACHABLE), None),
         (&[down], Some(UNREACHABLE), Some(vec!["node.kubernetes.io/unreachable:NoExecute"])),
-        (&[silent, down], Some(NOT_READY), Some(vec!["node.kubernetes.io/not-ready:NoExecute"])),
+        (&[unreachable, down], Some(NOT_READY), Some(vec!["node.kubernetes.io/not-ready:NoExecute"])),
     ] {
-        let made = node(&Made { taints, ..Made::default() });
+        let made = node(&NodeFields { taints, ..NodeFields::default() });
         let found = keys(no_execute(&made, wanted, NOW));
         let expected = expected.map(|keys| keys.into_iter().map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(found, expected, "{taints:?} {wanted:?}");
     }
     assert_eq!(
-        [execution("True"), execution("False"), execution("Unknown")],
+        [no_execute_key("True"), no_execute_key("False"), no_execute_key("Unknown")],
         [None, Some(NOT_READY), Some(UNREACHABLE)]
     );
 }
@@ -140,7 +140,7 @@ fn not_ready_and_unreachable_taints_exclude_each_other() {
 #[test]
 fn older_labels_follow_newer_ones() {
     const OS: (&str, &str) = ("kubernetes.io/os", "linux");
-    for (had, expected) in [
+    for (existing, expected) in [
         (&[][..], vec![]),
         (&[OS], vec![("beta.kubernetes.io/os", "linux")]),
         (&[OS, ("beta.kubernetes.io/os", "windows")], vec![("beta.kubernetes.io/os", "linux")]),
@@ -151,13 +151,13 @@ fn older_labels_follow_newer_ones() {
             vec![("beta.kubernetes.io/os", "linux"), ("beta.kubernetes.io/arch", "arm64")],
         ),
     ] {
-        assert_eq!(labels(&node(&Made { labels: had, ..Made::default() })), expected, "{had:?}");
+        assert_eq!(labels(&node(&NodeFields { labels: existing, ..NodeFields::default() })), expected, "{existing:?}");
     }
 }
 
 #[test]
 fn patch_is_valid_for_its_version_only() {
-    let made = node(&Made { conditions: &[("Ready", "False")], ..Made::default() });
+    let made = node(&NodeFields { conditions: &[("Ready", "False")], ..NodeFields::default() });
     let taints = no_schedule(&made, NOW).expect("one is missing");
     assert_eq!(
         patch(&made, Some(&taints), &[("l", "v")]),
@@ -180,22 +180,22 @@ fn zones_are_named_by_either_label() {
         (&[REGION, ("failure-domain.beta.kubernetes.io/region", "old")], "old:\0:"),
         (&[("failure-domain.beta.kubernetes.io/zone", "z")], ":\0:z"),
     ] {
-        assert_eq!(&*zone(&node(&Made { labels, ..Made::default() })), expected);
+        assert_eq!(&*zone(&node(&NodeFields { labels, ..NodeFields::default() })), expected);
     }
     let labels = &[("node.kubernetes.io/exclude-disruption", "")][..];
-    assert!(is_excluded(&node(&Made { labels, ..Made::default() })));
+    assert!(is_excluded(&node(&NodeFields { labels, ..NodeFields::default() })));
 }
 
 #[test]
 fn heartbeat_does_not_requeue_a_node() {
-    let ready = Made { conditions: &[("Ready", "True")], heartbeat: 1, ..Made::default() };
+    let ready = NodeFields { conditions: &[("Ready", "True")], heartbeat: 1, ..NodeFields::default() };
     let old = node(&ready);
-    let look = |made: &Made<'_>| of_node(&Change { old: Some(&old), new: Some(&node(made)) }).is_some();
-    assert!(!look(&Made { heartbeat: 2, ..ready }));
-    assert!(look(&Made { conditions: &[("Ready", "False")], ..ready }));
-    assert!(look(&Made { taints: &[("k", "NoSchedule")], ..ready }));
-    assert!(look(&Made { labels: &[("k", "v")], ..ready }));
-    assert!(look(&Made { unschedulable: true, ..ready }));
+    let is_requeued = |made: &NodeFields<'_>| of_node(&Change { old: Some(&old), new: Some(&node(made)) }).is_some();
+    assert!(!is_requeued(&NodeFields { heartbeat: 2, ..ready }));
+    assert!(is_requeued(&NodeFields { conditions: &[("Ready", "False")], ..ready }));
+    assert!(is_requeued(&NodeFields { taints: &[("k", "NoSchedule")], ..ready }));
+    assert!(is_requeued(&NodeFields { labels: &[("k", "v")], ..ready }));
+    assert!(is_requeued(&NodeFields { unschedulable: true, ..ready }));
     assert!(of_node(&Change { old: None, new: Some(&old) }).is_some());
     assert!(of_node(&Change { old: Some(&old), new: None }).is_none());
 }
@@ -204,11 +204,11 @@ const GRACE: Grace = Grace { startup: Duration::from_secs(60), running: Duration
 
 /// An observation of a node: seconds that passed, heartbeat of its Ready condition, renewal of its Lease (and its
 /// version); and whether it is unresponsive then.
-type Look = (u64, Option<i64>, Option<i64>, bool);
+type Observation = (u64, Option<i64>, Option<i64>, bool);
 
 #[test]
-fn missing_heartbeat_is_measured_by_the_own_clock() {
-    let histories: &[(&str, u64, &[Look])] = &[
+fn missing_heartbeat_is_measured_by_the_clock_of_this_process() {
+    let histories: &[(&str, u64, &[Observation])] = &[
         ("never reported, young", 10, &[(0, None, None, false), (50, None, None, false), (51, None, None, true)]),
         ("never reported, old", 100, &[(0, None, None, true)]),
         (
@@ -250,9 +250,9 @@ fn missing_heartbeat_is_measured_by_the_own_clock() {
         ),
         ("it is renewed again", 9, &[(0, Some(1), None, false), (41, Some(1), None, true), (9, Some(2), None, false)]),
     ];
-    for (what, age, looks) in histories {
+    for (what, age, observations) in histories {
         let (mut now, mut health): (Instant, Option<Health>) = (Instant::now() + Duration::from_secs(1000), None);
-        for (passed, heartbeat, renewed, expected) in *looks {
+        for (passed, heartbeat, renewed, expected) in *observations {
             now += SECOND * u32::try_from(*passed).expect("small");
             let ready = heartbeat.map(|heartbeat| NodeCondition {
                 kind: "Ready".into(),
@@ -279,13 +279,13 @@ fn lease_without_a_time_is_one_heartbeat() {
 
 #[test]
 fn unresponsive_node_gets_four_unknown_conditions() {
-    let edits = unknown_conditions(&node(&Made::default()), NOW);
+    let edits = unknown_conditions(&node(&NodeFields::default()), NOW);
     let written: Vec<_> = edits.iter().map(|edit| (edit.kind, edit.reason, edit.heartbeat)).collect();
     let never = |kind| (kind, "NodeStatusNeverUpdated", Some(Time(NOW.0 - 100)));
     assert_eq!(written, ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].map(never));
 
     let conditions = &[("Ready", "False"), ("MemoryPressure", "Unknown"), ("NetworkUnavailable", "True")][..];
-    let edits = unknown_conditions(&node(&Made { conditions, ..Made::default() }), NOW);
+    let edits = unknown_conditions(&node(&NodeFields { conditions, ..NodeFields::default() }), NOW);
     let written: Vec<_> = edits.iter().map(|edit| (edit.kind, edit.reason, edit.transition)).collect();
     assert_eq!(
         written,
@@ -296,7 +296,8 @@ fn unresponsive_node_gets_four_unknown_conditions() {
         ]
     );
     assert!(
-        unknown_conditions(&node(&Made { conditions: &[("Ready", "Unknown")], ..Made::default() }), NOW).is_empty()
+        unknown_conditions(&node(&NodeFields { conditions: &[("Ready", "Unknown")], ..NodeFields::default() }), NOW)
+            .is_empty()
     );
 }
 
@@ -336,7 +337,7 @@ fn wait(zone: &Zone, now: Instant) -> Option<u64> {
 }
 
 /// A census, its consequence, and the shortest waits of the zones then.
-type Step<'a> = (Count<'a>, Turn, &'a [Option<u64>]);
+type Step<'a> = (Count<'a>, DisruptionChange, &'a [Option<u64>]);
 
 #[test]
 fn loss_and_return_of_all_nodes_stop_and_resume_evictions() {
@@ -344,38 +345,47 @@ fn loss_and_return_of_all_nodes_stop_and_resume_evictions() {
         (
             "one zone of two fails",
             &[
-                (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
-                (&[("a", 3, 0), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
+                (&[("a", 3, 3), ("b", 3, 3)], DisruptionChange::None, &[Some(10), Some(10)]),
+                (&[("a", 3, 0), ("b", 3, 3)], DisruptionChange::None, &[Some(10), Some(10)]),
             ],
         ),
         (
             "all fail and one returns",
             &[
-                (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
-                (&[("a", 3, 0), ("b", 3, 0)], Turn::SightLost, &[None, None]),
-                (&[("a", 3, 0), ("b", 3, 0)], Turn::None, &[None, None]),
-                (&[("a", 3, 0), ("b", 3, 1)], Turn::SightRegained, &[Some(10), Some(10)]),
-                (&[("a", 3, 3), ("b", 3, 3)], Turn::None, &[Some(10), Some(10)]),
+                (&[("a", 3, 3), ("b", 3, 3)], DisruptionChange::None, &[Some(10), Some(10)]),
+                (&[("a", 3, 0), ("b", 3, 0)], DisruptionChange::AllFailed, &[None, None]),
+                (&[("a", 3, 0), ("b", 3, 0)], DisruptionChange::None, &[None, None]),
+                (&[("a", 3, 0), ("b", 3, 1)], DisruptionChange::SomeRecovered, &[Some(10), Some(10)]),
+                (&[("a", 3, 3), ("b", 3, 3)], DisruptionChange::None, &[Some(10), Some(10)]),
             ],
         ),
-        ("all are failed from the start", &[(&[("a", 3, 0), ("b", 1, 0)], Turn::SightLost, &[None, None])]),
+        ("all are failed from the start", &[(&[("a", 3, 0), ("b", 1, 0)], DisruptionChange::AllFailed, &[None, None])]),
         (
             "a new zone of ready nodes",
             &[
-                (&[("a", 3, 0)], Turn::SightLost, &[None]),
-                (&[("a", 3, 0), ("b", 1, 1)], Turn::SightRegained, &[Some(10), Some(10)]),
+                (&[("a", 3, 0)], DisruptionChange::AllFailed, &[None]),
+                (&[("a", 3, 0), ("b", 1, 1)], DisruptionChange::SomeRecovered, &[Some(10), Some(10)]),
             ],
         ),
         (
             "a new zone of failed nodes",
-            &[(&[("a", 3, 0)], Turn::SightLost, &[None]), (&[("a", 3, 0), ("b", 1, 0)], Turn::None, &[None, None])],
+            &[
+                (&[("a", 3, 0)], DisruptionChange::AllFailed, &[None]),
+                (&[("a", 3, 0), ("b", 1, 0)], DisruptionChange::None, &[None, None]),
+            ],
         ),
-        ("most of a small zone", &[(&[("a", 9, 4)], Turn::None, &[None]), (&[("a", 9, 5)], Turn::None, &[Some(10)])]),
-        ("most of a large zone", &[(&[("a", 100, 45)], Turn::None, &[Some(100)])]),
-        ("a zone of fifty is not large", &[(&[("a", 50, 20)], Turn::None, &[None])]),
+        (
+            "most of a small zone",
+            &[(&[("a", 9, 4)], DisruptionChange::None, &[None]), (&[("a", 9, 5)], DisruptionChange::None, &[Some(10)])],
+        ),
+        ("most of a large zone", &[(&[("a", 100, 45)], DisruptionChange::None, &[Some(100)])]),
+        ("a zone of fifty is not large", &[(&[("a", 50, 20)], DisruptionChange::None, &[None])]),
         (
             "a zone that does not count",
-            &[(&[("a", 0, 0)], Turn::None, &[Some(10)]), (&[("a", 0, 0), ("b", 1, 0)], Turn::SightLost, &[None, None])],
+            &[
+                (&[("a", 0, 0)], DisruptionChange::None, &[Some(10)]),
+                (&[("a", 0, 0), ("b", 1, 0)], DisruptionChange::AllFailed, &[None, None]),
+            ],
         ),
     ];
     for (what, history) in histories {
@@ -387,7 +397,7 @@ fn loss_and_return_of_all_nodes_stop_and_resume_evictions() {
             for name in census.keys() {
                 zones.entry(name.clone()).or_insert_with(|| Zone::new(&RATES, now));
             }
-            assert_eq!(turn(&mut zones, &census, &RATES, now), *expected, "{what}: {count:?}");
+            assert_eq!(update_disruption(&mut zones, &census, &RATES, now), *expected, "{what}: {count:?}");
             let found: Vec<_> = zones.values().map(|zone| wait(zone, now)).collect();
             // A bucket that just began to fill waits its whole time.
             assert_eq!(
@@ -519,11 +529,11 @@ proptest! {
             for name in census.keys() {
                 zones.entry(name.clone()).or_insert_with(|| Zone::new(&RATES, now));
             }
-            turn(&mut zones, &census, &RATES, now);
-            let blind = a == 0 && b == 0;
+            update_disruption(&mut zones, &census, &RATES, now);
+            let all_failed = a == 0 && b == 0;
             for (name, zone) in &mut zones {
                 if zone.pace.wait(now).is_some_and(|wait| wait.is_zero()) {
-                    prop_assert!(!blind);
+                    prop_assert!(!all_failed);
                     zone.pace.take();
                     let before = given.entry(name.clone()).or_default();
                     if let Some(last) = before.last() {

@@ -19,7 +19,7 @@ pub enum ToleratedTime {
 }
 
 /// Returns the taints that evict pods.
-pub fn executing(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
+pub fn no_execute_taints(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
     taints.iter().filter(|taint| &*taint.effect == NO_EXECUTE)
 }
 
@@ -33,10 +33,10 @@ pub fn tolerated_time<'a>(
     let mut shortest = None;
     for taint in taints {
         let mut tolerations = tolerations.into_iter().flat_map(Tolerations::iter);
-        let Some(answer) = tolerations.find(|toleration| toleration.tolerates(taint, comparing)) else {
+        let Some(matching) = tolerations.find(|toleration| toleration.tolerates(taint, comparing)) else {
             return ToleratedTime::Never;
         };
-        let seconds = answer.seconds.map(|seconds| u64::try_from(seconds).unwrap_or(0));
+        let seconds = matching.seconds.map(|seconds| u64::try_from(seconds).unwrap_or(0));
         shortest = shortest.into_iter().chain(seconds).min();
     }
     shortest.map_or(ToleratedTime::Always, |seconds| ToleratedTime::For(Duration::from_secs(seconds)))

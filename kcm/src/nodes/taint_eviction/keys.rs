@@ -8,7 +8,7 @@ use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
 use super::countdown::Countdowns;
-use super::decide::executing;
+use super::decide::no_execute_taints;
 use crate::pods::indexes::{by_node, on_node};
 
 /// Enqueues the pods that changes affect. A cache contains a change before its subscribers are called, so that the
@@ -21,7 +21,7 @@ pub fn subscribe(
 ) {
     let (of_nodes, known) = (queue.clone(), pods.clone());
     nodes.subscribe(move |change| {
-        if let Some(node) = newly_tainted(change) {
+        if let Some(node) = node_with_changed_taints(change) {
             for pod in known.by_index(&by_node(), on_node(&node.meta.name)) {
                 of_nodes.add(pod.meta.key());
             }
@@ -31,7 +31,7 @@ pub fn subscribe(
     pods.subscribe(move |change| {
         let Some(pod) = relevant_pod(change) else { return };
         let (key, node) = (pod.meta.key(), ObjectKey { namespace: "".into(), name: pod.node.clone() });
-        let tainted = || nodes.get(&node).is_some_and(|node| executing(&node.taints).next().is_some());
+        let tainted = || nodes.get(&node).is_some_and(|node| no_execute_taints(&node.taints).next().is_some());
         if countdowns.contains(&key) || change.new.is_some() && !pod.node.is_empty() && tainted() {
             queue.add(key);
         }
@@ -39,10 +39,10 @@ pub fn subscribe(
 }
 
 /// Returns the node, if its `NoExecute` taints that evict pods changed. A deleted node changes nothing.
-pub fn newly_tainted<'a>(change: &Change<'a, Node>) -> Option<&'a Arc<Node>> {
+pub fn node_with_changed_taints<'a>(change: &Change<'a, Node>) -> Option<&'a Arc<Node>> {
     let new = change.new?;
     let before = change.old.map_or(&[][..], |old| &old.taints);
-    (!executing(before).eq(executing(&new.taints))).then_some(new)
+    (!no_execute_taints(before).eq(no_execute_taints(&new.taints))).then_some(new)
 }
 
 /// Returns the pod, if it was created, deleted or bound, or tolerates other taints now.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::countdown::{Countdowns, Stage};
-use super::decide::{Decision, ToleratedTime, decide, executing, tolerated_time};
+use super::decide::{Decision, ToleratedTime, decide, no_execute_taints, tolerated_time};
 use crate::context::Clock;
 use crate::pods::disruption_target;
 
@@ -118,7 +118,7 @@ impl Evictions {
     }
 
     fn tolerated_time(&self, node: &Node, pod: &Pod) -> ToleratedTime {
-        tolerated_time(executing(&node.taints), pod.tolerations.as_ref(), self.comparing)
+        tolerated_time(no_execute_taints(&node.taints), pod.tolerations.as_ref(), self.comparing)
     }
 
     /// Removes the eviction of a pod. Records an event if its countdown was running.
@@ -188,7 +188,8 @@ impl Evictions {
         self.writer.delete(&Pod::RESOURCE, key, &pod.meta.uid).await
     }
 
-    /// Returns the node from the API server, as of this request: a stalled watch must not evict pods that may stay.
+    /// Returns the node as the API server had it at most [`NODE_READ_MAX_AGE`] ago. A stalled watch must not evict pods
+    /// that may stay.
     async fn read_node(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
         let node_reads = || self.node_reads.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -203,7 +204,7 @@ impl Evictions {
             Err(error) => return Err(error),
         };
         let mut node_reads = node_reads();
-        node_reads.retain(|_, word| fresh(word));
+        node_reads.retain(|_, read| fresh(read));
         node_reads.insert(name.clone(), (now, node.clone()));
         Ok(node)
     }

@@ -11,8 +11,8 @@ use runtime::store::Change;
 use tokio::time::Instant;
 
 use super::countdown::Stage;
-use super::decide::{Decision, ToleratedTime, decide, executing, tolerated_time};
-use super::keys::{newly_tainted, relevant_pod};
+use super::decide::{Decision, ToleratedTime, decide, no_execute_taints, tolerated_time};
+use super::keys::{node_with_changed_taints, relevant_pod};
 
 /// Key and effect of a taint.
 type Taints<'a> = &'a [(&'a str, &'a str)];
@@ -62,7 +62,7 @@ fn on(node: &str, tolerations: Tolerations<'_>) -> Arc<Pod> {
 }
 
 fn tolerated(taints: Taints<'_>, tolerations: Tolerations<'_>) -> ToleratedTime {
-    tolerated_time(executing(&node(taints).taints), on("a", tolerations).tolerations.as_ref(), false)
+    tolerated_time(no_execute_taints(&node(taints).taints), on("a", tolerations).tolerations.as_ref(), false)
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn only_relevant_changes_are_reconciled() {
         (Some(&tainted), Some(&node(&[("k", "NoExecute"), ("k", "NoSchedule")])), false),
         (Some(&tainted), None, false),
     ] {
-        assert_eq!(newly_tainted(&Change { old, new }).is_some(), expected, "{old:?} {new:?}");
+        assert_eq!(node_with_changed_taints(&Change { old, new }).is_some(), expected, "{old:?} {new:?}");
     }
     let pod = on("a", &[("k", Some(5))]);
     for (old, new, expected) in [
@@ -172,7 +172,7 @@ proptest! {
                     prop_assert!(least.is_some_and(|least| least <= now), "too early");
                     (running, least) = (None, None);
                 }
-                (_, Decision::Stay) => prop_assert!(false, "a finite time ends"),
+                (_, Decision::Stay) => prop_assert!(false, "a pod with a finite toleration stays forever"),
             }
         }
     }

@@ -42,7 +42,7 @@ impl AttachDetach {
         let source = match (&observation.inline, &observation.volume) {
             (Some(inline), _) => json!({"inlineVolumeSpec": inline.spec}),
             (None, Some(volume)) => json!({"persistentVolumeName": &*volume.meta.name}),
-            // The attachment could not name what to attach.
+            // There is no volume to name in the attachment: its PersistentVolume was deleted.
             (None, None) => return Ok(None),
         };
         let name = attachment_name(driver, handle, &place.node);
@@ -128,7 +128,7 @@ impl AttachDetach {
 
     /// Lists an attached volume in the node's status and announces it to the pods.
     pub fn list(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
-        self.set_listed(subject, place, true);
+        self.set_listed(subject, place, true, true);
         if memory.is_announced {
             return;
         }
@@ -140,7 +140,7 @@ impl AttachDetach {
         }
     }
 
-    /// Records, once for each pod of a node, that the volume waits for another node.
+    /// Records an event about each pod of the node, once: the volume has to be detached from another node first.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
         let others = || subject.observation.places.iter().filter(|other| other.node != place.node);
         if memory.is_wait_reported || !others().any(|other| other.site.occupies()) {
@@ -151,7 +151,7 @@ impl AttachDetach {
             .filter(|other| other.site.occupies() && other.site.is_wanted)
             .flat_map(|other| other.memory.users.iter().map(|user| &user.pod))
             .collect();
-        info!(volume = %subject.name, node = %place.node, "volume is attached to another node");
+        info!(volume = %subject.name, node = %place.node, "waiting until the volume is detached from another node");
         let label = &subject.observation.label;
         self.record_each(memory, EventType::Warning, messages::FAILED, |pod| {
             messages::waiting(label, &pod.namespace, users.iter().copied())

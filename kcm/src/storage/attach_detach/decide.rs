@@ -1,6 +1,7 @@
 //! Decides about one volume: on which nodes it is attached, reported and detached.
 //!
-//! The decision sees all nodes of the volume together, so that a volume for one node is never attached to a second one.
+//! The decision is made for all nodes of the volume together, so that a volume for one node is never attached to a
+//! second one.
 
 use std::time::Duration;
 
@@ -124,7 +125,7 @@ pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
     let chosen = chosen_to_attach(sites);
     let step = |(index, site): (usize, &Site)| {
         if !site.is_wanted {
-            return leave(site, rules);
+            return step_if_unwanted(site, rules);
         }
         let others = occupied - usize::from(site.occupies());
         match site.attachment {
@@ -149,7 +150,7 @@ fn chosen_to_attach(sites: &[Site]) -> Option<usize> {
 }
 
 /// Decides about a volume that no pod uses on a node.
-fn leave(site: &Site, rules: Rules) -> Step {
+fn step_if_unwanted(site: &Site, rules: Rules) -> Step {
     // The kubelet of such a node attaches and detaches its volumes itself.
     if site.node.exists && !site.node.is_managed {
         return Step::Idle;

@@ -36,10 +36,10 @@ impl AttachDetach {
         }
         memory.detach_started.get_or_insert(subject.now);
         if let Some(reason) = forced {
-            warn!(volume = %subject.name, node = %place.node, ?reason, "detaching a volume that is in use by force");
+            warn!(volume = %subject.name, node = %place.node, ?reason, "force-detaching a volume that is still in use");
         }
         let Plugin::Csi { driver, handle } = subject.plugin else {
-            info!(volume = %subject.name, node = %place.node, "releasing volume");
+            info!(volume = %subject.name, node = %place.node, "volume is no longer reserved for the node");
             self.operations.forced(forced);
             (memory.is_held, memory.is_attached) = (false, false);
             // Pods on other nodes may wait for it.
@@ -47,7 +47,7 @@ impl AttachDetach {
             return Ok(None);
         };
         let Some(attachment) = &place.attachment else {
-            return self.resolve(subject, attachment_name(driver, handle, &place.node), memory).await;
+            return self.check_lost_creation(subject, attachment_name(driver, handle, &place.node), memory).await;
         };
         info!(volume = %subject.name, node = %place.node, attachment = %attachment.meta.name, "detaching volume");
         self.operations.forced(forced);
@@ -64,14 +64,18 @@ impl AttachDetach {
         }
     }
 
-    /// Reads the node from the API server and reports whether its kubelet has released the volume, or whether the reason
-    /// to detach it by force still holds.
+    /// Reports whether the node's kubelet has released the volume, or whether the reason to detach it by force still holds,
+    /// according to the API server: by the response to the write that removed the volume from the status, if that was a
+    /// short time ago, otherwise by a read.
     async fn is_released(
         &self,
         subject: &Subject<'_>,
         place: &Place,
         forced: Option<Forced>,
     ) -> Result<bool, ReconcileError> {
+        if forced.is_none() && self.memory.take_release(&place.node, subject.name) {
+            return Ok(true);
+        }
         let Some(node) = self.read_node(&place.node).await? else { return Ok(true) };
         let Some(volumes) = &node.volumes else { return Ok(false) };
         let state = state_of(Some(&node));
@@ -104,8 +108,8 @@ impl AttachDetach {
         }
     }
 
-    /// Checks whether an attachment exists whose creation had no response.
-    async fn resolve(&self, subject: &Subject<'_>, name: String, memory: &mut SiteMemory) -> Recheck {
+    /// Checks whether an attachment exists after the response to its creation was lost.
+    async fn check_lost_creation(&self, subject: &Subject<'_>, name: String, memory: &mut SiteMemory) -> Recheck {
         match self.writer.get(&VolumeAttachment::RESOURCE, &ObjectKey::new("", name)).await {
             Ok(answer) => {
                 let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;

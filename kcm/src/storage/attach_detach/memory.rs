@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use kinds::meta::ObjectKey;
 use kinds::node_volumes::AttachedVolume;
@@ -47,9 +48,20 @@ pub struct SiteMemory {
     pub reported_version: u64,
     /// There is an attachment.
     pub is_attached: bool,
-    /// The attachment was deleted while the volume was wanted: its kubelet must still use the volume before it is attached
-    /// again, because the cache of pods may be behind.
+    /// The attachment was deleted while the volume was wanted. The volume is attached again only if the kubelet reports
+    /// it as in use, because the cache of pods may be behind.
     pub must_confirm: bool,
+}
+
+/// The next write of the list in a node's status.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NodeWrite {
+    /// The list is right.
+    None,
+    /// It has to be written after this time.
+    After(Duration),
+    /// This list has to be written.
+    Now(Vec<AttachedVolume>),
 }
 
 /// The nodes of a volume, by name.
@@ -118,9 +130,10 @@ impl Memory {
         self.lock().by_node.get(node).into_iter().flatten().cloned().collect()
     }
 
-    /// Decides whether a node's status has to list a volume. Returns true if that is a change.
-    pub fn decide_listing(&self, node: &Str, volume: &Str, is_listed: bool) -> bool {
-        self.lock().lists.entry(node.clone()).or_default().decide(volume, is_listed)
+    /// Decides whether a node's status has to list a volume, and whether a pod waits for that. Returns true if the node has
+    /// to be reconciled.
+    pub fn decide_listing(&self, node: &Str, volume: &Str, is_listed: bool, is_awaited: bool) -> bool {
+        self.lock().lists.entry(node.clone()).or_default().decide(volume, is_listed, is_awaited)
     }
 
     /// Returns true if a write that lists the volume in the node's status may be under way.
@@ -128,14 +141,30 @@ impl Memory {
         self.lock().lists.get(node).is_some_and(|list| list.may_be_writing(volume))
     }
 
-    /// Returns the list that has to be written to a node's status, and notes that it is about to be written; `None` if the
-    /// current one is right.
-    pub fn begin_write(&self, node: &str, current: &[AttachedVolume]) -> Option<Vec<AttachedVolume>> {
+    /// Returns the next write of a node's status. If it is due, notes that it is about to be written.
+    pub fn begin_write(&self, node: &str, current: &[AttachedVolume], now: Instant) -> NodeWrite {
         let mut state = self.lock();
-        let list = state.lists.get_mut(node)?;
-        let planned = list.plan(current)?;
+        let Some(list) = state.lists.get_mut(node) else { return NodeWrite::None };
+        let Some(planned) = list.plan(current) else { return NodeWrite::None };
+        let pause = list.pause(current, now);
+        if !pause.is_zero() {
+            return NodeWrite::After(pause);
+        }
         list.begin_write(&planned);
-        Some(planned)
+        NodeWrite::Now(planned)
+    }
+
+    /// Notes that a write to a node's status has succeeded after this time. Its kubelet did not use the removed volumes in
+    /// `released`.
+    pub fn written(&self, node: &str, took: Duration, released: Vec<Str>) {
+        if let Some(list) = self.lock().lists.get_mut(node) {
+            list.written(Instant::now(), took, released);
+        }
+    }
+
+    /// Reports, once, whether the kubelet did not use a volume when it was removed from the node's status a short time ago.
+    pub fn take_release(&self, node: &str, volume: &str) -> bool {
+        self.lock().lists.get_mut(node).is_some_and(|list| list.take_release(volume, Instant::now()))
     }
 
     /// Notes that the last write to a node's status has ended. Returns the volumes that were in it.
@@ -194,7 +223,7 @@ mod tests {
         memory.store(&volume, Sites::from([(node.clone(), used_by("b"))]));
         assert!(memory.of_pod(&ObjectKey::new("default", "a")).is_empty());
         assert_eq!(memory.of_pod(&ObjectKey::new("default", "b")), std::slice::from_ref(&volume));
-        memory.decide_listing(&node, &volume, true);
+        memory.decide_listing(&node, &volume, true, true);
         memory.store(&volume, Sites::new());
         let state = memory.lock();
         assert!(state.volumes.is_empty() && state.by_pod.is_empty() && state.by_node.is_empty());

@@ -46,7 +46,7 @@ impl Operation {
 #[derive(Debug)]
 pub struct Operations {
     durations: Histograms<4>,
-    /// Forced detachments: after the time, and of nodes out of service.
+    /// Forced detaches: after the timeout, and from nodes that are out of service.
     forced: [AtomicU64; 2],
 }
 

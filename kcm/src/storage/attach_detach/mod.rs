@@ -66,9 +66,9 @@ const NODE_WINDOW: Duration = Duration::from_millis(100);
 /// The same while volumes of the node keep changing.
 const LONGEST_NODE_WINDOW: Duration = Duration::from_millis(800);
 
-/// Factor of the requests per second over those of other controllers: a volume takes two writes and a read to move.
+/// Multiple of the requests per second of other controllers: to move a volume takes two writes and a read.
 const QPS_FACTOR: u16 = 5;
-/// The factor of the burst of requests over other controllers'.
+/// Multiple of the burst of requests of other controllers.
 const BURST_FACTOR: u32 = 5;
 
 /// The controller.

@@ -1,7 +1,8 @@
 //! Writes the attached volumes to the status of a node: the only writer of that list.
 //!
 //! A write is refused unless the list still is the one in the cache, so that it cannot undo another write of the list.
-//! The kubelet's writes of other fields are no conflict. The next write waits until the cache contains this one.
+//! The kubelet's writes of other fields are no conflict. The next write waits until the cache contains this one. Its
+//! response is the read of the node that precedes the detachment of a removed volume.
 
 use std::sync::Arc;
 
@@ -11,9 +12,13 @@ use kinds::meta::ObjectKey;
 use kinds::node_volumes::AttachedVolume;
 use kinds::{Kind, Node, Str};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
+use runtime::write::ObjectResponse;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tracing::debug;
 
+use super::memory::NodeWrite;
+use super::node_list::removed;
 use super::reconcile::AttachDetach;
 
 /// Reconciles the status of nodes by their names.
@@ -43,11 +48,20 @@ impl AttachDetach {
             self.consistency.forget(&key);
             return Ok(Outcome::Done);
         };
-        let Some(list) = self.memory.begin_write(name, current) else { return Ok(Outcome::Done) };
+        let started = Instant::now();
+        let list = match self.memory.begin_write(name, current, started) {
+            NodeWrite::None => return Ok(Outcome::Done),
+            NodeWrite::After(pause) => return Ok(Outcome::RequeueAfter(pause)),
+            NodeWrite::Now(list) => list,
+        };
         debug!(node = %name, volumes = list.len(), "writing attached volumes");
-        match self.writer.json_patch_status(&Node::RESOURCE, &key, &patch(node, current, &list)).await {
+        let removed = removed(current, &list);
+        let has_removed = !removed.is_empty();
+        match self.writer.json_patch_status(&Node::RESOURCE, &key, &patch(node, current, &list), has_removed).await {
             Ok(answer) => {
                 let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
+                let released = if has_removed { self.released(&answer, removed) } else { Vec::new() };
+                self.memory.written(name, started.elapsed(), released);
                 if version == node.meta.version {
                     self.release_unlisted(name, &list);
                     return Ok(Outcome::Done);
@@ -74,6 +88,17 @@ impl AttachDetach {
         let is_listed = |volume: &Str| current.iter().any(|entry| entry.name == *volume);
         let ended = self.memory.end_write(name);
         ended.into_iter().filter(|volume| !is_listed(volume)).for_each(|volume| self.volume_queue.add(volume));
+    }
+
+    /// Returns the volumes of a node, of those that a write has removed from its list, that its kubelet does not use
+    /// according to the response.
+    fn released(&self, response: &ObjectResponse, mut removed: Vec<Str>) -> Vec<Str> {
+        let node = response.decode::<Node>(self.caches.nodes.decoding()).ok();
+        let Some(volumes) = node.and_then(|node| node.volumes).filter(|volumes| volumes.is_managed) else {
+            return Vec::new();
+        };
+        removed.retain(|name| !volumes.uses(name) && !volumes.lists(name));
+        removed
     }
 
     /// Waits for the version of the node after a write without a response.

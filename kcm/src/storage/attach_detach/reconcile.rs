@@ -126,7 +126,7 @@ impl AttachDetach {
             memory.is_wait_reported &= place.site.is_wanted;
         }
         if step != Step::List && place.site.is_wanted && place.site.is_listed {
-            self.set_listed(subject, place, false);
+            self.set_listed(subject, place, false, true);
         }
         match step {
             Step::Idle => Ok(None),
@@ -146,16 +146,16 @@ impl AttachDetach {
             }
             Step::AwaitUnmount(remaining) => Ok(remaining),
             Step::Unlist => {
-                self.set_listed(subject, place, false);
+                self.set_listed(subject, place, false, is_awaited(subject, place));
                 Ok(None)
             }
             Step::Detach(forced) => self.detach(subject, place, forced, memory).await,
         }
     }
 
-    /// Decides whether the node's status lists the volume.
-    pub fn set_listed(&self, subject: &Subject<'_>, place: &Place, is_listed: bool) {
-        if self.memory.decide_listing(&place.node, subject.name, is_listed) {
+    /// Decides whether the node's status lists the volume, and whether a pod waits for that.
+    pub fn set_listed(&self, subject: &Subject<'_>, place: &Place, is_listed: bool, is_awaited: bool) {
+        if self.memory.decide_listing(&place.node, subject.name, is_listed, is_awaited) {
             debug!(volume = %subject.name, node = %place.node, is_listed, "changing the node's attached volumes");
             self.node_queue.add_coalesced(place.node.clone());
         }
@@ -187,4 +187,12 @@ impl AttachDetach {
         }
         Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
+}
+
+/// Returns true if the detachment of a volume from a node is urgent: pods on other nodes wait for it, or the node is
+/// unhealthy.
+fn is_awaited(subject: &Subject<'_>, place: &Place) -> bool {
+    let others = || subject.observation.places.iter().filter(|other| other.node != place.node);
+    let is_contended = subject.observation.is_exclusive && others().any(|other| other.site.is_wanted);
+    is_contended || !place.site.node.is_ready || place.site.node.is_out_of_service
 }

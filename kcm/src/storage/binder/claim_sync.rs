@@ -188,7 +188,7 @@ impl Binder {
         let mut written = None;
         let result = self.bind(claim, volume, &mut written).await;
         let current = self.volumes.get(&volume.meta.key());
-        if let Some(waiting) = self.matcher.release(name, written, current.as_deref()) {
+        if let Some(waiting) = self.matcher.release((name, &claim.meta.key()), written, current.as_deref()) {
             self.claim_queue.add(waiting);
         }
         match &result {

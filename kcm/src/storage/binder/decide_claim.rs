@@ -64,7 +64,7 @@ impl Notice {
 /// The next step for a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimStep {
-    /// Bind it to this volume. `is_found` is true if the volume was chosen by search.
+    /// Bind it to this volume.
     Bind {
         /// The volume.
         volume: Arc<PersistentVolume>,
@@ -237,7 +237,7 @@ pub enum BindWrite {
     ClaimStatus,
 }
 
-/// Returns the first write that is still missing. The claim's status is compared by [`status_edit`].
+/// Returns the first write that is still missing. The claim's status is compared by [`bound_status`].
 ///
 /// The order makes a crash harmless: the volume refers to the claim before the claim names the volume, so that no other
 /// claim can take the volume in between.

@@ -35,7 +35,7 @@ pub fn needs_uncached_claim(volume: &PersistentVolume, cached: Option<&Persisten
     !is_reclaimable(volume.phase) && cached.is_none_or(|claim| claim.meta.uid != *uid)
 }
 
-/// Returns true if the volume was already released.
+/// Returns true if a volume in this phase was already released.
 pub fn is_reclaimable(phase: Phase) -> bool {
     matches!(phase, Phase::Released | Phase::Failed)
 }
@@ -99,7 +99,7 @@ pub enum RecyclePlugin {
 }
 
 /// Decides how to reclaim a released volume.
-pub fn reclaim(volume: &PersistentVolume) -> Reclaim {
+pub fn decide_reclaim(volume: &PersistentVolume) -> Reclaim {
     if volume.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty()) {
         return Reclaim::Leave;
     }
@@ -116,11 +116,11 @@ pub fn reclaim(volume: &PersistentVolume) -> Reclaim {
                 Reclaim::Fail(Notice::warning("VolumeFailedRecycle", "No recycler plugin found for the volume!"))
             }
         },
-        ReclaimPolicy::Delete => delete(volume),
+        ReclaimPolicy::Delete => decide_delete(volume),
     }
 }
 
-fn delete(volume: &PersistentVolume) -> Reclaim {
+fn decide_delete(volume: &PersistentVolume) -> Reclaim {
     let name = &*volume.meta.name;
     let fail = |why: String| Reclaim::Fail(Notice::warning("VolumeFailedDelete", why));
     let fail_lookup = |why| fail(format!("error getting deleter volume plugin for volume {name:?}: {why}"));

@@ -21,7 +21,8 @@ pub fn directory(claim_uid: &str) -> String {
 
 /// Creates a volume's directory; one that exists is kept.
 ///
-/// # Errors An error of the file system.
+/// # Errors
+/// An error of the file system.
 pub fn create(path: &str) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
 }

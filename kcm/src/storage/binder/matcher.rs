@@ -54,11 +54,16 @@ impl Matcher {
         self.lock().volumes.hold(volume, claim)
     }
 
-    /// Ends a hold; see [`VolumeIndex::release`]. Returns the claim that should search again, if the volume is still
-    /// free.
-    pub fn release(&self, volume: &Str, written: Option<u64>, current: Option<&PersistentVolume>) -> Option<ObjectKey> {
+    /// Ends a claim's hold of a volume; see [`VolumeIndex::release`]. Returns the claim that should search again, if the
+    /// volume is still free.
+    pub fn release(
+        &self,
+        (volume, claim): (&Str, &ObjectKey),
+        written: Option<u64>,
+        current: Option<&PersistentVolume>,
+    ) -> Option<ObjectKey> {
         let mut state = self.lock();
-        state.volumes.release(volume, written, current.map(|volume| volume.meta.version));
+        state.volumes.release((volume, claim), written, current.map(|volume| volume.meta.version));
         let is_usable = written.is_none();
         current.filter(|volume| is_usable && is_free(volume)).and_then(|volume| state.waiting.wake_for(volume))
     }

@@ -51,16 +51,16 @@ use volume_sync::Volumes;
 /// Name of the event source.
 const COMPONENT: &str = "persistentvolume-controller";
 
-/// Claims, and volumes, that are reconciled at the same time. Upstream has one worker each, which limits it to some 30
-/// bindings a second; here a volume is reserved for one claim before it is written.
+/// Number of claims, and of volumes, that are reconciled concurrently. Upstream has one worker each, which limits it to
+/// some 30 bindings a second; here a volume is reserved for one claim before it is written.
 const WORKERS: usize = 20;
 
 /// Minimum of the sync period: a shorter one, or zero, would reconcile waiting claims continuously.
 const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);
 
-/// Factor of the requests per second over those of other controllers: a binding takes four writes and two reads.
+/// Requests per second, as a multiple of other controllers' limit: a binding takes four writes and two reads.
 const QPS_FACTOR: u16 = 5;
-/// The factor of the burst of requests over other controllers'.
+/// Burst of requests, as a multiple of other controllers' limit.
 const BURST_FACTOR: u32 = 5;
 
 /// The controller.

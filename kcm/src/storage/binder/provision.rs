@@ -211,8 +211,9 @@ impl Binder {
         }
         let path = host_path::directory(&claim.meta.uid.to_string());
         if let Err(error) = create_directory(path.clone()).await {
+            let failed = self.fail_provisioning(claim, provisioning_failed(class, &error));
             self.release_node(claim).await?;
-            return Err(self.fail_provisioning(claim, provisioning_failed(class, &error)));
+            return Err(failed);
         }
         let volume = host_path_volume(claim, class, &path);
         match self.writer.create_json(&PersistentVolume::RESOURCE, "", &volume).await {
@@ -236,7 +237,8 @@ impl Binder {
         let message = format!("Error creating provisioned PV object for claim {key}: {error}. Deleting the volume.");
         let stop = self.fail_provisioning(claim, message);
         let path = path.to_owned();
-        if let Err(problem) = tokio::task::spawn_blocking(move || host_path::delete(&path)).await.unwrap_or(Ok(())) {
+        let deleted = tokio::task::spawn_blocking(move || host_path::delete(&path)).await;
+        if let Err(problem) = deleted.unwrap_or_else(|panicked| Err(panicked.to_string())) {
             let message =
                 format!("Error cleaning provisioned volume for claim {key}: {problem}. Please delete manually.");
             self.notices.record(claim, &Notice::warning("ProvisioningCleanupFailed", message));

@@ -10,7 +10,7 @@ use runtime::worker::Outcome;
 use tracing::info;
 
 use super::decide_claim::Notice;
-use super::decide_volume::{Reclaim, RecyclePlugin, is_released, reclaim};
+use super::decide_volume::{Reclaim, RecyclePlugin, decide_reclaim, is_released};
 use super::draft::{Draft, Stop};
 use super::host_path;
 use super::names::{CONTROLLER_FINALIZER, HOST_PATH};
@@ -22,7 +22,7 @@ impl Binder {
     /// Reclaims a volume that is released or failed.
     pub async fn reclaim(&self, volume: &PersistentVolume) -> Result<Outcome, Stop> {
         self.operations.reclaim_started(volume);
-        match reclaim(volume) {
+        match decide_reclaim(volume) {
             Reclaim::Leave => Ok(Outcome::Done),
             Reclaim::Fail(notice) => {
                 self.fail_volume(volume, &notice).await?;

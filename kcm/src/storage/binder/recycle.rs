@@ -57,8 +57,8 @@ impl Recycling {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.clone(), run);
     }
 
-    /// Returns the time that a volume still has to wait after its pod failed; the failure itself requeues the volume,
-    /// too.
+    /// Returns the time until a volume may be wiped again after its pod failed; `None` if it may be wiped now. The
+    /// change to the phase Failed requeues the volume earlier than that.
     pub fn pause(&self, volume: &Str, pause: Duration) -> Option<Duration> {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).get(volume).copied();
         failed.and_then(|at| (at + pause).checked_duration_since(Instant::now())).filter(|left| !left.is_zero())
@@ -115,7 +115,9 @@ impl Binder {
         recycler: &Recycler,
         key: &ObjectKey,
     ) -> Result<Progress, Stop> {
-        let Some(source) = source(volume) else { return Ok(Progress::Failed("volume has no such source".into())) };
+        let Some(source) = source(volume) else {
+            return Ok(Progress::Failed("volume is neither a host path nor an NFS volume".into()));
+        };
         let pod = recycler.pod(&volume.meta.name, &source, volume.storage());
         let answer = match self.writer.create_json(&Pod::RESOURCE, &key.namespace, &pod).await {
             Ok(answer) => answer,

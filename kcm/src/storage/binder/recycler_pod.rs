@@ -78,11 +78,15 @@ fn template(flag: &str, path: &str) -> anyhow::Result<Value> {
 
 /// Reads a pod, as YAML or JSON.
 fn parse(text: &str) -> anyhow::Result<Value> {
-    let pod: Value = serde_saphyr::from_str(text).context("is neither YAML nor JSON; give a file with a Pod")?;
+    let mut pod: Value = serde_saphyr::from_str(text).context("is neither YAML nor JSON; give a file with a Pod")?;
     let is_pod = pod["kind"] == "Pod" && pod["apiVersion"] == "v1";
     anyhow::ensure!(is_pod, "is not a Pod of apiVersion v1; give a file with a Pod");
     let has_volume = pod["spec"]["volumes"].as_array().is_some_and(|volumes| !volumes.is_empty());
     anyhow::ensure!(has_volume, "pod specification does not contain any volume(s); add one, its source is replaced");
+    // Upstream sends requests without a namespace, which fail.
+    if pod["metadata"]["namespace"].as_str().is_none_or(str::is_empty) {
+        pod["metadata"]["namespace"] = "default".into();
+    }
     Ok(pod)
 }
 

@@ -207,11 +207,12 @@ impl VolumeIndex {
 
     /// Ends a hold. After a write, the volume stays hidden until a record of the written version has arrived; `current`
     /// is the version of the present record.
-    pub fn release(&mut self, volume: &Str, written: Option<u64>, current: Option<u64>) {
-        let outdated = written.zip(current).filter(|(written, current)| current < written);
-        match (outdated, self.holds.get_mut(volume)) {
-            (Some((written, _)), Some((hold, _))) => *hold = Hold::Written(written),
-            _ => self.remove_hold(volume),
+    pub fn release(&mut self, (volume, claim): (&Str, &ObjectKey), written: Option<u64>, current: Option<u64>) {
+        // The volume may have been deleted and created again meanwhile, and is held for another claim.
+        let Some((hold, _)) = self.holds.get_mut(volume).filter(|(_, holder)| holder == claim) else { return };
+        match written.zip(current).filter(|(written, current)| current < written) {
+            Some((written, _)) => *hold = Hold::Written(written),
+            None => self.remove_hold(volume),
         }
     }
 

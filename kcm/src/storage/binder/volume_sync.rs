@@ -83,7 +83,7 @@ impl Binder {
         }
     }
 
-    /// Corrects the annotation and the finalizers that say which component deletes the volume. Returns true if the
+    /// Corrects the annotation and the finalizers that name the component that deletes the volume. Returns true if the
     /// volume was written.
     async fn correct_metadata(&self, volume: &PersistentVolume) -> Result<bool, Stop> {
         let provisioner = volume.annotation(PROVISIONED_BY);

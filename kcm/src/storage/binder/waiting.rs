@@ -75,8 +75,8 @@ impl WaitingClaims {
 
     /// Returns the claim with the largest request that a free volume fits and that was not woken yet.
     ///
-    /// One claim for each volume is enough: a claim that finds another volume leaves this one to the claim that the other
-    /// one wakes, and waiting claims also search again periodically.
+    /// One claim for each volume is enough. If the claim takes another free volume, the claim that was woken for that
+    /// volume can take this one; and waiting claims also search again periodically.
     pub fn wake_for(&mut self, volume: &PersistentVolume) -> Option<ObjectKey> {
         let bucket = Bucket::of_volume(volume);
         let after_fitting = (volume.storage()?, ObjectKey::new(AFTER_ALL_NAMESPACES, ""));

@@ -28,7 +28,7 @@ pub enum UnusedStep {
 }
 
 /// Decides on the condition by the pods of the cache.
-pub fn after_cache(claim: &PersistentVolumeClaim, is_used: bool) -> UnusedStep {
+pub fn unused_step(claim: &PersistentVolumeClaim, is_used: bool) -> UnusedStep {
     match (is_used, claim.unused) {
         (true, Some(false)) => UnusedStep::Keep,
         (true, _) => UnusedStep::Write(false),

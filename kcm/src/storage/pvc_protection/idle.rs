@@ -19,7 +19,7 @@ pub struct IdleClaims(Mutex<HashMap<ObjectKey, Instant>>);
 
 impl IdleClaims {
     /// Records that a claim has no user. Returns the time until it counts as unused; zero if it does.
-    pub fn remaining(&self, claim: &ObjectKey) -> Duration {
+    pub fn record_idle(&self, claim: &ObjectKey) -> Duration {
         let now = Instant::now();
         let since = *lock(&self.0).entry(claim.clone()).or_insert(now);
         (since + DELAY).saturating_duration_since(now)
@@ -40,13 +40,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn claim_counts_as_unused_after_a_time_without_interruption() {
         let (idle, claim) = (IdleClaims::default(), ObjectKey::new("shop", "data"));
-        assert_eq!(idle.remaining(&claim), DELAY);
+        assert_eq!(idle.record_idle(&claim), DELAY);
         advance(DELAY / 2).await;
-        assert_eq!(idle.remaining(&claim), DELAY / 2);
+        assert_eq!(idle.record_idle(&claim), DELAY / 2);
         idle.forget(&claim);
-        assert_eq!(idle.remaining(&claim), DELAY, "a pod used it in between");
+        assert_eq!(idle.record_idle(&claim), DELAY, "a pod used it in between");
         advance(DELAY).await;
-        assert_eq!(idle.remaining(&claim), Duration::ZERO);
+        assert_eq!(idle.record_idle(&claim), Duration::ZERO);
         idle.forget(&claim);
         assert!(lock(&idle.0).is_empty());
     }

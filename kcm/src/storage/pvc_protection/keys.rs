@@ -38,19 +38,19 @@ impl Keys {
     pub fn pod_changed(&self, change: &Change<'_, Pod>) {
         match (change.old, change.new) {
             (Some(old), Some(new)) if old.meta.uid == new.meta.uid => {
-                if use_of(old) != use_of(new) && self.matters(new) {
+                if use_of(old) != use_of(new) && self.is_relevant(new) {
                     self.add_claims(new);
                 }
             }
             (old, new) => {
                 old.into_iter().for_each(|pod| self.add_claims(pod));
-                new.filter(|pod| self.matters(pod)).into_iter().for_each(|pod| self.add_claims(pod));
+                new.filter(|pod| self.is_relevant(pod)).into_iter().for_each(|pod| self.add_claims(pod));
             }
         }
     }
 
-    /// Without the condition, only pods that do not use their claims can lead to a write.
-    fn matters(&self, pod: &Pod) -> bool {
+    /// Returns true if a pod can lead to a write: without the condition, only if it does not use its claims.
+    fn is_relevant(&self, pod: &Pod) -> bool {
         self.tracks_unused || pod.node.is_empty() || pod.has_released_volumes()
     }
 

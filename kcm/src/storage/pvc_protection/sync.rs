@@ -125,15 +125,16 @@ impl Protection {
 
     async fn is_used(&self, claim: &PersistentVolumeClaim, is_user: IsUser) -> Result<bool, ReconcileError> {
         let users = self.users.get(&claim.meta.namespace).await;
-        let users = users.map_err(|error| ReconcileError::new(format!("live list of pods failed: {error}")))?;
+        let users =
+            users.map_err(|error| ReconcileError::new(format!("failed to list pods from the API server: {error}")))?;
         Ok(users.get(&claim.meta.name).is_some_and(|pods| pods.iter().any(|pod| is_user(pod, claim))))
     }
 
     async fn maintain_condition(&self, claim: &PersistentVolumeClaim) -> Result<Outcome, ReconcileError> {
         let key = claim.meta.key();
-        let step = decide::after_cache(claim, self.is_used_in_cache(claim, refers));
+        let step = decide::unused_step(claim, self.is_used_in_cache(claim, refers));
         if step == UnusedStep::AwaitUser {
-            let remaining = self.idle.remaining(&key);
+            let remaining = self.idle.record_idle(&key);
             if !remaining.is_zero() {
                 return Ok(Outcome::RequeueAfter(remaining));
             }

@@ -11,7 +11,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Change;
 
 use super::FINALIZER;
-use super::decide::{UnusedStep, after_cache, blocks_deletion};
+use super::decide::{UnusedStep, blocks_deletion, unused_step};
 use super::keys::Keys;
 use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, recreated};
 use crate::storage::unused::{is_tracked, refers};
@@ -130,7 +130,7 @@ fn condition_follows_the_pods_with_as_few_lists_as_possible() {
     ] {
         let mut claim = claim("data");
         claim.unused = unused;
-        assert_eq!(after_cache(&claim, in_cache), step, "{name}");
+        assert_eq!(unused_step(&claim, in_cache), step, "{name}");
     }
 }
 

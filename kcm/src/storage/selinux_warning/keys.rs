@@ -44,8 +44,8 @@ pub fn subscribe(reconciler: &Arc<SelinuxWarnings>, queue: &Arc<Queue<ObjectKey>
     });
 }
 
-/// Returns the key of a pod with volumes that is new, ended, was deleted, or mounts its volumes in another way: an
-/// ephemeral container may.
+/// Returns the key of a pod with volumes that is new, ended, was deleted, or changed the labels of its mounts. An
+/// ephemeral container can change them.
 fn of_pod(change: &Change<'_, Pod>) -> Option<ObjectKey> {
     let mounts = |pod: &Pod| pod.volumes.as_ref().is_some_and(|volumes| volumes.selinux.is_some());
     let is_relevant = match (change.old, change.new) {

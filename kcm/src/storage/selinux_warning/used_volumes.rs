@@ -232,7 +232,8 @@ impl UsedVolumes {
         pods.into_iter().cloned().collect()
     }
 
-    /// Returns the present conflicts, each from both sides and once, whatever the number of volumes, up to this number.
+    /// Returns up to `most` current conflicts, each from both sides. Pods that conflict on several volumes are listed
+    /// once.
     pub fn conflicts(&self, most: usize) -> BTreeSet<Conflict> {
         let state = self.lock();
         let mut found = BTreeSet::new();

@@ -22,7 +22,7 @@ impl Snapshot {
     /// Reads a workload from the API server's JSON.
     ///
     /// # Errors
-    /// When a field is missing, which the API server's objects never do.
+    /// When a field is missing. The API server always returns these fields.
     pub fn read(mut workload: Value) -> Result<Self, String> {
         let meta = &workload["metadata"];
         let uid = Uid::parse(meta["uid"].as_str().ok_or("metadata.uid is missing")?);

@@ -1,8 +1,10 @@
 //! Compares templates in the data of revisions semantically, although their bytes differ.
 //!
-//! An API server with a new default writes it into every template, and one that no longer writes a field at zero omits
-//! it. Pods should not be replaced for either. Upstream: pkg/controller/statefulset, setMatchesLatestExistingRevision,
-//! which applies the defaults; here fields at their default are removed.
+//! Another version of the API server may write a new default into every template, or omit a zero value that was written
+//! before. Pods should not be replaced for either.
+//!
+//! Upstream: pkg/controller/statefulset, setMatchesLatestExistingRevision, which applies the defaults; here fields at
+//! their default are removed.
 
 use serde_json::{Map, Value, json};
 

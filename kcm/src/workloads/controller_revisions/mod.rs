@@ -52,7 +52,7 @@ pub fn by_number(a: &ControllerRevision, b: &ControllerRevision) -> Ordering {
 
 /// Returns the number of the revision that comes after these; they are sorted.
 pub fn next_number(sorted: &[Arc<ControllerRevision>]) -> i64 {
-    sorted.last().map_or(1, |newest| newest.revision + 1)
+    sorted.last().map_or(1, |newest| newest.revision.saturating_add(1))
 }
 
 /// Returns the newest revision with this data; `sorted` is oldest first.

@@ -162,6 +162,7 @@ fn revisions_are_ordered_by_number_then_age_then_name() {
     assert_eq!(names(&revisions), ["b", "a", "c", "d"]);
     assert_eq!(next_number(&revisions), 3);
     assert_eq!(next_number(&[]), 1);
+    assert_eq!(next_number(&[revision("last", i64::MAX, 1, b"")]), i64::MAX);
 }
 
 #[test]

@@ -121,9 +121,9 @@ pub fn missed_message(scheduled: Timestamp) -> String {
     format!("Missed scheduled time to start a job: {}", scheduled.strftime("%a, %d %b %Y %H:%M:%S +0000"))
 }
 
-/// Returns those Jobs beyond the limit, of Jobs with the same result: the oldest by start, and by name. Upstream:
-/// pkg/controller/cronjob, removeOldestJobs.
-pub fn beyond(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
+/// Returns the Jobs to delete, so that `limit` of these finished Jobs are kept: those that started first, then by name.
+/// Upstream: pkg/controller/cronjob, removeOldestJobs.
+pub fn surplus_jobs(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
     let Some(limit) = limit else { return Vec::new() };
     let surplus = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
     // A Job that has not started counts as the youngest.
@@ -138,7 +138,7 @@ pub fn history<'a>(cron_job: &CronJob, jobs: impl Iterator<Item = &'a Job> + Clo
     let ended = |how: &'static str| {
         jobs.clone().filter(move |job| job.status.finished().is_some_and(|end| &*end.kind == how)).collect()
     };
-    let mut gone = beyond(ended("Complete"), cron_job.successful_limit);
-    gone.extend(beyond(ended("Failed"), cron_job.failed_limit));
-    gone
+    let mut surplus = surplus_jobs(ended("Complete"), cron_job.successful_limit);
+    surplus.extend(surplus_jobs(ended("Failed"), cron_job.failed_limit));
+    surplus
 }

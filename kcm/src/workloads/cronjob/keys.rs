@@ -21,7 +21,7 @@ pub fn subscribe(
     queue: &Arc<Queue<ObjectKey>>,
     reconciler: &Arc<CronJobs>,
 ) {
-    let (cron_queue, of) = (queue.clone(), reconciler.clone());
+    let (cron_queue, reconciler) = (queue.clone(), reconciler.clone());
     cron_jobs.subscribe(move |change| {
         let Some(cron_job) = change.new.or(change.old) else { return };
         let key = cron_job.meta.key();
@@ -30,10 +30,11 @@ pub fn subscribe(
             return;
         }
         match schedule(cron_job) {
-            Ok(schedule) => cron_queue.add_after(key, reconcile_after(cron_job, &schedule, (of.clock)())),
+            Ok(schedule) => cron_queue.add_after(key, reconcile_after(cron_job, &schedule, (reconciler.clock)())),
             Err(_) => {
                 let message = format!("unparseable schedule for cronjob: {}", cron_job.schedule);
-                of.recorder.event(&about(&**cron_job), EventType::Warning, "UnParseableCronJobSchedule", message);
+                let about = about(&**cron_job);
+                reconciler.recorder.event(&about, EventType::Warning, "UnParseableCronJobSchedule", message);
             }
         }
     });
@@ -47,7 +48,7 @@ pub fn reconcile_after(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) 
     until_next(cron_job, schedule, now).unwrap_or(Duration::ZERO)
 }
 
-/// Returns the same CronJob with another schedule or zone.
+/// Returns true if a CronJob got another schedule or time zone.
 pub fn is_rescheduled(change: &Change<'_, CronJob>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return false };
     old.meta.uid == new.meta.uid && (&old.schedule, &old.time_zone) != (&new.schedule, &new.time_zone)

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::flags::value::parse_duration;
 
-/// Years after which a schedule counts as never due, such as the 31st of February.
+/// Years without a due time after which a schedule counts as never due, for example one for the 31st of February.
 const YEARS: i16 = 5;
 
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
@@ -309,12 +309,12 @@ impl Wall {
 mod tests {
     use super::*;
 
-    /// Generated with upstream's library: `next`, zone, schedule, a time, and the three due after it; `parse`, a
-    /// schedule as a Go string, and `ok` or why it is refused.
+    /// Generated with upstream's library. Rows, separated by tabs: `next`, zone, schedule, a time, and the next three
+    /// due times; `parse`, a schedule as a Go string, and `ok` or the error.
     const TABLE: &str = include_str!("schedule_table.tsv");
 
     #[test]
-    fn schedules_are_due_when_upstream_says() {
+    fn due_times_equal_upstreams() {
         let mut seen = 0;
         for line in TABLE.lines().filter_map(|line| line.strip_prefix("next\t")) {
             let parts: Vec<&str> = line.split('\t').collect();
@@ -340,7 +340,7 @@ mod tests {
             let text: String = serde_json::from_str(text).expect("a Go string that is a JSON string too");
             let read = Schedule::parse(&text, TimeZone::UTC);
             assert_eq!(read.is_ok(), expected == "ok", "{text:?}: {expected}: {read:?}");
-            // Go's own errors about numbers and durations end in words of Go.
+            // Errors about numbers and durations end with texts of Go's standard library, which differ here.
             if let (Err(error), false) = (&read, expected.contains("failed to parse")) {
                 assert_eq!(error.to_string(), expected, "{text:?}");
             }

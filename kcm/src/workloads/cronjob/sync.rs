@@ -125,8 +125,8 @@ impl CronJobs {
         status: &mut CronJobStatus,
     ) -> Result<Outcome, ReconcileError> {
         let now = (self.clock)();
-        self.follow(cron_job, jobs, status);
-        self.find_missing(cron_job, jobs, status).await?;
+        self.remove_finished(cron_job, jobs, status);
+        self.remove_missing(cron_job, jobs, status).await?;
         if cron_job.meta.is_deleting() {
             return Ok(Outcome::Done);
         }
@@ -161,7 +161,7 @@ impl CronJobs {
                 return Ok(Outcome::Done);
             }
         };
-        let Some(scheduled) = due.last else { return Ok(self.later(cron_job, status, &schedule, now)) };
+        let Some(scheduled) = due.last else { return Ok(self.requeue_for_next_run(cron_job, status, &schedule, now)) };
         if due.missed == Missed::Many {
             let message =
                 "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
@@ -170,10 +170,11 @@ impl CronJobs {
         if !self.start_run(cron_job, jobs, status, (scheduled, now)).await? {
             return Ok(Outcome::Done);
         }
-        Ok(self.later(cron_job, status, &schedule, now))
+        Ok(self.requeue_for_next_run(cron_job, status, &schedule, now))
     }
 
-    /// Creates the Job of a run that is due, unless it exists or must not start. False if nothing more is done for now.
+    /// Creates the Job of a run that is due, unless it exists or must not start. Returns false if the CronJob is not
+    /// requeued for its next run: its namespace is being deleted.
     async fn start_run(
         &self,
         cron_job: &CronJob,
@@ -194,19 +195,25 @@ impl CronJobs {
                 return Ok(false);
             }
             if cron_job.concurrency == Concurrency::Replace {
-                self.replace(cron_job, status).await?;
+                self.delete_active(cron_job, status).await?;
             }
             return self.create(cron_job, status, scheduled).await;
         }
         Ok(true)
     }
 
-    fn later(&self, cron_job: &CronJob, status: &CronJobStatus, schedule: &Schedule, now: Timestamp) -> Outcome {
+    fn requeue_for_next_run(
+        &self,
+        cron_job: &CronJob,
+        status: &CronJobStatus,
+        schedule: &Schedule,
+        now: Timestamp,
+    ) -> Outcome {
         decide::until_next(&with_status(cron_job, status), schedule, now).map_or(Outcome::Done, Outcome::RequeueAfter)
     }
 
     /// Removes finished Jobs from the active list, and records the last success.
-    fn follow(&self, cron_job: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus) {
+    fn remove_finished(&self, cron_job: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus) {
         for job in jobs {
             let Some(end) = job.status.finished() else { continue };
             if is_active(status, &job.meta.uid) {
@@ -214,14 +221,14 @@ impl CronJobs {
                 let message = format!("Saw completed job: {}, condition: {}", job.meta.name, end.kind);
                 self.recorder.event(&about(cron_job), EventType::Normal, "SawCompletedJob", message);
             }
-            if job.status.is_true("Complete").is_some() {
+            if job.status.true_condition("Complete").is_some() {
                 status.last_successful = status.last_successful.max(job.status.completion);
             }
         }
     }
 
     /// Removes Jobs from the active list that the API server does not have.
-    async fn find_missing(
+    async fn remove_missing(
         &self,
         cron_job: &CronJob,
         jobs: &[Arc<Job>],
@@ -266,7 +273,7 @@ impl CronJobs {
     }
 
     /// Deletes all Jobs of the active list.
-    async fn replace(&self, cron_job: &CronJob, status: &mut CronJobStatus) -> Result<(), ReconcileError> {
+    async fn delete_active(&self, cron_job: &CronJob, status: &mut CronJobStatus) -> Result<(), ReconcileError> {
         for active in status.active.clone() {
             let key = ObjectKey { namespace: active.namespace, name: active.name };
             let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|answer| Ok(answer.meta()?));
@@ -281,9 +288,17 @@ impl CronJobs {
     /// Deletes a Job with its pods, and its entry in the active list. Returns true if it was deleted.
     async fn delete(&self, cron_job: &CronJob, job: &Meta, status: &mut CronJobStatus) -> bool {
         let deletion = Deletion { uid: &job.uid, version: None, propagation: Propagation::Background };
-        if let Err(error) = self.writer.delete_object(&Job::RESOURCE, &job.key(), deletion).await {
-            self.warn(cron_job, "FailedDelete", format!("Deleted job: {error}"));
-            return false;
+        match self.writer.delete_object(&Job::RESOURCE, &job.key(), deletion).await {
+            Ok(_) => {}
+            // Already deleted, and the cache still has it.
+            Err(error) if error.is_object_deleted() => {
+                status.active.retain(|active| active.uid != job.uid);
+                return true;
+            }
+            Err(error) => {
+                self.warn(cron_job, "FailedDelete", format!("Deleted job: {error}"));
+                return false;
+            }
         }
         status.active.retain(|active| active.uid != job.uid);
         let message = format!("Deleted job {}", job.name);
@@ -313,8 +328,14 @@ impl CronJobs {
             Err(error) if error.is_already_exists() => {
                 let key = ObjectKey::new(cron_job.meta.namespace.clone(), name);
                 let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|answer| Ok(answer.meta()?))?;
-                if !job.is_controlled_by(&cron_job.meta.uid) || is_active(status, &job.uid) {
-                    return Ok(false);
+                if !job.is_controlled_by(&cron_job.meta.uid) {
+                    // Differs from upstream: silent, and no later run starts until the CronJob or one of its Jobs changes.
+                    let message = format!("Error creating job: {key} exists and is not controlled by the CronJob");
+                    self.warn(cron_job, "FailedCreate", message);
+                    return Ok(true);
+                }
+                if is_active(status, &job.uid) {
+                    return Ok(true);
                 }
                 job
             }

@@ -9,7 +9,7 @@ use kinds::schema::{cron_job as f, cron_job_spec as s, cron_job_status as t, job
 use kinds::wire::Put;
 use kinds::{CronJob, Decode, Job, Kind, Sections, Time};
 
-use super::decide::{Missed, NeverDue, beyond, due, job_name, missed_message, rfc3339, schedule, until_next};
+use super::decide::{Missed, NeverDue, due, job_name, missed_message, rfc3339, schedule, surplus_jobs, until_next};
 use super::keys::reconcile_after;
 use super::schedule::zone;
 
@@ -115,8 +115,8 @@ fn oldest_jobs_are_deleted_first_and_unstarted_ones_last() {
     for (limit, expected) in
         [(None, vec![]), (Some(4), vec![]), (Some(2), vec!["b", "c"]), (Some(0), vec!["b", "c", "a", "d"])]
     {
-        let gone: Vec<&str> = beyond(jobs.iter().collect(), limit).iter().map(|job| &*job.meta.name).collect();
-        assert_eq!(gone, expected, "{limit:?}");
+        let deleted: Vec<&str> = surplus_jobs(jobs.iter().collect(), limit).iter().map(|job| &*job.meta.name).collect();
+        assert_eq!(deleted, expected, "{limit:?}");
     }
 }
 

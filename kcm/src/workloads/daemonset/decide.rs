@@ -36,7 +36,7 @@ pub struct Plan {
     pub delete: Vec<Arc<Pod>>,
     /// Events, each with its node.
     pub notices: Vec<(Str, Notice)>,
-    /// When a waiting failed pod may be deleted.
+    /// Time until the first failed pod that is kept may be deleted.
     pub again: Option<Duration>,
 }
 
@@ -110,11 +110,11 @@ pub fn manage(
             None => plan.delete.extend(staying.filter(|pod| pod.node.is_empty()).cloned()),
             Some(Fit { runs: true, .. }) if place.pods.is_empty() => plan.create.push(place.node.clone()),
             Some(Fit { stays: true, .. }) => {
-                let waiting = plan.take_ended(place, &waits);
+                let waiting = plan.delete_ended(place, &waits);
                 let running: Vec<_> = staying.filter(|pod| !pod.is_terminal()).cloned().collect();
                 if running.is_empty() {
-                    // Without surge the place is free when the ended pod is deleted; a failed pod that waits holds it in
-                    // any case.
+                    // Without surge, the new pod is created once the ended one is deleted. A failed pod that is kept
+                    // blocks the creation in any case.
                     if surge && place.runs() && !waiting {
                         plan.create.push(place.node.clone());
                     }
@@ -132,7 +132,7 @@ pub fn manage(
 
 impl Plan {
     /// Plans the deletion of a node's ended pods. Returns true if a failed one is kept for now.
-    fn take_ended(&mut self, place: &Place, waits: &impl Fn(&str) -> Option<Duration>) -> bool {
+    fn delete_ended(&mut self, place: &Place, waits: &impl Fn(&str) -> Option<Duration>) -> bool {
         let mut wait = waits(&place.node);
         let mut waiting = false;
         for pod in place.pods.iter().filter(|pod| !pod.meta.is_deleting()) {

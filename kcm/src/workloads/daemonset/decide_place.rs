@@ -46,11 +46,11 @@ pub fn fit(placement: &Placement, node: &Node, comparing: bool) -> Fit {
         return Fit::NONE;
     }
     let added = added_tolerations(placement.host_network);
-    let borne = |taint: &Taint| {
+    let is_tolerated = |taint: &Taint| {
         added.iter().any(|toleration| toleration.tolerates(taint, comparing))
             || placement.tolerations.iter().any(|toleration| toleration.tolerates(taint, comparing))
     };
-    let refused_by = |effect: &str| node.taints.iter().any(|taint| *taint.effect == *effect && !borne(taint));
+    let refused_by = |effect: &str| node.taints.iter().any(|taint| *taint.effect == *effect && !is_tolerated(taint));
     let stays = !refused_by(NO_EXECUTE);
     Fit { runs: stays && !refused_by(NO_SCHEDULE), stays }
 }

@@ -48,7 +48,7 @@ pub struct DaemonSets {
     /// The revision of each template.
     pub memory: Arc<Memory>,
     pub debouncer: StatusDebouncer,
-    /// Backoffs of failed pods, for a DaemonSet as it was observed last.
+    /// Backoffs of failed pods by DaemonSet. They restart when its UID or observed generation changes.
     pub backoffs: Mutex<HashMap<ObjectKey, (Uid, i64, Backoff)>>,
     pub handover: Handover,
     pub refusals: Refusals,
@@ -70,10 +70,6 @@ pub struct Work<'a> {
 impl Reconcile for DaemonSets {
     type Key = ObjectKey;
 
-    fn begin(&self) {
-        self.handover.begin_term((self.clock)());
-    }
-
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
     }
@@ -89,7 +85,7 @@ impl DaemonSets {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "skipping a DaemonSet with an invalid selector");
+            error!(reason = why, "skipping a DaemonSet with an invalid selector");
             return Ok(Outcome::Done);
         }
         if set.selector.is_everything() {
@@ -173,7 +169,7 @@ impl DaemonSets {
     /// date.
     async fn compare(&self, work: &Work<'_>) -> Result<(), ReconcileError> {
         let children = self.children(work.set);
-        self.handover.compare(&children).await?;
+        self.handover.compare(&self.sets, &children).await?;
         let delay = self.handover.delay_after_compare(&children, self.is_caught_up(work.key));
         self.queue.add_after(work.key.clone(), delay);
         Ok(())
@@ -240,7 +236,7 @@ impl DaemonSets {
         {
             plan = roll(work.set, places, bounds, revision, now);
         }
-        if !plan.is_nothing() && self.handover.is_due(&work.set.meta, now) {
+        if !plan.is_nothing() && self.handover.is_due(&work.set.meta) {
             self.compare(work).await?;
             acted.waiting_for_cache = true;
             return Ok(());
@@ -315,7 +311,7 @@ impl DaemonSets {
         let Some(pods) = pods else { return Ok(()) };
         let attempt = Attempt::new(&work.set.meta, nodes.len(), work.owned);
         if let Some(waiting) = self.refusals.waiting(work.key, &attempt) {
-            debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
             acted.again = Some(acted.again.map_or(waiting.left, |again| again.min(waiting.left)));
             return Ok(());
         }
@@ -401,7 +397,7 @@ impl DaemonSets {
     }
 }
 
-/// Number of old revisions that are kept if the spec does not set it. The API server always does.
+/// Number of old revisions that are kept if the spec does not set it. The API server always sets a default.
 const DEFAULT_HISTORY_LIMIT: i32 = 10;
 
 /// The state of the status at the end of a reconcile.
@@ -422,7 +418,7 @@ struct ActionResult {
     waiting_for_cache: bool,
     /// The pods were decided on, so that the generation counts as observed.
     is_decided: bool,
-    /// When to reconcile again: a failed pod may be deleted, or a refused creation repeated.
+    /// Time until the next reconcile: a failed pod may be deleted then, or a refused creation repeated.
     again: Option<Duration>,
     /// The error of the reconcile.
     failure: Option<ReconcileError>,

@@ -66,9 +66,9 @@ pub fn has_template_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
     matches!((&set.template, &deployment.template), (Some(a), Some(b)) if a.equal_ignoring_hash(b))
 }
 
-/// Returns the oldest old set whose template may be the Deployment's nevertheless: it differs only as objects differ
-/// that were written by different versions of the API server.
-pub fn doubtful<'a>(deployment: &Deployment, sets: &'a Sets) -> Option<&'a Arc<ReplicaSet>> {
+/// Returns the oldest old set that may have the Deployment's template after all: the templates differ only in ways in
+/// which different versions of the API server write the same template.
+pub fn possible_match<'a>(deployment: &Deployment, sets: &'a Sets) -> Option<&'a Arc<ReplicaSet>> {
     let wanted = deployment.template.as_ref()?;
     sets.old.iter().find(|set| set.template.as_ref().is_some_and(|template| template.may_equal_ignoring_hash(wanted)))
 }

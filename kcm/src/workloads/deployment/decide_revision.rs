@@ -39,7 +39,7 @@ fn revisions(sets: &Sets) -> impl Iterator<Item = i64> {
 /// Returns the revision that the new set should have at least: one more than any old set's. Upstream:
 /// pkg/controller/deployment, getNewReplicaSet.
 pub fn next_revision(sets: &Sets) -> i64 {
-    sets.old.iter().filter_map(|set| revision(set)).fold(0, i64::max) + 1
+    sets.old.iter().filter_map(|set| revision(set)).fold(0, i64::max).saturating_add(1)
 }
 
 /// Returns the second highest revision; 0 when there is none. Upstream: pkg/controller/deployment/util, LastRevision.
@@ -156,8 +156,8 @@ pub struct Rollback {
     pub notice: Notice,
 }
 
-/// Returns the rollback of the Deployment to `revision`. The sets must include the new one: it determines the previous
-/// revision. Upstream: pkg/controller/deployment, rollback.
+/// Returns the rollback of the Deployment to `requested_revision`; 0 stands for the previous one. The sets must include
+/// the new one: it determines the previous revision. Upstream: pkg/controller/deployment, rollback.
 pub fn rollback(deployment: &Deployment, sets: &Sets, requested_revision: i64) -> Rollback {
     let refuse = |reason, message: String| Rollback {
         template: None,

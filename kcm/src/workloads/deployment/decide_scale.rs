@@ -253,8 +253,8 @@ pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if deployment.replicas == 0 {
         return -set.replicas;
     }
-    let told = count_annotation(set, MAX_REPLICAS).filter(|most| *most != 0);
-    let before = told.unwrap_or(deployment.status.replicas);
+    let annotated = count_annotation(set, MAX_REPLICAS).filter(|most| *most != 0);
+    let before = annotated.unwrap_or(deployment.status.replicas);
     if before == 0 {
         return 0;
     }

@@ -42,7 +42,7 @@ pub fn condition<'a>(status: &'a DeploymentStatus, kind: &str) -> Option<&'a Con
     status.conditions.iter().find(|condition| *condition.kind == *kind)
 }
 
-/// Returns a condition as it is when it becomes true, false or unknown at this moment.
+/// Returns a condition with this value; both of its times are now.
 fn stamped(kind: &str, value: &str, reason: &str, message: &str, now: Time) -> Condition {
     Condition {
         kind: kind.into(),
@@ -162,9 +162,9 @@ pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Tim
     }
 }
 
-/// Returns the status at the end of a sync. `noted` is the Deployment's status with the conditions of this sync;
-/// `rollout` says whether progress is judged, as it is in rollouts only. It need not be written when it equals the
-/// Deployment's and the revision annotation stays. Upstream: pkg/controller/deployment, calculateStatus and
+/// Returns the status at the end of a sync. `noted` is the Deployment's status with the conditions of this sync. Only
+/// with `rollout` the conditions about progress and failures are updated. The status need not be written if it equals
+/// the Deployment's and the revision annotation stays. Upstream: pkg/controller/deployment, calculateStatus and
 /// syncRolloutStatus.
 pub fn status(
     deployment: &Deployment,

@@ -20,7 +20,9 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{ObjectResponse, WriteError, Writer};
 use tracing::{debug, error, info};
 
-use super::decide::{Notice, Sets, Step, SyncMode, course, doubtful, next_step, old_pods_running, surplus_history};
+use super::decide::{
+    Notice, Sets, Step, SyncMode, course, next_step, old_pods_running, possible_match, surplus_history,
+};
 use super::decide_revision::{is_ours, new_replica_set, new_set_update, revision_edit, rollback};
 use super::decide_scale::{Scale, resize, scaled_notice};
 use super::decide_status::{
@@ -98,7 +100,7 @@ impl Deployments {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &deployment.selector {
-            error!(why, "skipping a Deployment with an invalid selector");
+            error!(reason = why, "skipping a Deployment with an invalid selector");
             return Ok(Outcome::Done);
         }
         let observed = self.consistency.observe(key, &self.sets, |sets| candidates(&deployment, sets));
@@ -271,7 +273,7 @@ impl Deployments {
     /// Creates the new set, or finds an existing one.
     async fn create(&self, work: &mut Work<'_>) -> Result<(), Stop> {
         let deployment = work.deployment;
-        if self.settle_doubt(work).await? {
+        if self.use_possible_match(work).await? {
             return Ok(());
         }
         if !self.gate.is_open(&work.key.namespace) {
@@ -279,7 +281,7 @@ impl Deployments {
         }
         let attempt = Attempt::new(&deployment.meta, 1, work.sets.all().count());
         if let Some(waiting) = self.refusals.waiting(work.key, &attempt) {
-            debug!(why = waiting.message, left = ?waiting.left, "not creating the new ReplicaSet yet: refused before");
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating the new ReplicaSet yet: refused before");
             return Err(Stop::Waits(waiting.left));
         }
         let new = new_replica_set(deployment, &work.sets).ok_or_else(no_template)?;
@@ -287,7 +289,7 @@ impl Deployments {
         match self.writer.create(&ReplicaSet::RESOURCE, &work.key.namespace, &body, true).await {
             Ok(answer) => {
                 self.refusals.forget(work.key);
-                self.take(work, &answer)?;
+                self.apply_response(work, &answer)?;
                 note_created(deployment, &mut work.noted, &new.name, work.now);
                 if let Some(notice) = scaled_notice(&new.name, 0, new.replicas) {
                     self.record_notice(deployment, &notice);
@@ -299,7 +301,9 @@ impl Deployments {
                 let answer = self.writer.get(&ReplicaSet::RESOURCE, &key).await?;
                 let found: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
                 if is_ours(deployment, &found) {
-                    return self.take(work, &answer);
+                    // The cache may have the set with an older template, which made it an old one.
+                    work.sets.old.retain(|set| set.meta.uid != found.meta.uid);
+                    return self.apply_response(work, &answer);
                 }
                 note_collision(&mut work.noted);
                 info!(name = %key.name, count = work.noted.collision_count, "the name of the new ReplicaSet is taken; trying another");
@@ -324,9 +328,9 @@ impl Deployments {
 
     /// Reads an old set and the Deployment again if their templates may be equal, but were written by different
     /// versions of the API server. Returns true if the old set is the new one.
-    async fn settle_doubt(&self, work: &mut Work<'_>) -> Result<bool, Stop> {
-        let Some(doubtful) = doubtful(work.deployment, &work.sets) else { return Ok(false) };
-        let set = self.writer.get(&ReplicaSet::RESOURCE, &doubtful.meta.key()).await?;
+    async fn use_possible_match(&self, work: &mut Work<'_>) -> Result<bool, Stop> {
+        let Some(candidate) = possible_match(work.deployment, &work.sets) else { return Ok(false) };
+        let set = self.writer.get(&ReplicaSet::RESOURCE, &candidate.meta.key()).await?;
         let set: ReplicaSet = set.decode(self.sets.decoding()).map_err(WriteError::from)?;
         let deployment = self.writer.get(&Deployment::RESOURCE, work.key).await?;
         let deployment: Deployment = deployment.decode(self.deployments.decoding()).map_err(WriteError::from)?;
@@ -392,11 +396,11 @@ impl Deployments {
         let body = set.update(replicas, min_ready_seconds, edits).ok_or_else(no_template)?;
         let _underway = self.sets.begin_write(&set.meta.key(), set.meta.version).ok_or(Stop::Outdated)?;
         let answer = self.writer.replace(&ReplicaSet::RESOURCE, &set.meta.key(), None, &body).await?;
-        self.take(work, &answer)
+        self.apply_response(work, &answer)
     }
 
-    /// Continues with the set that the API server returned.
-    fn take(&self, work: &mut Work<'_>, answer: &ObjectResponse) -> Result<(), Stop> {
+    /// Replaces a set with the one that the API server returned, for later decisions of this sync.
+    fn apply_response(&self, work: &mut Work<'_>, answer: &ObjectResponse) -> Result<(), Stop> {
         let set: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
         self.consistency.wrote(work.key, &self.sets, set.meta.version);
         self.sets.wrote(&set.meta.key(), set.meta.version);

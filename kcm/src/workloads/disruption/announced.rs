@@ -19,7 +19,7 @@ use super::keys::is_announced;
 use crate::context::Clock;
 
 /// The time for which an announcement is valid.
-const PATIENCE: Duration = Duration::from_secs(120);
+const VALIDITY: Duration = Duration::from_secs(120);
 
 /// The part of the controller that reconciles pods.
 pub struct Announced {
@@ -47,7 +47,7 @@ impl Announced {
         }
         match self.writer.patch_status(&Pod::RESOURCE, key, &withdrawal(&pod, now)).await {
             Ok(_) => {
-                info!("announced disruption did not happen; condition removed");
+                info!("announced disruption did not happen; condition DisruptionTarget set to False");
                 Ok(Outcome::Done)
             }
             // The pod was changed or replaced since it was read: reconcile the current one.
@@ -61,7 +61,7 @@ impl Announced {
 /// Returns how much longer an announcement is valid; `None` if there is none.
 pub fn remaining(pod: &Pod, now: jiff::Timestamp) -> Option<Duration> {
     let since = pod.disruption.as_ref()?.target_since.filter(|_| is_announced(pod))?;
-    let due = i128::from(since.0) * 1_000_000_000 + PATIENCE.as_nanos() as i128;
+    let due = i128::from(since.0) * 1_000_000_000 + VALIDITY.as_nanos() as i128;
     Some(u64::try_from(due - now.as_nanosecond()).map_or(Duration::ZERO, Duration::from_nanos))
 }
 

@@ -20,7 +20,7 @@ pub fn subscribe(
     let changed = queue.clone();
     budgets.subscribe(move |change| {
         let Some(key) = budget_key(change) else { return };
-        if is_new_to_us(change) { changed.add(key) } else { changed.add_coalesced(key) }
+        if is_immediate(change) { changed.add(key) } else { changed.add_coalesced(key) }
     });
     let (changed, announced, recorder, budgets) = (queue.clone(), announced.clone(), recorder.clone(), budgets.clone());
     pods.subscribe(move |change| {
@@ -43,7 +43,7 @@ pub fn subscribe(
                 Some(Urgency::Coalesced) => changed.add_coalesced(budget.meta.key()),
             }
         }
-        if protecting.len() > 1 && joins(change) {
+        if protecting.len() > 1 && is_new_or_relabelled(change) {
             warn_about_multiple_budgets(&recorder, pod, &protecting);
         }
     });
@@ -57,7 +57,7 @@ pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey>
 
 /// Returns true if a budget was created or deleted, or has another spec. A change of its status alone, this
 /// controller's own or the eviction API's, is coalesced: the eviction API has counted its pod already.
-fn is_new_to_us(change: &Change<'_, PodDisruptionBudget>) -> bool {
+fn is_immediate(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,
         _ => true,
@@ -95,7 +95,7 @@ pub fn urgency(change: &Change<'_, Pod>, selector: &Selector) -> Option<Urgency>
 }
 
 /// Returns true if the pod is new, or has other labels than before.
-fn joins(change: &Change<'_, Pod>) -> bool {
+fn is_new_or_relabelled(change: &Change<'_, Pod>) -> bool {
     change.new.is_some_and(|new| change.old.is_none_or(|old| old.meta.labels != new.meta.labels))
 }
 

@@ -1,6 +1,6 @@
 //! The desired number of pods of their owners: from the caches of known kinds, else from the scale subresource.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kinds::meta::{ObjectKey, OwnerRef};
@@ -32,16 +32,16 @@ pub struct Unknown {
     /// The message of the event and the condition.
     pub message: String,
     /// The API server could not be read: a retry may succeed although nothing changes.
-    pub passing: bool,
+    pub transient: bool,
 }
 
 impl Unknown {
-    fn lasting(message: String) -> Self {
-        Self { message, passing: false }
+    fn permanent(message: String) -> Self {
+        Self { message, transient: false }
     }
 }
 
-/// The controller whose scale counts, and its scale; the pod's owner may itself have an owner.
+/// UID and scale of the controller that determines the number of pods: the pod's owner, or the owner of that.
 type Scale = (Uid, i32);
 
 impl Owners {
@@ -49,17 +49,17 @@ impl Owners {
     pub async fn wanted(&self, pods: &[Arc<Pod>]) -> Result<Wanted, Unknown> {
         let mut wanted = Wanted::default();
         let mut scales: HashMap<Uid, i32> = HashMap::new();
-        let mut known: HashMap<&Uid, ()> = HashMap::new();
+        let mut known: HashSet<&Uid> = HashSet::new();
         for pod in pods {
             let Some(owner) = pod.meta.controller() else {
                 wanted.unmanaged.push(pod.meta.name.to_string());
                 continue;
             };
-            if known.insert(&owner.uid, ()).is_some() {
+            if !known.insert(&owner.uid) {
                 continue;
             }
             let Some((uid, replicas)) = self.scale(owner, &pod.meta.namespace).await? else {
-                return Err(Unknown::lasting(format!("found no controllers for pod {:?}", &*pod.meta.name)));
+                return Err(Unknown::permanent(format!("found no controllers for pod {:?}", &*pod.meta.name)));
             };
             scales.insert(uid, replicas);
         }
@@ -70,7 +70,7 @@ impl Owners {
     async fn scale(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
         match self.in_stores(owner, namespace) {
             Some(scale) => Ok(Some(scale)),
-            None => self.served(owner, namespace).await,
+            None => self.read_scale(owner, namespace).await,
         }
     }
 
@@ -105,23 +105,23 @@ impl Owners {
     }
 
     /// Returns the scale of an owner of any kind from the API server.
-    async fn served(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
-        let passing = |message: String| Unknown { message, passing: true };
+    async fn read_scale(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
+        let transient = |message: String| Unknown { message, transient: true };
         let (kind, version) = (&*owner.kind, &*owner.api_version);
-        let found = self.scales.of_kind(version, kind).await.map_err(|error| passing(error.to_string()))?;
+        let found = self.scales.of_kind(version, kind).await.map_err(|error| transient(error.to_string()))?;
         let Some(served) = found else {
-            return Err(Unknown::lasting(format!("no matches for kind {kind:?} in version {version:?}")));
+            return Err(Unknown::permanent(format!("no matches for kind {kind:?} in version {version:?}")));
         };
         if !served.scales {
             let name = qualified(&served.resource);
-            return Err(Unknown::lasting(format!("{name} does not implement the scale subresource")));
+            return Err(Unknown::permanent(format!("{name} does not implement the scale subresource")));
         }
         let key = ObjectKey::new(namespace, owner.name.clone());
         match self.scales.get(&served.resource, &key).await {
             Ok(scale) if scale.uid == owner.uid => Ok(Some((scale.uid, scale.replicas))),
             Ok(_) => Ok(None),
             Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(passing(error.to_string())),
+            Err(error) => Err(transient(error.to_string())),
         }
     }
 }
@@ -130,7 +130,7 @@ fn group(owner: &OwnerRef) -> &str {
     owner.api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
-/// Reports whether a reference to a Deployment or ReplicaSet names a group that has these kinds, or had them.
+/// Returns true if a reference's API group has, or once had, the kinds Deployment and ReplicaSet.
 fn is_workload(owner: &OwnerRef) -> bool {
     matches!(group(owner), "apps" | "extensions")
 }

@@ -85,8 +85,8 @@ impl Budgets {
                 (status, disrupted.recheck.map_or(Outcome::Done, Outcome::RequeueAfter))
             }
             Err(unknown) => {
-                warn!(why = unknown.message, "pods of the budget cannot be counted; no disruption is allowed");
-                let then = if unknown.passing { Outcome::RequeueWithBackoff } else { Outcome::Done };
+                warn!(reason = unknown.message, "pods of the budget cannot be counted; no disruption is allowed");
+                let then = if unknown.transient { Outcome::RequeueWithBackoff } else { Outcome::Done };
                 (decide::failed(&budget, &unknown.message, now), then)
             }
         };
@@ -133,7 +133,7 @@ impl Budgets {
     ) -> Result<(Bounds, Vec<Arc<Pod>>), Unknown> {
         if let Selector::Invalid(why) = &budget.selector {
             events.push(BudgetEvent::warning("NoPods", format!("Failed to get pods: {why}")));
-            return Err(Unknown { message: why.clone(), passing: false });
+            return Err(Unknown { message: why.clone(), transient: false });
         }
         let pods = self.pods_of(budget);
         if pods.is_empty() {
@@ -148,12 +148,12 @@ impl Budgets {
             }
             counted = wanted.pods;
         }
-        let bounds = decide::bounds(budget, counted).map_err(|message| Unknown { message, passing: false });
+        let bounds = decide::bounds(budget, counted).map_err(|message| Unknown { message, transient: false });
         Ok((bounds.inspect_err(|unknown| events.push(not_counted(unknown)))?, pods))
     }
 
-    /// Returns the budget's pods: only those with the rarest label that it selects, or else those of the namespace, are
-    /// compared.
+    /// Returns the budget's pods. Compares only pods with the rarest label that the budget requires, or all pods of the
+    /// namespace if it requires none.
     fn pods_of(&self, budget: &PodDisruptionBudget) -> Vec<Arc<Pod>> {
         let namespace = &budget.meta.namespace;
         let labels = decide::required_labels(&budget.selector);

@@ -9,6 +9,7 @@ use kinds::Time;
 use kinds::horizontal_pod_autoscaler::{
     AutoscalerCondition, AutoscalerStatus, HorizontalPodAutoscaler, Metric, MetricStatus, Source,
 };
+use runtime::text::{MAX_MESSAGE_BYTES, shortened};
 
 use super::pace::{Limited, Memory, Range};
 use super::replicas::{Measured, Tolerances};
@@ -37,7 +38,12 @@ impl Draft {
     }
 
     /// Sets a condition; its time changes with its status only.
+    ///
+    /// Long messages are truncated: they may contain the selector of a custom resource's scale, and a status that is too
+    /// large could never be written.
     pub fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
+        let message = shortened(message.to_owned(), MAX_MESSAGE_BYTES);
+        let message = message.as_str();
         let status = if holds { "True" } else { "False" };
         let known = self.status.conditions.iter_mut().find(|condition| *condition.kind == *kind);
         match known {
@@ -99,7 +105,7 @@ pub struct Gates {
     pub optimized_selectors: bool,
 }
 
-/// Returns the tolerances: the relative deviation of an object's metrics from their targets that does not scale.
+/// Returns the tolerances: relative deviations of metrics from their targets up to which the target is not scaled.
 pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates) -> Tolerances {
     let behavior = autoscaler.behavior.as_deref().filter(|_| gates.configurable_tolerance);
     let own = |tolerance: Option<f64>| tolerance.unwrap_or(usual);

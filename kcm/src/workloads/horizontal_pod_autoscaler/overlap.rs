@@ -72,7 +72,7 @@ impl Overlaps {
     }
 
     /// Returns the first `most` autoscalers of a namespace that select some of these pods.
-    pub fn wanting(&self, namespace: &str, pods: &[Arc<Pod>], most: usize) -> Vec<ObjectKey> {
+    pub fn selecting(&self, namespace: &str, pods: &[Arc<Pod>], most: usize) -> Vec<ObjectKey> {
         let index = self.lock();
         // Pods of one template share their labels.
         let mut seen = HashSet::new();

@@ -91,7 +91,7 @@ pub(super) struct Groups<'a> {
     pub ignored: Vec<&'a str>,
 }
 
-/// Returns a time some seconds after a timestamp of the API.
+/// Returns the time that is `wait` after a timestamp of the API, in nanoseconds.
 fn nanos_after(time: Time, wait: Duration) -> i128 {
     i128::from(time.0) * 1_000_000_000 + wait.as_nanos() as i128
 }

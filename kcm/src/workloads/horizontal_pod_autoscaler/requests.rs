@@ -35,12 +35,12 @@ fn of_containers(parts: &[PartRequests], container: &str, resource: &str, pod: &
     let missing = |name: &str| format!("missing request for {resource} in container {name} of Pod {pod}");
     let mut running = parts.iter().filter(|requests| matches!(requests.part, Part::Container | Part::Sidecar));
     if container.is_empty() {
-        let each = running.map(|requests| requests.of(resource).ok_or_else(|| missing(&requests.name)));
-        return each.sum();
+        let mut each = running.map(|requests| requests.amount(resource).ok_or_else(|| missing(&requests.name)));
+        return each.try_fold(0i64, |sum, amount| Ok(sum.saturating_add(amount?)));
     }
     let found = running.find(|requests| *requests.name == *container);
     let found = found.ok_or_else(|| format!("container {container} not found in Pod {pod}"))?;
-    found.of(resource).ok_or_else(|| missing(container))
+    found.amount(resource).ok_or_else(|| missing(container))
 }
 
 /// Returns true for resources that can be requested at pod level (component-helpers/resource,
@@ -57,7 +57,7 @@ fn has_pod_level_requests(parts: &[PartRequests]) -> bool {
 /// Returns the amount of a resource that a pod occupies on a node (component-helpers/resource, PodRequests).
 fn pod_request(parts: &[PartRequests], resource: &str) -> Option<i64> {
     let requested =
-        |part: Part| parts.iter().find(|requests| requests.part == part).and_then(|requests| requests.of(resource));
+        |part: Part| parts.iter().find(|requests| requests.part == part).and_then(|requests| requests.amount(resource));
     let own = requested(Part::Pod).filter(|_| is_pod_level_resource(resource));
     match (own.or_else(|| container_requests(parts, resource)), requested(Part::Overhead)) {
         (None, None) => None,
@@ -70,7 +70,7 @@ fn container_requests(parts: &[PartRequests], resource: &str) -> Option<i64> {
     let mut known = false;
     let (mut containers, mut sidecars, mut starting) = (0i64, 0i64, 0i64);
     for part in parts {
-        let Some(amount) = part.of(resource) else { continue };
+        let Some(amount) = part.amount(resource) else { continue };
         match part.part {
             Part::Container => containers = containers.saturating_add(amount),
             Part::Sidecar => {

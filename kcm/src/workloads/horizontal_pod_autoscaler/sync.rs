@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use kinds::horizontal_pod_autoscaler::MetricStatus;
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
-use kinds::{HorizontalPodAutoscaler, Interner, Kind, Pod, Resource};
+use kinds::{HorizontalPodAutoscaler, Interner, Kind, Pod, Resource, Uid};
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
 use runtime::queue::Queue;
@@ -43,13 +43,19 @@ pub struct Settings {
     pub tolerance: f64,
 }
 
+/// The memory of one autoscaler.
+pub struct OwnedMemory {
+    owner: Uid,
+    memory: Arc<Mutex<Memory>>,
+}
+
 /// The controller's state.
 pub struct Autoscalers {
     pub autoscalers: Arc<Store<HorizontalPodAutoscaler>>,
     pub pods: Arc<Store<Pod>>,
     pub measuring: Measuring,
     pub overlaps: Overlaps,
-    pub memories: Mutex<HashMap<ObjectKey, Arc<Mutex<Memory>>>>,
+    pub memories: Mutex<HashMap<ObjectKey, OwnedMemory>>,
     /// The last read scale of each autoscaler's target. It is read again once the target has changed.
     pub scales: Mutex<HashMap<ObjectKey, Arc<Scale>>>,
     pub recorder: Recorder,
@@ -149,7 +155,7 @@ impl Autoscalers {
         let gates = self.measuring.gates;
         let (resource, scale) = self.read_scale(key, &autoscaler, draft).await?;
         let current = scale.replicas;
-        let memory = lock(&self.memories).entry(key.clone()).or_default().clone();
+        let memory = self.memory(key, &autoscaler.meta.uid);
         lock(&memory).begin(current, self.start.elapsed());
         decide::clear_scaled_to_zero(&autoscaler, current, draft, gates);
 
@@ -165,7 +171,8 @@ impl Autoscalers {
             match self.rescale(&resource, &autoscaler, scale, desired).await {
                 Rescaled::Done => {}
                 Rescaled::Conflict => {
-                    return Ok(SyncResult { action: Action::None, problem, then: Outcome::RequeueAfter(SOON) });
+                    // A metric that could not be read is reported after the retry.
+                    return Ok(SyncResult { action: Action::None, problem: None, then: Outcome::RequeueAfter(SOON) });
                 }
                 Rescaled::Failed(error) => {
                     let message = format!("New size: {desired}; reason: {reason}; error: {error}");
@@ -191,6 +198,17 @@ impl Autoscalers {
             problem,
             then: Outcome::RequeueAfter(self.settings.period),
         })
+    }
+
+    /// Returns the memory of an autoscaler. One that was created again under its name begins without any.
+    fn memory(&self, key: &ObjectKey, uid: &Uid) -> Arc<Mutex<Memory>> {
+        let mut memories = lock(&self.memories);
+        let new = || OwnedMemory { owner: uid.clone(), memory: Arc::default() };
+        let known = memories.entry(key.clone()).or_insert_with(new);
+        if known.owner != *uid {
+            *known = new();
+        }
+        known.memory.clone()
     }
 
     /// Reads the target's scale and sets the condition `AbleToScale`.
@@ -380,10 +398,10 @@ impl Autoscalers {
         self.overlaps.put(key, &selector);
         let pods = overlap::pods_of(&key.namespace, &selector, &self.pods);
         let most = if self.measuring.gates.optimized_selectors { 2 } else { usize::MAX };
-        let wanting = self.overlaps.wanting(&key.namespace, &pods, most);
-        if wanting.len() > 1 {
-            let (selector, wanting) = (&scale.selector, overlap::printed(&wanting));
-            let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {wanting})");
+        let selecting = self.overlaps.selecting(&key.namespace, &pods, most);
+        if selecting.len() > 1 {
+            let (selector, selecting) = (&scale.selector, overlap::printed(&selecting));
+            let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {selecting})");
             self.warn(autoscaler, "AmbiguousSelector", why.clone());
             draft.set(SCALING_ACTIVE, false, "AmbiguousSelector", &why);
             return Err(why);

@@ -1,5 +1,6 @@
-//! Tables of decisions, and histories that must keep their bounds.
+//! Tables of decisions, histories that must keep their bounds, and reconciles against a simulated API server.
 
 mod pace;
+mod reconcile;
 mod replicas;
 mod verdict;

@@ -66,7 +66,9 @@ pub fn finished_at(pod: &Pod) -> Time {
     let ending = pod.ending.as_deref();
     match ending.map(|ending| ending.finished).filter(|at| !at.is_zero()) {
         Some(at) => at,
-        None if pod.meta.is_deleting() => Time(pod.meta.deletion.0 - ending.map_or(0, |ending| ending.grace)),
+        None if pod.meta.is_deleting() => {
+            Time(pod.meta.deletion.0.saturating_sub(ending.map_or(0, |ending| ending.grace)))
+        }
         None => pod.meta.created,
     }
 }

@@ -38,7 +38,7 @@ pub struct View<'a> {
     /// Failures before this reconcile.
     pub backoff: Backoff,
     /// The cache contains all earlier own deletions.
-    pub satisfied: bool,
+    pub are_deletions_cached: bool,
     /// The current time.
     pub now: Timestamp,
 }
@@ -103,7 +103,7 @@ fn count<T>(items: &[T]) -> i32 {
     i32::try_from(items.len()).unwrap_or(i32::MAX)
 }
 
-/// Returns a boxed filter over pods.
+/// Returns the pods for which `keep` is true.
 fn pods_where(pods: &[Arc<Pod>], keep: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
     pods.iter().filter(|pod| keep(pod)).cloned().collect()
 }
@@ -228,10 +228,10 @@ impl View<'_> {
     ) -> (Option<Condition>, Option<SignedDuration>) {
         let (job, now) = (self.job, self.now);
         let failure = |reason: &str, message: &str| Some(condition(FAILURE_TARGET, reason, message, now));
-        if let Some(met) = status.is_true(SUCCESS_CRITERIA_MET) {
+        if let Some(met) = status.true_condition(SUCCESS_CRITERIA_MET) {
             return (Some(met.clone()), None);
         }
-        if let Some(target) = status.is_true(FAILURE_TARGET) {
+        if let Some(target) = status.true_condition(FAILURE_TARGET) {
             return (Some(condition(FAILED, &target.reason, &target.message, now)), None);
         }
         if let Some(message) = self.failing_pod() {
@@ -243,7 +243,7 @@ impl View<'_> {
         let mut deadline_in = None;
         if let Some(deadline) = job.active_deadline.filter(|_| !job.suspend && !status.start.is_zero()) {
             let began = Timestamp::from_second(status.start.0).unwrap_or(now);
-            let left = SignedDuration::from_secs(deadline) - now.duration_since(began);
+            let left = SignedDuration::from_secs(deadline).saturating_sub(now.duration_since(began));
             if left <= SignedDuration::ZERO {
                 return (failure("DeadlineExceeded", "Job was active longer than specified deadline"), None);
             }

@@ -14,15 +14,14 @@ impl Indexes {
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let mut ends = part.split('-').map(str::parse::<i32>);
             let (Some(Ok(first)), last) = (ends.next(), ends.next()) else { continue };
-            if first >= completions {
-                break;
-            }
-            match last {
-                None => ranges.push((first, first)),
-                Some(Ok(last)) => ranges.push((first, last.min(completions - 1))),
-                Some(Err(_)) => {}
+            let last = last.unwrap_or(Ok(first)).map(|last| last.min(completions.saturating_sub(1)));
+            if let Ok(last) = last
+                && first <= last
+            {
+                ranges.push((first, last));
             }
         }
+        ranges.sort_unstable();
         Self::joined(ranges)
     }
 
@@ -132,6 +131,10 @@ mod tests {
             ("1,3-5,7", 10, "1,3-5,7"),
             ("1,3-5,7", 5, "1,3,4"),
             ("1,3-5,7", 3, "1"),
+            ("5-3,7", 10, "7"),
+            ("5,1", 10, "1,5"),
+            ("8,20,1-30", 10, "1-9"),
+            ("3-2147483647", i32::MIN, ""),
             ("1,a,3-x,5", 10, "1,5"),
             ("-1,5", 10, "5"),
             ("0-2,3-4", 10, "0-4"),

@@ -20,7 +20,7 @@ pub fn subscribe(
 ) {
     let (jobs_queue, orphan_keys) = (queue.clone(), orphans.clone());
     jobs.subscribe(move |change| {
-        jobs_to_release(change).into_iter().for_each(|job| orphan_keys.add(OrphanKey::Of(job)));
+        jobs_to_release(change).into_iter().for_each(|job| orphan_keys.add(OrphanKey::PodsOf(job)));
         if let Some(job) = change.new.or(change.old) {
             if is_urgent(change) {
                 jobs_queue.add(job.meta.key());

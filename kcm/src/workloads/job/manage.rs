@@ -75,26 +75,26 @@ pub struct Outcome {
     /// Maximum delay of the status write if only counts of running pods changed.
     pub counts: Option<Duration>,
     /// A change of suspension.
-    pub turn: Option<SuspensionChange>,
+    pub suspension_change: Option<SuspensionChange>,
 }
 
-fn many(items: usize) -> i32 {
+fn to_i32(items: usize) -> i32 {
     i32::try_from(items).unwrap_or(i32::MAX)
 }
 
-fn few(count: i32) -> usize {
+fn to_usize(count: i32) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
 impl View<'_> {
     /// Returns true if pods may be created and deleted at all.
     pub fn may_manage(&self) -> bool {
-        self.satisfied && !self.job.meta.is_deleting()
+        self.are_deletions_cached && !self.job.meta.is_deleting()
     }
 
     /// Compares the active pods with the desired number. Upstream: pkg/controller/job, deleteActivePods and manageJob.
     pub fn plan(&self, standing: &Standing) -> Plan {
-        let active = many(standing.active.len());
+        let active = to_i32(standing.active.len());
         if standing.verdict.is_some() {
             return Plan::End(standing.active.clone());
         }
@@ -116,7 +116,7 @@ impl View<'_> {
             return removing(surplus);
         }
         let leaving = if self.job.replace_only_failed { standing.terminating } else { 0 };
-        let missing = few(wanted - leaving - active);
+        let missing = to_usize(wanted - leaving - active);
         if missing == 0 { Plan::Nothing } else { self.creation(standing, missing.min(BURST)) }
     }
 
@@ -183,7 +183,7 @@ impl View<'_> {
             surplus.reverse();
             pods = kept;
         }
-        let more = few(at_least).saturating_sub(surplus.len());
+        let more = to_usize(at_least).saturating_sub(surplus.len());
         surplus.extend(pods.into_iter().take(more));
         surplus
     }
@@ -196,12 +196,12 @@ impl View<'_> {
             verdict: standing.verdict.clone(),
             flush: false,
             counts: None,
-            turn: None,
+            suspension_change: None,
         };
-        let active = many(standing.active.len());
+        let active = to_i32(standing.active.len());
         let left = active - pod_changes.deleted + pod_changes.created;
         if matches!(plan, Plan::End(_)) {
-            if pod_changes.deleted != active || !self.satisfied {
+            if pod_changes.deleted != active || !self.are_deletions_cached {
                 // Pods may remain, or may be missing in the cache.
                 outcome.verdict = None;
             }
@@ -214,7 +214,7 @@ impl View<'_> {
                 let message = "Reached expected number of succeeded pods";
                 outcome.verdict = Some(condition(SUCCESS_CRITERIA_MET, "CompletionsReached", message, self.now));
             } else if self.may_manage() {
-                self.turn(&mut outcome);
+                self.apply_suspension(&mut outcome);
             }
         }
         let (ready, terminating) =
@@ -225,7 +225,8 @@ impl View<'_> {
         outcome
     }
 
-    fn turn(&self, outcome: &mut Outcome) {
+    /// Sets the condition `Suspended` as the spec requests. The start time follows.
+    fn apply_suspension(&self, outcome: &mut Outcome) {
         let conditions = &mut outcome.status.conditions;
         let (status, reason, message) = if self.job.suspend {
             ("True", "JobSuspended", "Job suspended")
@@ -238,12 +239,12 @@ impl View<'_> {
         }
         outcome.flush = true;
         if self.job.suspend {
-            outcome.turn = Some(SuspensionChange::Suspended);
+            outcome.suspension_change = Some(SuspensionChange::Suspended);
             if self.clears_start {
                 outcome.status.start = Time::default();
             }
         } else {
-            outcome.turn = Some(SuspensionChange::Resumed);
+            outcome.suspension_change = Some(SuspensionChange::Resumed);
             // The deadline counts from the last resumption.
             outcome.status.start = Time(self.now.as_second());
         }

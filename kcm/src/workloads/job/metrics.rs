@@ -147,8 +147,8 @@ impl JobMetrics {
         self.judged.add([("action", format!("{action:?}"))]);
     }
 
-    /// Records a pod's creation or its failure.
-    pub fn made(&self, need: Need, good: bool) {
+    /// Records that a pod was created, or that its creation failed.
+    pub fn record_creation(&self, need: Need, good: bool) {
         let reason = match need {
             Need::New => "new",
             Need::TerminatingOrFailed => "recreate_terminating_or_failed",
@@ -244,7 +244,7 @@ mod tests {
             tally.finished(&job, COMPLETE, "CompletionsReached");
             tally.finished(&job, "Failed", "DeadlineExceeded");
             tally.judged(Action::FailJob);
-            tally.made(Need::New, true);
+            tally.record_creation(Need::New, true);
         });
         let created = "completion_mode=\"NonIndexed\",result=\"success\",action=\"pods_created\"";
         for line in [

@@ -54,7 +54,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "job-controller",
     service_account: "job-controller",
     watches,
-    // Its role allows to write Workloads and PodGroups only with the gate WorkloadWithJob.
+    // Its role allows writes of Workloads and PodGroups only with the gate WorkloadWithJob.
     writes: &[
         Write { verb: Verb::Create, group: "", resource: "pods" },
         Write { verb: Verb::Delete, group: "", resource: "pods" },
@@ -101,7 +101,7 @@ fn start(manager: &mut Manager, context: &Context) {
         pods: pods.clone(),
         writer: writer.clone(),
         queue: orphan_queue.clone(),
-        gone: Default::default(),
+        deleted_jobs: Default::default(),
     });
     let gate = CreationGate::new(manager.registry().store());
     gate.wake_on_new_namespace(&jobs, &queue);

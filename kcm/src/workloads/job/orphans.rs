@@ -27,14 +27,14 @@ pub enum OrphanKey {
     /// One pod.
     Pod(ObjectKey),
     /// The pods of a Job that was deleted or has finished. Equal by uid.
-    Of(Arc<Job>),
+    PodsOf(Arc<Job>),
 }
 
 impl PartialEq for OrphanKey {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Pod(a), Self::Pod(b)) => a == b,
-            (Self::Of(a), Self::Of(b)) => a.meta.uid == b.meta.uid,
+            (Self::PodsOf(a), Self::PodsOf(b)) => a.meta.uid == b.meta.uid,
             _ => false,
         }
     }
@@ -46,7 +46,7 @@ impl Hash for OrphanKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
             Self::Pod(key) => key.hash(state),
-            Self::Of(job) => job.meta.uid.hash(state),
+            Self::PodsOf(job) => job.meta.uid.hash(state),
         }
     }
 }
@@ -55,7 +55,7 @@ impl QueueKey for OrphanKey {
     fn namespace(&self) -> &str {
         match self {
             Self::Pod(key) => &key.namespace,
-            Self::Of(job) => &job.meta.namespace,
+            Self::PodsOf(job) => &job.meta.namespace,
         }
     }
 }
@@ -64,7 +64,7 @@ impl fmt::Display for OrphanKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod(key) => write!(f, "pod {key}"),
-            Self::Of(job) => write!(f, "pods of {}", job.meta.key()),
+            Self::PodsOf(job) => write!(f, "pods of {}", job.meta.key()),
         }
     }
 }
@@ -76,7 +76,7 @@ pub struct Orphans {
     pub writer: Writer,
     pub queue: Arc<Queue<OrphanKey>>,
     /// Jobs of which the API server confirmed the deletion.
-    pub gone: Mutex<HashSet<Uid>>,
+    pub deleted_jobs: Mutex<HashSet<Uid>>,
 }
 
 impl Reconcile for Orphans {
@@ -91,7 +91,7 @@ impl Orphans {
     async fn sync(&self, key: &OrphanKey) -> Result<Outcome, ReconcileError> {
         let pods: Vec<Arc<Pod>> = match key {
             OrphanKey::Pod(key) => self.pods.get(key).into_iter().collect(),
-            OrphanKey::Of(job) => {
+            OrphanKey::PodsOf(job) => {
                 let mut pods = self.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
                 let orphans = self.pods.by_index(&by_controller(), orphans_in(&job.meta.namespace));
                 pods.extend(orphans.into_iter().filter(|pod| job.selector.matches(&pod.meta.labels)));
@@ -140,7 +140,7 @@ impl Orphans {
         if let Some(job) = self.jobs.get_with_uid(namespace, &controller.name, uid) {
             return Ok(job.managed_by.is_some() || !job.is_finished());
         }
-        if self.gone().contains(uid) {
+        if self.deleted_jobs().contains(uid) {
             return Ok(false);
         }
         // The cache of pods may be newer than that of Jobs: if the finalizer were removed too early, the pod would
@@ -152,17 +152,17 @@ impl Orphans {
             }
             Err(error) if !error.is_not_found() && !error.is_invalid_name() => Err(error.into()),
             Ok(_) | Err(_) => {
-                let mut gone = self.gone();
-                if gone.len() >= REMEMBERED {
-                    gone.clear();
+                let mut deleted_jobs = self.deleted_jobs();
+                if deleted_jobs.len() >= REMEMBERED {
+                    deleted_jobs.clear();
                 }
-                gone.insert(uid.clone());
+                deleted_jobs.insert(uid.clone());
                 Ok(false)
             }
         }
     }
 
-    fn gone(&self) -> std::sync::MutexGuard<'_, HashSet<Uid>> {
-        lock(&self.gone)
+    fn deleted_jobs(&self) -> std::sync::MutexGuard<'_, HashSet<Uid>> {
+        lock(&self.deleted_jobs)
     }
 }

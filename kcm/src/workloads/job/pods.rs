@@ -39,8 +39,8 @@ pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, gro
     pod_from(template, key, &job.controller_ref(), &edits)
 }
 
-/// Returns the prefix of the generated name. It must contain the index, so that the Job's name is truncated. Upstream:
-/// pkg/controller/job, podGenerateNameWithIndex.
+/// Returns the prefix of the generated name. The Job's name is truncated, so that the prefix contains the whole index.
+/// Upstream: pkg/controller/job, podGenerateNameWithIndex.
 fn prefix(job: &str, index: i32) -> String {
     let suffix = format!("-{index}-");
     let room = LONGEST_PREFIX - suffix.len();

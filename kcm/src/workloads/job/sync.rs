@@ -66,10 +66,6 @@ pub struct Jobs {
 impl Reconcile for Jobs {
     type Key = ObjectKey;
 
-    fn begin(&self) {
-        self.handover.begin_term((self.clock)());
-    }
-
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
     }
@@ -120,7 +116,7 @@ impl Jobs {
             return Ok(Outcome::Done);
         }
         if let Selector::Invalid(why) = &job.selector {
-            error!(why, "skipping a Job with an invalid selector");
+            error!(reason = why, "skipping a Job with an invalid selector");
             return Ok(Outcome::Done);
         }
         let (mut action, started) = (SyncAction::Reconciling, Instant::now());
@@ -144,8 +140,8 @@ impl Jobs {
             let owned = pods.by_index(&by_controller(), owned_by(&job.meta.uid));
             [owned, pods.by_index(&by_controller(), orphans_in(&job.meta.namespace))].concat()
         });
-        let satisfied = observed.are_deletions_cached;
-        if !satisfied {
+        let are_deletions_cached = observed.are_deletions_cached;
+        if !are_deletions_cached {
             self.queue.add_after(key.clone(), handover::RECHECK_DELAY);
         }
         let mut pods = self.claim(key, job, observed.children).await?;
@@ -159,12 +155,12 @@ impl Jobs {
         });
         let (settled, backoff) = (&memory.settled, memory.backoff);
         let (now, clears_start) = ((self.clock)(), self.clears_start);
-        let view = View { job, pods: &pods, settled, backoff, satisfied, clears_start, now };
+        let view = View { job, pods: &pods, settled, backoff, are_deletions_cached, clears_start, now };
         let ended = pods.iter().any(|pod| view.is_tracked(pod) && !pod.is_active());
         let standing = view.standing();
         let plan = view.plan(&standing);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
-        if acts && self.handover.is_due(&job.meta, view.now) {
+        if acts && self.handover.is_due(&job.meta) {
             // The API server may have more pods than the cache had above.
             return self.compare(key, job).await;
         }
@@ -179,8 +175,8 @@ impl Jobs {
         let need = Need::of(job, standing.failed, standing.terminating);
         let (pod_changes, failure) = self.act(key, job, &plan, need, group.as_deref()).await;
         let outcome = view.outcome(&standing, &plan, pod_changes);
-        if let Some(turn) = outcome.turn {
-            self.record_suspension_change(job, turn);
+        if let Some(suspension_change) = outcome.suspension_change {
+            self.record_suspension_change(job, suspension_change);
         }
         let account = view.account(&standing, outcome);
         if let Err(stopped) = self.track(key, job, account, standing.backoff).await {
@@ -217,8 +213,8 @@ impl Jobs {
     }
 
     /// Records an event about a Job that was suspended or resumed.
-    fn record_suspension_change(&self, job: &Job, turn: SuspensionChange) {
-        let (reason, message) = match turn {
+    fn record_suspension_change(&self, job: &Job, suspension_change: SuspensionChange) {
+        let (reason, message) = match suspension_change {
             SuspensionChange::Suspended => ("Suspended", "Job suspended"),
             SuspensionChange::Resumed => ("Resumed", "Job resumed"),
         };
@@ -427,7 +423,7 @@ impl Jobs {
         debug!(count = pods.len(), "too few pods; creating");
         let create = |at: usize| async move {
             let created = self.control.create(key, job, &new_pod(job, key, template, pods[at], group)).await;
-            self.tally.made(need, created.is_ok());
+            self.tally.record_creation(need, created.is_ok());
             created
         };
         let (created, error) = slow_start(pods.len(), create).await;
@@ -470,7 +466,7 @@ impl Jobs {
             fresh => fresh?.meta().map_err(|error| ReconcileError::new(error.to_string()))?,
         };
         let children = self.children(job);
-        let missing = self.handover.compare(&children).await?;
+        let missing = self.handover.compare(&self.jobs, &children).await?;
         control.consistency.wrote(key, &self.jobs, fresh.version);
         // A pod that no longer exists was counted before it could be deleted.
         self.remember(key, &job.meta.uid, |memory| {

@@ -52,7 +52,7 @@ impl View<'_> {
         let Outcome { mut status, verdict, mut flush, counts, .. } = outcome;
         let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
-        let known_failed = self.job.status.uncounted.clone().unwrap_or_default();
+        let recorded = self.job.status.uncounted.clone().unwrap_or_default();
         // Recorded pods are safe: while other pods run, the counters can be written with the next finished pods.
         let write_delay = if status.active > 0 { COUNTS_DELAY } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(write_delay);
@@ -71,18 +71,18 @@ impl View<'_> {
             urgent |= failed || pod.meta.is_deleting();
             let uncounted = status.uncounted.get_or_insert_default();
             let uid = &pod.meta.uid;
-            let seen_failed = known_failed.failed.contains(uid);
-            if pod.phase == Phase::Succeeded && !seen_failed {
+            let is_recorded_failure = recorded.failed.contains(uid);
+            if pod.phase == Phase::Succeeded && !is_recorded_failure {
                 match &standing.indexed {
                     Some(indexed) => completed.extend(self.completed_index(indexed, pod)),
-                    None if known_failed.succeeded.contains(uid) => {}
+                    None if recorded.succeeded.contains(uid) => {}
                     None => {
                         uncounted.succeeded.push(uid.clone());
                         flush = true;
                     }
                 }
             } else if (failed || verdict.as_ref().is_some_and(|verdict| &*verdict.kind != SUCCESS_CRITERIA_MET))
-                && !seen_failed
+                && !is_recorded_failure
                 && self.is_in_range(pod)
             {
                 let judged = policy::judge(self.job.failure_policy.as_ref(), pod);
@@ -101,7 +101,7 @@ impl View<'_> {
         if let Some(indexed) = &standing.indexed {
             flush |= write_indexes(&mut status, indexed, completed);
         }
-        let (end, decided) = self.enter(&mut status, verdict);
+        let (end, decided) = self.add_verdict(&mut status, verdict);
         urgent |= full || decided || end.is_some() || self.job.meta.is_deleting();
         // Successes are known by their finalizers until they are recorded.
         let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
@@ -127,7 +127,7 @@ impl View<'_> {
     }
 
     /// Adds the condition that announces the end. Returns the final condition, and whether one was added.
-    fn enter(&self, status: &mut JobStatus, verdict: Option<Condition>) -> (Option<Condition>, bool) {
+    fn add_verdict(&self, status: &mut JobStatus, verdict: Option<Condition>) -> (Option<Condition>, bool) {
         let Some(verdict) = verdict else { return (None, false) };
         let then = |kind| Some(condition(kind, &verdict.reason, &verdict.message, self.now));
         match &*verdict.kind {
@@ -138,7 +138,7 @@ impl View<'_> {
             }
             SUCCESS_CRITERIA_MET => {
                 let end = then(COMPLETE);
-                let new = status.is_true(SUCCESS_CRITERIA_MET).is_none();
+                let new = status.true_condition(SUCCESS_CRITERIA_MET).is_none();
                 if new {
                     status.conditions.push(verdict);
                 }

@@ -62,7 +62,7 @@ pub fn surplus(finished: usize, threshold: i32) -> usize {
 /// Returns the `count` pods that are deleted first: evicted ones, then the oldest, then by name. Upstream:
 /// pkg/controller/podgc, byEvictionAndCreationTimestamp.
 pub fn first_deleted(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>> {
-    let kept = |pod: &Pod| !pod.disruption.as_ref().is_some_and(|told| told.evicted);
+    let kept = |pod: &Pod| !pod.disruption.as_ref().is_some_and(|disruption| disruption.evicted);
     finished.sort_by(|a, b| {
         kept(a)
             .cmp(&kept(b))
@@ -124,7 +124,7 @@ pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value>
             "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists",
         });
         // A condition that is true already keeps its transition time.
-        if pod.disruption.as_ref().is_none_or(|told| told.target_since.is_none()) {
+        if pod.disruption.as_ref().is_none_or(|disruption| disruption.target_since.is_none()) {
             let seconds = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
             condition["lastTransitionTime"] = seconds.to_string().into();
         }
@@ -136,6 +136,6 @@ pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value>
 /// Returns true if a pod that was force-deleted is due for another attempt. A pod with finalizers stays, and an early
 /// attempt would change nothing.
 pub fn is_due_again(since: Time, now: Time) -> bool {
-    const PATIENCE_SECONDS: i64 = 600;
-    now.0 - since.0 >= PATIENCE_SECONDS
+    const RETRY_AFTER_SECONDS: i64 = 600;
+    now.0 - since.0 >= RETRY_AFTER_SECONDS
 }

@@ -85,7 +85,7 @@ fn start(manager: &mut Manager, context: &Context) {
             forgets.forget(&old.meta.uid);
         }
     });
-    queue.add(Task::LookThrough);
+    queue.add(Task::CheckAll);
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
 }
 

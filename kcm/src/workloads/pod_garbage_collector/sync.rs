@@ -22,20 +22,20 @@ use super::metrics::Counts;
 use crate::context::Clock;
 use crate::pods::indexes::{by_node, on_node};
 
-/// Interval between two rounds.
+/// Interval between two passes.
 const PERIOD: Duration = Duration::from_secs(20);
 
 /// Time for which a node must be missing before the API server is read for it.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
 /// Number of pods that are deleted concurrently; the rate limit applies, too.
-const AT_ONCE: usize = 20;
+const MAX_CONCURRENT_DELETIONS: usize = 20;
 
 /// A unit of work.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Task {
     /// Check all pods that may have to be deleted.
-    LookThrough,
+    CheckAll,
     /// Check whether this node was deleted.
     Missing(Str),
 }
@@ -45,7 +45,7 @@ impl QueueKey for Task {}
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::LookThrough => f.write_str("all pods"),
+            Self::CheckAll => f.write_str("all pods"),
             Self::Missing(node) => write!(f, "node {node}"),
         }
     }
@@ -71,7 +71,7 @@ impl Reconcile for PodGc {
     fn reconcile<'a>(&'a self, task: &'a Task) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             match task {
-                Task::LookThrough => {
+                Task::CheckAll => {
                     self.check_all().await;
                     Ok(Outcome::RequeueAfter(PERIOD))
                 }
@@ -100,10 +100,10 @@ impl PodGc {
         if surplus > 0 {
             let finished = self.pods.by_index(&ENDING, index_key("finished"));
             info!(surplus, "deleting finished pods");
-            self.end_all(decide::first_deleted(finished, surplus), |_| Some(Reason::Terminated)).await;
+            self.force_delete_all(decide::first_deleted(finished, surplus), |_| Some(Reason::Terminated)).await;
         }
         let deleting = self.pods.by_index(&ENDING, index_key("deleting"));
-        self.end_all(deleting, |pod| decide::stuck(pod, self.node(&pod.node).as_deref())).await;
+        self.force_delete_all(deleting, |pod| decide::stuck(pod, self.node(&pod.node).as_deref())).await;
         for node in self.census.missing(|node| self.node(node).is_some()) {
             self.queue.add_after(Task::Missing(node), QUARANTINE);
         }
@@ -113,7 +113,7 @@ impl PodGc {
         self.nodes.get(&ObjectKey::new("", name.clone()))
     }
 
-    /// Deletes the pods of a node that the API server does not have either. If it cannot be read, the next round checks
+    /// Deletes the pods of a node that the API server does not have either. If it cannot be read, the next pass checks
     /// the node again.
     async fn check_missing_node(&self, node: &Str) {
         if self.node(node).is_some() {
@@ -122,19 +122,21 @@ impl PodGc {
         match self.writer.get_meta(&Node::RESOURCE, &ObjectKey::new("", node.clone())).await {
             Err(error) if error.is_not_found() => {
                 let orphans = self.pods.by_index(&by_node(), on_node(node));
-                self.end_all(orphans, |_| Some(Reason::Orphaned)).await;
+                self.force_delete_all(orphans, |_| Some(Reason::Orphaned)).await;
             }
             Err(error) => error!(%error, %node, "node could not be read from the API server"),
             Ok(_) => {}
         }
     }
 
-    async fn end_all(&self, pods: Vec<Arc<Pod>>, why: impl Fn(&Pod) -> Option<Reason>) {
+    async fn force_delete_all(&self, pods: Vec<Arc<Pod>>, why: impl Fn(&Pod) -> Option<Reason>) {
         let due = pods.into_iter().filter_map(|pod| {
             let reason = why(&pod)?;
             self.is_due(&pod.meta.uid).then_some((pod, reason))
         });
-        stream::iter(due).for_each_concurrent(AT_ONCE, |(pod, reason)| self.force_delete_or_warn(pod, reason)).await;
+        stream::iter(due)
+            .for_each_concurrent(MAX_CONCURRENT_DELETIONS, |(pod, reason)| self.force_delete_and_record(pod, reason))
+            .await;
     }
 
     fn is_due(&self, uid: &Uid) -> bool {
@@ -145,10 +147,10 @@ impl PodGc {
         Time((self.clock)().as_second())
     }
 
-    async fn force_delete_or_warn(&self, pod: Arc<Pod>, reason: Reason) {
+    async fn force_delete_and_record(&self, pod: Arc<Pod>, reason: Reason) {
         let (key, uid, why) = (pod.meta.key(), &pod.meta.uid, reason.as_str());
         self.forced().insert(uid.clone(), self.now());
-        let ended = self.end(&pod, reason).await;
+        let ended = self.force_delete(&pod, reason).await;
         let is_deleted = |error: &WriteError| error.is_object_deleted();
         let failed = ended.as_ref().is_err_and(|error| !is_deleted(error));
         self.counts.count(&key.namespace, reason, failed);
@@ -157,15 +159,15 @@ impl PodGc {
             self.forget(uid);
         }
         match ended {
-            Ok(()) => info!(pod = %key, why, "force-deleted pod"),
+            Ok(()) => info!(pod = %key, reason = why, "force-deleted pod"),
             // It no longer exists, or another pod has its name.
             Err(error) if is_deleted(&error) => {}
-            Err(error) => error!(pod = %key, why, %error, "pod could not be force-deleted"),
+            Err(error) => error!(pod = %key, reason = why, %error, "pod could not be force-deleted"),
         }
     }
 
     /// Marks the pod as failed, for controllers that count pods, and then deletes it without a grace period.
-    async fn end(&self, pod: &Pod, reason: Reason) -> Result<(), WriteError> {
+    async fn force_delete(&self, pod: &Pod, reason: Reason) -> Result<(), WriteError> {
         let key = pod.meta.key();
         if let Some(patch) = decide::failure(pod, reason, (self.clock)()) {
             self.writer.patch_status(&Pod::RESOURCE, &key, &patch).await?;

@@ -92,15 +92,15 @@ fn terminating_pod_without_a_node_or_on_one_out_of_service_is_stuck() {
     let on = |node: &str, deleting: bool| {
         pod("p", |pod| (pod.node, pod.meta.deletion) = (node.into(), Time(i64::from(deleting))))
     };
-    let (gone, tainted, unknown) = (node("False", true), node("True", true), node("Unknown", true));
+    let (unready, ready, unknown) = (node("False", true), node("True", true), node("Unknown", true));
     for (pod, node, expected) in [
         (on("", true), None, Some(Reason::Unscheduled)),
         (on("", false), None, None),
-        (on("a", true), Some(&gone), Some(Reason::OutOfService)),
+        (on("a", true), Some(&unready), Some(Reason::OutOfService)),
         (on("a", true), Some(&unknown), Some(Reason::OutOfService)),
-        (on("a", true), Some(&tainted), None),
+        (on("a", true), Some(&ready), None),
         (on("a", true), Some(&node("False", false)), None),
-        (on("a", false), Some(&gone), None),
+        (on("a", false), Some(&unready), None),
         (on("a", true), None, None),
     ] {
         assert_eq!(stuck(&pod, node), expected, "{:?} {node:?}", pod.node);

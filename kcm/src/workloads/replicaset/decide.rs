@@ -113,10 +113,10 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
 /// one.
 pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
-    let arrived = arrived(set, status);
+    let available_change = available_change(set, status);
     let is_settled = status.replicas == set.replicas && status.available_replicas == set.replicas;
     let emptied = set.replicas == 0 && status.replicas == 0 && was.replicas > 0;
-    if *status == *was || status.conditions != was.conditions || arrived != 0 || emptied {
+    if *status == *was || status.conditions != was.conditions || available_change != 0 || emptied {
         Duration::ZERO
     } else if status.differs_only_in_terminating(was) {
         if is_settled && status.terminating_replicas == Some(0) { Duration::ZERO } else { status_delay::MINOR_CHANGE }
@@ -129,11 +129,12 @@ pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
 
 /// Returns true if pods are lost on which a Deployment relies.
 pub fn is_loss(set: &ReplicaSet, status: &ReplicaSetStatus) -> bool {
-    arrived(set, status) < 0
+    available_change(set, status) < 0
 }
 
-/// Returns the number of pods on which a Deployment could rely beyond those in the set's status.
-fn arrived(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
+/// Returns the change of the number of available pods since the set's status, as a Deployment counts them; negative if
+/// pods were lost.
+fn available_change(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     counted(set, status) - counted(set, &set.status)
 }
 

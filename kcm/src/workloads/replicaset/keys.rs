@@ -39,7 +39,8 @@ pub fn subscribe<K: PodSet>(
     });
 }
 
-/// An update of the status alone, as this controller writes it, may be coalesced.
+/// Returns the urgency of a change of a set. An update of the status alone, as this controller writes it, may be
+/// coalesced.
 pub fn of_set<K: Kind>(change: &Change<'_, K>) -> Urgency {
     match (change.old, change.new) {
         (Some(old), Some(new)) if old.meta().generation == new.meta().generation && !old.meta().differs(new.meta()) => {

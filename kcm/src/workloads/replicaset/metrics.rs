@@ -26,15 +26,15 @@ impl DeletionAges {
     }
 }
 
-/// Ages of the deleted pods that are ready, in relation to the age of the youngest ready pod; rounded down, as upstream's.
-/// None if all pods are deleted: they are not ranked then.
+/// Returns the ages of the deleted ready pods divided by that of the youngest ready pod, rounded down as upstream does.
+/// Returns nothing if all pods are deleted: they are not ranked then.
 fn age_ratios(active: &[Arc<Pod>], deleted: &[Arc<Pod>], now: Timestamp) -> Vec<f64> {
     if deleted.len() == active.len() {
         return Vec::new();
     }
     let age = |pod: &Pod| now.as_second().saturating_sub(pod.meta.created.0).max(0);
     let youngest = active.iter().filter(|pod| pod.ready).map(|pod| age(pod)).min().unwrap_or_default();
-    // Times have seconds: a pod of this second is one second old, at most.
+    // Times are whole seconds: a youngest age of zero counts as one second.
     let ratio = |pod: &Arc<Pod>| (age(pod) / youngest.max(1)) as f64;
     deleted.iter().filter(|pod| pod.ready).map(ratio).collect()
 }

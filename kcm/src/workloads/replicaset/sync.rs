@@ -63,7 +63,7 @@ struct ManageResult {
     failure: Option<String>,
     /// The failure happened in this reconcile, which ends with an error.
     is_error: bool,
-    /// When to reconcile again.
+    /// Delay until the next reconcile.
     next: Option<Duration>,
 }
 
@@ -75,10 +75,6 @@ impl ManageResult {
 
 impl<K: PodSet> Reconcile for PodSets<K> {
     type Key = ObjectKey;
-
-    fn begin(&self) {
-        self.handover.begin_term((self.clock)());
-    }
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
@@ -96,7 +92,7 @@ impl<K: PodSet> PodSets<K> {
         };
         let set = owner.replica_set();
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "skipping a ReplicaSet or ReplicationController with an invalid selector");
+            error!(reason = why, "skipping a ReplicaSet or ReplicationController with an invalid selector");
             return Ok(Outcome::Done);
         }
         if self.control.consistency.take_lost(key) {
@@ -162,7 +158,7 @@ impl<K: PodSet> PodSets<K> {
         let now = (self.clock)();
         let ranking = || Ranking::new(&self.related(work.owner), self.gates.deletion_cost, now);
         let plan = decide::manage(&work.active, set.replicas, ranking);
-        if !matches!(plan, Manage::Nothing) && self.handover.is_due(&set.meta, now) {
+        if !matches!(plan, Manage::Nothing) && self.handover.is_due(&set.meta) {
             self.compare(work).await?;
             return Ok(None);
         }
@@ -179,7 +175,7 @@ impl<K: PodSet> PodSets<K> {
     /// Compares the set's pods with the API server's, and requeues the key for the time when the cache is up to date.
     async fn compare(&self, work: &Work<'_, K>) -> Result<(), ReconcileError> {
         let children = self.children(work.owner);
-        self.handover.compare(&children).await?;
+        self.handover.compare(&self.sets, &children).await?;
         let delay = self.handover.delay_after_compare(&children, self.is_caught_up(work.key));
         self.queue.add_after(work.key.clone(), delay);
         Ok(())
@@ -220,7 +216,7 @@ impl<K: PodSet> PodSets<K> {
         }
         let attempt = Attempt::new(&set.meta, count, work.owned);
         if let Some(waiting) = self.refusals.waiting(key, &attempt) {
-            debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
             return ManageResult { failure: Some(waiting.message), is_error: false, next: Some(waiting.left) };
         }
         debug!(need = set.replicas, count, "too few pods; creating");
@@ -262,9 +258,10 @@ impl<K: PodSet> PodSets<K> {
         let terminating = reports_terminating.then_some(work.terminating);
         let status = decide::status(set, &work.active, terminating, managed.failure.as_deref(), now);
         let available = decide::next_check(&status, &work.active, set.min_ready_seconds, now);
-        let wait = match status == set.status {
-            true => self.debouncer.wait(key, Duration::ZERO),
-            false => self.debouncer.wait_damped(key, decide::write_delay(set, &status), decide::is_loss(set, &status)),
+        let wait = if status == set.status {
+            self.debouncer.wait(key, Duration::ZERO)
+        } else {
+            self.debouncer.wait_damped(key, decide::write_delay(set, &status), decide::is_loss(set, &status))
         };
         let mut again = None;
         if wait.is_none() && status != set.status {

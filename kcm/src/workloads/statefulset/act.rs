@@ -35,7 +35,7 @@ pub struct Work<'a> {
     done: Mutex<SyncProgress>,
 }
 
-/// What an event of a pod is about.
+/// The action that an event about a pod reports.
 #[derive(Debug, Clone, Copy)]
 enum Verb {
     Create,
@@ -95,7 +95,7 @@ impl<'a> Work<'a> {
 
     async fn step(&self, step: &Step) -> Outcome {
         match step {
-            Step::Create(ordinal, made) => self.create(*ordinal, *made).await,
+            Step::Create(ordinal, pod_revision) => self.create(*ordinal, *pod_revision).await,
             Step::Repair(member, defects) => self.repair(member, *defects).await,
             Step::Delete(pod) => self.delete(pod).await,
         }
@@ -127,28 +127,28 @@ impl<'a> Work<'a> {
         self.controller.recorder.event(&about(self.set), kind, reason, message);
     }
 
-    async fn create(&self, ordinal: i32, made: PodRevision) -> Outcome {
+    async fn create(&self, ordinal: i32, pod_revision: PodRevision) -> Outcome {
         let name = identity::pod_name(self.set, ordinal);
         if let Err(error) = self.make_claims(ordinal, &name).await {
             self.record_pod_event(Verb::Create, &name, Some(&error.message));
             return Err(error);
         }
-        let created = self.post(ordinal, made).await;
+        let created = self.post(ordinal, pod_revision).await;
         if let Err(WriteError::Refused(_)) = &created
             && created.as_ref().is_err_and(WriteError::is_already_exists)
         {
             // The pod is this StatefulSet's and not in the cache yet, or another owner's: no event in both cases.
             return Err(ReconcileError::new(format!("pod {name} already exists")));
         }
-        if let Err(error) = self.own_claims(ordinal, &missing_pod(&name)).await {
+        let owned = self.own_claims(ordinal, &missing_pod(&name)).await;
+        if let Err(error) = &owned {
             self.record_pod_event(Verb::Update, &name, Some(&error.message));
-            return Err(error);
         }
         match created {
             Ok(revision) => {
                 self.record_pod_event(Verb::Create, &name, None);
                 self.note(|done| done.created.push(revision));
-                Ok(())
+                owned
             }
             Err(error) if error.is_namespace_terminating() => {
                 self.controller.gate.close(&self.key.namespace);
@@ -170,10 +170,10 @@ impl<'a> Work<'a> {
     }
 
     /// Creates a pod. Returns the name of its revision.
-    async fn post(&self, ordinal: i32, made: PodRevision) -> Result<kinds::Str, WriteError> {
+    async fn post(&self, ordinal: i32, pod_revision: PodRevision) -> Result<kinds::Str, WriteError> {
         let Revisions { current, update, .. } = &self.revisions;
         let (writer, namespace) = (&self.controller.writer, &self.key.namespace);
-        let (revision, answer) = if made == PodRevision::Update || current == update {
+        let (revision, answer) = if pod_revision == PodRevision::Update || current == update {
             let body = pods::from_template(self.set, self.template, ordinal, update);
             (update, writer.create(&Pod::RESOURCE, namespace, &body, false).await?)
         } else {

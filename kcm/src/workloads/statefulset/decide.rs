@@ -243,7 +243,7 @@ impl PlanInput<'_> {
         let (wanted, mut condemned): (Vec<&Member>, Vec<&Member>) =
             by_ordinal.into_values().partition(|member| identity::is_wanted(self.set, member.ordinal));
         condemned.reverse();
-        // The last possible ordinal is `i32::MAX`.
+        // Ordinals are below `i32::MAX`.
         let replicas = self.set.replicas.max(0).min(i32::MAX.saturating_sub(self.set.start));
         let replicas = usize::try_from(replicas).unwrap_or(0);
         let slots = slots(self.set.start, replicas, &wanted);
@@ -333,21 +333,20 @@ impl PlanInput<'_> {
             }
         }
         steps.extend(self.claim_owner_repairs(condemned));
-        let wait = condemned.first().is_some_and(|last| {
+        if let Some(last) = condemned.first() {
             // A finished pod never becomes ready.
             let is_unhealthy =
                 |pod: &Pod| !pod.is_terminal() && (!is_running_and_ready(pod) || !self.is_available(pod));
-            // All wanted pods are available here, so that the first unhealthy pod is the lowest of these.
+            // All desired pods are available here, so that the first unhealthy pod is the lowest condemned one.
             let first = condemned.iter().rev().find(|member| self.is_unavailable(&member.pod));
             let blocks = last.pod.meta.is_deleting()
                 || is_unhealthy(&last.pod) && first.is_none_or(|first| first.ordinal != last.ordinal);
             if !blocks {
                 steps.push(Step::Delete(last.pod.clone()));
             }
-            true
-        });
+        }
         plan.stages.push(Stage { steps, concurrent: false });
-        !wait
+        condemned.is_empty()
     }
 
     fn plan_parallel(&self, slots: &[OrdinalSlot<'_>], condemned: &[&Member], plan: &mut Plan) {

@@ -23,9 +23,9 @@ pub struct Wiring<'a> {
     pub claims: &'a Arc<Store<PersistentVolumeClaim>>,
     /// The controller's queue.
     pub queue: &'a Arc<Queue<ObjectKey>>,
-    /// Drops StatefulSets that no longer exist.
+    /// Own writes; those of deleted StatefulSets are forgotten.
     pub consistency: &'a Arc<Consistency>,
-    /// Drops StatefulSets that no longer exist.
+    /// Revisions of templates; those of deleted StatefulSets are forgotten.
     pub memory: &'a Arc<Memory>,
 }
 
@@ -59,7 +59,8 @@ pub fn subscribe(wiring: &Wiring<'_>) {
     });
 }
 
-/// An update of the status alone, as this controller writes it, may be coalesced.
+/// Returns the urgency of a StatefulSet's change. An update of the status alone, as this controller writes it, may be
+/// coalesced.
 pub fn of_set(change: &Change<'_, StatefulSet>) -> Urgency {
     match (change.old, change.new) {
         (Some(old), Some(new)) if old.meta.generation == new.meta.generation && !old.meta.differs(&new.meta) => {

@@ -34,7 +34,7 @@ pub fn from_template(set: &StatefulSet, template: &Template, ordinal: i32, revis
     pod_from(template, &set.meta.key(), &set.controller_ref(), &edits)
 }
 
-/// Returns the same in JSON from the template in a previous revision.
+/// Returns a pod as JSON from the template in a previous revision.
 pub fn from_former(set: &StatefulSet, template: &Map<String, Value>, ordinal: i32, revision: &str) -> Value {
     let name = identity::pod_name(set, ordinal);
     let own = |field: &str| template.get("metadata").map_or(Value::Null, |meta| meta[field].clone());

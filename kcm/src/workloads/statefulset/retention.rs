@@ -27,7 +27,7 @@ pub struct Verdict {
 
 /// Returns the owner that claims should have under this policy. Upstream: pkg/controller/statefulset,
 /// updateClaimOwnerRefForSetAndPod.
-fn rightful(parties: &PossibleOwners<'_>) -> Option<OwnerRef> {
+fn desired_owner(parties: &PossibleOwners<'_>) -> Option<OwnerRef> {
     match (parties.policy.when_deleted, parties.policy.when_scaled, parties.wanted) {
         (_, true, false) => Some(parties.pod.clone()),
         (true, _, _) => Some(parties.set.clone()),
@@ -35,12 +35,12 @@ fn rightful(parties: &PossibleOwners<'_>) -> Option<OwnerRef> {
     }
 }
 
-/// Returns the owner that a new claim of a wanted place is created with.
+/// Returns the owner of a new claim for a desired ordinal.
 pub fn first_owner(policy: Retention, set: &OwnerRef) -> Option<OwnerRef> {
     policy.when_deleted.then(|| set.clone())
 }
 
-/// Decides about a claim. Upstream: pkg/controller/statefulset, isClaimOwnerUpToDate.
+/// Decides on the owners of a claim. Upstream: pkg/controller/statefulset, isClaimOwnerUpToDate.
 pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
     let names = |owner: &OwnerRef, party: &OwnerRef| {
         (&owner.api_version, &owner.kind, &owner.name) == (&party.api_version, &party.kind, &party.name)
@@ -62,12 +62,12 @@ pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
     let mut owners: Vec<OwnerRef> =
         claim.owners.iter().filter(|owner| !names(owner, set) && !names(owner, pod)).cloned().collect();
     let ours: Vec<&OwnerRef> = claim.owners.iter().filter(|owner| is(owner, set) || is(owner, pod)).collect();
-    let rightful = rightful(parties).filter(|_| !foreign);
-    let right = match &rightful {
+    let desired_owner = desired_owner(parties).filter(|_| !foreign);
+    let right = match &desired_owner {
         Some(party) => ours.len() == 1 && is(ours[0], party) && ours[0].controller == Some(true),
         None => ours.is_empty(),
     };
-    owners.extend(rightful);
+    owners.extend(desired_owner);
     Verdict { owners: (!right).then_some(owners), foreign }
 }
 

@@ -67,10 +67,6 @@ struct PlanResult {
 impl Reconcile for StatefulSets {
     type Key = ObjectKey;
 
-    fn begin(&self) {
-        self.handover.begin_term((self.clock)());
-    }
-
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
     }
@@ -86,7 +82,7 @@ impl StatefulSets {
             return Ok(Outcome::Done);
         };
         if let Selector::Invalid(why) = &set.selector {
-            error!(why, "skipping a StatefulSet with an invalid selector");
+            error!(reason = why, "skipping a StatefulSet with an invalid selector");
             return Ok(Outcome::Done);
         }
         let reference = set.controller_ref();
@@ -176,14 +172,14 @@ impl StatefulSets {
         if let Some(count) = plan.unavailable {
             self.unavailable.record(key, count);
         }
-        if plan.deletes() && self.handover.is_due(&set.meta, (self.clock)()) {
+        if plan.deletes() && self.handover.is_due(&set.meta) {
             let failure = self.compare(key, set).await.err();
             return PlanResult { waiting_for_cache: failure.is_none(), failure, ..PlanResult::default() };
         }
         let attempt = Attempt::new(&set.meta, plan.creations(), members.len());
         let waiting = self.refusals.waiting(key, &attempt).filter(|_| plan.creations() > 0);
         if let Some(waiting) = &waiting {
-            debug!(why = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
             plan.postpone_creations();
         }
         let failure = work.carry_out(plan).await.err();
@@ -224,7 +220,7 @@ impl StatefulSets {
     /// date.
     async fn compare(&self, key: &ObjectKey, set: &StatefulSet) -> Result<(), ReconcileError> {
         let children = self.children(set);
-        self.handover.compare(&children).await?;
+        self.handover.compare(&self.sets, &children).await?;
         self.queue.add_after(key.clone(), self.handover.delay_after_compare(&children, self.is_caught_up(key)));
         Ok(())
     }

@@ -275,7 +275,7 @@ impl MetricStatus {
             ] {
                 if let Some(amount) = amount {
                     current.put_message(number, |message| {
-                        message.put_str(quantity_message::STRING, &quantity::written(amount, binary));
+                        message.put_str(quantity_message::STRING, &quantity::format_thousandths(amount, binary));
                     });
                 }
             }

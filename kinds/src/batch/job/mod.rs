@@ -133,7 +133,7 @@ impl Job {
                 spec::POD_FAILURE_POLICY => {
                     self.failure_policy = Some(FailurePolicy::decode(&context.interner, field.value.bytes())?);
                 }
-                spec::SUCCESS_POLICY => self.success_policy = policy::success(field.value.bytes())?,
+                spec::SUCCESS_POLICY => self.success_policy = policy::success_rules(field.value.bytes())?,
                 spec::TEMPLATE if context.sections.contains(Self::TEMPLATE) => {
                     let template = Template::decode(context, field.value.bytes())?;
                     self.restarts_in_place = find(&template.spec, pod_spec::RESTART_POLICY) == b"OnFailure";

@@ -137,7 +137,7 @@ fn exit_codes(interner: &Interner, message: &[u8]) -> Result<ExitCodes, WireErro
     Ok(codes)
 }
 
-/// Varints one after the other.
+/// Decodes a packed list of varints; a truncated last one is omitted.
 fn unpacked(bytes: &[u8]) -> Vec<i32> {
     let (mut values, mut value, mut shift) = (Vec::new(), 0u64, 0);
     for byte in bytes {
@@ -151,8 +151,8 @@ fn unpacked(bytes: &[u8]) -> Vec<i32> {
     values
 }
 
-/// Reads a `SuccessPolicy` message.
-pub(super) fn success(message: &[u8]) -> Result<Vec<SuccessRule>, WireError> {
+/// Decodes the rules of a `SuccessPolicy` message.
+pub(super) fn success_rules(message: &[u8]) -> Result<Vec<SuccessRule>, WireError> {
     let mut rules = Vec::new();
     for field in fields(message) {
         let field = field?;

@@ -34,7 +34,7 @@ pub struct JobStatus {
     pub conditions: Vec<Condition>,
     /// Start time; zero before the start and while suspended.
     pub start: Time,
-    /// Completion time; zero otherwise.
+    /// Completion time; zero unless the Job is complete.
     pub completion: Time,
     /// Pods that have neither terminated nor are being deleted.
     pub active: i32,
@@ -70,7 +70,7 @@ impl JobStatus {
     ];
 
     /// Returns the condition of this type, if it is true.
-    pub fn is_true(&self, kind: &str) -> Option<&Condition> {
+    pub fn true_condition(&self, kind: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| &*condition.kind == kind && &*condition.status == "True")
     }
 

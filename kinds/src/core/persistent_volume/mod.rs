@@ -173,7 +173,7 @@ pub struct PersistentVolume {
 }
 
 impl PersistentVolume {
-    /// Section: the whole object of a volume that has no phase yet, which is written soon.
+    /// Section: the whole object of a volume that has no phase yet, because a controller will soon write the phase.
     pub const WHOLE_WHILE_PENDING: Sections = Sections(1);
 
     /// Returns the value of one of the annotations that the record keeps.

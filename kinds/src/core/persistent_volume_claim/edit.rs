@@ -38,7 +38,7 @@ pub struct StatusEdit<'a> {
     pub phase: Option<Phase>,
     /// `accessModes`; removed if empty.
     pub access_modes: Option<&'a [Str]>,
-    /// `capacity`: becomes only this amount of storage; removed if empty.
+    /// `capacity`: replaced by this amount of storage alone; removed if empty.
     pub capacity: Option<&'a str>,
     /// `currentVolumeAttributesClassName`; removed if empty.
     pub attributes_class: Option<&'a str>,

@@ -119,7 +119,7 @@ pub struct PersistentVolumeClaim {
 impl PersistentVolumeClaim {
     /// Section: its use of quota.
     pub const STORAGE: Sections = Sections(1);
-    /// Section: the whole object of a claim that is not bound, which needs several writes soon.
+    /// Section: the whole object of a claim that is not bound, because controllers will soon write it several times.
     pub const WHOLE_WHILE_PENDING: Sections = Sections(1 << 1);
 
     /// Returns the value of one of the annotations that the record keeps.
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_is_read_with_what_it_requests_and_has() {
+    fn request_capacity_and_classes_of_a_claim_are_decoded() {
         let quantity = |out: &mut Vec<u8>, number: u32, amount: &str| {
             out.put_message(number, |entry| {
                 entry.put_str(1, "storage");

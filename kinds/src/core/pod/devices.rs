@@ -59,7 +59,7 @@ pub(super) fn read(interner: &Interner, spec: &[u8], status: &[u8]) -> Result<Op
 mod tests {
     use super::*;
     use crate::wire::Put;
-    use crate::wire::schema::{pod_resource_claim as claim, pod_resource_claim_status as of_entry};
+    use crate::wire::schema::{pod_resource_claim as claim, pod_resource_claim_status as entry_status};
 
     #[test]
     fn used_claims_are_named_or_created_from_templates() {
@@ -77,9 +77,9 @@ mod tests {
         }
         for (entry, name) in [("b", Some("made-b")), ("d", None)] {
             reported.put_message(pod_status::RESOURCE_CLAIM_STATUSES, |message| {
-                message.put_str(of_entry::NAME, entry);
+                message.put_str(entry_status::NAME, entry);
                 if let Some(name) = name {
-                    message.put_str(of_entry::RESOURCE_CLAIM_NAME, name);
+                    message.put_str(entry_status::RESOURCE_CLAIM_NAME, name);
                 }
             });
         }

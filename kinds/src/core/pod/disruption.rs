@@ -4,13 +4,13 @@ use crate::value::time::Time;
 use crate::wire::schema::{pod_condition, pod_status};
 use crate::wire::{WireError, fields};
 
-/// The condition of a pod that another program than its controller is about to terminate.
+/// The condition of a pod that a component other than its controller is about to terminate.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// The reason in the status of a pod that the kubelet evicted.
 const EVICTED: &str = "Evicted";
 
-/// The reason in [`DISRUPTION_TARGET`] if the kubelet set it. The termination that it announces may take any time.
+/// The reason in [`DISRUPTION_TARGET`] if the kubelet set it. How long the announced termination takes is not bounded.
 const BY_KUBELET: &str = "TerminationByKubelet";
 
 /// The recorded disruption of a pod.

@@ -78,7 +78,7 @@ impl Ending {
             }
         }
         let all = || regular.iter().chain(&init);
-        self.restarts = all().map(|container| container.restarts).sum();
+        self.restarts = all().map(|container| container.restarts).fold(0, i32::saturating_add);
         self.exit_codes = all()
             .filter_map(|container| Some((container.name, container.ended?.0)))
             .filter(|(_, code)| *code != 0)

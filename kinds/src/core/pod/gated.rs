@@ -70,11 +70,11 @@ pub struct GatedPod {
 
 impl GatedPod {
     /// Returns the gates whose condition type has this prefix.
-    pub fn gates_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Gate> {
+    pub fn prefixed_gates<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Gate> {
         self.gates.iter().filter(move |gate| gate.condition.starts_with(prefix))
     }
 
-    /// Reports whether it waits only for gates of this prefix.
+    /// Reports whether its containers are ready, and gates that are not true exist, all of them with this prefix.
     pub fn waits_only_for(&self, prefix: &str) -> bool {
         let open = |gate: &&Gate| gate.status != Status::True;
         let mut open = self.gates.iter().filter(open).peekable();
@@ -190,7 +190,7 @@ mod tests {
         let read = pod(&["a.example/x", "b.example/y"], &[("b.example/y", "False"), ("Ready", "True")]);
         let gates: Vec<_> = read.gates.iter().map(|gate| (&*gate.condition, gate.status, &*gate.reason)).collect();
         assert_eq!(gates, [("a.example/x", Status::Unset, ""), ("b.example/y", Status::False, "Why")]);
-        assert_eq!(read.gates_of("b.").count(), 1);
+        assert_eq!(read.prefixed_gates("b.").count(), 1);
         assert!(pod(&[], &[("Ready", "True")]).gates.is_empty());
     }
 

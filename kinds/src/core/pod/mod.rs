@@ -373,6 +373,7 @@ mod tests {
             Pod::REQUESTS,
             Pod::DEVICES,
             Pod::VOLUMES,
+            Pod::SELINUX,
             Pod::CONTAINER_RESOURCES_ONLY,
             Pod::ANY_POD_RESOURCES_DECIDE,
         ];

@@ -68,14 +68,15 @@ impl Interner {
 
 impl PartRequests {
     /// Returns the requested amount of a resource, in thousandths.
-    pub fn of(&self, resource: &str) -> Option<i64> {
+    pub fn amount(&self, resource: &str) -> Option<i64> {
         self.resources.iter().find(|(name, _)| **name == *resource).map(|(_, amount)| *amount)
     }
 }
 
 impl Requests {
     pub(super) fn read(interner: &Interner, spec: &[u8], status: &[u8]) -> Result<Self, WireError> {
-        let (mut parts, mut sidecars) = (Vec::new(), Vec::new());
+        // Containers come first, then init containers and the pod as a whole, then the overhead.
+        let (mut parts, mut after_containers) = (Vec::new(), Vec::new());
         for field in fields(spec) {
             let field = field?;
             let message = field.value.bytes();
@@ -84,16 +85,16 @@ impl Requests {
                 pod_spec::INIT_CONTAINERS => {
                     let always = find(message, container::RESTART_POLICY) == b"Always";
                     let part = if always { Part::Sidecar } else { Part::Init };
-                    sidecars.push(read_container(interner, part, message)?);
+                    after_containers.push(read_container(interner, part, message)?);
                 }
                 pod_spec::RESOURCES => {
                     let resources = amounts(interner, message, resource_requirements::REQUESTS)?;
-                    sidecars.push(PartRequests { part: Part::Pod, name: interner.str(""), resources });
+                    after_containers.push(PartRequests { part: Part::Pod, name: interner.str(""), resources });
                 }
                 _ => {}
             }
         }
-        parts.append(&mut sidecars);
+        parts.append(&mut after_containers);
         let overhead = amounts(interner, spec, pod_spec::OVERHEAD)?;
         if !overhead.is_empty() {
             parts.push(PartRequests { part: Part::Overhead, name: interner.str(""), resources: overhead });
@@ -172,7 +173,7 @@ mod tests {
         Time(9).put(&mut status, pod_status::START_TIME);
         let read = Requests::read(&interner, &spec, &status).expect("well-formed");
         let parts: Vec<_> =
-            read.parts.iter().map(|requests| (requests.part, &*requests.name, requests.of("cpu"))).collect();
+            read.parts.iter().map(|requests| (requests.part, &*requests.name, requests.amount("cpu"))).collect();
         assert_eq!(
             parts,
             [

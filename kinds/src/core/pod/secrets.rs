@@ -37,7 +37,7 @@ const SOURCES: &[&[u32]] = &[
 ///
 /// # Errors
 /// When the pod is not well-formed.
-pub fn visit<'a>(pod: &'a [u8], mut found: impl FnMut(&'a str)) -> Result<(), WireError> {
+pub fn visit_secret_names<'a>(pod: &'a [u8], mut found: impl FnMut(&'a str)) -> Result<(), WireError> {
     let mut found = |name: &'a [u8]| {
         if let Some(name) = std::str::from_utf8(name).ok().filter(|name| !name.is_empty()) {
             found(name);
@@ -117,10 +117,10 @@ mod tests {
         for path in paths {
             let pod = nested(&path, "wanted");
             let mut seen = Vec::new();
-            visit(&pod, |name| seen.push(name)).expect("well-formed");
+            visit_secret_names(&pod, |name| seen.push(name)).expect("well-formed");
             assert_eq!(seen, ["wanted"], "{path:?}");
         }
         let empty_dir = spec(&[pod_spec::VOLUMES, volume::VOLUME_SOURCE, volume_source::EMPTY_DIR, 1]);
-        visit(&nested(&empty_dir, "not this"), |name| panic!("{name}")).expect("well-formed");
+        visit_secret_names(&nested(&empty_dir, "not this"), |name| panic!("{name}")).expect("well-formed");
     }
 }

@@ -15,7 +15,7 @@ impl Pod {
     pub(super) fn read_target(&mut self, context: &Decode, spec: &[u8]) {
         let may_have_target = self.meta.controller().is_none_or(|controller| &*controller.kind == "DaemonSet");
         if self.node.is_empty() && may_have_target && context.sections.contains(Self::TARGET) {
-            self.target = placement::target(spec).map(|node| Box::new(context.interner.str(node)));
+            self.target = placement::target_node(spec).map(|node| Box::new(context.interner.str(node)));
         }
     }
 }

@@ -185,7 +185,7 @@ struct Pod<'a> {
     qos: &'a str,
 }
 
-/// A function that returns the amounts of a container that count.
+/// A function that returns the amounts of a container to sum up.
 type RequestsView<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&KubeletResources<'a>>) -> Amounts<'a>;
 
 impl<'a> Pod<'a> {

@@ -14,7 +14,7 @@ use crate::wire::{WireError, fields, find};
 pub struct Volumes {
     /// The volumes with a claim behind them, in the order of the spec.
     pub claims: Box<[ClaimVolume]>,
-    /// The volumes of in-tree plugins that may have to be attached, and that the pod defines itself.
+    /// Volumes that the pod defines itself, of in-tree plugins whose volumes may have to be attached.
     pub in_tree: Box<[InTreeVolume]>,
     /// An init, regular or ephemeral container runs.
     pub is_running: bool,
@@ -68,7 +68,7 @@ pub(super) fn read(
         .flatten()
         .any(|field| field.number == object_meta::DELETION_GRACE_PERIOD_SECONDS && field.value.i64() == 0);
     let selinux = match context.sections.contains(Pod::SELINUX) {
-        true => selinux::read(interner, spec, |name| claims.iter().any(|claim| &*claim.volume == name))?,
+        true => selinux::read(interner, spec, &claims.iter().map(|claim| &*claim.volume).collect())?,
         false => None,
     };
     let (claims, in_tree) = (claims.into(), in_tree.into());
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_grace_period_of_zero_is_none() {
+    fn has_no_grace_is_set_only_for_a_grace_period_of_zero() {
         for (seconds, expected) in [(None, false), (Some(0), true), (Some(30), false)] {
             let mut meta = Vec::new();
             if let Some(seconds) = seconds {

@@ -47,12 +47,12 @@ pub struct Ingress {
     /// `VIP`, `Proxy`, or empty.
     pub ip_mode: Box<str>,
     /// State of its ports.
-    pub ports: Vec<PortError>,
+    pub ports: Vec<PortStatus>,
 }
 
 /// One of an ingress's `ports`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PortError {
+pub struct PortStatus {
     /// The Service's port.
     pub port: i32,
     /// Its protocol.
@@ -126,7 +126,7 @@ impl Ingress {
                 load_balancer_ingress::HOSTNAME => ingress.hostname = field.value.str().into(),
                 load_balancer_ingress::IP_MODE => ingress.ip_mode = field.value.str().into(),
                 load_balancer_ingress::PORTS => {
-                    let mut port = PortError::default();
+                    let mut port = PortStatus::default();
                     for field in fields(field.value.bytes()) {
                         let field = field?;
                         match field.number {

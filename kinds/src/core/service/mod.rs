@@ -12,7 +12,7 @@ use crate::value::ip::{Family, Ip};
 use crate::wire::schema::{service_port, service_spec as spec};
 use crate::wire::{WireError, fields, map_entry};
 
-pub use balancing::{Balancing, Ingress, PortError};
+pub use balancing::{Balancing, Ingress, PortStatus};
 
 /// Annotation: distribution of a Service's traffic over zones; `Auto` enables hints (core/v1, AnnotationTopologyMode).
 pub const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";

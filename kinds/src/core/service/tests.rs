@@ -115,7 +115,7 @@ fn load_balancer_settings_are_decoded() {
         spec.put_str(spec::EXTERNAL_TRAFFIC_POLICY, "Local");
         spec.put_int(spec::HEALTH_CHECK_NODE_PORT, 31000);
     };
-    let port = PortError { port: 80, protocol: "TCP".into(), error: Some("Busy".into()) };
+    let port = PortStatus { port: 80, protocol: "TCP".into(), error: Some("Busy".into()) };
     let ingress = Ingress { ip: "192.0.2.1".into(), hostname: "".into(), ip_mode: "VIP".into(), ports: vec![port] };
     let expected = Balancing {
         class: Some("".into()),

@@ -45,7 +45,7 @@ pub(crate) fn of_provider_id(provider_id: &str) -> Result<Wanted, CloudError> {
     fargate(last).ok_or_else(|| fix("use aws:///<zone>/<instance id>, as the kubelet or this controller sets it"))
 }
 
-/// Parses `fargate-10.0.0.1`, `fargate-ip-10-0-0-1...`, and IPv6 addresses in the same places.
+/// Parses `fargate-10.0.0.1`, `fargate-2001:db8::1` and `fargate-ip-10-0-0-1...`.
 fn fargate(name: &str) -> Option<Wanted> {
     let rest = name.strip_prefix("fargate-")?;
     if let Ok(address) = rest.parse() {

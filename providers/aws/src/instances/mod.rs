@@ -86,8 +86,8 @@ impl Ec2Instances {
             if !node.labels.contains_key(convert::ZONE_ID) {
                 missing_zone.insert(wanted.clone(), instance.zone.clone());
             }
-            let is_machine = !matches!(wanted, Wanted::Fargate(_));
-            if is_machine && !node.labels.contains_key(&format!("{}1", convert::NETWORK_NODE)) {
+            let is_ec2_instance = !matches!(wanted, Wanted::Fargate(_));
+            if is_ec2_instance && !node.labels.contains_key(&format!("{}1", convert::NETWORK_NODE)) {
                 missing_topology.insert(id_of(instance), instance.instance_type.clone());
             }
         }
@@ -242,7 +242,7 @@ fn several(name: &str, instances: &[types::Instance]) -> CloudError {
     CloudError::invalid_field("metadata.name", name, &fix)
 }
 
-/// Fargate's nodes are network interfaces (cloud-provider-aws, pkg/providers/v1/variant/fargate).
+/// Reads Fargate nodes by address: they are network interfaces (cloud-provider-aws, pkg/providers/v1/variant/fargate).
 async fn by_address(session: &Session, addresses: &[IpAddr]) -> States {
     let mut found = HashMap::new();
     for (name, is_of) in [

@@ -88,10 +88,18 @@ impl Topology {
                 }
                 Ok(Err(error)) => {
                     let pause = pause_after(&error);
-                    tracing::info!(%error, ?pause, "Nodes get no labels of the network's topology for now");
+                    tracing::info!(%error, ?pause, "network topology not read; Nodes get no topology labels for now");
                     self.skipped().paused_until = Some(now + pause);
                 }
-                Err(_) => self.skipped().paused_until = Some(now + FAILURE_PAUSE),
+                Err(_) => {
+                    let (limit, pause) = (TIMEOUT, FAILURE_PAUSE);
+                    tracing::info!(
+                        ?limit,
+                        ?pause,
+                        "network topology not read in time; Nodes get no topology labels for now"
+                    );
+                    self.skipped().paused_until = Some(now + pause);
+                }
             }
         }
         layers

@@ -23,7 +23,7 @@ struct State {
 }
 
 impl State {
-    fn is_worth_asking(&self, wanted: &BTreeSet<&str>, now: Instant) -> bool {
+    fn needs_read(&self, wanted: &BTreeSet<&str>, now: Instant) -> bool {
         let unknown = wanted.iter().any(|zone| !self.known.contains_key(*zone));
         unknown && self.not_before.is_none_or(|not_before| now >= not_before)
     }
@@ -39,7 +39,7 @@ impl Zones {
         // A tokio lock: concurrent callers wait for the same response.
         let mut state = self.0.lock().await;
         let now = Instant::now();
-        if state.is_worth_asking(&wanted, now) {
+        if state.needs_read(&wanted, now) {
             state.not_before = Some(now + PAUSE);
             let request = || api.ec2.describe_availability_zones().send();
             match api.read(Class::Ec2Read, "DescribeAvailabilityZones", request).await {
@@ -48,7 +48,7 @@ impl Zones {
                     state.known = Arc::new(zones.filter_map(|zone| Some((zone.zone_name?, zone.zone_id?))).collect());
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the zones' ids are not known; Nodes get no label of them for now");
+                    tracing::warn!(%error, "cannot read zone ids; Nodes get no label topology.k8s.aws/zone-id for now");
                 }
             }
         }
@@ -65,10 +65,10 @@ mod tests {
         let now = Instant::now();
         let known = Arc::new(HashMap::from([("eu-west-1a".to_owned(), "euw1-az1".to_owned())]));
         let state = State { known, not_before: Some(now) };
-        assert!(!state.is_worth_asking(&["eu-west-1a"].into(), now));
-        assert!(state.is_worth_asking(&["eu-west-1a", "eu-west-1-lhr-1a"].into(), now));
+        assert!(!state.needs_read(&["eu-west-1a"].into(), now));
+        assert!(state.needs_read(&["eu-west-1a", "eu-west-1-lhr-1a"].into(), now));
         let paused = State { not_before: Some(now + PAUSE), ..state };
-        assert!(!paused.is_worth_asking(&["eu-west-1-lhr-1a"].into(), now));
-        assert!(paused.is_worth_asking(&["eu-west-1-lhr-1a"].into(), now + PAUSE));
+        assert!(!paused.needs_read(&["eu-west-1-lhr-1a"].into(), now));
+        assert!(paused.needs_read(&["eu-west-1-lhr-1a"].into(), now + PAUSE));
     }
 }

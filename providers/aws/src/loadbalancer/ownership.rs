@@ -185,7 +185,7 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     }
 }
 
-/// Tag keys that decide about ownership, which a Service may not set by annotation.
+/// Returns whether a tag key decides about ownership, so that a Service may not set it by annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
     let ours = [SERVICE, UID, BACKEND, ENDPOINT_SERVICE, ALLOWED, GROUP, GROUP_LEAD];
     let controllers = [STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE];

@@ -175,29 +175,29 @@ impl Step {
     }
 
     /// Returns a description for users.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         match self {
-            Self::CreateSecurityGroup(group) => format!("security group {} made", group.name),
+            Self::CreateSecurityGroup(group) => format!("security group {} created", group.name),
             Self::Authorize { group, rules } => format!("{} rules added to {group}", rules.len()),
-            Self::Revoke { group, rules } => format!("{} rules taken from {group}", rules.len()),
+            Self::Revoke { group, rules } => format!("{} rules removed from {group}", rules.len()),
             Self::DeleteSecurityGroup { id } => format!("security group {id} deleted"),
-            Self::CreateBalancer(balancer) => format!("balancer {} made", balancer.name),
+            Self::CreateBalancer(balancer) => format!("load balancer {} created", balancer.name),
             Self::SetSubnets { .. } => "subnets set".into(),
-            Self::SetAddressType { .. } => "type of addresses set".into(),
+            Self::SetAddressType { .. } => "IP address type set".into(),
             Self::SetSecurityGroups { .. } => "security groups set".into(),
             Self::SetCapacity { .. } => "capacity set".into(),
             Self::SetBalancerAttributes { attributes, .. } => format!("attributes set: {}", keys(attributes)),
-            Self::DeleteBalancer { arn } => format!("balancer {arn} deleted"),
-            Self::CreateTargetGroup(group) => format!("target group {} made", group.name),
+            Self::DeleteBalancer { arn } => format!("load balancer {arn} deleted"),
+            Self::CreateTargetGroup(group) => format!("target group {} created", group.name),
             Self::SetHealthCheck { group, .. } => format!("health check of {group} set"),
             Self::SetGroupAttributes { group, attributes } => {
                 format!("attributes of {group} set: {}", keys(attributes))
             }
-            Self::Record { group, .. } => format!("targets in {group} put on record"),
+            Self::Record { group, .. } => format!("targets in {group} recorded"),
             Self::Register { group, targets } => format!("{} targets registered in {group}", targets.len()),
-            Self::Deregister { group, targets } => format!("{} targets taken out of {group}", targets.len()),
+            Self::Deregister { group, targets } => format!("{} targets deregistered from {group}", targets.len()),
             Self::DeleteTargetGroup { arn } => format!("target group {arn} deleted"),
-            Self::CreateListener { listener, .. } => format!("listener for port {} made", listener.port),
+            Self::CreateListener { listener, .. } => format!("listener for port {} created", listener.port),
             Self::ModifyListener { listener, .. } => format!("listener for port {} set", listener.port),
             Self::SetListenerAttributes { attributes, .. } => {
                 format!("attributes of a listener set: {}", keys(attributes))

@@ -196,7 +196,7 @@ pub(crate) struct Balancer {
     pub subnets: Vec<Mapping>,
     /// Ids of its groups, except the Service's own one, which may not exist yet.
     pub security_groups: Vec<String>,
-    /// Rules apply to traffic by PrivateLink; `None`: not managed.
+    /// Rules apply to traffic through PrivateLink; `None`: not managed.
     pub private_link: Option<bool>,
     pub attributes: Attributes,
     /// Reserved capacity in units; `None`: not managed.
@@ -244,7 +244,7 @@ pub(crate) struct TargetGroup {
     /// More targets may be wanted: nothing is deregistered.
     pub incomplete: bool,
     /// Maximum number of targets.
-    pub most: Option<usize>,
+    pub max_targets: Option<usize>,
     /// Other clusters register targets too: only those of this cluster are deregistered.
     pub shared: bool,
     /// Targets see the clients' addresses.
@@ -299,7 +299,7 @@ impl<P> Spread<P> {
 }
 
 /// Returns the range of all addresses.
-pub(crate) fn anyone(ipv6: bool) -> IpNet {
+pub(crate) fn all_addresses(ipv6: bool) -> IpNet {
     match ipv6 {
         true => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
         false => IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),

@@ -106,7 +106,7 @@ impl Machines {
     }
 
     /// Prepares the instances of routes that will be set, in their order: each exists and forwards packets.
-    pub(crate) async fn ready(&self, session: &Session, specs: &[&RouteSpec]) -> Vec<Result<Machine, CloudError>> {
+    pub(crate) async fn prepare(&self, session: &Session, specs: &[&RouteSpec]) -> Vec<Result<Machine, CloudError>> {
         let wanted: Vec<Result<Wanted, CloudError>> = specs.iter().map(|spec| id::wanted(&spec.instance)).collect();
         let unknown = {
             let known = self.known();
@@ -115,7 +115,7 @@ impl Machines {
         };
         let found = instances::find(session, unknown).await;
         let machines: Vec<Result<Machine, CloudError>> =
-            wanted.iter().zip(specs).map(|(wanted, spec)| self.meet(wanted, spec, &found)).collect();
+            wanted.iter().zip(specs).map(|(wanted, spec)| self.resolve(wanted, spec, &found)).collect();
         let checking: HashMap<&str, &Machine> =
             machines.iter().flatten().filter(|machine| !machine.forwards).map(|m| (&*m.id, m)).collect();
         let results = join_all(checking.values().map(|machine| stop_checking(session, machine))).await;
@@ -137,7 +137,7 @@ impl Machines {
     }
 
     /// Returns an instance that is cached, or was just found; its Node's spelling of the id is kept.
-    fn meet(
+    fn resolve(
         &self,
         wanted: &Result<Wanted, CloudError>,
         spec: &RouteSpec,
@@ -156,7 +156,7 @@ impl Machines {
             (Wanted::Name(_), None) => None,
         };
         let gone = || {
-            let message = format!("the machine of Node {} is not there", spec.instance.node);
+            let message = format!("the instance of Node {} does not exist", spec.instance.node);
             CloudError::new(ErrorKind::NotFound, "DescribeInstances", message)
         };
         let mut machine = machine.ok_or_else(gone)?;

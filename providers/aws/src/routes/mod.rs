@@ -99,7 +99,7 @@ impl Ec2Routes {
         let due = |(at, spec): (usize, &'_ RouteSpec)| is_due(tables, spec).then_some(at);
         let sets: Vec<usize> = sets.into_iter().filter_map(due).collect();
         let specs: Vec<&RouteSpec> = sets.iter().filter_map(|at| spec_of(&changes[*at])).collect();
-        let machines = self.machines.ready(session, &specs).await;
+        let machines = self.machines.prepare(session, &specs).await;
         let ready = specs.into_iter().zip(machines);
         let set: Vec<_> = ready.map(|(spec, machine)| self.set(session, tables, spec, machine)).collect();
         let set: Vec<_> = stream::iter(set).buffered(AT_ONCE).collect().await;

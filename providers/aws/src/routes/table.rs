@@ -46,7 +46,7 @@ impl Table {
     /// Returns the step that routes the destination to the instance; `None` if the route exists.
     ///
     /// # Errors
-    /// `Conflict` if it leads to something that is not a machine.
+    /// `Conflict` if it leads to something that is not an instance.
     pub(crate) fn to_set(&self, destination: IpNet, machine: &str) -> Result<Option<Step>, CloudError> {
         match self.entries.get(&destination) {
             None => Ok(Some(Step::Create)),
@@ -54,7 +54,7 @@ impl Table {
             Some(Entry::Machine(_) | Entry::Dead) => Ok(Some(Step::Replace)),
             Some(Entry::Foreign) => {
                 let message = format!(
-                    "{destination} leads to something that is not a machine in the route table {}: remove that route, \
+                    "{destination} leads to something that is not an instance in the route table {}: remove that route, \
                      or give the Node another pod network",
                     self.id
                 );
@@ -118,7 +118,7 @@ pub(crate) fn may_remove(tables: &[Table], destination: IpNet, listed: Option<&s
     let own = tables.iter().any(|table| table.has_own(destination));
     let foreign = tables.iter().any(|table| table.has_foreign(destination));
     if (own && leads_to(tables, destination).as_deref() != listed) || (!own && foreign) {
-        let message = format!("{destination} leads elsewhere by now and stays");
+        let message = format!("the route to {destination} has another target by now and is kept");
         return Err(CloudError::new(ErrorKind::Conflict, "DeleteRoute", message));
     }
     Ok(own)

@@ -167,6 +167,11 @@ impl Fixture for MockFixture {
         Ok(())
     }
 
+    async fn delete_foreign_route(&self, destination: IpNet) -> Result<(), FixtureError> {
+        self.0.remove_foreign_route(destination);
+        Ok(())
+    }
+
     async fn has_foreign_route(&self, destination: IpNet) -> Result<bool, FixtureError> {
         let routes = self.0.snapshot().routes;
         Ok(routes.iter().any(|route| route.destination == destination && route.target.is_none()))

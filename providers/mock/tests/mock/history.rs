@@ -159,7 +159,8 @@ impl History {
         }
     }
 
-    /// Routes have no desired state that is retried here, so that the model follows the state before and after.
+    /// Nothing retries a failed change of a route here. Therefore the model is updated from the cloud's routes before
+    /// and after the call.
     async fn change_route(&mut self, name: String) {
         let third = self.rng.random_range(0..4);
         let destination: IpNet = format!("10.244.{third}.0/24").parse().expect("a network");

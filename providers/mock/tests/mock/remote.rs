@@ -54,7 +54,7 @@ async fn two_processes_share_one_cloud() {
 }
 
 #[tokio::test]
-async fn cloud_that_is_not_served_is_never_gone() {
+async fn unreachable_cloud_is_a_transient_error_and_not_absence() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     drop(listener);

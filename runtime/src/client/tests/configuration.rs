@@ -89,6 +89,51 @@ async fn error_of_an_unusable_configuration_names_the_fix() {
     }
 }
 
+/// Values of the fields of a kubeconfig, similar to valid ones, in JSON.
+fn field() -> impl proptest::strategy::Strategy<Value = &'static str> {
+    proptest::sample::select(vec![
+        "null",
+        "1",
+        "true",
+        "[]",
+        "{}",
+        "\"\"",
+        "\"c\"",
+        "\"https://h:6443\"",
+        "\"h:99999\"",
+        "\"ftp://h\"",
+        "\"://\"",
+        "\"AAAA\"",
+        "\"none.crt\"",
+        "\"\\u0000\"",
+        "{\"token\":\"t\"}",
+        "{\"tokenFile\":\"none\",\"username\":\"u\"}",
+        "{\"server\":\"https://h\",\"proxy-url\":\"http://%zz@p\"}",
+        "{\"server\":\"https://h\",\"tls-server-name\":\"*\"}",
+        "{\"client-certificate-data\":\"AAAA\",\"client-key-data\":\"!\"}",
+        "{\"exec\":{\"command\":\"/no/such\"}}",
+        "{\"auth-provider\":{\"name\":\"x\",\"config\":{}}}",
+        "{\"cluster\":\"c\",\"user\":\"u\"}",
+    ])
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_kubeconfig_is_loaded_or_refused(
+        context in field(), cluster in field(), user in field(), name in field(), other in field(),
+        text in proptest::option::weighted(0.2, "\\PC{0,60}"),
+    ) {
+        let directory = TempDir::new().expect("a directory");
+        let text = text.unwrap_or_else(|| format!(
+            r#"{{"current-context": "here", "contexts": [{{"name": "here", "context": {context}}}],
+                "clusters": [{{"name": "c", "cluster": {cluster}}}, {other}],
+                "users": [{{"name": "u", "user": {user}}}, {{"name": {name}}}]}}"#
+        ));
+        let path = file(directory.path(), "kubeconfig", &text);
+        let _ = kubeconfig::load(&ConnectOptions { kubeconfig: Some(path), ..ConnectOptions::default() });
+    }
+}
+
 #[tokio::test]
 async fn master_flag_overrides_the_server() {
     // (--master, server in the kubeconfig, server connected to; None: refused)

@@ -252,7 +252,7 @@ async fn flush(tcp: &mut TcpStream, session: &mut rustls::ServerConnection) {
 /// Carries bytes between the encrypted socket and the clear stream until either ends.
 async fn pump(mut tcp: TcpStream, mut session: rustls::ServerConnection, mut clear: DuplexStream) {
     use std::io::{Read as _, Write as _};
-    let mut secret = vec![0; 16 << 10];
+    let mut encrypted = vec![0; 16 << 10];
     let mut plain = vec![0; 16 << 10];
     loop {
         flush(&mut tcp, &mut session).await;
@@ -262,9 +262,9 @@ async fn pump(mut tcp: TcpStream, mut session: rustls::ServerConnection, mut cle
             }
         }
         tokio::select! {
-            read = tcp.read(&mut secret) => match read {
+            read = tcp.read(&mut encrypted) => match read {
                 Ok(read @ 1..) => {
-                    let mut rest = &secret[..read];
+                    let mut rest = &encrypted[..read];
                     while !rest.is_empty() {
                         session.read_tls(&mut rest).expect("TLS records");
                         if session.process_new_packets().is_err() {

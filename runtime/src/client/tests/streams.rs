@@ -31,7 +31,7 @@ fn hang(clients: &Clients, lane: Option<Lane>, count: usize) -> tokio::task::Joi
     open
 }
 
-async fn hanging_requests(bed: &Bed, count: usize) {
+async fn wait_for_hanging_requests(bed: &Bed, count: usize) {
     until("the server has all requests", async || {
         bed.server.seen().iter().filter(|seen| seen.path == "/hang").count() == count
     })
@@ -49,13 +49,13 @@ async fn watches_open_connections_according_to_the_stream_limit() {
     bed.server.streams.store(10, Ordering::SeqCst);
     let clients = bed.connect().await;
     let watches = hang(&clients, Some(Lane::Watch), 250);
-    hanging_requests(&bed, 250).await;
-    assert_eq!(bed.server.connections(), 25, "as many as the limit demands, and no more");
+    wait_for_hanging_requests(&bed, 250).await;
+    assert_eq!(bed.server.connections(), 25, "connections for 250 watches with 10 streams each");
 
     let lease = clients.control.send(request(Method::GET, "/lease").map(Body::from));
     assert_eq!(quickly("the Lease", lease).await.expect("a response").status(), 200);
     assert_eq!(quickly("a write", status(&clients, Method::POST)).await, 200);
-    assert_eq!(bed.server.connections(), 27, "neither shares a connection with the watches");
+    assert_eq!(bed.server.connections(), 27, "25 for watches, one for the Lease, one for the write");
 
     drop(watches);
     until("surplus connections are closed", async || bed.server.open.load(Ordering::SeqCst) <= 4).await;
@@ -67,7 +67,7 @@ async fn hanging_writes_do_not_delay_other_writes() {
     bed.server.streams.store(5, Ordering::SeqCst);
     let clients = bed.connect().await;
     let _slow_webhook = hang(&clients, None, 50);
-    hanging_requests(&bed, 50).await;
+    wait_for_hanging_requests(&bed, 50).await;
     assert_eq!(quickly("a write", status(&clients, Method::POST)).await, 200);
 }
 
@@ -81,7 +81,7 @@ async fn ended_stream_frees_its_slot() {
     }
     assert_eq!(bed.server.connections(), 1);
     let dropped = hang(&clients, None, 2);
-    hanging_requests(&bed, 2).await;
+    wait_for_hanging_requests(&bed, 2).await;
     drop(dropped);
     until("requests find room on the first connection again", async || {
         quickly("a read", status(&clients, Method::GET)).await == 200 && bed.server.open.load(Ordering::SeqCst) == 1

@@ -143,7 +143,7 @@ async fn missing_response_counts_as_lost() {
         let error =
             clients.send(&Identity::Own, request(Method::POST, "/x"), MAX_BODY_BYTES).await.expect_err("no response");
         assert!(matches!(error, SendError::Lost { .. }), "{what}: {error}");
-        assert_eq!(bed.server.seen().len(), 2, "{what}: the write was sent once");
+        assert_eq!(bed.server.seen().len(), 2, "{what}: requests: one read and one write");
     }
 }
 

@@ -97,7 +97,7 @@ pub(super) struct ControllerReport {
     /// A sentence about the key's state.
     pub(super) state: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) next_look_in_seconds: Option<f64>,
+    pub(super) next_try_in_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) last_decision: Option<Decision>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,7 +120,7 @@ pub(super) struct Dependents {
     pub(super) total: usize,
     /// Number of dependents that block a foreground deletion.
     pub(super) blocking: usize,
-    /// The first hundred dependents.
+    /// At most a hundred dependents, sorted by kind, namespace and name.
     pub(super) shown: Vec<Related>,
 }
 
@@ -281,7 +281,7 @@ fn cause(error: &str) -> (WaitKind, Option<&'static str>) {
         || error.contains("denied the request")
         || error.contains("denied request")
     {
-        (WaitKind::Admission, Some("the administrator of that admission"))
+        (WaitKind::Admission, Some("the administrator of that admission webhook or policy"))
     } else if error.contains("is forbidden: User") || error.contains(" cannot ") && error.contains("forbidden") {
         (WaitKind::Permission, Some("the administrator of RBAC"))
     } else {
@@ -410,7 +410,7 @@ fn report(
     let report = ControllerReport {
         controller: watched.name,
         state,
-        next_look_in_seconds: next,
+        next_try_in_seconds: next,
         last_decision: last.map(Decision::from),
         error: failure.map(|failure| failure.error.into()),
     };
@@ -483,13 +483,13 @@ fn dependents(sources: &[Arc<dyn Source>], uid: &Uid) -> Dependents {
             let blocks = owner.block_owner_deletion == Some(true);
             found.blocking += usize::from(blocks);
             if found.shown.len() < MAX_LISTED {
-                let going = if meta.is_deleting() { "is being deleted" } else { "exists" };
+                let state = if meta.is_deleting() { "is being deleted" } else { "exists" };
                 let blocking = if blocks { "; blocks the owner's foreground deletion" } else { "" };
                 found.shown.push(Related {
                     kind: resource.kind.to_owned(),
                     namespace: meta.namespace.to_string(),
                     name: meta.name.to_string(),
-                    state: format!("{going}{blocking}"),
+                    state: format!("{state}{blocking}"),
                 });
             }
         });

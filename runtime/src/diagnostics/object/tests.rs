@@ -77,7 +77,7 @@ fn errors_are_classified_by_their_messages() {
         (
             "admission webhook \"no.example.com\" denied the request: no",
             WaitKind::Admission,
-            "the administrator of that admission",
+            "the administrator of that admission webhook or policy",
         ),
         (
             "pods is forbidden: User \"system:serviceaccount:kube-system:replicaset-controller\" cannot create resource \"pods\" in API group \"\"",

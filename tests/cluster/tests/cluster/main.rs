@@ -47,7 +47,7 @@ fn main() -> std::process::ExitCode {
             quota_is_reported_until_the_scale_fits,
         },
         storage::protection::{
-            claim_stays_while_a_pod_on_a_node_uses_it, pod_that_no_cache_shows_keeps_its_claim,
+            claim_stays_while_a_pod_on_a_node_uses_it, pod_missing_in_the_cache_keeps_its_claim,
             finalizers_are_added_and_removed_when_writes_fail, unused_condition_follows_the_pods_of_a_bound_claim,
             bound_claim_has_no_unused_condition_without_the_gate,
             volume_stays_while_it_is_bound, attributes_class_stays_while_a_claim_or_volume_refers_to_it,
@@ -129,12 +129,13 @@ fn main() -> std::process::ExitCode {
         },
         process::many_kinds::{leader_works_with_150_custom_kinds},
         process::odd_servers::{manager_starts_without_a_request_header_ca},
+        process::shutdown::{second_signal_ends_a_process_whose_work_hangs},
         api::cluster_scoped::{
             cluster_roles_are_aggregated, cluster_info_is_signed_until_tokens_expire, one_trust_bundle_is_published,
             ttl_annotation_of_nodes_is_set, service_cidr_exists_while_it_is_needed,
         },
         workloads::deployment::{
-            rollout_leaves_the_expected_status_and_events, history_undo_and_restart, history_is_limited,
+            rollout_leaves_the_expected_status_and_events, kubectl_undoes_and_restarts_a_rollout, history_is_limited,
             pause_stops_a_rollout_but_not_scaling, stuck_rollout_is_reported, scaling_during_a_rollout_is_proportional,
             taken_name_counts_as_a_collision, orphans_are_adopted_with_their_pods,
         },
@@ -214,9 +215,13 @@ fn main() -> std::process::ExitCode {
             stored_version_of_a_custom_resource_is_migrated_across_a_crash,
             secrets_are_encrypted_with_a_new_key_across_a_crash, migration_that_cannot_succeed_fails_with_its_reason,
         },
-        devices::resource_pools::{request_is_completed_once_all_slices_are_published},
+        devices::resource_pools::{
+            request_is_completed_once_all_slices_are_published, taint_rules_count_only_with_their_gate,
+        },
         workloads::podgroup_protection::{group_stays_until_its_pods_have_finished},
-        workloads::job_scheduling::{pods_of_a_job_are_created_in_its_group},
+        workloads::job_scheduling::{
+            pods_of_a_job_are_created_in_its_group, group_of_a_delegated_job_follows_its_parents_template,
+        },
         process::all_gates::{manager_works_with_every_gate_on},
         gates::workloads::{
             pod_with_the_lowest_deletion_cost_is_deleted_first, terminating_pods_are_counted_in_statuses,
@@ -231,6 +236,15 @@ fn main() -> std::process::ExitCode {
             autoscaler_scales_back_from_zero, missing_class_of_a_pod_follows_its_resources,
         },
         gates::clients::{uid_of_a_certificate_is_reviewed, uid_in_the_headers_of_a_front_proxy_is_reviewed},
+        gates::all_off::{
+            deployment_is_rolled_out_without_alpha_and_beta_gates,
+            metric_reports_the_effect_of_all_gates_when_they_are_on,
+        },
+        gates::emulated::{
+            claims_with_optional_fields_are_created_unless_an_older_version_is_emulated,
+            tolerance_of_an_autoscaler_is_applied_unless_an_older_version_is_emulated,
+            controllers_of_locked_gates_run_unless_an_older_version_is_emulated,
+        },
         gates::logging::{json_is_logged_with_its_gate, streams_are_split_with_their_gate},
         gates::http2::{connection_of_an_unknown_client_is_closed},
         gates::controllers::{
@@ -253,7 +267,8 @@ fn main() -> std::process::ExitCode {
         },
         workloads::cronjob::{
             due_run_is_created_once, year_of_missed_runs_leads_to_one_run, crash_leads_to_no_second_run,
-            overlapping_runs_are_forbidden_or_replaced, suspended_late_and_invalid_cronjobs_start_nothing,
+            overlapping_runs_are_forbidden_or_replaced, suspended_and_late_cronjobs_start_nothing,
+            invalid_cronjobs_are_reported_and_start_nothing,
             finished_jobs_are_deleted_after_their_ttl,
             job_of_another_owner_takes_the_name_of_a_run,
         },
@@ -288,6 +303,7 @@ fn main() -> std::process::ExitCode {
     cases.extend(cases![Ignored:
         robustness::hostile_tenant::{
             hostile_objects_cost_other_namespaces_nothing, hostile_rates_cost_other_namespaces_nothing,
+            hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager,
         },
         cloud::takeover::{nodes_and_services_are_unchanged_by_a_takeover},
         upstream::attach_takeover::{attachments_continue_under_the_other_manager},

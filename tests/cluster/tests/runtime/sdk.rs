@@ -136,7 +136,7 @@ async fn notes_are_written_repaired_and_archived() -> Result<()> {
     let edit = json!({"data": {"text": "edited", "other": "theirs"}});
     maps.patch("first", &PatchParams::default(), &Patch::Merge(edit)).await?;
     let map = written("a").await?;
-    ensure!(map.data.is_some_and(|data| data["other"] == "theirs"), "fields of other owners are kept");
+    ensure!(map.data.is_some_and(|data| data["other"] == "theirs"), "a field of another owner was removed");
 
     notes.patch("first", &PatchParams::default(), &Patch::Merge(json!({"spec": {"text": "b"}}))).await?;
     written("b").await?;

@@ -126,7 +126,7 @@ impl TestServer {
             pages: Vec::new(),
             set_verbosity: Some(Arc::new(move |text: &str| {
                 text.parse::<u32>().map_err(|error| error.to_string())?;
-                text.clone_into(&mut set.lock().expect("no panic"));
+                text.clone_into(&mut set.lock().expect("poisoned lock"));
                 Ok(())
             })),
         };
@@ -306,7 +306,7 @@ async fn unauthenticated_clients_are_refused_everywhere(surface: &TestServer, cl
             ensure!(got == closed, "{who}: {method} {got}");
         }
     }
-    ensure!(surface.verbosity.lock().expect("no panic").is_empty(), "the verbosity was set");
+    ensure!(surface.verbosity.lock().expect("poisoned lock").is_empty(), "the verbosity was set");
 
     let refused = surface.send(&Credentials::default(), Method::GET, "/metrics", "").await?;
     let status: serde_json::Value = serde_json::from_str(&refused.body)?;
@@ -350,7 +350,7 @@ async fn permitted_clients_have_access(
 
 /// Only a client with a certificate of the front proxies' authority, and an allowed name, may name another user.
 async fn front_proxies_may_name_users(surface: &TestServer, cluster: &ControlPlane) -> Result<()> {
-    let folder = cluster.front_proxy_ca().parent().context("a folder")?.to_owned();
+    let folder = cluster.front_proxy_ca().parent().context("no parent folder")?.to_owned();
     let read = |name: &str| std::fs::read_to_string(folder.join(name));
     let proxy = (read("front-proxy-client.crt")?, read("front-proxy-client.key")?);
     let for_user = |pair: &Pair, user: &'static str| Credentials {
@@ -389,7 +389,7 @@ async fn administrator_has_access_to_everything(surface: &TestServer, cluster: &
     ensure!(head.status == 200 && head.body.is_empty());
     let set = surface.send(&admin, Method::PUT, "/debug/flags/v", "7").await?;
     ensure!(set.status == 200 && set.body == "successfully set klog.logging.verbosity to 7\n", "{}", set.body);
-    ensure!(*surface.verbosity.lock().expect("no panic") == "7");
+    ensure!(*surface.verbosity.lock().expect("poisoned lock") == "7");
     ensure!(surface.send(&admin, Method::PUT, "/debug/flags/v", "loud").await?.status == 400);
     Ok(())
 }
@@ -463,8 +463,8 @@ async fn invalid_settings_are_reported_with_their_flag() -> Result<()> {
         }),
     ];
     for (flag, change) in cases {
-        let told = TestServer::start(change).await.err().with_context(|| flag)?.to_string();
-        ensure!(told.starts_with(flag), "{told}");
+        let message = TestServer::start(change).await.err().with_context(|| flag)?.to_string();
+        ensure!(message.starts_with(flag), "{message}");
     }
     Ok(())
 }

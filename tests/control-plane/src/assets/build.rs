@@ -10,7 +10,7 @@ use super::go::{self, LINKER_FLAGS, Recipe};
 /// The folder of the Go module.
 const MODULE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The inputs of a build.
+/// The inputs of the builds of the API server and its companions, etcd, kwok and upstream's controller manager.
 const SOURCES: [&str; 7] = [
     include_str!("../../go.mod"),
     include_str!("../../go.sum"),
@@ -124,8 +124,8 @@ impl Part {
             Part::Upstream => "upstream's kube-controller-manager",
             Part::Cloud => "upstream's cloud-controller-manager",
             Part::Aws => "upstream's cloud-controller-manager for AWS",
-            Part::Charts => "what renders charts",
-            Part::Rules => "what tries alerts",
+            Part::Charts => "the program that renders charts",
+            Part::Rules => "the program that tests alerts",
             Part::CsiDriver => "the CSI driver for tests",
             Part::CsiProvisioner => "csi-provisioner",
             Part::CsiAttacher => "csi-attacher",

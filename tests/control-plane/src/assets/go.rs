@@ -74,10 +74,10 @@ pub fn build(recipe: &Recipe, cache: &Path) -> Result<()> {
     if cache.join(recipe.binary).is_file() {
         return link(recipe, cache);
     }
-    let go_cache = go_cache()?;
     if let Some(obstacle) = obstacle(&recipe.module) {
         bail!("{} cannot be built: {obstacle}", recipe.title);
     }
+    let go_cache = go_cache()?;
     for folder_on_disk in [cache, &go_cache] {
         let free = free_space(folder_on_disk)?;
         if free < NEEDED_SPACE_BYTES {
@@ -165,7 +165,8 @@ pub fn obstacle(module: &Path) -> Option<String> {
     (!is_new_enough(version.trim())).then(|| format!("Go is {}: {advice}", version.trim()))
 }
 
-/// Whether a version such as `go1.26.3` or `go1.27rc1` builds the programs. Versions that are not understood do.
+/// Reports whether a version such as `go1.26.3` or `go1.27rc1` can build the programs. A version in another format
+/// counts as new enough.
 fn is_new_enough(version: &str) -> bool {
     let Some(numbers) = version.strip_prefix("go") else { return true };
     let leading = |text: &str| -> Option<u32> {
@@ -181,12 +182,7 @@ fn is_new_enough(version: &str) -> bool {
 
 /// Returns the folder of Go's build cache, or its nearest existing parent.
 fn go_cache() -> Result<PathBuf> {
-    let output = match Command::new("go").args(["env", "GOCACHE"]).output() {
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "the control plane's programs are not there and Go is not installed to build them: install Go 1.26 or later (https://go.dev/dl), or set KUBEBUILDER_ASSETS to a folder with kube-apiserver, kube-scheduler, kubectl, etcd and kwok"
-        ),
-        output => output.context("run go env GOCACHE")?,
-    };
+    let output = Command::new("go").args(["env", "GOCACHE"]).output().context("run go env GOCACHE")?;
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let existing = path.ancestors().find(|path| path.is_dir());
     Ok(existing.unwrap_or(Path::new("/")).to_owned())
@@ -194,7 +190,7 @@ fn go_cache() -> Result<PathBuf> {
 
 fn free_space(folder_on_disk: &Path) -> Result<u64> {
     let disk =
-        statvfs(folder_on_disk).with_context(|| format!("look for free disk space at {}", folder_on_disk.display()))?;
+        statvfs(folder_on_disk).with_context(|| format!("read the free disk space of {}", folder_on_disk.display()))?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 

@@ -146,7 +146,7 @@ impl Assets {
         self.paths
             .get(&program)
             .map(PathBuf::as_path)
-            .ok_or_else(|| anyhow!("{} is not among these assets: ask for it", program.file_name()))
+            .ok_or_else(|| anyhow!("{} is not among these assets: pass it to Assets::of", program.file_name()))
     }
 }
 
@@ -155,6 +155,16 @@ impl Assets {
 /// Blocks and fails as [`Assets::base`] does.
 pub fn upstream_aws_manager() -> Result<PathBuf> {
     locate(Program::UpstreamAwsManager, None, &cache(Part::Aws)?)
+}
+
+/// The sidecars that run next to every CSI driver of a cluster.
+pub const CSI_SIDECARS: [Program; 3] = [Program::CsiProvisioner, Program::CsiAttacher, Program::CsiResizer];
+
+/// Returns the sidecars of CSI drivers, which only clusters with volumes need.
+///
+/// Blocks and fails as [`Assets::base`] does.
+pub fn csi_sidecars() -> Result<Assets> {
+    Assets::of(&CSI_SIDECARS)
 }
 
 /// Returns the CSI driver for tests and the sidecars of every CSI driver, which only tests of volumes need.

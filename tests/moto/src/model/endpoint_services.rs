@@ -1,4 +1,5 @@
-//! Endpoint services: a load balancer that one uses cannot be deleted, nor can one with connected consumers.
+//! Endpoint services: a load balancer that an endpoint service uses cannot be deleted, and neither can an endpoint
+//! service with connected consumers.
 //!
 //! Reference: Elastic Load Balancing API Reference, DeleteLoadBalancer (`ResourceInUse`); Amazon EC2 API Reference,
 //! DeleteVpcEndpointServiceConfigurations: the response names those that were not deleted.
@@ -12,7 +13,7 @@ use crate::model::{Model, Refusal};
 
 impl Model {
     /// Returns the refusal to delete a load balancer that an endpoint service uses.
-    pub(super) async fn serves_endpoints(&self, call: &Call) -> Result<Option<Refusal>> {
+    pub(super) async fn used_by_endpoint_service(&self, call: &Call) -> Result<Option<Refusal>> {
         if call.is_classic() {
             return Ok(None);
         }

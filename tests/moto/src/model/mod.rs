@@ -128,13 +128,13 @@ impl Model {
             "DeleteSecurityGroup" => self.group_in_use(call).await,
             "DeleteLoadBalancer" => {
                 self.record_interfaces(call).await?;
-                self.serves_endpoints(call).await
+                self.used_by_endpoint_service(call).await
             }
             _ => self.over_quota(call).await,
         }
     }
 
-    /// Changes a read before it is sent to moto.
+    /// Changes a call before it is sent to moto: hides resources that are not visible yet, and removes paging.
     pub(crate) fn prepare(&self, call: &mut Call) {
         let mut state = self.state();
         state.visibility.replace_hidden(call);

@@ -54,17 +54,17 @@ impl Pages {
         };
         let (size, last_read) = (size.min(self.max), requested.value(marker));
         let Some(members) = response.find_mut(list.path) else { return };
-        let place = members.children.iter().position(|member| member.text(list.id) == last_read);
-        let first = place.map_or(0, |place| place + 1);
+        let position = members.children.iter().position(|member| member.text(list.id) == last_read);
+        let first = position.map_or(0, |position| position + 1);
         members.children.drain(..first);
         let more = members.children.len() > size;
         members.children.truncate(size);
         let last = members.children.last().map(|member| member.text(list.id).to_owned()).unwrap_or_default();
-        let place = if parent.is_empty() { Some(response) } else { response.find_mut(parent) };
-        if let Some(place) = place {
-            place.children.retain(|child| child.name != next);
+        let parent = if parent.is_empty() { Some(response) } else { response.find_mut(parent) };
+        if let Some(parent) = parent {
+            parent.children.retain(|child| child.name != next);
             if more {
-                place.children.push(Element::leaf(next, &last));
+                parent.children.push(Element::leaf(next, &last));
             }
         }
     }

@@ -82,9 +82,9 @@ impl Visibility {
                 continue;
             };
             *remaining -= 1;
-            let all = *remaining > 0;
+            let hides_all = *remaining > 0;
             if let Some(tags) = member.find_mut(tags) {
-                tags.children.truncate(if all { 0 } else { tags.children.len() / 2 });
+                tags.children.truncate(if hides_all { 0 } else { tags.children.len() / 2 });
             }
         }
     }

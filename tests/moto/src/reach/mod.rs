@@ -96,8 +96,12 @@ impl Reachability {
             let health = [("TargetGroupArn", &*arn)];
             let described =
                 self.aws.list(Service::Elb, "DescribeTargetHealth", &health, "TargetHealthDescriptions").await;
-            // A target group that was deleted since then has no targets.
-            for one in described.unwrap_or_default().iter().filter(|one| one.text("TargetHealth/State") != "draining") {
+            let described = match described {
+                // A target group that was deleted since then has no targets.
+                Err(error) if format!("{error:#}").contains("TargetGroupNotFound") => continue,
+                described => described?,
+            };
+            for one in described.iter().filter(|one| one.text("TargetHealth/State") != "draining") {
                 let (id, port) = (one.text("Target/Id").to_owned(), one.text("Target/Port").to_owned());
                 let reached = self.reaches(&world, (&arn, &id, &port));
                 found.insert((arn.clone(), id, port), reached);

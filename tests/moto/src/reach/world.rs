@@ -212,21 +212,21 @@ mod tests {
 
     #[test]
     fn target_is_reached_when_rules_allow_traffic_and_probes() {
-        let carried = Source { groups: ["sg-lb".to_owned()].into(), subnets: vec!["10.0.16.0/20".into()] };
-        let has_no_groups = Source { groups: BTreeSet::new(), ..carried.clone() };
+        let with_groups = Source { groups: ["sg-lb".to_owned()].into(), subnets: vec!["10.0.16.0/20".into()] };
+        let has_no_groups = Source { groups: BTreeSet::new(), ..with_groups.clone() };
         let traffic = [("udp", 30_053)];
         let both = [rule("udp", (30_000, 32_767), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
         let subnets = [rule("-1", (-1, -1), "", "10.0.0.0/16")];
         let clients =
             [rule("udp", (30_053, 30_053), "", "192.0.2.0/24"), rule("tcp", (10_256, 10_256), "", "10.0.0.0/16")];
-        let grouped = Source { subnets: Vec::new(), ..carried.clone() };
+        let grouped = Source { subnets: Vec::new(), ..with_groups.clone() };
         let wide = Source { subnets: vec!["10.0.16.0/20".into(), "10.0.32.0/20".into()], ..has_no_groups.clone() };
         let each = [clients[0].clone(), rule("tcp", (10_256, 10_256), "", "10.0.16.0/20")];
         let all = [&each[..], &[rule("tcp", (10_256, 10_256), "", "10.0.32.0/20")]].concat();
         for (name, rules, source, expected) in [
-            ("both ports", &both[..], &carried, true),
-            ("no rule for probes", &both[..1], &carried, false),
-            ("no rule for traffic", &both[1..], &carried, false),
+            ("both ports", &both[..], &with_groups, true),
+            ("no rule for probes", &both[..1], &with_groups, false),
+            ("no rule for traffic", &both[1..], &with_groups, false),
             ("a load balancer without groups", &both[..], &has_no_groups, false),
             ("its subnets", &subnets[..], &has_no_groups, true),
             ("clients and its subnets", &clients[..], &has_no_groups, true),
@@ -234,7 +234,7 @@ mod tests {
             ("one of two subnets", &each, &wide, false),
             ("a rule for each subnet", &all, &wide, true),
             ("clients, though the load balancer has groups", &clients[..], &grouped, false),
-            ("no rules", &[], &carried, false),
+            ("no rules", &[], &with_groups, false),
         ] {
             assert_eq!(reaches(rules, source, &traffic, 10_256), expected, "{name}");
         }

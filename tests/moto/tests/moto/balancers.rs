@@ -158,7 +158,7 @@ pub async fn settle(
         tokio::time::sleep(pause).await;
         pause = (pause * 6 / 5).min(Duration::from_secs(2));
     }
-    bail!("{} does not reach the desired state: {last}", spec.id)
+    bail!("timed out waiting for the desired state of {}: {last}", spec.id)
 }
 
 pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Result<()> {
@@ -174,7 +174,7 @@ pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Resul
         tokio::time::sleep(pause).await;
         pause = (pause * 6 / 5).min(Duration::from_secs(2));
     }
-    bail!("{id} is not deleted: {last}")
+    bail!("timed out waiting for the deletion of {id}: {last}")
 }
 
 /// Checks the resources of a Service with one port or two.
@@ -201,7 +201,7 @@ pub async fn another_process_finishes_after_a_lost_response(_: Space) -> Result<
     finish_in_another_process(Effect::ResponseLost, (2..).step_by(2)).await
 }
 
-/// `cargo xtask soak --only aws`
+/// Runs only in `cargo xtask soak --only aws`.
 pub async fn another_process_finishes_after_any_call(_: Space) -> Result<()> {
     finish_in_another_process(Effect::Outage, 1..).await?;
     finish_in_another_process(Effect::ResponseLost, 1..).await
@@ -304,12 +304,12 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
         let all = specs[..services].iter().map(|spec| balancers.set_targets(spec, &more));
         futures::future::try_join_all(all).await?;
         let after = moto.proxy.calls();
-        let created = |action: &str| after.get(action).unwrap_or(&0) - before.get(action).unwrap_or(&0);
+        let increase = |action: &str| after.get(action).unwrap_or(&0) - before.get(action).unwrap_or(&0);
         let reads: u64 =
-            after.keys().filter(|action| action.starts_with("Describe")).map(|action| created(action)).sum();
-        let registrations = created("RegisterTargets");
+            after.keys().filter(|action| action.starts_with("Describe")).map(|action| increase(action)).sum();
+        let registrations = increase("RegisterTargets");
         ensure!(registrations == 2 * services as u64, "{registrations} registrations for {services} Services");
-        ensure!(created("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for {services} Services: {after:?}");
+        ensure!(increase("DeregisterTargets") == 0 && reads <= 6, "{reads} reads for {services} Services: {after:?}");
     }
     let more = targets(&instances);
     let rules = AccountResources::read(&moto).await?.node_rules;
@@ -515,7 +515,7 @@ pub async fn missing_permission_is_reported_with_the_fix(_: Space) -> Result<()>
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
     for (name, code, expected) in [
         ("denied", "AccessDenied", "allow this process the IAM action elasticloadbalancing:CreateLoadBalancer"),
-        ("quota", "TooManyLoadBalancers", "have this quota raised, or delete what nobody needs"),
+        ("quota", "TooManyLoadBalancers", "request a higher quota, or delete unused resources"),
     ] {
         bed.moto.proxy.arm(Fault::always("CreateLoadBalancer", Effect::refused(code, "no")));
         let before = bed.moto.proxy.calls_of("CreateLoadBalancer");

@@ -78,7 +78,7 @@ impl AwsBed {
     pub async fn initialised(&self, instance: &Instance) -> Result<Node> {
         eventually(format!("{} is initialised", instance.name), || async {
             let node = self.cloud.nodes().get(&instance.name).await?;
-            ensure!(!taints(&node).contains(&UNINITIALIZED), "it has the taint");
+            ensure!(!taints(&node).contains(&UNINITIALIZED), "it has the taint {UNINITIALIZED}");
             let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
             ensure!(id == Some(&instance.provider_id()), "its id is {id:?}, not {}", instance.provider_id());
             let has = labels(&node);
@@ -121,6 +121,6 @@ pub fn addresses(node: &Node) -> Vec<(String, String)> {
 pub fn network(node: &Node) -> Result<(String, String)> {
     let conditions = node.status.iter().flat_map(|status| &status.conditions).flatten();
     let mut about = conditions.filter(|condition| condition.type_ == "NetworkUnavailable");
-    let condition = about.next().context("the node says nothing about its network")?;
+    let condition = about.next().context("the node has no condition NetworkUnavailable")?;
     Ok((condition.status.clone(), condition.reason.clone().unwrap_or_default()))
 }

@@ -1,5 +1,5 @@
-//! Classic Load Balancers of cloud-provider-aws: they are kept while their Service exists, deleted with
-//! it, and replaced without a gap if an annotation requests it. All tests use only the rights of the published policy.
+//! Classic Load Balancers of cloud-provider-aws: they are kept while their Service exists, deleted with it, and
+//! replaced without a gap if an annotation requests it. All tests use only the permissions of the published policy.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
@@ -85,8 +85,8 @@ fn hostname(ensured: &Ensured) -> Result<String> {
     first.hostname.clone().context("no hostname")
 }
 
-/// Nodes are added and removed: the Classic Load Balancer gets their instances. The Service is deleted: all resources
-/// are.
+/// When nodes are added and removed, the Classic Load Balancer gets their instances. When the Service is deleted, all
+/// resources are deleted.
 pub async fn classic_load_balancer_follows_nodes_and_is_deleted_with_its_service(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;
     // Settings that only a Classic Load Balancer can have are not errors.
@@ -97,7 +97,7 @@ pub async fn classic_load_balancer_follows_nodes_and_is_deleted_with_its_service
     let ensured = balancers.ensure(&one, &targets(&instances[..1])).await?;
     ensure!(ensured.progress == Progress::Settled && hostname(&ensured)?.contains("elb"), "{ensured:?}");
     ensure!(ensured.warnings.iter().any(|one| one.contains("replace-classic")), "{ensured:?}");
-    ensure!(moto.proxy.changes() == before, "a takeover changes nothing: {:?}", moto.proxy.calls());
+    ensure!(moto.proxy.changes() == before, "the takeover made changes: {:?}", moto.proxy.calls());
 
     balancers.set_targets(&one, &targets(&instances[1..])).await?;
     ensure!(
@@ -154,7 +154,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
         ensure!(ensured.progress != Progress::Settled, "no target is healthy: {ensured:?}");
         old = hostname(&ensured)?;
         ensure!(!AccountResources::read(&moto).await?.balancers.is_empty(), "the new load balancer was not created");
-        ensure!(registered_instances(&moto, &one.id).await? == ids(&instances), "the old one keeps serving");
+        ensure!(registered_instances(&moto, &one.id).await? == ids(&instances), "the old one lost instances");
     }
     instances.iter().for_each(|instance| moto.proxy.check(&instance.id, false));
     // The status is not written yet: retries neither delete the old one nor record the time of the replacement.
@@ -179,14 +179,14 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
     ensure!(hostname(&ensured)? == new, "{ensured:?}");
     ensure!(
         registered_instances(&moto, &one.id).await? == ids(&instances[1..]),
-        "the old one keeps its instances current"
+        "the old one does not have the new instances"
     );
 
     // The time for clients has passed.
     let name = one.id.default_name();
     let tag = [("LoadBalancerNames.member.1", &*name), ("Tags.member.1.Key", REPLACED), ("Tags.member.1.Value", "1")];
     moto.aws.call(Service::Classic, "AddTags", &tag).await?;
-    ensure!(settle(&moto, &*next, &one, &all).await? == new, "the address stays");
+    ensure!(settle(&moto, &*next, &one, &all).await? == new, "the address changed");
     ensure!(registered_instances(&moto, &one.id).await?.is_none(), "the old one still exists");
     let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
     ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");

@@ -146,6 +146,12 @@ impl Fixture for MotoFixture {
         self.moto.aws.call(Service::Ec2, "CreateRoute", &parameters).await.map(drop).map_err(failed)
     }
 
+    async fn delete_foreign_route(&self, destination: IpNet) -> Result<(), FixtureError> {
+        let destination = destination.to_string();
+        let parameters = [("RouteTableId", &*self.moto.network.table), ("DestinationCidrBlock", &destination)];
+        self.moto.aws.call(Service::Ec2, "DeleteRoute", &parameters).await.map(drop).map_err(failed)
+    }
+
     async fn has_foreign_route(&self, destination: IpNet) -> Result<bool, FixtureError> {
         let parameters = [("RouteTableId.1", &*self.moto.network.table)];
         let table = self.moto.aws.call(Service::Ec2, "DescribeRouteTables", &parameters).await.map_err(failed)?;

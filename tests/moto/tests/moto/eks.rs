@@ -1,5 +1,5 @@
 //! The chart with the values for EKS, rendered and applied: ccm runs with the resulting flags, configuration and
-//! permissions, beside controllers that serve all other Services.
+//! permissions, together with controllers that serve all other Services.
 
 use std::fs;
 use std::process::Command;
@@ -79,9 +79,9 @@ pub async fn installation_on_eks_serves_only_its_class(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     bed.moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     // EKS initialises nodes.
-    let machines = bed.moto.run(2).await?;
-    for machine in &machines {
-        bed.register(machine, json!({"spec": {"providerID": machine.provider_id(), "taints": []}})).await?;
+    let instances = bed.moto.run(2).await?;
+    for instance in &instances {
+        bed.register(instance, json!({"spec": {"providerID": instance.provider_id(), "taints": []}})).await?;
     }
     install(&bed).await?;
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
@@ -97,20 +97,20 @@ pub async fn installation_on_eks_serves_only_its_class(_: Space) -> Result<()> {
     }
     services.create(&PostParams::default(), &service("ours", Some("ccm/nlb"), None)?).await?;
     let _manager = run_installed(&bed).await?;
-    eventually("the Service of its class has a name", || async {
+    eventually("the Service of its class has a host name", || async {
         let status = services.get("ours").await?.status.and_then(|status| status.load_balancer);
         let ingress = status.and_then(|status| status.ingress).unwrap_or_default();
         ensure!(ingress.first().is_some_and(|one| one.hostname.is_some()), "{ingress:?}");
         Ok(())
     })
     .await?;
-    let held = AccountResources::read(&bed.moto).await?;
-    ensure!(held.balancers.len() == 1 && held.target_groups.len() == 1, "{held:?}");
+    let resources = AccountResources::read(&bed.moto).await?;
+    ensure!(resources.balancers.len() == 1 && resources.target_groups.len() == 1, "{resources:?}");
     services.delete("ours", &DeleteParams::default()).await?;
     eventually("its load balancer is deleted", || async {
-        ensure!(services.get_opt("ours").await?.is_none(), "the Service waits");
-        let held = AccountResources::read(&bed.moto).await?;
-        ensure!(held.is_empty(), "{held:?}");
+        ensure!(services.get_opt("ours").await?.is_none(), "the Service still has its finalizer");
+        let resources = AccountResources::read(&bed.moto).await?;
+        ensure!(resources.is_empty(), "{resources:?}");
         Ok(())
     })
     .await?;

@@ -37,19 +37,20 @@ async fn endpoint_services(moto: &Moto) -> Result<Vec<EndpointService>> {
     Ok(found)
 }
 
-async fn is_nothing_left(moto: &Moto) -> Result<()> {
-    let (held, services) = (AccountResources::read(moto).await?, endpoint_services(moto).await?);
-    ensure!(held.is_empty() && services.is_empty(), "{held:?} {services:?}");
+async fn check_nothing_left(moto: &Moto) -> Result<()> {
+    let (resources, services) = (AccountResources::read(moto).await?, endpoint_services(moto).await?);
+    ensure!(resources.is_empty() && services.is_empty(), "{resources:?} {services:?}");
     Ok(())
 }
 
-/// A Service with an endpoint service, of the same identity as another one.
+/// Returns the same Service with an endpoint service.
 fn exposed(one: &LoadBalancerSpec, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     let all = [&[("endpoint-service", "true")], annotations].concat();
     LoadBalancerSpec { id: one.id.clone(), ..spec(1, &all) }
 }
 
-/// Its settings change, its load balancer is replaced, the annotation is removed and added again, the Service is deleted.
+/// The settings change, the load balancer is replaced, the annotation is removed and added again, and the Service is
+/// deleted.
 pub async fn endpoint_service_follows_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -61,8 +62,8 @@ pub async fn endpoint_service_follows_its_service(_: Space) -> Result<()> {
 
     settle(&moto, &*balancers, &exposed(&plain, &[]), &all).await?;
     let made = endpoint_services(&moto).await?;
-    let held = AccountResources::read(&moto).await?;
-    ensure!(made.len() == 1 && made[0].balancers == held.balancers, "{made:?} {held:?}");
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(made.len() == 1 && made[0].balancers == resources.balancers, "{made:?} {resources:?}");
     ensure!(made[0].acceptance == "true" && made[0].principals.is_empty(), "{made:?}");
 
     let open = [("endpoint-service-allowed-principals", PARTNER), ("endpoint-service-acceptance-required", "false")];
@@ -74,9 +75,9 @@ pub async fn endpoint_service_follows_its_service(_: Space) -> Result<()> {
     // Another scheme needs another load balancer.
     let internal = exposed(&plain, &[&open[..], &[("scheme", "internal")]].concat());
     settle(&moto, &*balancers, &internal, &all).await?;
-    let (moved, held) = (endpoint_services(&moto).await?, AccountResources::read(&moto).await?);
+    let (moved, resources) = (endpoint_services(&moto).await?, AccountResources::read(&moto).await?);
     ensure!(moved.len() == 1 && moved[0].id == made[0].id, "{moved:?} was {made:?}");
-    ensure!(held.balancers.len() == 1 && moved[0].balancers == held.balancers, "{moved:?} {held:?}");
+    ensure!(resources.balancers.len() == 1 && moved[0].balancers == resources.balancers, "{moved:?} {resources:?}");
 
     let changes = moto.proxy.changes();
     settle(&moto, &*new_process(&moto).await?, &internal, &all).await?;
@@ -88,10 +89,10 @@ pub async fn endpoint_service_follows_its_service(_: Space) -> Result<()> {
     settle(&moto, &*balancers, &internal, &all).await?;
     ensure!(endpoint_services(&moto).await?.len() == 1, "{:?}", endpoint_services(&moto).await?);
     delete(&*balancers, &plain.id).await?;
-    is_nothing_left(&moto).await
+    check_nothing_left(&moto).await
 }
 
-/// A process ends after each of its changes; another one creates no second endpoint service, and deletes everything.
+/// A process crashes at each of its changes. The next one creates no second endpoint service, and deletes everything.
 pub async fn endpoint_service_survives_crashes(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -121,7 +122,7 @@ pub async fn endpoint_service_survives_crashes(_: Space) -> Result<()> {
                 moto.proxy.faults_applied()
             );
             moto.proxy.disarm();
-            is_nothing_left(&moto).await.with_context(|| format!("{action} {effect:?}"))?;
+            check_nothing_left(&moto).await.with_context(|| format!("{action} {effect:?}"))?;
         }
     }
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
@@ -141,5 +142,5 @@ pub async fn deletion_waits_for_consumers_of_an_endpoint_service(_: Space) -> Re
     ensure!(AccountResources::read(&moto).await?.balancers.len() == 1, "the load balancer is deleted");
     moto.proxy.connect_consumers(false);
     delete(&*balancers, &one.id).await?;
-    is_nothing_left(&moto).await
+    check_nothing_left(&moto).await
 }

@@ -44,9 +44,9 @@ async fn groups(moto: &Moto) -> Result<(String, String)> {
         let tags = moto.aws.call(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", &arn)]).await?;
         ensure!(tags.contains("kubernetes.io/service-uid"), "{arn} has no tag with its Service: {tags}");
         let place = if tags.contains("default/green:") { &mut green } else { &mut own };
-        ensure!(place.replace(arn).is_none(), "there are two");
+        ensure!(place.replace(arn).is_none(), "a Service has two target groups");
     }
-    Ok((green.context("no target group of green")?, own.context("no target group of its own")?))
+    Ok((green.context("no target group of green")?, own.context("no target group of the Service itself")?))
 }
 
 /// A user moves traffic to another Service: its weight is set, its node port changes, it is deleted and created again,
@@ -71,7 +71,7 @@ pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<
         })
         .await
     };
-    is_reported("serviceName green\": make a Service green in namespace default").await?;
+    is_reported("serviceName green\": create a Service green in namespace default").await?;
     ensure!(AccountResources::read(moto).await?.is_empty(), "resources were created although the action is invalid");
 
     let green = |number: u16| {
@@ -108,7 +108,7 @@ pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<
     let moved = json!({"spec": {"ports": ports}});
     services.patch("green", &patch, &Patch::Merge(&moved)).await?;
     let second = is_spread(("90", "10"), 2).await?;
-    ensure!(second != first, "the target group has two ports");
+    ensure!(second != first, "the target group was not replaced");
     let moved = json!({"spec": {"ports": [{"name": "web", "port": 81, "targetPort": 8080}]}});
     services.patch("green", &patch, &Patch::Merge(&moved)).await?;
     eventually("another target group serves the other port", || async {
@@ -123,7 +123,7 @@ pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<
         let events = bed.cloud.events("blue").await?;
         let count: usize = events
             .iter()
-            .filter(|(event, _)| event.contains("make a Service green"))
+            .filter(|(event, _)| event.contains("create a Service green"))
             .map(|(_, times)| *times as usize)
             .sum();
         ensure!(count == 2, "{events:?}");
@@ -223,7 +223,7 @@ pub async fn part_of_the_traffic_is_sent_to_pods_of_another_service(_: Space) ->
     has(&["10.0.16.1"], &["10.0.16.2", "10.0.16.3"]).await?;
     listed("green", &[]).await?;
     has(&["10.0.16.1"], &[]).await?;
-    ensure!(bed.moto.proxy.calls_of("DescribeListeners") == listeners, "more than the targets was read");
+    ensure!(bed.moto.proxy.calls_of("DescribeListeners") == listeners, "a change of targets read the listeners");
     services.delete("blue", &DeleteParams::default()).await?;
     eventually("all resources are deleted", || async {
         let resources = AccountResources::read(&bed.moto).await?;
@@ -249,7 +249,7 @@ pub async fn weighted_groups_change_despite_crashes(_: Space) -> Result<()> {
     change_weighted_groups(4).await
 }
 
-/// `cargo xtask soak --only aws`
+/// Runs only in `cargo xtask soak --only aws`.
 pub async fn weighted_groups_change_despite_a_crash_at_any_call(_: Space) -> Result<()> {
     change_weighted_groups(1).await
 }

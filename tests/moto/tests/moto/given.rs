@@ -48,7 +48,7 @@ async fn ports(moto: &Moto, balancer: &str) -> Result<Vec<String>> {
     Ok(ports)
 }
 
-/// Returns what of a load balancer must not change: its description, attributes and tags.
+/// Returns the parts of a load balancer that must not change: its description, attributes and tags.
 async fn description(moto: &Moto, balancer: &str) -> Result<[String; 3]> {
     let elb = async |action: &str, parameter: &str| -> Result<String> {
         let answer = moto.aws.call(Service::Elb, action, &[(parameter, balancer)]).await?;
@@ -62,18 +62,18 @@ async fn description(moto: &Moto, balancer: &str) -> Result<[String; 3]> {
     ])
 }
 
-/// A Service of this identity on a user's load balancer.
+/// Returns the same Service on a user's load balancer.
 fn on(one: &LoadBalancerSpec, balancer: &str) -> LoadBalancerSpec {
     LoadBalancerSpec { id: one.id.clone(), ..spec(1, &[("arn", balancer)]) }
 }
 
-/// Two Services and the user share one load balancer; each ends without an effect on the others.
+/// Two Services and the user share one load balancer. The deletion of a Service has no effect on the others.
 pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
     let users = given(&moto, "users", "shared").await?;
     listen(&moto, &users, "9000").await?;
-    let (before, held) = (description(&moto, &users).await?, AccountResources::read(&moto).await?);
+    let (before, resources) = (description(&moto, &users).await?, AccountResources::read(&moto).await?);
     let balancers = new_process(&moto).await?;
 
     let one = spec(1, &[("arn", &users)]);
@@ -89,20 +89,24 @@ pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
     // Ports of the user and of the other Service are taken.
     for taken in [9000, 443] {
         let wrong = LoadBalancerSpec { ports: vec![port(taken)], ..one.clone() };
-        let error = balancers.ensure(&wrong, &all).await.err().context("the port is free")?;
+        let error = balancers.ensure(&wrong, &all).await.err().context("a port of another owner was accepted")?;
         ensure!(error.message.contains("has a listener of another owner"), "{error}");
         ensure!(ports(&moto, &users).await? == ["443", "80", "9000"], "{:?}", ports(&moto, &users).await?);
     }
     delete(&*balancers, &one.id).await?;
     ensure!(ports(&moto, &users).await? == ["443", "9000"], "{:?}", ports(&moto, &users).await?);
     delete(&*new_process(&moto).await?, &two.id).await?;
-    ensure!(AccountResources::read(&moto).await? == held, "{:?} was {held:?}", AccountResources::read(&moto).await?);
+    ensure!(
+        AccountResources::read(&moto).await? == resources,
+        "{:?} was {resources:?}",
+        AccountResources::read(&moto).await?
+    );
     ensure!(description(&moto, &users).await? == before, "{:?} was {before:?}", description(&moto, &users).await?);
     ensure!(moto.proxy.gaps().is_empty() && moto.proxy.denied().is_empty(), "{:?}", moto.proxy.gaps());
     Ok(())
 }
 
-/// Without consent of the load balancer's owner, and for one that was made for a Service, nothing is made.
+/// Nothing is created without the owner's tag on the load balancer, or on one that was created for a Service.
 pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -111,7 +115,7 @@ pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<
     settle(&moto, &*balancers, &other, &all).await?;
     let of_service = AccountResources::read(&moto).await?.balancers.remove(0);
     let owned = given(&moto, "owned", "owned").await?;
-    let held = AccountResources::read(&moto).await?;
+    let resources = AccountResources::read(&moto).await?;
     // A recent listing lacks the new load balancer.
     let next = new_process(&moto).await?;
     for (arn, fix) in [
@@ -122,14 +126,15 @@ pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<
             "use the ARN of a Network Load Balancer in",
         ),
     ] {
-        let error = next.ensure(&spec(1, &[("arn", arn)]), &all).await.err().context("it is used")?;
+        let error = next.ensure(&spec(1, &[("arn", arn)]), &all).await.err().context("it was accepted")?;
         ensure!(error.message.contains(fix), "{error}");
     }
-    ensure!(AccountResources::read(&moto).await? == held, "{:?}", AccountResources::read(&moto).await?);
+    ensure!(AccountResources::read(&moto).await? == resources, "{:?}", AccountResources::read(&moto).await?);
     delete(&*balancers, &other.id).await
 }
 
-/// A Service moves from its own load balancer to a user's, to another user's, and back; the process ends at each change.
+/// A Service moves from its own load balancer to a user's, to another user's, and back. The process crashes at the
+/// first, third or sixth change.
 pub async fn service_moves_to_a_load_balancer_of_a_user_and_back(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -148,9 +153,10 @@ pub async fn service_moves_to_a_load_balancer_of_a_user_and_back(_: Space) -> Re
             let given = wanted.annotations.values().find(|value| value.starts_with("arn:"));
             let expected = [given == Some(&first), given == Some(&second)];
             ensure!(listening == expected, "after change {nth}: {listening:?}, not {expected:?}");
-            let held = AccountResources::read(&moto).await?;
+            let resources = AccountResources::read(&moto).await?;
             let count = if given.is_some() { 2 } else { 3 };
-            ensure!(held.balancers.len() == count && held.target_groups.len() == 1, "after change {nth}: {held:?}");
+            let is_complete = resources.balancers.len() == count && resources.target_groups.len() == 1;
+            ensure!(is_complete, "after change {nth}: {resources:?}");
         }
     }
     settle(&moto, &*new_process(&moto).await?, &on(&own, &first), &all).await?;

@@ -71,7 +71,7 @@ fn main() -> std::process::ExitCode {
             service_moves_to_the_load_balancer_of_a_group_and_back, crashes_leave_nothing_of_a_group,
         },
         gates::{pods_become_ready_when_their_targets_are_healthy},
-        histories::{sample_of_histories_leaves_nothing},
+        histories::{sample_of_histories_leaks_nothing},
         leaks::{leaked_resources_are_reported_and_deleted},
         neighbours::{
             stack_of_the_controller_survives_the_cleanup_of_its_service,
@@ -108,7 +108,7 @@ fn main() -> std::process::ExitCode {
         balancers::{another_process_finishes_after_any_call},
         forwards::{weighted_groups_change_despite_a_crash_at_any_call},
         groups::{crash_at_any_call_leaves_nothing_of_a_group},
-        histories::{thousand_histories_leave_nothing},
+        histories::{thousand_histories_leak_nothing},
     ];
     run(usual.into_iter().chain(long).map(checked).collect())
 }

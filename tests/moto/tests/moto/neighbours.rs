@@ -135,7 +135,7 @@ fn endpoints(port_name: &str, of: &[(u8, u16)]) -> Targets {
 }
 
 /// Returns the ports that the nodes' group allows.
-async fn open(moto: &Moto) -> Result<Vec<String>> {
+async fn open_ports(moto: &Moto) -> Result<Vec<String>> {
     let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
     let rules = moto.aws.call(Service::Ec2, "DescribeSecurityGroupRules", &filter).await?;
     let incoming = rules.split("<item>").filter(|rule| rule.contains("<isEgress>false"));
@@ -155,11 +155,11 @@ pub async fn firewall_follows_targets(_: Space) -> Result<()> {
     let with = |of: &[(u8, u16)]| Targets { nodes: nodes.clone(), ..endpoints(&name, of) };
     let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &with(&[])).await?;
-    ensure!(open(&moto).await?.is_empty(), "no pod, no rule: {:?}", open(&moto).await?);
+    ensure!(open_ports(&moto).await?.is_empty(), "no pod, no rule: {:?}", open_ports(&moto).await?);
     balancers.set_targets(&one, &with(&[(9, 8080)])).await?;
-    ensure!(open(&moto).await? == ["8080-8080"], "the first pod: {:?}", open(&moto).await?);
+    ensure!(open_ports(&moto).await? == ["8080-8080"], "the first pod: {:?}", open_ports(&moto).await?);
     balancers.set_targets(&one, &with(&[(9, 8080), (10, 9090)])).await?;
-    ensure!(open(&moto).await? == ["8080-8080", "9090-9090"], "another port: {:?}", open(&moto).await?);
+    ensure!(open_ports(&moto).await? == ["8080-8080", "9090-9090"], "another port: {:?}", open_ports(&moto).await?);
     delete(&*balancers, &one.id).await
 }
 
@@ -222,8 +222,8 @@ pub async fn untagged_group_of_nodes_is_only_a_warning(_: Space) -> Result<()> {
     let balancers = new_process(&moto).await?;
     let one = spec(1, &[]);
     let ensured = balancers.ensure(&one, &targets(&instances)).await?;
-    let told = ensured.warnings.join("; ");
-    ensure!(told.contains(&moto.network.group) && told.contains(&key), "{told:?}");
+    let warnings = ensured.warnings.join("; ");
+    ensure!(warnings.contains(&moto.network.group) && warnings.contains(&key), "{warnings:?}");
     settle(&moto, &*balancers, &one, &targets(&instances)).await?;
     delete(&*balancers, &one.id).await
 }

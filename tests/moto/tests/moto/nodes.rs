@@ -155,7 +155,7 @@ pub async fn nodes_follow_stopped_started_and_terminated_instances(_: Space) -> 
     }
     during(2 * QUIET, "no Node is deleted while AWS does not respond", || async {
         let count = bed.cloud.nodes().list(&ListParams::default()).await?.items.len();
-        ensure!(count == 3, "{count} are left");
+        ensure!(count == 3, "{count} Nodes exist, not 3");
         Ok(())
     })
     .await?;
@@ -182,7 +182,7 @@ pub async fn three_hundred_nodes_are_initialised(_: Space) -> Result<()> {
     eventually("all are initialised", || async {
         let nodes = bed.cloud.nodes().list(&ListParams::default()).await?.items;
         let waiting = nodes.iter().filter(|node| taints(node).contains(&UNINITIALIZED)).count();
-        ensure!(waiting == 0, "{waiting} wait");
+        ensure!(waiting == 0, "{waiting} Nodes are not initialised");
         Ok(())
     })
     .await?;

@@ -81,7 +81,7 @@ async fn reached_without_a_gap(annotations: &[(&str, &str)]) -> Result<()> {
 }
 
 /// Two load balancers without security groups need the same rule for health checks of nodes, which EC2 stores once. The
-/// one that is named in it is deleted, by the process that made both, and by another one that has not seen them yet.
+/// one that is named in it is deleted, by the process that made both, and by another one that has not read them yet.
 pub async fn rule_of_two_load_balancers_stays_while_one_needs_it(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);

@@ -63,7 +63,7 @@ pub fn ids(instances: &[&Instance]) -> BTreeSet<String> {
 pub async fn cluster_deregisters_only_its_own_targets(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(4).await?;
-    let (other_cluster, own) = instances.split_last().context("machines")?;
+    let (other_cluster, own) = instances.split_last().context("no instances")?;
     let one = spec(1, &[("multi-cluster-target-group", "true")]);
     let records = Arc::new(RecordsInMemory::default());
     let balancers = new_process(&moto, &records).await?;
@@ -75,13 +75,16 @@ pub async fn cluster_deregisters_only_its_own_targets(_: Space) -> Result<()> {
 
     // The same process, and one without a cache.
     balancers.set_targets(&one, &targets(&own[1..])).await?;
-    ensure!(registered(&moto, &group).await? == ids(&[&own[1], &own[2], other_cluster]), "after a change of targets");
+    ensure!(
+        registered(&moto, &group).await? == ids(&[&own[1], &own[2], other_cluster]),
+        "wrong targets after a change"
+    );
     let next = new_process(&moto, &records).await?;
     next.set_targets(&one, &targets(&own[2..])).await?;
-    ensure!(registered(&moto, &group).await? == ids(&[&own[2], other_cluster]), "after a restart");
+    ensure!(registered(&moto, &group).await? == ids(&[&own[2], other_cluster]), "wrong targets after a restart");
     let next = new_process(&moto, &records).await?;
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
-    ensure!(registered(&moto, &group).await? == ids(&[&own[0], other_cluster]), "after `ensure`");
+    ensure!(registered(&moto, &group).await? == ids(&[&own[0], other_cluster]), "wrong targets after `ensure`");
 
     // The response to a registration is lost, and the process crashes: the target was recorded before the call.
     moto.proxy.arm(Fault::first("RegisterTargets", Effect::ResponseLost));
@@ -91,7 +94,7 @@ pub async fn cluster_deregisters_only_its_own_targets(_: Space) -> Result<()> {
     ensure!(registered(&moto, &group).await? == ids(&[&own[0], &own[1], other_cluster]), "it was not registered");
     let next = new_process(&moto, &records).await?;
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
-    ensure!(registered(&moto, &group).await? == ids(&[&own[0], other_cluster]), "after a crash");
+    ensure!(registered(&moto, &group).await? == ids(&[&own[0], other_cluster]), "wrong targets after a crash");
     let changes = moto.proxy.changes();
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
     ensure!(moto.proxy.changes() == changes, "changes without a reason");

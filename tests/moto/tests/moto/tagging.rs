@@ -62,7 +62,7 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     let manager = bed.ccm(&FLAGS).await?;
     during(QUIET, "labelled nodes are not tagged again", || async {
         let now = bed.moto.proxy.calls_of("CreateTags");
-        ensure!(now == calls, "{} calls more", now - calls);
+        ensure!(now == calls, "{} more calls", now - calls);
         Ok(())
     })
     .await?;
@@ -79,7 +79,7 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     wait_for_tags(&bed, &instances[1], &["stage=test", "team=red"]).await?;
     eventually("the label has the checksum of the new tags", || async {
         let now = label_of(&bed, &instances[1]).await?;
-        ensure!(now != before, "{now} as before");
+        ensure!(now != before, "the label still has the value {now}");
         Ok(())
     })
     .await

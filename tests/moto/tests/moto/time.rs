@@ -175,7 +175,7 @@ pub async fn quota_is_reported_and_affects_nothing_else(_: Space) -> Result<()> 
         moto.proxy.limit(quota, most);
         let error =
             balancers.ensure(&one, &current).await.err().with_context(|| format!("{quota:?} was not exceeded"))?;
-        ensure!(error.kind == ErrorKind::Quota && error.message.contains("have this quota raised"), "{error}");
+        ensure!(error.kind == ErrorKind::Quota && error.message.contains("request a higher quota"), "{error}");
         // Targets of existing groups follow the nodes nevertheless.
         drop(balancers.ensure(&one, &all).await);
         for group in AccountResources::read(&moto).await?.target_groups {

@@ -138,7 +138,7 @@ pub fn device(index: u8) -> String {
     format!("kcm{index}")
 }
 
-/// Holds the keeper's lock.
+/// Takes the keeper's lock, which lasts as long as the returned file is open.
 ///
 /// # Errors
 /// When another keeper holds it.

@@ -1,4 +1,5 @@
-//! A tar file with an OCI layout, as container runtimes import it: layers, configs and manifests, called by their digests.
+//! A tar file with an OCI layout, as container runtimes import it: layers, configs and manifests, named by their
+//! digests.
 
 use std::collections::BTreeSet;
 use std::fs::File;

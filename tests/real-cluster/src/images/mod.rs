@@ -29,7 +29,7 @@ const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.15.0";
 /// Returns the tar file with the images, which is built from the programs if it does not exist.
 ///
 /// # Errors
-/// When a program cannot be read, or the file not be written.
+/// When a program cannot be read, or the file cannot be written.
 pub fn file(programs: &Programs) -> Result<PathBuf> {
     cached::file(programs, FILE, |path| write(programs, path))
 }

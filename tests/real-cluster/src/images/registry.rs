@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -51,7 +52,11 @@ impl Registry {
             let mut connections = JoinSet::new();
             loop {
                 while connections.try_join_next().is_some() {}
-                let Ok((stream, _)) = listener.accept().await else { continue };
+                let Ok((stream, _)) = listener.accept().await else {
+                    // Too many open files, for instance.
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                    continue;
+                };
                 let content = Arc::clone(&content);
                 let service = service_fn(move |request| respond(Arc::clone(&content), request));
                 let connection =
@@ -70,7 +75,10 @@ impl Drop for Registry {
     }
 }
 
-/// The places of blobs, and the manifests of names.
+/// Delay after a connection could not be accepted.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// Positions of blobs in the image files, and the manifest of each image name.
 #[derive(Debug, Default)]
 struct Content {
     blobs: BTreeMap<String, Blob>,
@@ -144,8 +152,14 @@ impl Blob {
 async fn respond(content: Arc<Content>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let is_head = request.method() == Method::HEAD;
     let path = request.uri().path().to_owned();
-    let response = spawn_blocking(move || response(&content, &path, is_head)).await;
-    Ok(response.ok().and_then(Result::ok).unwrap_or_else(|| empty(StatusCode::INTERNAL_SERVER_ERROR)))
+    let answered = {
+        let path = path.clone();
+        spawn_blocking(move || response(&content, &path, is_head)).await.map_err(Into::into).flatten()
+    };
+    Ok(answered.unwrap_or_else(|error| {
+        eprintln!("registry: {path} cannot be served: {error:#}");
+        empty(StatusCode::INTERNAL_SERVER_ERROR)
+    }))
 }
 
 fn response(content: &Content, path: &str, is_head: bool) -> Result<Response<Full<Bytes>>> {

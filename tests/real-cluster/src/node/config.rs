@@ -13,6 +13,9 @@ pub const OWN: &str = "/run/bed/node";
 /// The folder of programs, as seen from inside.
 pub const PROGRAMS: &str = "/run/bed/programs";
 
+/// The folder of all volumes, as seen from inside.
+pub const VOLUMES: &str = "/run/bed/volumes";
+
 /// A node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeConfig {
@@ -32,6 +35,8 @@ pub struct NodeConfig {
     pub registry: SocketAddrV4,
     /// Image files in the folder of programs, imported before the kubelet starts.
     pub images: Vec<String>,
+    /// The folder of all volumes, if the node runs the CSI driver, whose program is [`NodeConfig::DRIVER`].
+    pub volumes: Option<PathBuf>,
 }
 
 impl NodeConfig {
@@ -41,11 +46,13 @@ impl NodeConfig {
     pub const BOOTSTRAP: &str = "bootstrap.conf";
     /// The kubeconfig of kube-proxy.
     pub const PROXY: &str = "proxy.conf";
+    /// The program of the CSI driver.
+    pub const DRIVER: &str = "csi-folder";
 
     /// Reads it from a file.
     ///
     /// # Errors
-    /// When the file is not there or not what it should be.
+    /// When the file does not exist or is not the JSON of a node.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))

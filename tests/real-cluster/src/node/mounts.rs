@@ -1,5 +1,5 @@
-//! The node's view of file systems: its own `/run`, `/tmp`, `/var/lib`, `/var/log`, changes of `/etc` and cgroups, and the
-//! machine's for the rest.
+//! The file systems of a node. It has its own `/run`, `/tmp`, `/var/lib`, `/var/log` and cgroups, and an overlay over
+//! the machine's `/etc`. All other folders are the machine's.
 //!
 //! Everything is mounted in the node's mount namespace, which the kernel removes with its last process.
 
@@ -14,7 +14,7 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change, unmount,
 };
 
-use super::config::{NodeConfig, OWN, PROGRAMS};
+use super::config::{NodeConfig, OWN, PROGRAMS, VOLUMES};
 use crate::cgroups::{self, Layout};
 
 /// Kernel settings that kubelet and kube-proxy require. The node gets files with these values over those of
@@ -66,7 +66,7 @@ fn mount_cgroups(layout: &Layout) -> Result<()> {
         let options = CString::new(hierarchy.options.as_str())?;
         mount("cgroup", &target, "cgroup", MountFlags::empty(), options.as_c_str())
             .with_context(|| format!("mount the cgroups of {}", hierarchy.options))?;
-        // Each of several controllers is looked up by its own name too.
+        // Programs look for each controller of a combined hierarchy (`cpu,cpuacct`) by its own name, too.
         for controller in hierarchy.options.split(',').filter(|option| *option != "none" && !option.contains('=')) {
             if !root.join(controller).exists() {
                 symlink(name, root.join(controller)).with_context(|| format!("link {controller}"))?;
@@ -78,9 +78,12 @@ fn mount_cgroups(layout: &Layout) -> Result<()> {
 
 fn mount_own_folders(node: &NodeConfig) -> Result<()> {
     // These may be in folders that the following mounts hide. An open folder can still be mounted.
-    let (own, programs) = (open(&node.folder)?, open(&node.programs)?);
+    let mut folders = vec![(open(&node.folder)?, OWN), (open(&node.programs)?, PROGRAMS)];
+    if let Some(volumes) = &node.volumes {
+        folders.push((open(volumes)?, VOLUMES));
+    }
     mount_fs("tmpfs", "/run")?;
-    for (folder, target) in [(&own, OWN), (&programs, PROGRAMS)] {
+    for (folder, target) in &folders {
         fs::create_dir_all(target).with_context(|| format!("make {target}"))?;
         bind(&format!("/proc/self/fd/{}", folder.as_raw_fd()), target)?;
     }

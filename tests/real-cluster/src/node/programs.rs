@@ -1,4 +1,4 @@
-//! The node's programs: containerd, kubelet and kube-proxy, started in this order and watched.
+//! The node's programs: containerd, kubelet, kube-proxy and a CSI driver, started in this order and watched.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{WaitOptions, wait};
 
-use super::config::{NodeConfig, OWN, PROGRAMS};
+use super::config::{NodeConfig, OWN, PROGRAMS, VOLUMES};
 use super::files::{CONTAINERD, CONTAINERD_SOCKET, KUBE_PROXY, KUBELET};
 use crate::command;
 
 /// Maximum time until containerd is ready.
 const CONTAINERD_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The socket of the CSI driver, in a folder of the kubelet's plugins.
+const DRIVER_SOCKET: &str = "/var/lib/kubelet/plugins/csi-folder/csi.sock";
 
 /// Runs the programs until one of them exits.
 pub(super) fn run(node: &NodeConfig) -> Result<()> {
@@ -28,7 +31,10 @@ pub(super) fn run(node: &NodeConfig) -> Result<()> {
     }
     let kubelet = start("kubelet", &kubelet_flags(node))?;
     let kube_proxy = start("kube-proxy", &[format!("--config={OWN}/{KUBE_PROXY}")])?;
-    let own = [(containerd, "containerd"), (kubelet, "kubelet"), (kube_proxy, "kube-proxy")];
+    let mut own = vec![(containerd, "containerd"), (kubelet, "kubelet"), (kube_proxy, "kube-proxy")];
+    if node.volumes.is_some() {
+        own.push((start_from(OWN, NodeConfig::DRIVER, &driver_flags(node))?, NodeConfig::DRIVER));
+    }
     loop {
         // This is the first process of a pid namespace: orphans are its children too.
         match wait(WaitOptions::empty()) {
@@ -59,11 +65,20 @@ fn kubelet_flags(node: &NodeConfig) -> Vec<String> {
     .into()
 }
 
-/// Starts a program with its output in a file of its name; returns its process id.
+/// Returns the flags of the CSI driver's node service, which finds the kubelet by itself.
+fn driver_flags(node: &NodeConfig) -> [String; 3] {
+    [format!("--socket={DRIVER_SOCKET}"), format!("--volumes={VOLUMES}"), format!("--node={}", node.name)]
+}
+
 fn start(name: &str, arguments: &[String]) -> Result<u32> {
+    start_from(PROGRAMS, name, arguments)
+}
+
+/// Starts a program of a folder with its output in a file of its name; returns its process id.
+fn start_from(folder: &str, name: &str, arguments: &[String]) -> Result<u32> {
     let log = File::create(log(name)).with_context(|| format!("make the log of {name}"))?;
     let path = format!("{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-    let child = Command::new(format!("{PROGRAMS}/{name}"))
+    let child = Command::new(format!("{folder}/{name}"))
         .args(arguments)
         .env("PATH", path)
         .current_dir(OWN)

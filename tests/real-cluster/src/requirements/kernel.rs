@@ -18,7 +18,7 @@ const MESSAGES: &str = "/dev/kmsg";
 pub(super) fn missing() -> Vec<String> {
     let mut missing = Vec::new();
     missing.extend(version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()));
-    missing.extend(controllers());
+    missing.extend(cgroup_controllers());
     if !Path::new(MESSAGES).exists() {
         missing.push(format!("the device {MESSAGES}, which kubelets read: in a container, pass it into the container"));
     }
@@ -40,7 +40,7 @@ fn version(release: &str) -> Option<String> {
     })
 }
 
-fn controllers() -> Option<String> {
+fn cgroup_controllers() -> Option<String> {
     let layout = match Layout::of_machine() {
         Ok(layout) => layout,
         Err(error) => return Some(format!("a list of mounts: {error:#}")),

@@ -80,7 +80,7 @@ pub fn building_for_conformance(programs: &Programs) -> Vec<String> {
 pub(crate) fn tools(tools: &[(&str, &str)]) -> Vec<String> {
     let lacking = tools.iter().filter(|(name, _)| find(name).is_none());
     lacking
-        .map(|(name, package)| format!("the program {name}: install the Debian package {package}, or its like"))
+        .map(|(name, package)| format!("the program {name}: install the Debian package {package}, or its equivalent"))
         .collect()
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::cgroups::{self, Layout};
 
-/// Namespaces of a node.
+/// Arguments of `unshare` for the namespaces of a node.
 const NAMESPACES: [&str; 9] =
     ["--net", "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--propagation", "private"];
 
@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn trial_reports_its_need_and_the_complaint() {
-        let trial = Trial { need: "a wish", script: "echo refused >&2; exit 1" };
+        let trial = Trial { need: "a need", script: "echo refused >&2; exit 1" };
         let failure = trial.failure().unwrap();
         // Without the rights to make namespaces, the complaint is that of unshare.
-        assert!(failure.starts_with("a wish ("), "{failure}");
+        assert!(failure.starts_with("a need ("), "{failure}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Pods with a volume each: started, moved to other nodes, deleted.
+//! Pods with a volume each: started, moved to other nodes, deleted; all together, or a few at a time.
 
 use std::path::Path;
 use std::time::Instant;
@@ -26,7 +26,7 @@ pub struct Size {
 
 /// The node of a pod.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+pub enum Place {
     /// On its first node.
     First,
     /// On the next node.
@@ -37,7 +37,7 @@ enum Place {
 pub async fn measure(
     binaries: &Binaries,
     (subject, mode): (Subject, Mode),
-    size: Size,
+    (scenario, size): (Scenario, Size),
     log: &Path,
 ) -> Result<Measurement> {
     let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
@@ -56,34 +56,48 @@ pub async fn measure(
     let kubelets = Kubelets::start(&client, &nodes).await?;
     let manager = Running::start(&cluster, binaries, subject, mode, &[VOLUMES])?;
     let manager_run = ManagerRun { client: &client, manager: &manager, attacher: &attacher, kubelets: &kubelets, size };
-    let measured = manager_run.run().await;
+    let measured = manager_run.run(scenario).await;
     manager.keep_log(log)?;
     let (wall, from) = measured?;
     let (to, requests) = (manager.mark()?, manager.requests_since(&from)?);
     let node_writes = requests.of("nodes/status");
-    let about = (subject, mode, Scenario::VolumesAttach);
+    let about = (subject, mode, scenario);
     let mut measurement = Measurement::new(about, Some(wall), (&from, &to), requests);
     measurement.values.insert(Metric::NodeStatusWrites, node_writes as f64);
     Ok(measurement)
 }
 
 /// A running manager.
-struct ManagerRun<'a> {
+pub struct ManagerRun<'a> {
     client: &'a Client,
-    manager: &'a Running<'a>,
-    attacher: &'a Attacher,
-    kubelets: &'a Kubelets,
-    size: Size,
+    pub manager: &'a Running<'a>,
+    pub attacher: &'a Attacher,
+    pub kubelets: &'a Kubelets,
+    pub size: Size,
 }
 
 impl ManagerRun<'_> {
     /// Returns the seconds from the first pod to the last detached volume, and the mark before them.
-    async fn run(&self) -> Result<(f64, Mark)> {
+    async fn run(&self, scenario: Scenario) -> Result<(f64, Mark)> {
         self.manager.until_leader(self.client).await?;
         self.manager.until_quiet().await?;
-        eprintln!("  {}: {:?}", Scenario::VolumesAttach.name(), self.size);
+        eprintln!("  {}: {:?}", scenario.name(), self.size);
         let from = self.manager.mark()?;
         let start = Instant::now();
+        match scenario {
+            Scenario::VolumesMove => self.run_lanes().await?,
+            _ => self.run_together(start).await?,
+        }
+        self.until(|| self.kubelets.pods().0 + self.attacher.attachments() + self.kubelets.attached() == 0).await?;
+        let wall = start.elapsed().as_secs_f64();
+        let violations = self.attacher.violations();
+        ensure!(violations.is_empty(), "volumes were attached to two nodes: {violations:?}");
+        self.manager.until_quiet().await?;
+        Ok((wall, from))
+    }
+
+    /// Starts all pods, then moves all of them, and then deletes all of them.
+    async fn run_together(&self, start: Instant) -> Result<()> {
         let numbers = || 0..self.size.pods;
         api::each("pods made", numbers(), async |number| self.create(number, Place::First).await).await?;
         self.until_running("started", start).await?;
@@ -93,13 +107,7 @@ impl ManagerRun<'_> {
         })
         .await?;
         self.until_running("moved", start).await?;
-        api::each("pods deleted", numbers(), async |number| self.end(number, Place::Moved).await).await?;
-        self.until(|| self.kubelets.pods().0 + self.attacher.attachments() + self.kubelets.attached() == 0).await?;
-        let wall = start.elapsed().as_secs_f64();
-        let violations = self.attacher.violations();
-        ensure!(violations.is_empty(), "volumes were attached to two nodes: {violations:?}");
-        self.manager.until_quiet().await?;
-        Ok((wall, from))
+        api::each("pods deleted", numbers(), async |number| self.end(number, Place::Moved).await).await.map(drop)
     }
 
     async fn until_running(&self, what: &str, start: Instant) -> Result<()> {
@@ -118,7 +126,8 @@ impl ManagerRun<'_> {
         until(self.manager, describe, reached).await
     }
 
-    async fn create(&self, number: u32, place: Place) -> Result<()> {
+    /// Creates a pod.
+    pub async fn create(&self, number: u32, place: Place) -> Result<()> {
         let on = match place {
             Place::First => number,
             Place::Moved => number + 1,
@@ -128,7 +137,7 @@ impl ManagerRun<'_> {
     }
 
     /// Deletes a pod; its kubelet removes it.
-    async fn end(&self, number: u32, place: Place) -> Result<()> {
+    pub async fn end(&self, number: u32, place: Place) -> Result<()> {
         api::delete_gracefully(self.client, &format!("{}/{}", pods(), name(number, place))).await
     }
 }
@@ -137,7 +146,8 @@ fn node(number: u32) -> String {
     format!("node-{number}")
 }
 
-fn name(number: u32, place: Place) -> String {
+/// Returns the name of a pod.
+pub fn name(number: u32, place: Place) -> String {
     match place {
         Place::First => format!("database-{number}"),
         Place::Moved => format!("database-{number}-moved"),

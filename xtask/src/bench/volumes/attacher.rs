@@ -79,6 +79,11 @@ impl Attacher {
         lock(&self.state).attachments.len()
     }
 
+    /// Returns true if a volume has an attachment.
+    pub fn has_attachment(&self, volume: &str) -> bool {
+        lock(&self.state).attachments.values().any(|(attached, _)| attached == volume)
+    }
+
     /// Returns attachments of volumes that were attached to another node.
     pub fn violations(&self) -> Vec<String> {
         lock(&self.state).violations.clone()

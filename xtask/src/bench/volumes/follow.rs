@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use anyhow::Result;
 use futures::StreamExt;
@@ -17,6 +18,9 @@ pub enum Change<K> {
     /// The object with this name no longer exists.
     Deleted(String),
 }
+
+/// The pause after a failed list.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A task that is aborted when this is dropped.
 pub struct Task(JoinHandle<()>);
@@ -46,10 +50,12 @@ where
     let mut version = relist(&api, &mut names, &mut apply).await?;
     Ok(Task::spawn(async move {
         loop {
-            if !watch(&api, &mut version, &mut names, &mut apply).await
-                && let Ok(relisted) = relist(&api, &mut names, &mut apply).await
-            {
-                version = relisted;
+            if watch(&api, &mut version, &mut names, &mut apply).await {
+                continue;
+            }
+            match relist(&api, &mut names, &mut apply).await {
+                Ok(relisted) => version = relisted,
+                Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
             }
         }
     }))

@@ -81,6 +81,11 @@ impl Kubelets {
         (observed.pods.len(), observed.pods.values().filter(|is_running| **is_running).count())
     }
 
+    /// Returns true if a pod runs.
+    pub fn is_running(&self, pod: &str) -> bool {
+        lock(&self.observed).pods.get(pod) == Some(&true)
+    }
+
     /// Returns the number of volumes that nodes' statuses list as attached.
     pub fn attached(&self) -> usize {
         lock(&self.observed).attached.values().sum()
@@ -143,8 +148,15 @@ struct Kubelet {
 
 impl Kubelet {
     fn new(client: Client, node: String) -> Self {
-        let (wanted, no_pods) = (BTreeMap::new(), BTreeSet::new);
-        Self { client, node, wanted, to_start: no_pods(), to_remove: no_pods(), attached: no_pods(), in_use: no_pods() }
+        Self {
+            client,
+            node,
+            wanted: BTreeMap::new(),
+            to_start: BTreeSet::new(),
+            to_remove: BTreeSet::new(),
+            attached: BTreeSet::new(),
+            in_use: BTreeSet::new(),
+        }
     }
 
     async fn run(mut self, mut changes: UnboundedReceiver<NodeChange>) {
@@ -160,12 +172,12 @@ impl Kubelet {
         }
     }
 
-    fn apply(&mut self, changes: NodeChange) {
-        match changes {
+    fn apply(&mut self, change: NodeChange) {
+        match change {
             NodeChange::Attached(attached) => self.attached = attached,
             NodeChange::Pod { name, is_ending: true, .. } => {
                 self.to_start.remove(&name);
-                // The removal is a change too, and must not be repeated.
+                // A pod that is being deleted may be reported more than once; it is removed only once.
                 if self.wanted.remove(&name).is_some() {
                     self.to_remove.insert(name);
                 }

@@ -4,6 +4,7 @@ mod attach;
 mod attacher;
 mod follow;
 mod kubelets;
+mod lanes;
 pub mod objects;
 mod provision;
 mod rest;
@@ -17,7 +18,7 @@ use tokio::time::sleep;
 use super::api::{POLL_INTERVAL, Progress};
 use super::measure::{Measurement, Scenario};
 use super::subject::{Binaries, Mode, Running, Subject, VOLUMES};
-pub use rest::Rest;
+pub use rest::ClaimsAtRest;
 
 /// The namespace of all claims and pods.
 const NAMESPACE: &str = "bench";
@@ -25,11 +26,15 @@ const NAMESPACE: &str = "bench";
 /// The number of parallel requests of the provisioner and the attacher.
 const PARALLEL: usize = 24;
 
+/// The number of claims in volumes-attach for each one in volumes-move, which takes longer for each.
+const MOVED_PART: u32 = 10;
+
 /// Maximum duration of a step.
 const DEADLINE: Duration = Duration::from_secs(900);
 
 /// A scenario of one manager on a separate control plane.
-pub const FRESH: [Scenario; 2] = [Scenario::VolumesProvision, Scenario::VolumesAttach];
+pub const WITH_NEW_CLUSTERS: [Scenario; 3] =
+    [Scenario::VolumesProvision, Scenario::VolumesAttach, Scenario::VolumesMove];
 
 /// Numbers of objects.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +45,7 @@ pub struct Size {
     pub nodes: u32,
 }
 
-/// Measures one of [`FRESH`]; the manager's log is copied to `log`.
+/// Measures one of [`WITH_NEW_CLUSTERS`]; the manager's log is copied to `log`.
 pub async fn measure(
     binaries: &Binaries,
     about: (Subject, Mode),
@@ -52,7 +57,11 @@ pub async fn measure(
         Scenario::VolumesProvision => provision::measure(binaries, about, size.claims, log).await,
         Scenario::VolumesAttach => {
             let size = attach::Size { pods: size.claims, nodes: size.nodes };
-            attach::measure(binaries, about, size, log).await
+            attach::measure(binaries, about, (scenario, size), log).await
+        }
+        Scenario::VolumesMove => {
+            let size = attach::Size { pods: size.claims / MOVED_PART, nodes: size.nodes };
+            attach::measure(binaries, about, (scenario, size), log).await
         }
         other => bail!("{} has a control plane that managers share", other.name()),
     }

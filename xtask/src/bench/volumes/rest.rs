@@ -14,14 +14,14 @@ use crate::bench::measure::{Measurement, Scenario};
 use crate::bench::subject::{Binaries, Mode, Running, Subject};
 
 /// A control plane with bound claims.
-pub struct Rest {
+pub struct ClaimsAtRest {
     cluster: ControlPlane,
     client: Client,
 }
 
-impl Rest {
+impl ClaimsAtRest {
     /// Starts a control plane and creates bound claims.
-    pub async fn gather(claims: u32) -> Result<Self> {
+    pub async fn create(claims: u32) -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
         let client = cluster.client(Identity::Admin).await?;
@@ -35,16 +35,16 @@ impl Rest {
     }
 
     /// Lets a manager set the conditions of all claims, so that they exist for both measured managers.
-    pub async fn settle(&self, binaries: &Binaries, subject: Subject) -> Result<()> {
-        eprintln!("  letting the claims come to rest");
+    pub async fn reach_steady_state(&self, binaries: &Binaries, subject: Subject) -> Result<()> {
+        eprintln!("  waiting until the manager has no more to write about the claims");
         let manager = Running::start(&self.cluster, binaries, subject, Mode::Raised, &[VOLUMES])?;
-        let settled = async {
+        let at_rest = async {
             manager.until_leader(&self.client).await?;
             manager.until_quiet().await
         };
-        let settled = settled.await;
-        manager.end(&self.client).await?;
-        settled
+        let result = at_rest.await;
+        let ended = manager.end(&self.client).await;
+        result.and(ended)
     }
 
     /// Starts a manager, measures it while nothing changes, and ends it; its log is copied to `log`.

@@ -75,10 +75,10 @@ impl<'a> Stage<'a> {
             self.updates += 1;
         }
         if disturbance == Disturbance::Replace {
-            self.restore_manager().await.context("give the cluster its manager back")?;
+            self.restore_manager().await.context("restore the manager")?;
         }
         if change == Change::NodeFailure {
-            self.restore_node().await.context("give the cluster its node back")?;
+            self.restore_node().await.context("restore the node")?;
         }
         Ok(effects)
     }

@@ -1,8 +1,9 @@
-//! Feature gates and their tests: each gate that switches something has a test with it on and one with it off.
+//! Feature gates and their tests: each gate that switches something has a cluster test with it on and one with it off.
 //!
 //! The gates are those of `docs/feature-gates.md`, which is made from the table of the binary. `tests.txt` has a line per
-//! gate that is neither fixed nor locked: the gate, the tests with it on, and the tests with it off, with `|` between
-//! them; a test is `file::function`, and several are separated by blanks.
+//! gate that is not fixed, and that is not locked in all versions that can be emulated: the gate, the tests with it on,
+//! and the tests with it off, with `|` between them; a test is `file::function`, and several are separated by blanks. A
+//! test of another kind does not count: only the real API server shows what a gate switches.
 //!
 //! With the environment variable `KUBERNETES_SOURCE`, the root of upstream's source, the test also fails when upstream's
 //! manager reads a gate that the page does not have.
@@ -14,12 +15,22 @@ use super::upstream_cases::has_test;
 
 const TESTS: &str = include_str!("tests.txt");
 
-/// Folders of upstream's manager.
-const FOLDERS: [&str; 3] = ["cmd/kube-controller-manager", "pkg/controller", "pkg/quota"];
+/// The folder of the tests on the real API server.
+const CLUSTER_TESTS: &str = "tests/cluster/tests/cluster/";
 
-/// Names that look like gates there: functions, and fields of resourceclaim-controller's own `features`.
-const NO_GATES: [&str; 5] =
-    ["AddFeatureGates", "AdminAccess", "ApplyFeatureGates", "PrioritizedList", "WorkloadResourceClaims"];
+/// Folders of upstream's manager, and of functions for pods that its controllers call.
+const FOLDERS: [&str; 4] = ["cmd/kube-controller-manager", "pkg/api/v1/pod", "pkg/controller", "pkg/quota"];
+
+/// Names that look like gates there: functions, fields of resourceclaim-controller's own `features`, and a gate of a
+/// function that only the kubelet calls.
+const NO_GATES: [&str; 6] = [
+    "AddFeatureGates",
+    "AdminAccess",
+    "ApplyFeatureGates",
+    "PrioritizedList",
+    "RestartAllContainersOnContainerExits",
+    "WorkloadResourceClaims",
+];
 
 /// The gates of the page, with whether both of their values can be tested.
 fn gates<'a>(page: &'a str) -> BTreeMap<&'a str, bool> {
@@ -27,7 +38,8 @@ fn gates<'a>(page: &'a str) -> BTreeMap<&'a str, bool> {
     let cells = rows.map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect::<Vec<_>>());
     let gate = |cells: Vec<&'a str>| match cells[..] {
         [gate, stage, effect] => {
-            let is_fixed = stage.ends_with("locked") || effect.starts_with("always o");
+            // A gate that is locked since a version can be changed when an older one is emulated.
+            let is_fixed = stage.ends_with(", locked") || effect.starts_with("always o");
             Some((gate, !is_fixed))
         }
         _ => None,
@@ -40,10 +52,34 @@ fn line(text: &str) -> Result<(&str, Vec<&str>), String> {
     let parts: Vec<&str> = text.split('|').map(str::trim).collect();
     match parts[..] {
         [gate, on, off] if !on.is_empty() && !off.is_empty() => {
-            Ok((gate, on.split_whitespace().chain(off.split_whitespace()).collect()))
+            let tests: Vec<&str> = on.split_whitespace().chain(off.split_whitespace()).collect();
+            match tests.iter().find(|test| !test.starts_with(CLUSTER_TESTS)) {
+                Some(test) => Err(format!("{gate}: {test} does not run on the real API server")),
+                None => Ok((gate, tests)),
+            }
         }
         _ => Err(format!("{text}: no gate with a test for on and a test for off")),
     }
+}
+
+/// Returns what is wrong with the list of tests for the gates of a page.
+fn problems(page: &str, list: &str, root: &Path) -> Vec<String> {
+    let mut listed = BTreeSet::new();
+    let mut problems = Vec::new();
+    for text in list.lines().filter(|text| !text.is_empty() && !text.starts_with('#')) {
+        match line(text) {
+            Ok((gate, tests)) => {
+                listed.insert(gate);
+                problems.extend(tests.iter().filter_map(|test| has_test(root, test).err()));
+            }
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let gates = gates(page);
+    let testable: BTreeSet<&str> = gates.iter().filter(|(_, testable)| **testable).map(|(gate, _)| *gate).collect();
+    problems.extend(testable.difference(&listed).map(|gate| format!("{gate}: no tests")));
+    problems.extend(listed.difference(&testable).map(|gate| format!("{gate}: switches nothing, or is locked")));
+    problems
 }
 
 /// Adds the gates that Go files of a folder and of all folders in it read.
@@ -68,20 +104,7 @@ fn each_gate_that_switches_something_is_tested_on_and_off() {
     let page = std::fs::read_to_string(root.join("docs/feature-gates.md")).expect("the page of gates");
     let gates = gates(&page);
     assert!(gates.len() > 60, "the page has {} gates", gates.len());
-    let mut listed = BTreeSet::new();
-    let mut problems = Vec::new();
-    for text in TESTS.lines().filter(|text| !text.is_empty() && !text.starts_with('#')) {
-        match line(text) {
-            Ok((gate, tests)) => {
-                listed.insert(gate);
-                problems.extend(tests.iter().filter_map(|test| has_test(root, test).err()));
-            }
-            Err(problem) => problems.push(problem),
-        }
-    }
-    let testable: BTreeSet<&str> = gates.iter().filter(|(_, testable)| **testable).map(|(gate, _)| *gate).collect();
-    problems.extend(testable.difference(&listed).map(|gate| format!("{gate}: no tests")));
-    problems.extend(listed.difference(&testable).map(|gate| format!("{gate}: switches nothing, or is locked")));
+    let mut problems = problems(&page, TESTS, root);
     if let Some(source) = std::env::var_os("KUBERNETES_SOURCE") {
         let mut read = BTreeSet::new();
         for folder in FOLDERS {
@@ -99,10 +122,36 @@ fn each_gate_that_switches_something_is_tested_on_and_off() {
 fn fixed_and_locked_gates_need_no_tests() {
     let page = "| feature gate | stage, default | effect |\n| --- | --- | --- |\n\
                 | A | beta, on | this |\n| B | GA, on, locked | that |\n\
-                | C | beta, on | always on, `C=false` is refused: why |\n";
-    assert_eq!(gates(page).into_iter().collect::<Vec<_>>(), [("A", true), ("B", false), ("C", false)]);
+                | C | beta, on | always on, `C=false` is refused: why |\n\
+                | D | GA, on, locked since 1.36 | that |\n";
+    assert_eq!(gates(page).into_iter().collect::<Vec<_>>(), [("A", true), ("B", false), ("C", false), ("D", true)]);
     for text in ["A", "A | a.rs::b", "A | a.rs::b |", "A | | a.rs::b"] {
         assert!(line(text).is_err(), "{text}");
     }
-    assert_eq!(line("A | a.rs::b | a.rs::c a.rs::d"), Ok(("A", vec!["a.rs::b", "a.rs::c", "a.rs::d"])));
+}
+
+#[test]
+fn test_without_the_api_server_does_not_count_for_a_gate() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let page = "| A | beta, on | this |\n";
+    let [cluster, other, unit] = [
+        "tests/cluster/tests/cluster/gates/logging.rs::json_is_logged_with_its_gate",
+        "tests/cluster/tests/cluster/gates/logging.rs::no_such_test",
+        "kcm/src/flags/tests/gates.rs::gates_are_resolved_like_upstreams",
+    ];
+    assert_eq!(problems(page, &format!("A | {cluster} | {cluster} {cluster}"), root), [""; 0]);
+    for (list, expected) in [
+        (String::new(), vec!["A: no tests".to_owned()]),
+        (
+            format!("A | {cluster} | {unit}"),
+            vec![format!("A: {unit} does not run on the real API server"), "A: no tests".to_owned()],
+        ),
+        (format!("A | {other} | {cluster}"), vec![format!("{other}: there is no such test")]),
+        (
+            format!("A | {cluster} | {cluster}\nB | {cluster} | {cluster}"),
+            vec!["B: switches nothing, or is locked".to_owned()],
+        ),
+    ] {
+        assert_eq!(problems(page, &list, root), expected, "{list}");
+    }
 }

@@ -51,7 +51,8 @@ pub const CRATES: &[Layers] = &[
         folder: "cel-check/src",
         is_complete: true,
         floors: &[
-            &["ast", "escape", "source", "types"],
+            &["keywords"],
+            &["ast", "escape", "source", "stack", "types"],
             &["assign", "declarations", "schema", "syntax", "validate"],
             &["check"],
             &["admission"],
@@ -67,6 +68,7 @@ pub const CRATES: &[Layers] = &[
             &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
             &["consistency", "discovery", "openapi", "write"],
+            &["former_owners"],
             &["controller_ref", "events", "handover", "watch", "worker"],
             &["diagnostics", "election", "scale", "telemetry", "testing"],
             &["manager", "serve"],

@@ -12,27 +12,40 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The lists, by controller.
-const LISTS: [(&str, &str); 23] = [
+const LISTS: [(&str, &str); 36] = [
     ("attach_detach", include_str!("attach_detach.txt")),
+    ("bootstrap_tokens", include_str!("bootstrap_tokens.txt")),
+    ("certificates", include_str!("certificates.txt")),
+    ("clusterrole_aggregation", include_str!("clusterrole_aggregation.txt")),
+    ("controller_revisions", include_str!("controller_revisions.txt")),
     ("cronjob", include_str!("cronjob.txt")),
     ("daemonset", include_str!("daemonset.txt")),
     ("deployment", include_str!("deployment.txt")),
+    ("device_taint_eviction", include_str!("device_taint_eviction.txt")),
     ("disruption", include_str!("disruption.txt")),
+    ("endpoints", include_str!("endpoints.txt")),
     ("endpointslice", include_str!("endpointslice.txt")),
+    ("endpointslice_mirroring", include_str!("endpointslice_mirroring.txt")),
     ("garbage_collector", include_str!("garbage_collector.txt")),
     ("horizontal_pod_autoscaler", include_str!("horizontal_pod_autoscaler.txt")),
     ("job", include_str!("job.txt")),
     ("namespace", include_str!("namespace.txt")),
+    ("node_ipam", include_str!("node_ipam.txt")),
     ("node_lifecycle", include_str!("node_lifecycle.txt")),
+    ("pod_garbage_collector", include_str!("pod_garbage_collector.txt")),
     ("podgroup_protection", include_str!("podgroup_protection.txt")),
     ("replicaset", include_str!("replicaset.txt")),
     ("resource_claim", include_str!("resource_claim.txt")),
     ("resource_pool_status_request", include_str!("resource_pool_status_request.txt")),
     ("resource_quota", include_str!("resource_quota.txt")),
+    ("service_accounts", include_str!("service_accounts.txt")),
+    ("service_cidr", include_str!("service_cidr.txt")),
+    ("shared_by_controllers", include_str!("shared_by_controllers.txt")),
     ("statefulset", include_str!("statefulset.txt")),
     ("storage_version_migrator", include_str!("storage_version_migrator.txt")),
     ("storageversion_garbage_collector", include_str!("storageversion_garbage_collector.txt")),
     ("taint_eviction", include_str!("taint_eviction.txt")),
+    ("ttl", include_str!("ttl.txt")),
     ("validating_admission_policy_status", include_str!("validating_admission_policy_status.txt")),
     ("volume_binder", include_str!("volume_binder.txt")),
     ("volume_protection", include_str!("volume_protection.txt")),
@@ -51,7 +64,7 @@ struct Case<'a> {
 
 fn case(line: &str) -> Result<Case<'_>, String> {
     let parts: Vec<&str> = line.split('|').map(str::trim).collect();
-    let [upstream, case, covered] = parts[..] else { return Err(format!("{line}: there are not three parts")) };
+    let [upstream, case, covered] = parts[..] else { return Err(format!("{line}: not three parts separated by '|'")) };
     if !upstream.starts_with("Test") || case.is_empty() {
         return Err(format!("{line}: no upstream test and case"));
     }

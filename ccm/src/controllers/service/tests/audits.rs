@@ -31,7 +31,7 @@ async fn create_leak(sim: &Simulation, id: LoadBalancerId) {
     };
     let cloud = sim.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
     let made = cloud.ensure(&LoadBalancerSpec::new(id, vec![port]), &Targets::default()).await;
-    made.expect("no faults");
+    made.expect("ensure failed");
 }
 
 fn balancers(sim: &Simulation) -> Vec<String> {

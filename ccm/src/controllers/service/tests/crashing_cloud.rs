@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use providers::{
     CloudError, Deletion, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned,
-    Targeting, Targets, async_trait,
+    ReadinessGate, Targeting, Targets, async_trait,
 };
 
 use super::simulation::Simulation;
@@ -39,6 +39,9 @@ impl LoadBalancers for CrashingCloud {
         let answer = self.cloud.set_targets(spec, targets).await;
         self.sim.called(&answer).await;
         answer
+    }
+    async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
+        self.cloud.gates(spec).await
     }
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
         self.delete_last(id, None).await

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kinds::service::ServiceType;
 use provider_mock::MockConfig;
 
-use super::simulation::{CLUSTER, Process, Simulation, key, pass, service};
+use super::simulation::{CLUSTER, Process, Simulation, annotated, key, pass, service};
 use crate::controllers::service::decide::FINALIZER;
 use crate::controllers::service::forecast;
 
@@ -26,21 +26,38 @@ async fn each_service_has_one_line_with_its_change() {
     let mut former = service("former");
     former.kind = ServiceType::ClusterIp;
     former.meta.finalizers = Arc::new([FINALIZER.into()]);
-    sim.create(former);
+    sim.create(former.clone());
+    let mut ending = former.clone();
+    ending.meta.name = "ending".into();
+    ending.kind = ServiceType::LoadBalancer;
+    ending.meta.deletion = kinds::meta::Time(1);
+    let mut elsewhere = service("elsewhere");
+    elsewhere.meta.finalizers = Arc::new([FINALIZER.into()]);
+    annotated(&mut elsewhere, &[("mock.cloud/targets", "elsewhere")]);
+    sim.create(elsewhere);
     let mut wrong = service("wrong");
     wrong.ports[0].port = 70_000;
     sim.create(wrong);
 
-    let services: Vec<_> = sim.services().into_values().collect();
+    let services: Vec<_> = sim.services().into_values().chain([ending]).collect();
     let cloud = sim.cloud.provider(CLUSTER).load_balancers().expect("the mock has load balancers");
     let before = sim.acts();
-    let lines = forecast::all(&services, CLUSTER, &*cloud).await;
+    let lines = forecast::lines(&services, CLUSTER, &*cloud).await;
     let words = |line: &String| line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>().join(" ");
     assert_eq!(
         lines.iter().map(words).collect::<Vec<_>>(),
-        ["shop/class left", "shop/former deleted", "shop/kept kept", "shop/new created", "shop/wrong refused"]
+        [
+            "shop/class left",
+            "shop/elsewhere deleted",
+            "shop/ending deleted",
+            "shop/former deleted",
+            "shop/kept kept",
+            "shop/new created",
+            "shop/wrong refused"
+        ]
     );
-    assert!(lines[4].contains("spec.ports[].port is \"70000\""), "{lines:?}");
+    assert!(lines[2].ends_with("the Service is being deleted"), "{lines:?}");
+    assert!(lines[6].contains("spec.ports[].port is \"70000\""), "{lines:?}");
     assert_eq!(sim.acts(), before, "nothing is changed");
     assert!(sim.get(&key("new")).is_some_and(|new| new.meta.finalizers.is_empty()));
 }

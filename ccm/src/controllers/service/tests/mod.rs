@@ -7,6 +7,7 @@ mod audits;
 mod crashes;
 mod crashing_cloud;
 mod forecasts;
+mod gates;
 mod histories;
 mod others;
 mod scenarios;

@@ -399,7 +399,7 @@ impl Cluster for ProcessCache {
         Ok(!now.meta.is_deleting() && now.meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER))
     }
 
-    async fn live(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
+    async fn list_uncached(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal> {
         Ok(self.sim.services().into_iter().map(|(key, service)| (key, service.meta.uid)).collect())
     }
 
@@ -515,7 +515,7 @@ impl Process {
 
     /// Runs one audit.
     pub async fn audit(&self) -> AuditResult {
-        self.audit.run(&self.balancers.audited()).await.expect("no faults")
+        self.audit.run(&self.balancers.audit_scope()).await.expect("the audit failed")
     }
 
     /// Runs two audits. Returns the number of leaks that both found.

@@ -110,6 +110,31 @@ fn annotations_that_the_provider_does_not_read_are_left_out() {
     assert_ne!(spec_annotations(&[own]), spec_annotations(&[("example.com/a", "c")]));
 }
 
+proptest::proptest! {
+    #[test]
+    fn any_service_becomes_a_request_or_an_error(
+        ranges in proptest::collection::vec("[0-9a-f.:/ ]{0,20}|\\PC{0,8}", 0..4),
+        annotation in proptest::option::of("([0-9a-f.:/]{0,18}, ?){0,6}|\\PC{0,20}"),
+        numbers in proptest::collection::vec((proptest::prelude::any::<u16>(), "[a-z0-9-]{0,16}"), 0..5),
+    ) {
+        let service = with(|service| {
+            let settings = service.balancing.as_mut().expect("a load balancer");
+            settings.source_ranges = ranges.iter().map(|range| range.as_str().into()).collect();
+            if let Some(annotation) = &annotation {
+                annotated(service, &[("service.beta.kubernetes.io/load-balancer-source-ranges", annotation.as_str())]);
+            }
+            service.ports = numbers.iter().map(|(number, name)| {
+                let mut port = port(80);
+                (port.port, port.name) = (i32::from(*number), name.as_str().into());
+                port
+            }).collect();
+        });
+        if let Err(error) = decide::spec(&service, "cluster", &["example.com/".to_owned()]) {
+            proptest::prop_assert!(error.message.len() < 9_000);
+        }
+    }
+}
+
 #[test]
 fn source_ranges_come_from_the_spec_or_else_from_the_annotation() {
     const KEY: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";

@@ -42,10 +42,12 @@ fn object_is_deleted_when_no_owner_exists() {
 fn half_of_many_owners_is_dropped() {
     let standing = |number: u128| if number.is_multiple_of(2) { Solid } else { Dangling };
     let owners: Vec<(Uid, Standing)> = (0..20_000).map(|number| (uid(number), standing(number))).collect();
-    let Plan::DropReferences(dropped) = plan(&owners, &[], false, || false) else { panic!("some owners exist") };
+    let Plan::DropReferences(dropped) = plan(&owners, &[], false, || false) else {
+        panic!("the references were not dropped, although some owners exist")
+    };
     assert_eq!((dropped.len(), &dropped[0]), (10_000, &uid(1)));
     let item = object(50_000, "n", (0..20_000).map(|number| owner(&A, number)).collect());
-    let kept = patch::without_references(&item, &dropped);
+    let kept = patch::merge_drop_references(&item, &dropped);
     assert_eq!(kept["metadata"]["ownerReferences"].as_array().map(Vec::len), Some(10_000));
 }
 
@@ -54,25 +56,25 @@ fn patches_have_preconditions() {
     let item = deleting(object(5, "n", vec![blocking(&A, 1), owner(&A, 2)]), &["a/x", "orphan"]);
     let uid_text = uid(2).to_string();
     assert_eq!(
-        patch::drop_references(&item.uid, &[uid(2)]),
+        patch::strategic_drop_references(&item.uid, &[uid(2)]),
         serde_json::json!({"metadata": {
             "uid": uid(5).to_string(), "ownerReferences": [{"$patch": "delete", "uid": uid_text}],
         }})
     );
     assert_eq!(
-        patch::without_references(&item, &[uid(1)]),
+        patch::merge_drop_references(&item, &[uid(1)]),
         serde_json::json!({"metadata": {"resourceVersion": "1", "ownerReferences": [
             {"apiVersion": "v1", "kind": "A", "name": "o2", "uid": uid_text},
         ]}})
     );
     assert_eq!(
-        patch::without_references(&item, &[uid(1), uid(2)]),
+        patch::merge_drop_references(&item, &[uid(1), uid(2)]),
         serde_json::json!({"metadata": {"resourceVersion": "1", "ownerReferences": null}})
     );
     let freed = serde_json::json!([{"apiVersion": "v1", "kind": "A", "name": "o1", "uid": uid(1).to_string(),
         "blockOwnerDeletion": false}]);
-    assert_eq!(patch::unblock(&item)["metadata"]["ownerReferences"], freed);
-    assert_eq!(patch::unblocked(&item)["metadata"]["ownerReferences"].as_array().map(Vec::len), Some(2));
+    assert_eq!(patch::strategic_unblock(&item)["metadata"]["ownerReferences"], freed);
+    assert_eq!(patch::merge_unblock(&item)["metadata"]["ownerReferences"].as_array().map(Vec::len), Some(2));
     assert_eq!(
         patch::without_finalizer(&item, "orphan"),
         Some(serde_json::json!({"metadata": {"resourceVersion": "1", "finalizers": ["a/x"]}}))

@@ -279,11 +279,11 @@ impl Simulation {
 
     fn delete_as_collector(&mut self, uid: &Uid, propagation: Propagation) {
         let (_, meta) = &self.objects[uid];
-        assert!(!meta.owners.is_empty(), "{meta:?} never had an owner");
+        assert!(!meta.owners.is_empty(), "the collector deletes {meta:?}, which has no owner reference");
         for reference in meta.owners.iter() {
             let exists =
                 self.owner_of(&meta.namespace, reference).is_some_and(|owner| !Self::waits_for_dependents(owner));
-            assert!(!exists, "{meta:?} has the owner {reference:?}");
+            assert!(!exists, "the collector deletes {meta:?}, whose owner {reference:?} exists");
         }
         self.deletions_by_collector += 1;
         self.delete(uid, propagation);
@@ -371,7 +371,7 @@ impl Simulation {
                 None => {}
             }
         }
-        panic!("it does not settle: {:?}", self.checks);
+        panic!("work remains after 20,000 steps: {:?}", self.checks);
     }
 }
 
@@ -406,7 +406,7 @@ proptest! {
             prop_assert!(!meta.is_deleting(), "the deletion of {meta:?} never ends");
         }
         let expected = (simulation.objects.len(), 0);
-        prop_assert_eq!(simulation.graph.len(), expected, "the graph contains the existing objects");
+        prop_assert_eq!(simulation.graph.len(), expected, "the graph differs from the existing objects");
         // The checks of a new leader change nothing.
         let before = simulation.objects.clone();
         let effects = simulation.graph.unsettled();

@@ -77,7 +77,7 @@ fn leader(pods: &Arc<Store<Pod>>, claims: &Arc<Store<ResourceClaim>>, writer: &W
         pod_writes: Consistency::default(),
         group_writes: Consistency::default(),
         claim_writes: Consistency::default(),
-        created: metrics::creations(&Metrics::new()),
+        created: metrics::register_creations(&Metrics::new()),
     }
 }
 

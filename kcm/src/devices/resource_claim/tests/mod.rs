@@ -30,7 +30,7 @@ use super::deleted::DeletedUids;
 use super::entry::Owner;
 use super::indexes::{groups_by_claim, groups_by_template, pods_by_claim, pods_by_group, pods_by_template};
 use super::keys::Keys;
-use super::metrics::{Totals, creation};
+use super::metrics::{Totals, creation_labels};
 
 const OFF: Gates = Gates { admin_access: true, prioritized_list: true, groups: false, group_claims: false };
 const ON: Gates = Gates { admin_access: true, prioritized_list: true, groups: true, group_claims: true };
@@ -175,7 +175,7 @@ fn pod_has_work_when_a_claim_has_to_be_created_or_reserved() {
         ("no entries", OFF, extended(user(vec![]), "made"), vec![], vec![], false),
         ("created claim is missing", OFF, of_pod(), vec![], vec![], true),
         ("named claim is missing", OFF, named_claim(), vec![], vec![], false),
-        ("created claim is there", OFF, of_pod(), vec![free()], vec![], false),
+        ("created claim exists", OFF, of_pod(), vec![free()], vec![], false),
         ("allocated, without a node", OFF, of_pod(), vec![unreserved()], vec![], false),
         ("allocated, on a node", OFF, on_node(of_pod()), vec![unreserved()], vec![], true),
         ("reserved", OFF, on_node(of_pod()), vec![claim("made", true, allocated(&[pod_of("web")]))], vec![], false),
@@ -217,7 +217,7 @@ fn pod_group_has_work_when_a_claim_has_to_be_created() {
     for (name, group, claims, expected) in [
         ("not created yet", group("gang", vec![generated("gpu", None)]), vec![], true),
         ("missing", made(), vec![], true),
-        ("there", made(), vec![claim("made", false, ClaimState::default())], false),
+        ("exists", made(), vec![claim("made", false, ClaimState::default())], false),
         ("named by the user", group("gang", vec![shared("gpu", "mine")]), vec![], false),
         ("being deleted", edited(made(), |group| group.meta.deletion = Time(1)), vec![], false),
     ] {
@@ -388,8 +388,8 @@ fn applied_status_has_all_names_sorted_and_is_bound_to_the_uid() {
     assert_eq!((reference.controller, reference.block_owner_deletion), (Some(true), None));
 }
 
-/// Keys on the queue after a step, sorted.
-fn after(
+/// Returns the keys on the queue after a step, sorted, and the UIDs that were recorded as deleted.
+fn keys_after(
     gates: Gates,
     (pods, claims, groups): (Vec<Pod>, Vec<ResourceClaim>, Vec<PodGroup>),
     step: impl FnOnce(&Keys),
@@ -426,7 +426,7 @@ async fn pods_that_are_done_or_deleted_release_their_claims() {
     ] {
         let (old, new) = (old.map(Arc::new), new.map(Arc::new));
         let made = claim("made", true, ClaimState::default());
-        let (found, deleted) = after(OFF, (vec![], vec![made], vec![]), |keys| {
+        let (found, deleted) = keys_after(OFF, (vec![], vec![made], vec![]), |keys| {
             keys.pod_changed(&Change { old: old.as_ref(), new: new.as_ref() });
         });
         assert_eq!(found, expected, "{name}");
@@ -438,7 +438,7 @@ async fn pods_that_are_done_or_deleted_release_their_claims() {
 async fn replaced_pod_releases_the_claims_of_the_old_one() {
     let old = Arc::new(user(vec![generated("gpu", Some(Some("made")))]));
     let new = Arc::new(edited(user(vec![generated("gpu", None)]), |pod| pod.meta.uid = Uid::parse("new")));
-    let (found, deleted) = after(OFF, (vec![], vec![], vec![]), |keys| {
+    let (found, deleted) = keys_after(OFF, (vec![], vec![], vec![]), |keys| {
         keys.pod_changed(&Change { old: Some(&old), new: Some(&new) });
     });
     assert_eq!(found, ["claim:ns/made", "pod:ns/web"]);
@@ -461,25 +461,25 @@ async fn claims_and_templates_requeue_the_pods_and_groups_that_name_them() {
     let template: Arc<ResourceClaimTemplate> =
         Arc::new(edited(named(resource_claim_template::METADATA, "template"), |_: &mut ResourceClaimTemplate| {}));
     let made = Arc::new(claim("made", true, ClaimState::default()));
-    let (found, _) = after(OFF, (pods(), vec![], vec![]), |keys| {
+    let (found, _) = keys_after(OFF, (pods(), vec![], vec![]), |keys| {
         keys.template_changed(&Change { old: None, new: Some(&template) });
     });
     assert_eq!(found, ["pod:ns/member", "pod:ns/named", "pod:ns/web"]);
-    let (found, _) = after(ON, (pods(), vec![], groups()), |keys| {
+    let (found, _) = keys_after(ON, (pods(), vec![], groups()), |keys| {
         keys.template_changed(&Change { old: None, new: Some(&template) });
     });
     assert_eq!(found, ["pod:ns/member", "pod:ns/named", "pod:ns/web", "podgroup:ns/gang"]);
-    let (found, _) = after(OFF, (pods(), vec![], vec![]), |keys| {
+    let (found, _) = keys_after(OFF, (pods(), vec![], vec![]), |keys| {
         keys.template_changed(&Change { old: Some(&template), new: None });
         keys.claim_changed(&Change { old: Some(&made), new: None });
     });
     assert_eq!(found, ["pod:ns/named"], "a deleted claim is created again");
-    let (found, _) = after(OFF, (pods(), vec![(*made).clone()], vec![]), |keys| {
+    let (found, _) = keys_after(OFF, (pods(), vec![(*made).clone()], vec![]), |keys| {
         keys.claim_changed(&Change { old: None, new: Some(&made) });
     });
     assert_eq!(found, ["claim:ns/made"]);
     let of_gang = Arc::new(claim("gang-claim", false, ClaimState::default()));
-    let (found, _) = after(ON, (pods(), vec![(*of_gang).clone()], groups()), |keys| {
+    let (found, _) = keys_after(ON, (pods(), vec![(*of_gang).clone()], groups()), |keys| {
         keys.claim_changed(&Change { old: None, new: Some(&of_gang) });
     });
     assert_eq!(found, ["claim:ns/gang-claim", "pod:ns/member"]);
@@ -490,7 +490,7 @@ async fn change_of_a_pod_group_requeues_it_its_pods_and_its_claims() {
     let gang = Arc::new(group("gang", vec![generated("gpu", None), shared("nic", "mine")]));
     let member = || vec![in_group(user(vec![generated("own", None)]), "gang")];
     let change = |old: Option<&Arc<PodGroup>>, new: Option<&Arc<PodGroup>>| {
-        after(ON, (member(), vec![], vec![]), |keys| keys.group_changed(&Change { old, new }))
+        keys_after(ON, (member(), vec![], vec![]), |keys| keys.group_changed(&Change { old, new }))
     };
     assert_eq!(change(None, Some(&gang)).0, ["pod:ns/web", "podgroup:ns/gang"]);
     let (found, deleted) = change(Some(&gang), None);
@@ -524,7 +524,7 @@ fn totals_follow_changes_of_claims() {
 
 #[test]
 fn creations_are_counted_by_the_group_and_kind_of_their_owner() {
-    let labels = |owner| creation(false, true, &owner).map(|(_, value)| value);
+    let labels = |owner| creation_labels(false, true, &owner).map(|(_, value)| value);
     assert_eq!(labels(owner("v1", "Pod", "web")), ["failure", "true", "", "Pod"]);
     let group = owner("scheduling.k8s.io/v1beta1", "PodGroup", "gang");
     assert_eq!(labels(group), ["failure", "true", "scheduling.k8s.io", "PodGroup"]);

@@ -27,7 +27,7 @@ pub struct Server {
     objects: Mutex<BTreeMap<String, Vec<u8>>>,
     writes: Mutex<Vec<String>>,
     reads: Mutex<Vec<String>>,
-    /// A method and the status that it is answered with.
+    /// A method, and the status code and reason of the response to all its requests.
     refused: Mutex<Option<(Method, u16, &'static str)>>,
     /// Number of writes before the one with the fault.
     fault: Mutex<Option<(usize, Fault)>>,
@@ -88,7 +88,7 @@ fn whole(object: &[u8]) -> Response<ResponseBody> {
 }
 
 impl Server {
-    /// Adds an object, given without its namespace's path.
+    /// Adds an object under the path of its kind and name in namespace `ns`.
     pub fn add<K: Kind>(&self, object: &[u8]) {
         lock(&self.objects).insert(path::<K>(&meta_of(object).name), object.to_vec());
     }
@@ -98,7 +98,7 @@ impl Server {
         *lock(&self.refused) = Some((method, status, reason));
     }
 
-    /// Gives the write after this number of others a fault, or none.
+    /// Sets the fault of the write that follows after this number of others; `None` removes it.
     pub fn set_fault(&self, fault: Option<(usize, Fault)>) {
         *lock(&self.fault) = fault;
     }
@@ -161,7 +161,7 @@ impl Server {
         lock(&self.reads).clone()
     }
 
-    /// A writer in front of it.
+    /// Returns a Writer whose requests this server handles.
     pub async fn writer(self: &Arc<Self>) -> Writer {
         let server = self.clone();
         let layer = RequestLayer::new(move |_, request, _| {

@@ -142,7 +142,7 @@ impl World {
             pod_writes: Consistency::default(),
             group_writes: Consistency::default(),
             claim_writes: Consistency::default(),
-            created: metrics::creations(&Metrics::new()),
+            created: metrics::register_creations(&Metrics::new()),
         }
     }
 
@@ -182,14 +182,17 @@ fn made() -> Claim {
     Claim { name: "made", pod: Some("web"), entry: Some("gpu"), ..Claim::default() }
 }
 
+/// The claim of the PodGroup `gang`.
 fn of_gang() -> Claim {
     Claim { name: "gang-claim", group: Some("gang"), entry: Some("gpu"), ..Claim::default() }
 }
 
+/// A pod whose status names no claim yet.
 fn waiting() -> Pod {
     user(vec![generated("gpu", None)])
 }
 
+/// A pod whose status names the claim `made`.
 fn served() -> Pod {
     user(vec![generated("gpu", Some(Some("made")))])
 }

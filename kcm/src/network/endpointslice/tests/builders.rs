@@ -58,7 +58,7 @@ pub fn service() -> Service {
     service
 }
 
-/// Returns a ready pod on `node`, with an address of each family that belongs to its number.
+/// Returns a ready pod on `node`, with an IPv4 and an IPv6 address that end in its number.
 pub fn pod(number: u8) -> Pod {
     let mut pod = read::<Pod>(&format!("web-{number}"), Pod::NETWORK);
     pod.node = "node".into();
@@ -88,7 +88,7 @@ pub struct World {
     pub nodes: BTreeMap<Str, Option<Str>>,
     pub shares: Option<Shares>,
     pub was_allocated: bool,
-    /// Number of existing pods that cannot be decoded.
+    /// Names of existing pods that cannot be decoded.
     pub unreadable: Vec<Str>,
     created: usize,
 }

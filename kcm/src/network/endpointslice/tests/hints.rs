@@ -41,7 +41,7 @@ fn counts(world: &World) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn nearby_clients_are_preferred() {
+fn traffic_distribution_sets_hints_for_zone_and_node() {
     for (distribution, expected) in [
         (None, "10.0.0.1 ++-"),
         (Some("PreferClose"), "10.0.0.1 ++- a|"),

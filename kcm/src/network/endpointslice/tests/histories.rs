@@ -39,7 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn take(world: &mut World, step: &Step) {
+fn apply_step(world: &mut World, step: &Step) {
     match step {
         Step::Add(number) => drop(world.pods.entry(*number).or_insert_with(|| Pod { ready: false, ..pod(*number) })),
         Step::Remove(number) => drop(world.pods.remove(number)),
@@ -91,13 +91,13 @@ proptest! {
         let mut world = World::new(service(), []);
         world.most = most;
         for step in &steps {
-            take(&mut world, step);
+            apply_step(&mut world, step);
         }
         world.settle();
-        prop_assert_eq!(world.settle(), 0, "no write is due");
+        prop_assert_eq!(world.settle(), 0, "the second sync wrote again");
         let shown = world.shown().concat();
         let unique: BTreeSet<String> = shown.iter().cloned().collect();
-        prop_assert_eq!(shown.len(), unique.len(), "no endpoint twice");
+        prop_assert_eq!(shown.len(), unique.len(), "an endpoint is in two slices");
         prop_assert_eq!(unique, desired(&world));
         let families = world.service.ip_families.len();
         let endpoints = world.pods.values().filter(|pod| is_endpoint(pod)).count();
@@ -111,7 +111,7 @@ proptest! {
         let mut world = World::new(service(), []);
         world.most = 3;
         for step in &steps {
-            take(&mut world, step);
+            apply_step(&mut world, step);
         }
         let decision = world.decide();
         world.apply(&decision.now);
@@ -130,7 +130,7 @@ proptest! {
         let mut world = World::new(service(), []);
         world.most = 3;
         for step in &steps {
-            take(&mut world, step);
+            apply_step(&mut world, step);
         }
         let order = order.into_iter().filter(|number| world.pods.contains_key(number)).collect();
         let (decision, shuffled) = (world.decide(), world.decide_in(order));
@@ -139,7 +139,7 @@ proptest! {
         let first = world.shown();
         let mut other = World::new(service(), []);
         other.most = 3;
-        steps.iter().for_each(|step| take(&mut other, step));
+        steps.iter().for_each(|step| apply_step(&mut other, step));
         other.apply(&shuffled.now);
         other.apply(&shuffled.later);
         prop_assert_eq!(first, other.shown());

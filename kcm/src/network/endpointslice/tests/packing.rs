@@ -39,7 +39,7 @@ fn new_slices_are_full_except_the_last() {
 #[test]
 fn pods_that_were_created_together_share_slices() {
     let mut world = world(250, &[]);
-    // No two of them in the order of their names.
+    // Their ages are in another order than their names.
     let age = |number: u8| i64::from(number) * 7 % 250;
     for (number, pod) in &mut world.pods {
         pod.meta.created = Time(1 + age(*number));
@@ -67,7 +67,7 @@ fn overflow_gets_a_new_slice_and_the_remainder_fills_partial_slices() {
     assert_eq!(world.sizes(), [61, 89, 100]);
 }
 
-/// Each comparison of two lists of ports would sort both: minutes, for a tenant's few hundred pods.
+/// If each comparison of two lists of ports sorted both, a few hundred pods of one tenant would take minutes.
 #[test]
 fn pods_that_differ_in_one_of_many_ports_have_their_own_slices() {
     let mut world = World::new(service(), []);
@@ -130,7 +130,7 @@ fn emptied_slices_are_recycled() {
 fn lower_limit_applies_to_slices_that_change() {
     let mut world = world(100, &[(0, 100)]);
     world.most = 30;
-    assert_eq!(world.settle(), 0, "nothing is balanced");
+    assert_eq!(world.settle(), 0, "an unchanged slice above the limit was written");
     world.pods.get_mut(&5).expect("the pod exists").ready = false;
     assert_eq!(world.settle(), 1);
     assert_eq!(world.sizes(), [100]);

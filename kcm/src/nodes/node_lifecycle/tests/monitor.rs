@@ -36,6 +36,8 @@ struct Bench {
     pods: Arc<Store<Pod>>,
     leases: Arc<Store<Lease>>,
     requests: Arc<Mutex<Vec<(String, String)>>>,
+    /// The number of keys in the queue when each pod was marked.
+    queued_at_marks: Arc<Mutex<Vec<usize>>>,
     monitor: Monitor,
 }
 
@@ -45,7 +47,13 @@ impl Bench {
     async fn new(node: Arc<Node>, pods: impl IntoIterator<Item = Pod>, refusals: usize, recorder: Recorder) -> Self {
         let requests = Arc::<Mutex<Vec<(String, String)>>>::default();
         let sent = requests.clone();
+        let queue = Queue::new(QueueOptions::named("test"));
+        let queued_at_marks = Arc::<Mutex<Vec<usize>>>::default();
+        let (waiting, marks) = (queue.clone(), queued_at_marks.clone());
         let writer = writer(move |method, path| {
+            if method.as_str() == "PATCH" && path.contains("/pods/") {
+                marks.lock().expect("the marks").push(waiting.len());
+            }
             let mut sent = sent.lock().expect("the requests");
             sent.push((method.to_string(), path.to_owned()));
             let patches = sent.iter().filter(|(method, _)| method == "PATCH").count();
@@ -68,12 +76,12 @@ impl Bench {
             pods.clone(),
             writer,
             recorder,
-            Queue::new(QueueOptions::named("test")),
+            queue,
             Arc::new(|| jiff::Timestamp::from_second(NOW.0).expect("in range")),
             Limits { period: SECOND * 5, grace: GRACE, rates: RATES, breaker: true },
             ZoneMetrics::register(&Metrics::new()),
         );
-        Self { nodes, pods, leases, requests, monitor }
+        Self { nodes, pods, leases, requests, queued_at_marks, monitor }
     }
 
     async fn pass(&self) {
@@ -88,17 +96,17 @@ impl Bench {
     }
 }
 
-fn silent() -> Recorder {
+fn without_events() -> Recorder {
     Recorder::new("node-controller", Arc::new(NoEvents)).0
 }
 
 fn ready(status: &'static str) -> Arc<Node> {
-    node(&Made { conditions: &[("Ready", status)], heartbeat: 1, ..Made::default() })
+    node(&NodeFields { conditions: &[("Ready", status)], heartbeat: 1, ..NodeFields::default() })
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_of_an_unresponsive_node_are_marked_until_that_succeeds() {
-    let bench = Bench::new(ready("Unknown"), [pod("web", 7)], 1, silent()).await;
+    let bench = Bench::new(ready("Unknown"), [pod("web", 7)], 1, without_events()).await;
     bench.pass().await;
     assert_eq!(bench.sent("PATCH", "/pods/").len(), 1, "the server fails");
     bench.pass().await;
@@ -114,11 +122,24 @@ async fn pods_of_an_unresponsive_node_are_marked_until_that_succeeds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn taints_are_queued_before_the_first_pod_is_marked() {
+    let bench = Bench::new(ready("Unknown"), [pod("web", 7), pod("db", 7)], 0, without_events()).await;
+    // Without other nodes, the whole cluster would be disrupted, and nothing would be tainted.
+    for name in ["b", "c", "d"] {
+        let mut other = (*ready("True")).clone();
+        other.meta.name = name.into();
+        deliver(&bench.nodes, other);
+    }
+    bench.pass().await;
+    assert_eq!(*bench.queued_at_marks.lock().expect("the marks"), [1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_pods_of_unresponsive_nodes_are_marked() {
     for (status, marked) in [("True", 0), ("False", 0), ("Unknown", 1)] {
         let elsewhere = Pod { node: "b".into(), ..pod("elsewhere", 7) };
         let unready = Pod { ready: false, ..pod("unready", 7) };
-        let bench = Bench::new(ready(status), [pod("web", 7), elsewhere, unready], 0, silent()).await;
+        let bench = Bench::new(ready(status), [pod("web", 7), elsewhere, unready], 0, without_events()).await;
         bench.pass().await;
         assert_eq!(bench.sent("PATCH", "/pods/").len(), marked, "{status}");
     }
@@ -126,7 +147,7 @@ async fn only_pods_of_unresponsive_nodes_are_marked() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_that_the_server_has_in_a_newer_version_stops_the_pass() {
-    let bench = Bench::new(ready("True"), [pod("web", 7)], 0, silent()).await;
+    let bench = Bench::new(ready("True"), [pod("web", 7)], 0, without_events()).await;
     deliver(&bench.leases, leased(30, Some(1)));
     bench.pass().await;
     // The watch of Leases moves: only this node's Lease does not change.

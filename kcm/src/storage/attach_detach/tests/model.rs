@@ -8,6 +8,7 @@ use std::time::Duration;
 use kinds::Str;
 use kinds::node_volumes::AttachedVolume;
 use proptest::prelude::*;
+use tokio::time::Instant;
 
 use crate::storage::attach_detach::decide::{
     Attachment, Forced, MAX_WAIT_FOR_UNMOUNT, NodeState, Rules, Site, Step, decide,
@@ -305,7 +306,7 @@ impl World {
     }
 
     fn list(&mut self, node: usize, is_listed: bool) {
-        self.leading().lists[node].decide(&Str::from(VOLUME), is_listed);
+        self.leading().lists[node].decide(&Str::from(VOLUME), is_listed, true);
     }
 
     fn detach(&mut self, node: usize, forced: Option<Forced>) {
@@ -315,7 +316,9 @@ impl World {
             Some(Forced::OutOfService) => record.is_out_of_service,
             None => false,
         };
-        if record.is_listed || record.is_in_use && !is_forced {
+        // The response to the write of the list replaces a read.
+        let is_released = forced.is_none() && self.leading().lists[node].take_release(VOLUME, Instant::now());
+        if !is_released && (record.is_listed || record.is_in_use && !is_forced) {
             return;
         }
         self.forced[node] |= is_forced;
@@ -381,6 +384,11 @@ impl World {
         let is_done = !matches!(fault, Fault::LostBefore) && self.server.nodes[node].version == version;
         if is_done {
             self.change_node(node, |node| node.is_listed = is_listed);
+            if matches!(fault, Fault::None) {
+                let is_released = !is_listed && !self.server.nodes[node].is_in_use;
+                let released = is_released.then(|| Str::from(VOLUME)).into_iter().collect();
+                self.leading().lists[node].written(Instant::now(), Duration::ZERO, released);
+            }
         }
         if matches!(fault, Fault::Crash) {
             return self.take_over(self.leader);

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::storage::attach_detach::decide::Attachment;
 use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume};
-use crate::storage::attach_detach::memory::{Memory, SiteMemory, Sites, User};
+use crate::storage::attach_detach::memory::{Memory, NodeWrite, SiteMemory, Sites, User};
 use crate::storage::attach_detach::metrics::{volumes_by_state, volumes_in_use};
 use crate::storage::attach_detach::observe::{Caches, Observation};
 use crate::storage::indexes::pods_by_claim;
@@ -290,10 +290,10 @@ async fn volumes_are_counted_by_node_plugin_and_state() {
 fn lists_of_two_nodes_are_written_independently() {
     let (memory, volume) = (Memory::default(), of_csi(DRIVER, HANDLE));
     let (a, b) = ("a".into(), "b".into());
-    let listed = [AttachedVolume { name: volume.clone(), device_path: "".into() }];
-    assert!(memory.decide_listing(&a, &volume, true) && memory.decide_listing(&b, &volume, false));
-    assert_eq!(memory.begin_write("a", &[]).as_deref(), Some(&listed[..]));
-    assert_eq!(memory.begin_write("b", &listed).as_deref(), Some(&[][..]));
+    let (now, listed) = (Instant::now(), vec![AttachedVolume { name: volume.clone(), device_path: "".into() }]);
+    assert!(memory.decide_listing(&a, &volume, true, true) && memory.decide_listing(&b, &volume, false, true));
+    assert_eq!(memory.begin_write("a", &[], now), NodeWrite::Now(listed.clone()));
+    assert_eq!(memory.begin_write("b", &listed, now), NodeWrite::Now(Vec::new()));
     assert!(memory.may_be_writing("a", &volume) && !memory.may_be_writing("b", &volume));
     assert_eq!(memory.end_write("b"), Vec::<kinds::Str>::new());
     assert!(memory.may_be_writing("a", &volume), "the other node's write has not ended");

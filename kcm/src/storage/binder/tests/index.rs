@@ -115,7 +115,9 @@ fn held_volume_is_hidden_until_the_written_version_arrives() {
     let other = kinds::meta::ObjectKey::new("shop", "logs");
     assert!(index.hold(&old.meta.name, &key) && !index.hold(&old.meta.name, &other) && index.is_holder(&key));
     assert!(index.find(&claim, false).is_none(), "another bind writes it");
-    index.release(&old.meta.name, Some(7), Some(old.meta.version));
+    index.release((&old.meta.name, &other), Some(7), Some(old.meta.version));
+    assert!(index.is_holder(&key), "another claim cannot end the hold");
+    index.release((&old.meta.name, &key), Some(7), Some(old.meta.version));
     assert!(index.find(&claim, false).is_none(), "the record is outdated");
     let at = |version| volume("a").with(|volume| volume.head.version = version).record();
     let outdated = at(5);
@@ -124,7 +126,7 @@ fn held_volume_is_hidden_until_the_written_version_arrives() {
     index.apply(Some(&outdated), Some(&at(7)));
     assert!(index.find(&claim, false).is_some() && !index.is_holder(&key));
     assert!(index.hold(&old.meta.name, &key));
-    index.release(&old.meta.name, None, Some(7));
+    index.release((&old.meta.name, &key), None, Some(7));
     assert!(index.find(&claim, false).is_some(), "nothing was written");
 }
 
@@ -168,7 +170,7 @@ fn ten_thousand_claims_find_their_volumes_without_scans() {
         assert!(found.insert(volume.meta.name.clone()), "{} was found twice", volume.meta.name);
         let bound = super::builders::volume(&volume.meta.name).of("data", "uid").phase("Bound").record();
         matcher.apply(&Change { old: Some(&volume), new: Some(&bound) });
-        matcher.release(&volume.meta.name, Some(bound.meta.version), Some(&bound));
+        matcher.release((&volume.meta.name, &claim.meta.key()), Some(bound.meta.version), Some(&bound));
     }
     // A scan of all volumes for each claim would take minutes in a debug build.
     assert!(started.elapsed() < Duration::from_secs(20), "took {:?}", started.elapsed());
@@ -185,7 +187,7 @@ fn claim_finds_no_second_volume_before_its_binding_is_in_the_cache() {
     assert_eq!(matcher.find(&claim, false), Search::Found(first.clone()));
     assert_eq!(matcher.find(&claim, false), Search::Busy, "a bind is in progress");
     // The volume was written at version 7, then the bind failed.
-    matcher.release(&first.meta.name, Some(7), Some(&first));
+    matcher.release((&first.meta.name, &claim.meta.key()), Some(7), Some(&first));
     assert_eq!(matcher.find(&claim, false), Search::Busy, "the record of the volume is outdated");
     let bound = volume("a").of("data", "uid-data").with(|volume| volume.head.version = 7).record();
     matcher.apply(&Change { old: Some(&first), new: Some(&bound) });

@@ -3,7 +3,7 @@
 
 use super::builders::{Backend, ClaimSpec, VolumeSpec, claim, volume};
 use crate::storage::binder::decide_volume::{
-    Reclaim, RecyclePlugin, VolumeStep, is_released, needs_uncached_claim, next_step, reclaim,
+    Reclaim, RecyclePlugin, VolumeStep, decide_reclaim, is_released, needs_uncached_claim, next_step,
 };
 
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
@@ -146,7 +146,7 @@ fn reclaim_follows_policy_provisioner_and_backend() {
         ),
         ("Delete, empty annotation", by("", Backend::Other), &format!("VolumeFailedDelete {LOOKUP}")),
     ] {
-        let action = match reclaim(&volume.record()) {
+        let action = match decide_reclaim(&volume.record()) {
             Reclaim::Leave => "leave".to_owned(),
             Reclaim::DeleteHostPath(path) => format!("delete {path}"),
             Reclaim::Recycle(RecyclePlugin::HostPath) => "recycle HostPath".to_owned(),

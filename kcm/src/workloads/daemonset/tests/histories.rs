@@ -14,7 +14,7 @@ use crate::workloads::daemonset::decide_roll::{bounds, roll};
 #[derive(Debug, Clone)]
 enum Step {
     /// The controller reconciles.
-    Look,
+    Reconcile,
     /// A pod of a node becomes ready, or not.
     Report(usize, bool),
     /// A pod of a node fails.
@@ -30,7 +30,7 @@ enum Step {
 fn steps(nodes: usize) -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
     let fits = prop_oneof![3 => Just(RUNS), 1 => Just(STAYS), 1 => Just(Fit::NONE)];
     let step = prop_oneof![
-        6 => Just(Step::Look),
+        6 => Just(Step::Reconcile),
         6 => (0..nodes, any::<bool>()).prop_map(|(node, ready)| Step::Report(node, ready)),
         1 => (0..nodes).prop_map(Step::Fail),
         5 => (0..nodes).prop_map(Step::Finish),
@@ -113,7 +113,7 @@ impl World {
 
     fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Look => {
+            Step::Reconcile => {
                 self.reconcile()?;
             }
             Step::Report(node, ready) => {

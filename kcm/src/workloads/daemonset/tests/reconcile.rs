@@ -8,6 +8,7 @@ use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::{ControllerRevision, Str};
 use runtime::events::Recorder;
+use runtime::handover::Handover;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Store, by_controller, by_namespace};
 use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, writer};
@@ -105,7 +106,7 @@ impl Bench {
             memory,
             debouncer: Default::default(),
             backoffs: Default::default(),
-            handover: Default::default(),
+            handover: Handover::without_former_owners(),
             refusals: Default::default(),
         };
         Self { sets, pods, requests, reconciler }

@@ -93,10 +93,10 @@ fn pods_are_assigned_by_binding_or_node_affinity() {
         pod("bound", NEW),
         targeted("aimed", "node-2"),
         Pod { node: "".into(), ..pod("lost", NEW) },
-        targeted("forlorn", "node-3"),
+        targeted("of a deleted node", "node-3"),
         ended(pod("failed", NEW), Phase::Failed),
-        deleting(ended(pod("failed and going", NEW), Phase::Failed)),
-        deleting(pod("going", NEW)),
+        deleting(ended(pod("failed and being deleted", NEW), Phase::Failed)),
+        deleting(pod("being deleted", NEW)),
     ]
     .into_iter()
     .map(Arc::new)
@@ -107,9 +107,9 @@ fn pods_are_assigned_by_binding_or_node_affinity() {
     assert_eq!(
         found,
         [
-            ("node-1", true, list(&["bound", "failed", "going"])),
+            ("node-1", true, list(&["being deleted", "bound", "failed"])),
             ("node-2", true, list(&["aimed"])),
-            ("node-3", false, list(&["forlorn"])),
+            ("node-3", false, list(&["of a deleted node"])),
         ]
     );
 }
@@ -209,8 +209,8 @@ fn failed_pods_are_kept_for_the_backoff_of_their_node() {
         assert_eq!((plan.create.len(), names(&plan.delete), plan.again), (0, vec!["c".to_owned()], Some(wait)));
         let plan = manage(&set, &[place(Some(RUNS), pods())], REVISION, now(), |_| None);
         assert_eq!(names(&plan.delete), ["a", "c"], "one failed pod at a time");
-        let told = [Notice::Failed("a".into()), Notice::Succeeded("c".into())];
-        assert_eq!(plan.notices.into_iter().map(|(_, notice)| notice).collect::<Vec<_>>(), told);
+        let notices = [Notice::Failed("a".into()), Notice::Succeeded("c".into())];
+        assert_eq!(plan.notices.into_iter().map(|(_, notice)| notice).collect::<Vec<_>>(), notices);
         assert_eq!(
             (plan.create.len(), plan.again),
             (0, Some(Backoff::FIRST)),
@@ -261,7 +261,7 @@ fn bounds_round_up_and_are_never_both_zero() {
     assert_eq!(bounds(&set(Strategy::OnDelete), &places), Ok(None));
 }
 
-/// Returns the pods that a step creates and deletes, with pods `(node, fit, pods)`.
+/// Returns the nodes that get a pod and the pods that are deleted in the next step of a rolling update.
 fn rolled(strategy: Strategy, places: &[Place]) -> (Vec<String>, Vec<String>) {
     let set = set(strategy);
     let bounds = bounds(&set, places).expect("numbers").expect("rolling");
@@ -413,14 +413,14 @@ fn changing_counts_are_delayed_and_final_counts_and_losses_are_not() {
         set.status = counts(was);
         assert_eq!(delay(&set, &counts(is)).as_secs(), seconds, "{what}");
     }
-    let mut told = set(update);
-    told.status = counts([4, 4, 4, 4]);
+    let mut complete = set(update);
+    complete.status = counts([4, 4, 4, 4]);
     for (what, change) in [
         ("another node", DaemonSetStatus { desired: 5, ..counts([4, 4, 4, 4]) }),
         ("an observed change", DaemonSetStatus { observed_generation: 1, ..counts([4, 4, 0, 4]) }),
         ("one too many", DaemonSetStatus { misscheduled: 1, ..counts([4, 4, 4, 4]) }),
     ] {
-        assert_eq!(delay(&told, &change), Duration::ZERO, "{what}");
+        assert_eq!(delay(&complete, &change), Duration::ZERO, "{what}");
     }
 }
 
@@ -468,14 +468,14 @@ fn revisions_of_existing_pods_are_kept() {
 }
 
 #[test]
-fn node_change_requeues_the_daemonsets_whose_fitness_changes() {
-    let anyone = set_with(0, |_| {});
-    let choosy = set_with(0, |spec| spec.put_entry(pod_spec::NODE_SELECTOR, "disk", "fast"));
+fn node_change_requeues_daemonsets_with_a_changed_fitness() {
+    let unrestricted = set_with(0, |_| {});
+    let selective = set_with(0, |spec| spec.put_entry(pod_spec::NODE_SELECTOR, "disk", "fast"));
     let plain = Arc::new(node("node-1", &[], &[]));
     let fast = Arc::new(node("node-1", &[("disk", "fast")], &[]));
     let other = Arc::new(node("node-1", &[("rack", "7")], &[]));
     let tainted = Arc::new(node("node-1", &[], &[("x", NO_SCHEDULE)]));
-    for (old, new, same, to_anyone, to_choosy) in [
+    for (old, new, same, to_unrestricted, to_selective) in [
         (None, Some(&plain), false, true, false),
         (None, Some(&fast), false, true, true),
         (Some(&plain), Some(&plain), true, false, false),
@@ -487,8 +487,8 @@ fn node_change_requeues_the_daemonsets_whose_fitness_changes() {
         let change = Change { old, new };
         assert_eq!(has_same_fitness(&change), same, "{change:?}");
         assert_eq!(
-            [&anyone, &choosy].map(|set| affects_fitness(set, &change, false)),
-            [to_anyone, to_choosy],
+            [&unrestricted, &selective].map(|set| affects_fitness(set, &change, false)),
+            [to_unrestricted, to_selective],
             "{change:?}"
         );
     }

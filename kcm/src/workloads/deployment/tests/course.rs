@@ -10,7 +10,7 @@ use kinds::{ReplicaSet, Time};
 
 use super::builders::{annotated, deployment, int, labels, pod, rolling, set, sets};
 use crate::workloads::deployment::decide::{
-    Sets, Step, SyncMode, course, doubtful, next_step, old_pods_running, surplus_history,
+    Sets, Step, SyncMode, course, next_step, old_pods_running, possible_match, surplus_history,
 };
 use crate::workloads::deployment::decide_revision::{REVISION, ROLLBACK_TO};
 use crate::workloads::deployment::decide_scale::DESIRED_REPLICAS;
@@ -20,9 +20,9 @@ fn names<'a>(sets: impl IntoIterator<Item = &'a Arc<ReplicaSet>>) -> Vec<&'a str
 }
 
 #[test]
-fn set_written_by_another_version_of_the_api_server_is_doubtful() {
+fn set_written_by_another_version_of_the_api_server_is_a_possible_match() {
     let deployment = deployment(3);
-    let with_zero = |mut set: ReplicaSet, value: i64| {
+    let with_unknown_field = |mut set: ReplicaSet, value: i64| {
         let template = set.template.as_mut().expect("decoded with it");
         let mut spec = template.spec.to_vec();
         spec.put_int(99, value);
@@ -30,11 +30,11 @@ fn set_written_by_another_version_of_the_api_server_is_doubtful() {
         set
     };
     let split = |set: ReplicaSet| Sets::split(&deployment, &[Arc::new(set)]);
-    let doubt = split(with_zero(set("old", 3, 0, "v1"), 0));
-    assert!(doubt.new.is_none());
-    assert_eq!(names(doubtful(&deployment, &doubt)), ["old"]);
-    assert!(doubtful(&deployment, &split(with_zero(set("old", 3, 0, "v1"), 1))).is_none());
-    assert!(doubtful(&deployment, &split(set("old", 3, 0, "v0"))).is_none());
+    let rewritten = split(with_unknown_field(set("old", 3, 0, "v1"), 0));
+    assert!(rewritten.new.is_none());
+    assert_eq!(names(possible_match(&deployment, &rewritten)), ["old"]);
+    assert!(possible_match(&deployment, &split(with_unknown_field(set("old", 3, 0, "v1"), 1))).is_none());
+    assert!(possible_match(&deployment, &split(set("old", 3, 0, "v0"))).is_none());
 }
 
 #[test]
@@ -143,16 +143,16 @@ fn recreate_empties_old_sets_waits_and_then_fills_the_new_one() {
 fn rolling_update_creates_then_scales_up_then_down() {
     let mut d = deployment(10);
     d.strategy = rolling(int(2), int(0));
-    let unasked = || panic!("a rolling update does not wait for pods");
-    assert_eq!(next_step(&d, &sets(None, vec![set("o", 10, 0, "v0")]), unasked), Step::Create);
+    let not_called = || panic!("a rolling update does not wait for pods");
+    assert_eq!(next_step(&d, &sets(None, vec![set("o", 10, 0, "v0")]), not_called), Step::Create);
     let begun = sets(Some(set("n", 0, 9, "v1")), vec![set("o", 10, 0, "v0")]);
-    assert_eq!(scaled(next_step(&d, &begun, unasked)), [("n".to_owned(), 2)]);
+    assert_eq!(scaled(next_step(&d, &begun, not_called)), [("n".to_owned(), 2)]);
     let surged = sets(Some(set("n", 2, 9, "v1")), vec![set("o", 10, 0, "v0")]);
-    assert_eq!(scaled(next_step(&d, &surged, unasked)), [("o".to_owned(), 8)]);
+    assert_eq!(scaled(next_step(&d, &surged, not_called)), [("o".to_owned(), 8)]);
     let done = sets(Some(set("n", 10, 9, "v1")), vec![set("o", 0, 0, "v0")]);
-    assert_eq!(next_step(&d, &done, unasked), Step::Settled);
+    assert_eq!(next_step(&d, &done, not_called), Step::Settled);
     d.strategy = Strategy::Other("Magic".to_owned());
-    assert_eq!(next_step(&d, &done, unasked), Step::Unsupported("Magic".to_owned()));
+    assert_eq!(next_step(&d, &done, not_called), Step::Unsupported("Magic".to_owned()));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn surplus_history_is_deleted_oldest_revision_first() {
         set.meta.generation = 2;
         set
     };
-    let gone = |mut set: ReplicaSet| {
+    let being_deleted = |mut set: ReplicaSet| {
         set.meta.deletion = Time(1);
         set
     };
@@ -218,8 +218,8 @@ fn surplus_history_is_deleted_oldest_revision_first() {
             vec!["a"],
         ),
         (Some(0), vec![fresh(old("a", 1, "1"))], vec![]),
-        (Some(0), vec![gone(old("a", 1, "1"))], vec![]),
-        (Some(1), vec![gone(old("a", 1, "1")), old("b", 2, "2")], vec![]),
+        (Some(0), vec![being_deleted(old("a", 1, "1"))], vec![]),
+        (Some(1), vec![being_deleted(old("a", 1, "1")), old("b", 2, "2")], vec![]),
         (Some(i32::MAX), vec![old("a", 1, "1"), old("b", 2, "2")], vec![]),
         (None, vec![old("a", 1, "1"), old("b", 2, "2")], vec![]),
     ]

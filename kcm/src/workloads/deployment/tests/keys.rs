@@ -46,17 +46,17 @@ fn set_change_requeues_old_and_new_owner() {
 #[test]
 fn orphan_is_offered_when_other_deployments_may_select_it() {
     let (web, free, relabeled) = (owned_by("Deployment", "web"), orphan("a"), orphan("b"));
-    let mut going = (*free).clone();
-    going.meta.deletion = Time(1);
-    let going = Arc::new(going);
+    let mut deleting = (*free).clone();
+    deleting.meta.deletion = Time(1);
+    let deleting = Arc::new(deleting);
     for (what, old, new, expected) in [
         ("new", None, Some(&free), true),
         ("released", Some(&web), Some(&free), true),
         ("relabeled", Some(&free), Some(&relabeled), true),
         ("unchanged", Some(&free), Some(&free), false),
         ("owned", None, Some(&web), false),
-        ("going", None, Some(&going), false),
-        ("gone", Some(&free), None, false),
+        ("being deleted", None, Some(&deleting), false),
+        ("deleted", Some(&free), None, false),
     ] {
         assert_eq!(adoptable(&Change { old, new }).is_some(), expected, "{what}");
     }
@@ -70,7 +70,7 @@ fn pod_requeues_its_deployment_when_it_ends() {
     other.meta.uid = Uid::parse("other");
     let other = Arc::new(other);
     for (what, old, new, expected) in [
-        ("gone", Some(&running), None, true),
+        ("deleted", Some(&running), None, true),
         ("replaced", Some(&running), Some(&other), true),
         ("finished", Some(&running), Some(&failed), true),
         ("unchanged", Some(&running), Some(&running), false),

@@ -114,8 +114,8 @@ impl Cluster {
             UserAction::EditScaleAnnotation(at, desired) => {
                 let count = self.sets.len().max(1);
                 if let Some(set) = self.sets.get_mut(at % count) {
-                    let lie = vec![(DESIRED_REPLICAS.into(), Some(desired.to_string().into()))];
-                    set.annotations = edited(&set.annotations, &lie);
+                    let edits = vec![(DESIRED_REPLICAS.into(), Some(desired.to_string().into()))];
+                    set.annotations = edited(&set.annotations, &edits);
                 }
             }
         }
@@ -274,7 +274,7 @@ impl Cluster {
     }
 }
 
-/// The set removes pods that are not available first, and reports.
+/// Brings a set's pods to its scale, removing unavailable ones first, and reports them in its status.
 fn follow(set: &mut ReplicaSet) {
     let ready = set.status.available_replicas.min(set.replicas);
     set.status.replicas = set.replicas;

@@ -31,10 +31,24 @@ fn revisions_are_read_and_ranked() {
         (&["3", "3"], 4, 3),
         (&["x", "5", "2"], 6, 2),
         (&["-4", "x"], 1, 0),
+        (&["9223372036854775807"], i64::MAX, 0),
     ] {
         let old = texts.iter().enumerate().map(|(at, text)| of_revision(&format!("s{at}"), at as i64, text)).collect();
         let sets = sets(None, old);
         assert_eq!((next_revision(&sets), last_revision(&sets)), (next, last), "{texts:?}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_annotations_about_revisions_are_read(
+        texts in proptest::collection::vec("-?[0-9]{0,20}|\\PC{0,6}", 1..4), history in "[0-9,]{0,40}|\\PC{0,40}", limit in 0..60usize,
+    ) {
+        let old = texts.iter().enumerate().map(|(at, text)| of_revision(&format!("s{at}"), at as i64, text)).collect();
+        let sets = sets(None, old);
+        proptest::prop_assert!(next_revision(&sets) >= last_revision(&sets));
+        let kept = appended_history(&history, &texts[0], limit);
+        proptest::prop_assert!(kept.is_none_or(|kept| kept.len() <= limit || history.is_empty()));
     }
 }
 

@@ -157,10 +157,10 @@ fn old_sets_are_scaled_down_within_max_unavailable() {
         // The missing pods of the new set use up the bound.
         (2, 8, 8, 2, 0, None),
         (2, 0, 0, 10, 10, None),
-        // Few are available: those that are not go as far as the budget reaches, none of the others.
+        // Few are available: unavailable pods are removed up to the budget, and no available ones.
         (2, 10, 1, 0, 0, Some(8)),
         (2, 10, 10, 2, 1, Some(7)),
-        // A rolled back Deployment: the broken pods go, also with one good pod missing (10 replicas, surge 3).
+        // After a rollback: broken pods are removed although one good pod is missing (10 replicas, surge 3).
         (2, 5, 0, 8, 7, Some(1)),
     ] {
         let d = rolled(10, int(0), int(unavailable));
@@ -181,7 +181,7 @@ fn unavailable_pods_are_removed_first_and_oldest_sets_before_newer_ones() {
         let old = old.map(|(at, (name, ready))| with_available(set(name, 4, at as i64, name), ready)).collect();
         sets(Some(set("n", 0, 9, "v1")), old)
     };
-    // Twelve of which eight are needed: four may go.
+    // Of twelve pods eight are needed: four may be removed.
     assert_eq!(old_targets(&d, &given([4, 4, 4])), [("a".to_owned(), 0)]);
     assert_eq!(old_targets(&d, &given([4, 4, 2])), [("a".to_owned(), 2), ("c".to_owned(), 2)]);
     assert_eq!(old_targets(&d, &given([4, 2, 2])), [("b".to_owned(), 2), ("c".to_owned(), 2)]);
@@ -221,7 +221,7 @@ fn saturation_needs_scale_annotation_and_availability() {
     assert!(!is_saturated(&deployment(3), &full));
 }
 
-/// Sets of a Deployment that had a scale and a surge before.
+/// Returns a set with the annotations of a Deployment with this scale and surge.
 fn annotated_set(scale: i32, surge: i32, mut set: ReplicaSet) -> ReplicaSet {
     set.annotations = labels(&[(DESIRED_REPLICAS, &scale.to_string()), (MAX_REPLICAS, &(scale + surge).to_string())]);
     set

@@ -111,7 +111,7 @@ fn granted_evictions_are_kept_until_the_pod_is_deleted_or_overdue() {
     assert_eq!(found.pending, [("a".into(), Time(NOW - 60)), ("c".into(), Time(NOW - 100))]);
     assert_eq!(found.overdue.iter().map(|pod| &*pod.meta.name).collect::<Vec<_>>(), ["b"]);
     assert_eq!(found.recheck, Some(Duration::from_millis(20_001)));
-    assert_eq!(healthy(&pods, &found.pending), 1, "only b exists and is not being deleted");
+    assert_eq!(healthy(&pods, &found.pending), 1, "only b is neither being evicted nor being deleted");
     assert_eq!(healthy(&[pod("a", |pod| pod.ready = false)], &[]), 0);
 }
 
@@ -147,7 +147,7 @@ fn allowed_disruptions_are_the_surplus_of_healthy_pods() {
             (status.expected_pods, status.desired_healthy, status.current_healthy),
             (expected, desired, healthy)
         );
-        let allowed = status.allowed.expect("there");
+        let allowed = status.allowed.expect("a condition");
         assert_eq!((&*allowed.reason, allowed.observed_generation, allowed.last_transition), (reason, 3, Time(NOW)));
     }
 }
@@ -192,7 +192,7 @@ fn condition_time_changes_only_with_its_status() {
     };
     let bounds = Bounds { expected: 1, desired: 0 };
     for (was, since) in [("True", Time(5)), ("False", Time(NOW))] {
-        let allowed = status(&of(was), bounds, 1, Vec::new(), now()).allowed.expect("there");
+        let allowed = status(&of(was), bounds, 1, Vec::new(), now()).allowed.expect("a condition");
         assert_eq!(allowed.last_transition, since, "{was}");
     }
 }
@@ -209,7 +209,7 @@ fn budget_that_cannot_be_counted_allows_no_disruption_and_keeps_its_counts() {
         allowed: None,
     };
     let failed = failed(&budget(|budget| budget.status = known.clone()), "why", now());
-    let allowed = failed.allowed.clone().expect("there");
+    let allowed = failed.allowed.clone().expect("a condition");
     assert_eq!((&*allowed.status, &*allowed.reason, &*allowed.message), ("False", "SyncFailed", "why"));
     assert_eq!(allowed.observed_generation, 2);
     assert_eq!(failed, BudgetStatus { disruptions_allowed: 0, allowed: failed.allowed.clone(), ..known });

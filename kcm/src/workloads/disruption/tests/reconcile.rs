@@ -303,12 +303,12 @@ async fn owner_counts_by_its_kind_group_and_uid() {
     let above = |api_version: &str, kind: &str| Some(reference(api_version, kind, "above"));
     let set = |api_version: &str| reference(api_version, "ReplicaSet", "set");
     let another = OwnerRef { uid: Uid::parse("another"), ..set("apps/v1") };
-    let (none, lasting) = (None::<OwnerRef>, "found no controllers for pod \"pod-0\"");
+    let (none, missing) = (None::<OwnerRef>, "found no controllers for pod \"pod-0\"");
     for (name, owner, above, expected) in [
         ("a ReplicaSet", set("apps/v1"), none.clone(), Ok(5)),
         ("a ReplicaSet of the former group", set("extensions/v1beta1"), none.clone(), Ok(5)),
         ("another group's ReplicaSet", set("invalid/v1"), none.clone(), Err("no matches for kind \"ReplicaSet\"")),
-        ("a deleted ReplicaSet", another, none.clone(), Err(lasting)),
+        ("a deleted ReplicaSet", another, none.clone(), Err(missing)),
         ("a ReplicationController", reference("v1", "ReplicationController", "controller"), none.clone(), Ok(6)),
         ("an empty group", reference("/v1", "ReplicationController", "controller"), none.clone(), Ok(6)),
         (
@@ -318,7 +318,7 @@ async fn owner_counts_by_its_kind_group_and_uid() {
             Err("no matches for kind \"ReplicationController\""),
         ),
         ("a StatefulSet", reference("apps/v1", "StatefulSet", "stateful"), none.clone(), Ok(7)),
-        ("the name of a StatefulSet", reference("apps/v1", "ReplicaSet", "stateful"), none.clone(), Err(lasting)),
+        ("the name of a StatefulSet", reference("apps/v1", "ReplicaSet", "stateful"), none.clone(), Err(missing)),
         ("a Deployment", set("apps/v1"), above("apps/v1", "Deployment"), Ok(8)),
         ("a Deployment of the former group", set("apps/v1"), above("extensions/v1", "Deployment"), Ok(8)),
         // Read from the API server, which has another number than the cache.
@@ -326,8 +326,8 @@ async fn owner_counts_by_its_kind_group_and_uid() {
         ("another group's Deployment, by the API server", set("apps/v1"), above("deployment/v1", "Deployment"), Ok(11)),
         ("another kind above", set("apps/v1"), above("extensions/v1", "InvalidKind"), Ok(5)),
         ("a scale", reference("example.com/v1", "Fleet", "fleet"), none.clone(), Ok(10)),
-        ("no object with a scale", reference("example.com/v1", "Fleet", "deleted"), none.clone(), Err(lasting)),
-        ("a successor of the owner", reference("example.com/v1", "Fleet", "replaced"), none.clone(), Err(lasting)),
+        ("no object with a scale", reference("example.com/v1", "Fleet", "deleted"), none.clone(), Err(missing)),
+        ("a successor of the owner", reference("example.com/v1", "Fleet", "replaced"), none.clone(), Err(missing)),
         (
             "a kind without scale",
             reference("example.com/v1", "Box", "box"),
@@ -351,7 +351,7 @@ async fn owner_counts_by_its_kind_group_and_uid() {
         match (wanted, expected) {
             (Ok(wanted), Ok(pods)) => assert_eq!(wanted, Wanted { pods, unmanaged: Vec::new() }, "{name}"),
             (Err(unknown), Err(message)) => {
-                assert!(unknown.message.contains(message) && !unknown.passing, "{name}: {unknown:?}");
+                assert!(unknown.message.contains(message) && !unknown.transient, "{name}: {unknown:?}");
             }
             (found, _) => panic!("{name}: {found:?}"),
         }

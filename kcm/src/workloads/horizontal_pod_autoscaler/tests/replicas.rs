@@ -44,7 +44,7 @@ fn pod(number: usize, request: i64) -> Pod {
 
 /// The state of a pod in a row.
 #[derive(Clone, Copy)]
-enum Sort {
+enum PodState {
     Ready,
     /// Started two hours ago, and never ready since.
     Unready,
@@ -56,10 +56,10 @@ enum Sort {
     Failed,
     Deleting,
 }
-use Sort::{Deleting, Failed, Hot, Pending, Ready, Starting, Unready};
+use PodState::{Deleting, Failed, Hot, Pending, Ready, Starting, Unready};
 
-fn pods(kinds: &[Sort], request: i64) -> Vec<Arc<Pod>> {
-    let of_kind = |(number, kind): (usize, &Sort)| {
+fn pods(kinds: &[PodState], request: i64) -> Vec<Arc<Pod>> {
+    let of_kind = |(number, kind): (usize, &PodState)| {
         let mut pod = pod(number, request);
         let requests = pod.requests.as_mut().expect("there");
         match kind {
@@ -102,7 +102,7 @@ fn utilization(percent: i32) -> Goal<'static> {
     Goal::Utilization { percent, resource: "cpu", container: "", pod_level: true }
 }
 
-fn measured(kinds: &[Sort], values: &[Option<i64>], current: usize, goal: Goal<'_>, cpu: bool) -> Measured {
+fn measured(kinds: &[PodState], values: &[Option<i64>], current: usize, goal: Goal<'_>, cpu: bool) -> Measured {
     let current = i32::try_from(current).expect("few");
     of_pods(&pods(kinds, 1000), samples(values), current, (goal, cpu), TOLERANCES, (STARTUP_PERIODS, now()))
 }

@@ -14,6 +14,7 @@ use kinds::selector::Selector;
 use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Pod, Sections, Time};
 use runtime::store::Change;
+use runtime::text::MAX_MESSAGE_BYTES;
 
 use super::super::decide::{self, Draft, Gates, SCALED_TO_ZERO, SCALING_ACTIVE, ScaleSource};
 use super::super::keys::relevant_key;
@@ -63,6 +64,17 @@ fn cpu() -> Metric {
 
 fn draft(autoscaler: &HorizontalPodAutoscaler) -> Draft {
     Draft::of(autoscaler, Timestamp::from_second(100).expect("in range"))
+}
+
+#[test]
+fn long_message_of_a_condition_is_truncated() {
+    let mut draft = draft(&autoscaler(None, 10, false, None));
+    let hostile = "x".repeat(1 << 20);
+    for _ in 0..2 {
+        draft.set(SCALING_ACTIVE, false, "InvalidSelector", &hostile);
+    }
+    let lengths: Vec<usize> = draft.status.conditions.iter().map(|condition| condition.message.len()).collect();
+    assert!(lengths.len() == 1 && lengths[0] < MAX_MESSAGE_BYTES + 4, "{lengths:?}");
 }
 
 #[test]
@@ -192,25 +204,25 @@ fn overlaps_are_found_by_any_selector_and_forgotten() {
         let selector = Selector::parse(&interner, query).expect("well-formed");
         overlaps.put(&ObjectKey::new("n", name), &Arc::new(selector));
     };
-    let wanting = |app: &str| {
-        let found = overlaps.wanting("n", &[pod(app, &interner)], 2);
+    let selecting = |app: &str| {
+        let found = overlaps.selecting("n", &[pod(app, &interner)], 2);
         found.iter().map(|key| key.name.to_string()).collect::<Vec<_>>()
     };
     put("a", "app=web");
     put("b", "app=db");
-    assert_eq!((wanting("web"), wanting("db")), (vec!["a".to_owned()], vec!["b".to_owned()]));
+    assert_eq!((selecting("web"), selecting("db")), (vec!["a".to_owned()], vec!["b".to_owned()]));
     put("c", "app in (web,cache)");
     put("d", "tier");
-    assert_eq!(wanting("web"), ["a", "c"]);
-    assert_eq!(wanting("db"), ["b", "d"]);
+    assert_eq!(selecting("web"), ["a", "c"]);
+    assert_eq!(selecting("db"), ["b", "d"]);
     put("e", "app=web");
-    assert_eq!(wanting("web"), ["a", "c"], "two are enough to show that the selector is ambiguous");
-    assert_eq!(overlaps.wanting("n", &[pod("web", &interner)], usize::MAX).len(), 4, "without the gate");
+    assert_eq!(selecting("web"), ["a", "c"], "two are enough to show that the selector is ambiguous");
+    assert_eq!(overlaps.selecting("n", &[pod("web", &interner)], usize::MAX).len(), 4, "without the gate");
     overlaps.forget(&ObjectKey::new("n", "e"));
     put("a", "app=gone");
     overlaps.forget(&ObjectKey::new("n", "d"));
-    assert_eq!(wanting("web"), ["c"]);
-    assert!(overlaps.wanting("other", &[pod("web", &interner)], 2).is_empty());
+    assert_eq!(selecting("web"), ["c"]);
+    assert!(overlaps.selecting("other", &[pod("web", &interner)], 2).is_empty());
     assert_eq!(printed(&[ObjectKey::new("n", "a"), ObjectKey::new("n", "b")]), "[{a n} {b n}]");
 }
 

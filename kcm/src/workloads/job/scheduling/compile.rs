@@ -68,13 +68,13 @@ pub fn is_of_parent(workload: &Value, job: &Value) -> bool {
     !reference.is_null() && has_group && reference["kind"] == parent["kind"] && reference["name"] == parent["name"]
 }
 
-/// The name of a Job's Workload.
+/// Returns the name of a Job's Workload.
 pub fn workload_name(job: &str, uid: &str) -> String {
     let hash = safe_name(fnv1a_32(format!("(types.UID){uid}").bytes()));
     format!("{}-{hash}", cut(job, LONGEST_NAME - hash.len() - 1))
 }
 
-/// The name of the PodGroup that is made from a Workload's template.
+/// Returns the name of the PodGroup from a Workload's template.
 pub fn group_name(workload: &str, template: &str) -> String {
     let hash = safe_name(fnv1a_32(workload.bytes().chain(template.bytes())));
     let room = LONGEST_NAME - hash.len() - 2;
@@ -102,7 +102,7 @@ pub fn gang_size(job: &Value) -> Option<i64> {
     Some(gang["minCount"].as_i64().unwrap_or_else(|| parallelism.max(1)))
 }
 
-/// The Workload of a Job.
+/// Returns the Workload of a Job.
 pub fn workload(job: &Value, name: &str) -> Value {
     let scheduling = &job["spec"]["scheduling"];
     let job_name = job["metadata"]["name"].as_str().unwrap_or_default();

@@ -33,8 +33,8 @@ const WORKLOADS: Resource = Resource {
 };
 const GROUPS: Resource = PodGroup::RESOURCE;
 
-/// Age up to which the Workload is not read again, and neither are the Job's annotations, whose changes do not change its
-/// generation. It applies to Jobs whose pods are created, and to delegated ones, whose parent may resize the group.
+/// Age up to which a check is reused while pods of the Job are created, or if its parent may resize the group. A change
+/// of the Workload or of the Job's annotations does not change the Job's generation: it is noticed only by a new check.
 const LONGEST_AGE: Duration = Duration::from_secs(30);
 
 /// A PodGroup as it was read.
@@ -255,7 +255,7 @@ impl Scheduling {
     }
 }
 
-/// An object, or `None` if it does not exist.
+/// Returns the object that was read, or `None` if it does not exist.
 fn found(read: Result<Value, WriteError>) -> Result<Option<Value>, String> {
     match read {
         Err(error) if error.is_not_found() => Ok(None),

@@ -40,7 +40,9 @@ pub fn a_job(parallelism: i32, completions: Option<i32>) -> Job {
     put_meta(&mut object, "pi");
     object.put_message(job::SPEC, |spec| {
         spec.put_int(job_spec::PARALLELISM, parallelism.into());
-        completions.into_iter().for_each(|completions| spec.put_int(job_spec::COMPLETIONS, completions.into()));
+        if let Some(completions) = completions {
+            spec.put_int(job_spec::COMPLETIONS, completions.into());
+        }
     });
     Job::decode(&context(), &object).expect("well-formed")
 }
@@ -67,7 +69,7 @@ pub fn a_pod(name: &str, phase: Phase, index: Option<i32>) -> Pod {
 
 /// Returns the input of a decision with defaults.
 pub fn view<'a>(job: &'a Job, pods: &'a [Arc<Pod>], settled: &'a HashSet<Uid>) -> View<'a> {
-    View { job, pods, settled, backoff: Backoff::default(), satisfied: true, clears_start: true, now: now() }
+    View { job, pods, settled, backoff: Backoff::default(), are_deletions_cached: true, clears_start: true, now: now() }
 }
 
 /// Returns a Job with something changed.

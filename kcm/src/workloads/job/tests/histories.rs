@@ -41,10 +41,10 @@ impl Server {
         Self { job, pods: Vec::new(), created: 0, writes: 0 }
     }
 
-    /// Runs one reconcile, in the order in which `sync.rs` writes. Writes that may be delayed are delayed if it is
-    /// `patient`. Returns `Err` if the process crashes after its last allowed write.
-    fn sync(&mut self, dies_after: Option<usize>, late: i64, patient: bool) -> Result<(), ()> {
-        let mut left = dies_after;
+    /// Runs one reconcile, in the order in which `sync.rs` writes. With `with_delays`, writes that may be delayed are
+    /// delayed. Returns `Err` if the process crashes after its last allowed write.
+    fn sync(&mut self, crashes_after: Option<usize>, late: i64, with_delays: bool) -> Result<(), ()> {
+        let mut left = crashes_after;
         let mut write = |server: &mut Self| {
             server.writes += 1;
             match &mut left {
@@ -63,7 +63,7 @@ impl Server {
         let pods: Vec<Arc<Pod>> = self.pods.iter().cloned().map(Arc::new).collect();
         let settled = HashSet::new();
         let mut view = view(&job, &pods, &settled);
-        // The time advances, so that no back-off lasts forever.
+        // The time advances, so that no backoff lasts forever.
         view.now = view.now.checked_add(jiff::SignedDuration::from_secs(late)).expect("in range");
         let standing = view.standing();
         let plan = view.plan(&standing);
@@ -94,8 +94,8 @@ impl Server {
         let outcome = view.outcome(&standing, &plan, pod_changes);
         let account = view.account(&standing, outcome);
         let (mut status, mut tracked) = (account.status, account.tracked);
-        match account.flush.into_iter().chain(account.counts).min().map(|write_delay| patient && !write_delay.is_zero())
-        {
+        let delay = account.flush.into_iter().chain(account.counts).min();
+        match delay.map(|write_delay| with_delays && !write_delay.is_zero()) {
             Some(false) => {
                 self.job.status = status.clone();
                 write(self)?;
@@ -109,7 +109,7 @@ impl Server {
             write(self)?;
         }
         let moved = track::settle(&mut status, &tracked);
-        let waits = patient && !account.write_delay.is_zero();
+        let waits = with_delays && !account.write_delay.is_zero();
         if track::finish(&mut status, account.end.as_ref(), view.now) || moved && !waits {
             self.job.status = status;
             write(self)?;
@@ -180,7 +180,7 @@ proptest! {
                         server.delete(uid);
                     }
                 }
-                Event::Sync(dies_after) => drop(server.sync(dies_after, 1000 * step as i64, step % 3 > 0)),
+                Event::Sync(crashes_after) => drop(server.sync(crashes_after, 1000 * step as i64, step % 3 > 0)),
             }
             let (good, bad) = server.counted();
             prop_assert!(good as usize <= succeeded.len(), "{good} successes counted, of {}", succeeded.len());

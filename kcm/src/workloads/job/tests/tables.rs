@@ -95,6 +95,16 @@ fn verdict_follows_failures_and_successes_by_precedence() {
         (with(one(), |job| job.backoff_limit = 1), vec![(Failed, None)], None),
         (with(one(), |job| job.active_deadline = Some(100)), vec![(Running, None)], Some("DeadlineExceeded")),
         (with(one(), |job| job.active_deadline = Some(300)), vec![(Running, None)], None),
+        // Started in the future, by another clock.
+        (
+            with(one(), |job| {
+                job.active_deadline = Some(i64::MAX);
+                job.status.start = Time(NOW + 100);
+            }),
+            vec![(Running, None)],
+            None,
+        ),
+        (with(one(), |job| job.active_deadline = Some(i64::MAX)), vec![(Running, None)], None),
         (
             with(one(), |job| {
                 job.active_deadline = Some(100);
@@ -126,7 +136,7 @@ fn verdict_follows_failures_and_successes_by_precedence() {
         ),
     ] {
         let mut job = job;
-        if !job.suspend {
+        if !job.suspend && job.status.start.is_zero() {
             job.status.start = Time(NOW - 200);
         }
         let (pods, settled) = (pods(&given), HashSet::new());
@@ -138,7 +148,7 @@ fn verdict_follows_failures_and_successes_by_precedence() {
 #[test]
 fn suspension_and_resumption_are_recorded_once() {
     let settled = HashSet::new();
-    for (suspend, known, turn) in [
+    for (suspend, known, suspension_change) in [
         (true, None, Some(SuspensionChange::Suspended)),
         (false, None, None),
         (false, Some("True"), Some(SuspensionChange::Resumed)),
@@ -156,7 +166,7 @@ fn suspension_and_resumption_are_recorded_once() {
         let standing = view.standing();
         let plan = view.plan(&standing);
         let outcome = view.outcome(&standing, &plan, PodChanges::default());
-        assert_eq!(outcome.turn, turn, "{suspend} {known:?}");
+        assert_eq!(outcome.suspension_change, suspension_change, "{suspend} {known:?}");
     }
 }
 
@@ -172,7 +182,7 @@ fn suspended_job_loses_its_start_time_only_with_the_gate() {
         view.clears_start = clears_start;
         let standing = view.standing();
         let outcome = view.outcome(&standing, &Plan::Nothing, PodChanges::default());
-        assert_eq!(outcome.turn, Some(SuspensionChange::Suspended));
+        assert_eq!(outcome.suspension_change, Some(SuspensionChange::Suspended));
         assert_eq!(outcome.status.start.is_zero(), is_cleared, "{clears_start}");
     }
 }

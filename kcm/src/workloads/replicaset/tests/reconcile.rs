@@ -6,6 +6,7 @@ use kinds::envelope;
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use runtime::events::Recorder;
+use runtime::handover::Handover;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Store, by_controller, by_namespace};
 use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, writer};
@@ -93,7 +94,7 @@ impl Bench {
             clock: Arc::new(now),
             gates: Gates { deletion_cost: true, terminating_replicas: false },
             deletion_ages: None,
-            handover: Default::default(),
+            handover: Handover::without_former_owners(),
             refusals: Default::default(),
             debouncer: Default::default(),
         };

@@ -18,7 +18,7 @@ enum Event {
     Starts(usize),
     Breaks(usize),
     Fails(usize),
-    Goes(usize),
+    Deleted(usize),
     Plan,
 }
 
@@ -28,7 +28,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             3 => (0..8usize).prop_map(Event::Starts),
             1 => (0..8usize).prop_map(Event::Breaks),
             1 => (0..8usize).prop_map(Event::Fails),
-            3 => (0..8usize).prop_map(Event::Goes),
+            3 => (0..8usize).prop_map(Event::Deleted),
             4 => Just(Event::Plan),
         ],
         1..80,
@@ -37,7 +37,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 type World = BTreeMap<i32, Pod>;
 
-fn living(world: &World) -> Vec<Member> {
+fn members(world: &World) -> Vec<Member> {
     world.iter().map(|(ordinal, pod)| Member { ordinal: *ordinal, pod: Arc::new(pod.clone()) }).collect()
 }
 
@@ -48,7 +48,7 @@ fn is_up(pod: Option<&Pod>) -> bool {
 /// Executes the plan, and checks the invariants.
 fn execute(set: &StatefulSet, world: &mut World) -> bool {
     let wanted = 0..set.replicas;
-    let plan = plan(set, &living(world), GATES);
+    let plan = plan(set, &members(world), GATES);
     let bound = max_unavailable(set).expect("a bound");
     let down = |world: &World| wanted.clone().filter(|ordinal| !is_up(world.get(ordinal))).count();
     let (before, mut acted, mut lost) = (down(world), false, 0);
@@ -66,7 +66,7 @@ fn execute(set: &StatefulSet, world: &mut World) -> bool {
                 world.insert(ordinal, new);
             }
             Step::Delete(victim) => {
-                let ordinal = identity::parse(&victim.meta.name).expect("a place").1;
+                let ordinal = identity::parse(&victim.meta.name).expect("an ordinal").1;
                 if wanted.contains(&ordinal) && is_up(world.get(&ordinal)) {
                     assert_ne!(identity::revision(&victim), "b", "a good pod is deleted");
                     lost += 1;
@@ -111,9 +111,10 @@ proptest! {
                     let pod = world.get_mut(&ordinal).expect("it exists");
                     (pod.ready, pod.phase) = (false, Phase::Failed);
                 },
-                Event::Goes(at) => if let Some(ordinal) = pick(at, &world).filter(|at| world[at].meta.is_deleting()) {
-                    world.remove(&ordinal);
-                },
+                Event::Deleted(at) => {
+                    let deleted = pick(at, &world).filter(|at| world[at].meta.is_deleting());
+                    if let Some(ordinal) = deleted { world.remove(&ordinal); }
+                }
             }
         }
         // From here on nothing fails: the update has to complete with the right pods.

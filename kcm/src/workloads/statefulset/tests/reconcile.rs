@@ -10,6 +10,7 @@ use kinds::schema::{controller_revision, label_selector, persistent_volume_claim
 use kinds::statefulset::Retention;
 use kinds::{ControllerRevision, PersistentVolumeClaim, envelope};
 use runtime::events::Recorder;
+use runtime::handover::Handover;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Store, by_controller, by_namespace};
 use runtime::testing::{KeptEvents, deliver, filled_store, writer};
@@ -164,7 +165,7 @@ impl Bench {
             debouncer: Default::default(),
             unavailable: Arc::default(),
             gate: CreationGate::new(Arc::new(filled_store(context(), vec![], []))),
-            handover: Default::default(),
+            handover: Handover::without_former_owners(),
             refusals: Default::default(),
         };
         Self { reconciler, requests, events, sender: sender.boxed() }

@@ -122,14 +122,14 @@ impl Shared {
         id: &LoadBalancerId,
         rules: BareRules<'_>,
     ) -> Result<Vec<String>, CloudError> {
-        let BareRules { all, nodes, wanted, done } = rules;
+        let BareRules { all, nodes, wanted, remove_others } = rules;
         self.bare.insert(id.clone(), wanted.clone());
         let (names, others) = (bare_rules::rule_names(id), self.sharers(session, listing, id));
         let none = BTreeSet::new();
         self.change_bare(session, &all.union(nodes).cloned().collect(), |group, rules| {
             let wanted = if nodes.contains(group) { wanted } else { &none };
             let changes = bare_rules::changes(rules, &names, wanted, &others);
-            if done { changes } else { changes.without_removals() }
+            if remove_others { changes } else { changes.without_removals() }
         })
         .await
     }
@@ -239,43 +239,34 @@ impl Shared {
             return Ok(true);
         }
         match use_of(session, &group).await? {
-            Use::Nobodys => {}
-            Use::DyingBalancers => return Ok(false),
+            Use::Unused => {}
+            Use::DeletedBalancers => return Ok(false),
             Use::Others => return Ok(true),
         }
-        for other in network::groups_that_name(session, &group).await? {
-            let rules = network::rules(session, std::slice::from_ref(&other)).await?.remove(&other).unwrap_or_default();
-            let source = Source::Group(group.clone());
-            let ids: Vec<String> =
-                rules.iter().filter(|rule| rule.rule.source == source).map(|rule| rule.id.clone()).collect();
-            self.rules.remove(&other);
-            if ids.is_empty() {
-                continue;
+        match self.revoke_rules_of(session, &group).await {
+            // A user references the group in rules of another group. It stays for the next load balancer.
+            Err(error) if error.kind == ErrorKind::Denied => {
+                tracing::warn!(%group, %error, "kept the load balancers' security group: it is in use");
+                return Ok(true);
             }
-            match revoke(session, &other, &ids).await {
-                // A user references the group in rules of another group. It stays for the next load balancer.
-                Err(error) if error.kind == ErrorKind::Denied => {
-                    tracing::warn!(%group, rules_in = %other, %error, "kept the load balancers' security group: it is in use");
-                    return Ok(true);
-                }
-                answer => answer?,
-            }
+            revoked => revoked?,
         }
-        let made = self.backend.take().filter(|(_, at)| now < *at + UNLISTED);
+        let is_recent = self.backend.as_ref().is_some_and(|(_, at)| now < *at + UNLISTED);
         let request = session.api.ec2.delete_security_group().group_id(&group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
-            Err(error) if error.is_not_found() && (made.is_none() || self.missing >= MISSING) => {
-                self.missing = 0;
+            Err(error) if error.is_not_found() && (!is_recent || self.missing >= MISSING) => {
+                (self.backend, self.missing) = (None, 0);
                 Ok(true)
             }
             // It is in use, or not visible yet.
             Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => {
                 self.missing += u32::from(error.is_not_found());
-                self.backend = made;
                 Ok(false)
             }
+            // After any other error a retry has to find the group, although it may not be listed yet.
             answer => {
                 answer?;
+                (self.backend, self.missing) = (None, 0);
                 self.gone.insert(group.clone());
                 Ok(true)
             }
@@ -291,8 +282,8 @@ pub(crate) struct BareRules<'a> {
     pub nodes: &'a BTreeSet<String>,
     /// The rules for the groups of its targets; the other groups have none.
     pub wanted: &'a BTreeSet<Rule>,
-    /// Rules that are not wanted are removed.
-    pub done: bool,
+    /// Rules that are not wanted are removed; otherwise rules are only added.
+    pub remove_others: bool,
 }
 
 /// Security groups that were opened, and those that could not be opened.
@@ -360,9 +351,9 @@ pub(super) async fn create_group(session: &Session, name: &str, tags: &Tags) -> 
 
 /// The use of a group.
 enum Use {
-    Nobodys,
+    Unused,
     /// Interfaces of Network Load Balancers that are no longer listed.
-    DyingBalancers,
+    DeletedBalancers,
     Others,
 }
 
@@ -375,8 +366,8 @@ async fn use_of(session: &Session, group: &str) -> Result<Use, CloudError> {
         one.description().is_some_and(|description| description.starts_with("ELB net/"))
     };
     Ok(match interfaces {
-        [] => Use::Nobodys,
-        all if all.iter().all(balancers) => Use::DyingBalancers,
+        [] => Use::Unused,
+        all if all.iter().all(balancers) => Use::DeletedBalancers,
         _ => Use::Others,
     })
 }

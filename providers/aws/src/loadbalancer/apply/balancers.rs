@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::loadbalancer::apply::backend_group::{BareRules, Shared};
 use crate::loadbalancer::apply::calls::{self, Caller};
 use crate::loadbalancer::apply::groups::Groups;
-use crate::loadbalancer::apply::opening::{TargetGroups, not_opened};
+use crate::loadbalancer::apply::opening::{TargetGroups, unopened_targets_warning};
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::{bare_rules, diff, node_rules};
 use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, Opening};
@@ -67,7 +67,7 @@ pub(super) struct Work<'a> {
 
 /// The progress of plans.
 #[derive(Debug, Default)]
-struct Followed {
+struct PlanProgress {
     /// More work follows later.
     again: bool,
     /// Ports whose traffic moves to another target group once that has a healthy target.
@@ -76,11 +76,11 @@ struct Followed {
     done: Vec<String>,
 }
 
-impl Followed {
+impl PlanProgress {
     /// Adds an applied step.
     fn add(&mut self, step: &Step) {
         if !step.is_about_targets() {
-            self.done.push(step.words());
+            self.done.push(step.description());
         }
     }
 
@@ -88,12 +88,12 @@ impl Followed {
     fn warnings(&self, settled: bool, overdue: bool) -> Vec<String> {
         let mut warnings = Vec::new();
         if settled && !self.done.is_empty() {
-            warnings.push(format!("changes by somebody else were undone: {}", self.done.join("; ")));
+            warnings.push(format!("changes by another client were undone: {}", self.done.join("; ")));
         }
         if overdue && !self.exchanging.is_empty() {
             let ports = self.exchanging.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
             warnings.push(format!(
-                "traffic of port {ports} stays where it is until a target of where it is to go is healthy"
+                "traffic of port {ports} stays on its target group until the new one has a healthy target"
             ));
         }
         warnings
@@ -158,7 +158,7 @@ impl Balancers {
         let (_, settings) = annotations::read(spec, &self.policy)?;
         settings.ok_or_else(|| {
             let kind = spec.annotations.get(&format!("{PREFIX}type")).map(String::as_str).unwrap_or_default();
-            let fix = "use nlb: what is there now is left to the Load Balancer Controller";
+            let fix = "use nlb: existing resources are left to the Load Balancer Controller";
             CloudError::invalid_annotation(&format!("{PREFIX}type"), kind, fix)
         })
     }
@@ -205,7 +205,7 @@ impl Balancers {
             state.made.remove(id);
             state.deleting.insert(id.clone());
         }
-        seen.follow(step, &made);
+        seen.apply_step(step, &made);
         match step {
             Step::CreateBalancer(wanted) => self.inventory.tagged(&made.id, &wanted.tags),
             Step::CreateTargetGroup(wanted) => self.inventory.tagged(&made.id, &wanted.tags),
@@ -236,7 +236,7 @@ impl Balancers {
         let network = self.networks.network(session).await?;
         let TargetGroups { groups, undecided } = self.target_groups(work, &listing).await?;
         let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &seen).await?;
-        warnings.extend(not_opened(session, undecided));
+        warnings.extend(unopened_targets_warning(session, undecided));
         warnings.extend(self.warn_of_group(work, &seen));
         if dying.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
@@ -249,10 +249,10 @@ impl Balancers {
             let unchanged = settled && state.opening.covers(&opening.groups, &opening.ports);
             warnings.extend(self.open_backend(session, backend, &opening, unchanged).await?);
         }
-        let (followed, told) =
+        let (followed, notices) =
             self.change_stack(work, (&listing, &network), &desired, &mut seen, &opening.groups, state).await?;
         state.opening = opening;
-        warnings.extend(followed.warnings(settled, state.is_overdue()).into_iter().chain(told));
+        warnings.extend(followed.warnings(settled, state.is_overdue()).into_iter().chain(notices));
         state.remember_groups(id, &desired, &seen);
         let balancer = seen.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
@@ -279,8 +279,8 @@ impl Balancers {
             false => None,
         };
         let cluster = &session.cluster;
-        let around = StackInputs { id, cluster, network, seen, backend: backend.as_deref(), given: &given, targets };
-        let desired = build::desired(settings, &around);
+        let inputs = StackInputs { id, cluster, network, seen, backend: backend.as_deref(), given: &given, targets };
+        let desired = build::desired(settings, &inputs);
         if desired.is_err() {
             // An operator may be fixing the network.
             self.networks.forget().await;
@@ -299,7 +299,7 @@ impl Balancers {
         seen: &mut ObservedStack,
         nodes: &BTreeSet<String>,
         state: &mut BalancerState,
-    ) -> Result<(Followed, Vec<String>), CloudError> {
+    ) -> Result<(PlanProgress, Vec<String>), CloudError> {
         if work.settings.node_rules {
             // A refusal is returned again afterwards.
             self.set_bare_rules(work, around, desired, seen, nodes, false).await?;
@@ -309,7 +309,7 @@ impl Balancers {
         let exposed = self.prepare_endpoint_service(work, &mut caller, name, seen, state).await?;
         let followed = self.follow(desired, seen, &mut caller, state).await?;
         if !exposed {
-            self.bring_endpoint_service(work, seen.balancer(name), state).await?;
+            self.ensure_endpoint_service(work, seen.balancer(name), state).await?;
         }
         let mut warnings = caller.warnings;
         if work.settings.node_rules {
@@ -372,14 +372,14 @@ impl Balancers {
         seen: &mut ObservedStack,
         caller: &mut Caller<'_>,
         state: &mut BalancerState,
-    ) -> Result<Followed, CloudError> {
-        let mut followed = Followed { again: true, ..Followed::default() };
+    ) -> Result<PlanProgress, CloudError> {
+        let mut followed = PlanProgress { again: true, ..PlanProgress::default() };
         // AWS returns an existing target group as created, which may have targets. The next call reads them.
         let mut created = false;
         for _ in 0..ROUNDS {
             let plan = diff::ensure(desired, seen);
             if plan.steps.is_empty() {
-                return Ok(Followed {
+                return Ok(PlanProgress {
                     again: plan.again.is_some() || created,
                     exchanging: plan.exchanging,
                     done: followed.done,
@@ -459,7 +459,7 @@ impl Balancers {
     }
 
     /// Sets the rules in nodes' groups for a load balancer without security groups. Until it is `done`, only rules are
-    /// added, also for its future subnets: traffic still takes the old ways. Returns the refusals.
+    /// added, also for its future subnets: traffic still uses the old paths. Returns the refusals.
     async fn set_bare_rules(
         &self,
         work: &Work<'_>,
@@ -477,6 +477,7 @@ impl Balancers {
         let wanted = bare_rules::desired(work.id, work.settings, desired, (&balancer.name, &subnets), network);
         let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
         let mut shared = self.shared.lock().await;
-        shared.set_bare(work.session, listing, work.id, BareRules { all: &all, nodes, wanted: &wanted, done }).await
+        let rules = BareRules { all: &all, nodes, wanted: &wanted, remove_others: done };
+        shared.set_bare(work.session, listing, work.id, rules).await
     }
 }

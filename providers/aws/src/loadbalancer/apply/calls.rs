@@ -118,9 +118,9 @@ pub(crate) struct Caller<'a> {
     pub unconfirmed: Vec<String>,
 }
 
-/// The resource of a step no longer exists.
+/// Returns the error for a step whose resource no longer exists.
 pub(super) fn gone(what: &str, name: &str) -> CloudError {
-    CloudError::new(ErrorKind::Conflict, "FollowPlan", format!("{what} {name} is not there any more"))
+    CloudError::new(ErrorKind::Conflict, "FollowPlan", format!("{what} {name} no longer exists"))
 }
 
 impl Caller<'_> {

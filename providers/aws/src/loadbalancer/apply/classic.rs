@@ -175,7 +175,7 @@ impl Balancers {
                 let name = work.id.default_name();
                 let message = format!(
                     "the Classic Load Balancer {name} has the tags of another cluster or Service: if it is this Service's, \
-                     give it the tags of cloud-provider-aws again; otherwise create the Service again"
+                     give it the tags of cloud-provider-aws again; otherwise delete the Service and create it again"
                 );
                 Err(CloudError::new(ErrorKind::Conflict, "FindClassicLoadBalancer", message))
             }
@@ -273,7 +273,7 @@ impl Balancers {
                 self.delete_classic(session, &classic.name, state).await?;
                 return Ok(false);
             }
-            // Another cluster has the same uid, so the group of this name may serve it.
+            // Another cluster has a Service with the same uid, so the security group of this name may be its own.
             Found::Foreign => return Ok(true),
             Found::Absent => state.no_classic = true,
         }
@@ -292,9 +292,9 @@ impl Balancers {
     ) -> Result<Option<ObservedLoadBalancer>, CloudError> {
         let Found::Own(classic) = classic::find(session, id).await? else { return Ok(None) };
         let health = classic::health(session, &classic.name).await?;
-        let machines = self.networks.by_id(session, classic.instances.clone()).await?;
+        let instances = self.networks.by_id(session, classic.instances.clone()).await?;
         let target = |id: &String| {
-            let zone = machines.get(id).map(|machine| machine.zone.as_str()).unwrap_or_default();
+            let zone = instances.get(id).map(|instance| instance.zone.as_str()).unwrap_or_default();
             let health = health.get(id).copied().unwrap_or(providers::Health::Unknown);
             ObservedTarget { target: TargetId::Instance(format!("aws:///{zone}/{id}")), health }
         };

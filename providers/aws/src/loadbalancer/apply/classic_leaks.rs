@@ -16,7 +16,7 @@ use crate::loadbalancer::ownership::{self, Evidence, Owner};
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
-/// Begins the name of a Classic Load Balancer in a list of resources. It has no ARN of its own form.
+/// Prefix of a Classic Load Balancer's name in a list of resources, where other load balancers have their ARN.
 const PREFIX: &str = "classic/";
 
 /// Returns the names of the Classic Load Balancers among resources.
@@ -67,8 +67,8 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> Option
     names_in(owned).map(|one| one == name).reduce(|one, other| one || other)
 }
 
-/// Deletes the Classic Load Balancers among resources, with their security groups, as far as their tags still say that
-/// they are that Service's and this cluster's alone. Returns true once all are deleted.
+/// Deletes the Classic Load Balancers among resources, with their security groups. Those whose tags no longer name that
+/// Service, or name another cluster too, are kept. Returns true once all others are deleted.
 pub(super) async fn collect(
     balancers: &Balancers,
     session: &Session,

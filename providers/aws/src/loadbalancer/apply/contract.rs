@@ -54,7 +54,7 @@ impl LoadBalancers for Balancers {
                 None => Observed::Absent,
             });
         }
-        calls::details(&session, &mut seen, false).await.map_err(retried)?;
+        calls::details(&session, &mut seen, false).await.map_err(to_retryable)?;
         let instances_by_id = self.networks.by_id(&session, instances(&seen)).await?;
         let zones = instances_by_id.into_iter().map(|(id, instance)| (id, instance.zone)).collect();
         let is_deleting = seen.balancers.iter().any(|one| state.deleting.contains(&one.arn));
@@ -78,7 +78,7 @@ impl LoadBalancers for Balancers {
                 tracing::warn!(service = %spec.id, %error, "targets of the existing load balancer were not updated");
             }
         }
-        result.map_err(retried)
+        result.map_err(to_retryable)
     }
 
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
@@ -99,7 +99,7 @@ impl LoadBalancers for Balancers {
         }
         match self.update_targets(&work, &mut state).await? {
             Some(()) => Ok(()),
-            None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "its target groups are others")),
+            None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "target groups were replaced")),
         }
     }
 
@@ -115,7 +115,7 @@ impl LoadBalancers for Balancers {
         }
         let known = state.known.clone().unwrap_or_default();
         drop(state);
-        readiness_gates::of(&session, &spec.id, &known).await
+        readiness_gates::read_gates(&session, &spec.id, &known).await
     }
 
     async fn forecast(&self, spec: &LoadBalancerSpec) -> Result<Forecast, CloudError> {
@@ -149,7 +149,7 @@ impl LoadBalancers for Balancers {
         if result == Ok(Deletion::Gone) {
             self.states.remove(id);
         }
-        result.map_err(retried)
+        result.map_err(to_retryable)
     }
 
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
@@ -161,12 +161,12 @@ impl LoadBalancers for Balancers {
     }
 
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
-        leaks::collect(self, owned).await.map_err(retried)
+        leaks::collect(self, owned).await.map_err(to_retryable)
     }
 }
 
 /// Converts an error kind that callers would not retry to one that they retry.
-fn retried(error: CloudError) -> CloudError {
+fn to_retryable(error: CloudError) -> CloudError {
     match error.kind {
         ErrorKind::NotFound => CloudError { kind: ErrorKind::Conflict, ..error },
         // The Service can be valid although AWS refuses it: a missing certificate or tag may appear without a change of

@@ -10,7 +10,7 @@ use providers::{CloudError, ErrorKind, LoadBalancerId};
 use crate::client::Class;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::calls::Caller;
-use crate::loadbalancer::model::endpoint_service::{self, Modification, SeenEndpointService, Step};
+use crate::loadbalancer::model::endpoint_service::{self, Modification, ObservedEndpointService, Step};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::convert;
@@ -29,22 +29,22 @@ pub(super) fn is_marked(balancers: &[ObservedBalancer]) -> bool {
 impl Balancers {
     /// Brings the Service's endpoint service to the desired state, if its load balancer is active: then an old load
     /// balancer can be deleted.
-    pub(super) async fn bring_endpoint_service(
+    pub(super) async fn ensure_endpoint_service(
         &self,
         work: &Work<'_>,
         balancer: Option<&ObservedBalancer>,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<(), CloudError> {
         let Some(settings) = &work.settings.endpoint_service else { return Ok(()) };
         let Some(balancer) = balancer.filter(|one| one.state == State::Active) else { return Ok(()) };
         let mut seen = read(work.session, work.id).await?;
         match seen.is_empty() {
             true => {
-                let token = course.endpoint_token.get_or_insert_with(|| token(work.id));
+                let token = state.endpoint_token.get_or_insert_with(|| token(work.id));
                 seen.push(create(work, settings, &balancer.arn, token).await?);
             }
             // The next creation, after this one is deleted, is another request.
-            false => course.endpoint_token = None,
+            false => state.endpoint_token = None,
         }
         for step in endpoint_service::steps(Some((settings, &balancer.arn)), &seen) {
             apply(work.session, &step).await?;
@@ -60,12 +60,12 @@ impl Balancers {
         caller: &mut Caller<'_>,
         balancer: &str,
         seen: &mut ObservedStack,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         match (is_marked(&seen.balancers), work.settings.endpoint_service.is_some()) {
             (false, _) => return Ok(false),
-            (true, true) => self.bring_endpoint_service(work, seen.balancer(balancer), course).await?,
-            (true, false) => self.drop_endpoint_service(caller, seen, course).await?,
+            (true, true) => self.ensure_endpoint_service(work, seen.balancer(balancer), state).await?,
+            (true, false) => self.drop_endpoint_service(caller, seen, state).await?,
         }
         Ok(true)
     }
@@ -75,7 +75,7 @@ impl Balancers {
         &self,
         caller: &mut Caller<'_>,
         seen: &mut ObservedStack,
-        course: &mut BalancerState,
+        state: &mut BalancerState,
     ) -> Result<(), CloudError> {
         delete_all(caller.session, caller.id).await?;
         let marked: Vec<String> = seen
@@ -86,7 +86,7 @@ impl Balancers {
             .collect();
         for arn in marked {
             let step = plan::Step::RemoveTags { arn, keys: [names::ENDPOINT_SERVICE.to_owned()].into() };
-            self.step(caller, &step, seen, course).await?;
+            self.step(caller, &step, seen, state).await?;
         }
         Ok(())
     }
@@ -110,7 +110,7 @@ fn token(id: &LoadBalancerId) -> String {
 }
 
 /// Reads the endpoint services of a Service, except those that are being deleted.
-async fn read(session: &Session, id: &LoadBalancerId) -> Result<Vec<SeenEndpointService>, CloudError> {
+async fn read(session: &Session, id: &LoadBalancerId) -> Result<Vec<ObservedEndpointService>, CloudError> {
     let (mut all, mut token) = (Vec::new(), None);
     let filter = Filter::builder().name(format!("tag:{}", names::UID)).values(&id.uid).build();
     loop {
@@ -122,10 +122,10 @@ async fn read(session: &Session, id: &LoadBalancerId) -> Result<Vec<SeenEndpoint
             let tags: Tags = pairs(one.tags()).map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
             ownership::is_own_creation(&tags, &session.cluster, id)
         };
-        let goes = |one: &&ServiceConfiguration| {
+        let is_being_deleted = |one: &&ServiceConfiguration| {
             matches!(one.service_state(), Some(ServiceState::Deleting | ServiceState::Deleted))
         };
-        let found = answer.service_configurations().iter().filter(own).filter(|one| !goes(one));
+        let found = answer.service_configurations().iter().filter(own).filter(|one| !is_being_deleted(one));
         all.extend(found.map(converted));
         token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
@@ -141,8 +141,8 @@ async fn read(session: &Session, id: &LoadBalancerId) -> Result<Vec<SeenEndpoint
 }
 
 /// Converts an endpoint service, without its principals.
-fn converted(from: &ServiceConfiguration) -> SeenEndpointService {
-    SeenEndpointService {
+fn converted(from: &ServiceConfiguration) -> ObservedEndpointService {
+    ObservedEndpointService {
         id: from.service_id().unwrap_or_default().to_owned(),
         balancers: from.network_load_balancer_arns().iter().cloned().collect(),
         acceptance: from.acceptance_required().unwrap_or(true),
@@ -171,7 +171,7 @@ async fn create(
     wanted: &EndpointServiceSettings,
     balancer: &str,
     token: &str,
-) -> Result<SeenEndpointService, CloudError> {
+) -> Result<ObservedEndpointService, CloudError> {
     let Work { session, id, settings, .. } = *work;
     let mut tags = settings.tags.clone();
     tags.extend(names::tags(&session.cluster, settings.flavour, id, "EndpointService"));

@@ -29,7 +29,7 @@ fn find<'a>(
     let found = listing.balancers.iter().find(|one| one.arn == arn);
     let found = found.ok_or_else(|| format!("use the ARN of a Network Load Balancer in {}", session.vpc))?;
     if ownership::is_of_a_service(&found.tags) {
-        return Err("use a load balancer that you made: this one was made for a Service and ends with it".into());
+        return Err("use a load balancer that you made: this one was made for a Service and is deleted with it".into());
     }
     if !ownership::is_shared(&found.tags, &session.cluster) {
         let key = session.cluster.key();

@@ -31,11 +31,12 @@ impl TargetGroups {
 }
 
 /// Returns the warning about targets whose security group cannot be chosen, if there are any.
-pub(super) fn not_opened(session: &Session, targets: BTreeSet<String>) -> Option<String> {
+pub(super) fn unopened_targets_warning(session: &Session, targets: BTreeSet<String>) -> Option<String> {
     let targets: Vec<String> = Some(targets).filter(|targets| !targets.is_empty())?.into_iter().collect();
     let (key, targets) = (session.cluster.key(), targets.join(", "));
     Some(format!(
-        "targets with several security groups, none of them with the tag {key}, are not opened to the balancer: {targets}"
+        "targets with several security groups, none of them with the tag {key}, are not opened to the load balancer: \
+         {targets}"
     ))
 }
 

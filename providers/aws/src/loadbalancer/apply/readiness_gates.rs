@@ -23,7 +23,7 @@ pub(crate) const PREFIX: &str = "target-health.elbv2.k8s.aws/";
 const REGISTERING: (&str, &str) = ("Elb.RegistrationInProgress", "Target registration is in progress");
 
 /// Returns the gates of a Service, with the current health in ELB of its target groups with addresses.
-pub(crate) async fn of(
+pub(crate) async fn read_gates(
     session: &Session,
     id: &LoadBalancerId,
     groups: &[KnownGroup],

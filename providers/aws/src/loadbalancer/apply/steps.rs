@@ -214,7 +214,7 @@ impl Caller<'_> {
         Ok(CreatedResource::default())
     }
 
-    /// Changes attributes and further certificates of a listener.
+    /// Changes the attributes and the additional certificates of a listener.
     async fn change_parts_of_listener(&self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
         let api = &self.session.api;
         match step {

@@ -10,7 +10,7 @@ use providers::{CloudError, LoadBalancerId, Records};
 
 use crate::loadbalancer::types::Target;
 
-/// The record of an own target group, followed by its name.
+/// The prefix of the name of the record of an own target group; the name of the target group follows.
 const NAME: &str = "aws-lbc-targets-";
 /// The record of a user's target group, followed by the Service's name and the end of the target group's ARN. Several
 /// Services can register in one of these.
@@ -36,7 +36,7 @@ pub(crate) fn user_name(id: &LoadBalancerId, arn: &str) -> String {
     format!("{USER_NAME}{}-{end}", id.name)
 }
 
-/// Entries that cannot be read are skipped.
+/// Parses the targets of a record. Entries that cannot be parsed are skipped.
 fn targets(text: &str) -> BTreeSet<Target> {
     let target = |text: &str| {
         let (id, port) = text.rsplit_once(':')?;

@@ -11,7 +11,9 @@ use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::target_change::{self, Change};
 use crate::loadbalancer::model::{build, node_rules};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, Opening, known_group, once};
+use crate::loadbalancer::observed::balancer_state::{
+    BalancerState, KnownGroup, Opening, known_group, without_duplicates,
+};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::Purpose;
@@ -19,9 +21,9 @@ use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 use crate::session::Session;
 
 /// The maximum age of a listing from which the security groups of instances are taken.
-const LONG: Duration = Duration::from_secs(30 * 60);
+const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
 
-/// Notes a change that was sent in what is known of its target group.
+/// Applies a sent change to the known state of its target group.
 fn note_change(group: &mut KnownGroup, change: Change) {
     group.targets.extend(change.add);
     group.targets.retain(|target| !change.gone.contains(target));
@@ -169,7 +171,7 @@ impl Balancers {
         calls::details(work.session, &mut seen, false).await?;
         self.read_records(work, &mut seen).await?;
         let Some(existing) = build::existing(work.settings, work.id, &seen) else { return Ok(Vec::new()) };
-        let groups = once(forwarded(work.settings, work.id, existing, &seen));
+        let groups = without_duplicates(forwarded(work.settings, work.id, existing, &seen));
         let usable =
             |group: &KnownGroup| group.target_type == work.settings.target_type && requested(work, group).is_some();
         Ok(groups.into_iter().filter(usable).collect())
@@ -201,7 +203,7 @@ impl Balancers {
         }
         let now = Instant::now();
         // The tags of nodes' groups hardly ever change, so any listing will do.
-        let long_ago = now.checked_sub(LONG).unwrap_or(now);
+        let long_ago = now.checked_sub(MAX_LISTING_AGE).unwrap_or(now);
         let listing = self.inventory.listing_since(work.session, long_ago).await?;
         let TargetGroups { groups, .. } = self.target_groups(work, &listing).await?;
         let ports = node_rules::requested_ports(work.settings, work.targets);
@@ -226,7 +228,7 @@ impl Balancers {
     }
 }
 
-/// The target groups that the desired listeners forward to. While one is exchanged for another, both count.
+/// Returns the target groups that the desired listeners forward to. While one is exchanged for another, both count.
 fn forwarded(
     settings: &Settings,
     id: &LoadBalancerId,

@@ -1,7 +1,7 @@
 //! Rules in the nodes' security groups for load balancers without security groups: each has its own, for its clients and
 //! its subnets.
 //!
-//! EC2 tells rules apart by protocol, ports and source, but not by description. Two load balancers that need the same rule
+//! EC2 distinguishes rules by protocol, ports and source, but not by description. Two load balancers that need the same rule
 //! share one, which names the first of them. It is handed over to the other before its owner would revoke it.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::loadbalancer::names::{self, Flavour};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::settings::Settings;
 use crate::loadbalancer::types::{
-    Desired, Mapping, ObservedRule, Rule, Scheme, Source, TRAFFIC_PORT, TargetType, anyone,
+    Desired, Mapping, ObservedRule, Rule, Scheme, Source, TRAFFIC_PORT, TargetType, all_addresses,
 };
 
 /// Descriptions of cloud-provider-aws's rules; the first two are followed by the load balancer's name.
@@ -43,7 +43,7 @@ pub(crate) fn desired(
     let known = rule_names(id);
     let name = known.iter().find(|name| *name == balancer).unwrap_or(&known[0]);
     let dualstack = desired.groups().any(|group| group.ipv6);
-    let everybody = clients(settings, dualstack);
+    let all_clients = clients(settings, dualstack);
     let subnets = network.ranges_of(subnets, dualstack);
     let rule = |protocol: &str, from: u16, to: u16, range, description: &str| Rule {
         protocol: protocol.to_owned(),
@@ -55,7 +55,7 @@ pub(crate) fn desired(
     let mut rules = BTreeSet::new();
     let (client, health) = (format!("{CLIENT}={name}"), format!("{HEALTH}={name}"));
     for group in desired.groups() {
-        let ranges = if group.preserves_client { &everybody } else { &subnets };
+        let ranges = if group.preserves_client { &all_clients } else { &subnets };
         let traffic: BTreeSet<u16> = match group.target_type {
             TargetType::Alb => BTreeSet::new(),
             TargetType::Instance => [group.port].into(),
@@ -69,7 +69,7 @@ pub(crate) fn desired(
         let probed =
             if group.health.port == TRAFFIC_PORT { traffic } else { group.health.port.parse().into_iter().collect() };
         let open = |port: u16| {
-            let all = |range: &providers::IpNet| *range == anyone(false) || *range == anyone(true);
+            let all = |range: &providers::IpNet| *range == all_addresses(false) || *range == all_addresses(true);
             let tcp = group.protocol.transports().contains(&"tcp");
             tcp && port == group.port && ranges.iter().any(all)
         };
@@ -77,7 +77,7 @@ pub(crate) fn desired(
             rules.extend(subnets.iter().map(|range| rule("tcp", port, port, *range, &health)));
         }
         if group.preserves_client {
-            let v4 = everybody.iter().filter(|range| range.addr().is_ipv4());
+            let v4 = all_clients.iter().filter(|range| range.addr().is_ipv4());
             rules.extend(v4.map(|range| rule("icmp", 3, 4, *range, MTU)));
         }
     }
@@ -108,7 +108,7 @@ impl Sharer {
 }
 
 /// Returns the description of a rule after its owner no longer needs it; `None` if no other load balancer may need it.
-fn heir(rule: &Rule, others: &[Sharer]) -> Option<String> {
+fn handed_over_description(rule: &Rule, others: &[Sharer]) -> Option<String> {
     let certain = others.iter().find_map(|other| other.description(rule));
     let (kind, _) = rule.description.split_once('=')?;
     let possible = others.iter().find(|other| other.wanted.is_none());
@@ -149,7 +149,7 @@ pub(crate) fn changes(seen: &[ObservedRule], names: &[String], wanted: &BTreeSet
     let unwanted = seen.iter().filter(own).filter(|rule| !want.contains(&rule.rule.key()));
     let (mut hand_over, mut gone) = (Vec::new(), Vec::new());
     for rule in unwanted {
-        match heir(&rule.rule, others) {
+        match handed_over_description(&rule.rule, others) {
             Some(description) => {
                 hand_over.push(ObservedRule { id: rule.id.clone(), rule: Rule { description, ..rule.rule.clone() } });
             }

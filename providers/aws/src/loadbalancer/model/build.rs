@@ -15,7 +15,7 @@ use crate::loadbalancer::spec::settings::{
 };
 use crate::loadbalancer::types::{
     AddressType, Balancer, Desired, Listener, Mapping, Rule, Scheme, SecurityGroup, Source, Spread, Tagging, Tags,
-    Target, TargetGroup, TargetType, anyone,
+    Target, TargetGroup, TargetType, all_addresses,
 };
 use crate::tags::ClusterTags;
 
@@ -60,12 +60,12 @@ pub(crate) fn wants_backend(settings: &Settings, existing: Option<&ObservedBalan
 ///
 /// # Errors
 /// `Invalid` for settings that the network or the existing load balancer rules out.
-pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(Desired, Vec<String>), CloudError> {
+pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(Desired, Vec<String>), CloudError> {
     let mut warnings = settings.warnings.clone();
-    let existing = existing(settings, around.id, around.seen);
+    let existing = existing(settings, inputs.id, inputs.seen);
     let given = existing.filter(|one| one.given);
-    let asked = settings.scheme.filter(|_| given.is_none());
-    let scheme = asked.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
+    let requested = settings.scheme.filter(|_| given.is_none());
+    let scheme = requested.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
     let (mappings, dualstack) = match given {
         Some(given) => {
             check_ports(settings, given)?;
@@ -73,15 +73,15 @@ pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(
         }
         None => {
             check_security_groups(settings, existing, &mut warnings)?;
-            place(settings, around, existing, scheme)?
+            choose_subnets(settings, inputs, existing, scheme)?
         }
     };
     warnings.extend(existing.and_then(|one| warning_of_subnets(&one.subnets, &mappings)));
-    let name = balancer_name(settings, around, existing, scheme);
-    let (listeners, backends) = listeners(settings, around, (&name, dualstack), &mut warnings);
+    let name = balancer_name(settings, inputs, existing, scheme);
+    let (listeners, backends) = listeners(settings, inputs, (&name, dualstack), &mut warnings);
     let bare = existing.is_some_and(|one| one.security_groups.is_empty());
-    let backend = around.backend.filter(|_| wants_backend(settings, existing)).map(str::to_owned);
-    let groups = if bare { &[][..] } else { around.given };
+    let backend = inputs.backend.filter(|_| wants_backend(settings, existing)).map(str::to_owned);
+    let groups = if bare { &[][..] } else { inputs.given };
     let balancer = Balancer {
         name,
         scheme,
@@ -92,15 +92,15 @@ pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(
         private_link: settings.private_link,
         attributes: settings.attributes.clone(),
         capacity: settings.capacity,
-        tags: balancer_tags(settings, around),
+        tags: balancer_tags(settings, inputs),
     };
     let own = settings.security_groups == SecurityGroups::Own && !bare && settings.existing.is_none();
     let security_group = own.then(|| match (&settings.group, given) {
-        (Some(group), Some(shared)) => group_security_group(group, settings, around, (&shared.name, dualstack)),
+        (Some(group), Some(shared)) => group_security_group(group, settings, inputs, (&shared.name, dualstack)),
         _ => SecurityGroup {
-            name: own_group_name(around),
+            name: own_group_name(inputs),
             description: "[k8s] Managed SecurityGroup for LoadBalancer".into(),
-            tags: tags(settings, around, "ManagedLBSecurityGroup"),
+            tags: tags(settings, inputs, "ManagedLBSecurityGroup"),
             rules: front_rules(settings, dualstack, ""),
         },
     });
@@ -109,15 +109,15 @@ pub(crate) fn desired(settings: &Settings, around: &StackInputs<'_>) -> Result<(
 }
 
 /// Returns the tags of a part of the stack.
-fn tags(settings: &Settings, around: &StackInputs<'_>, resource: &str) -> Tags {
+fn tags(settings: &Settings, inputs: &StackInputs<'_>, resource: &str) -> Tags {
     let mut tags = settings.tags.clone();
-    tags.extend(names::tags(around.cluster, settings.flavour, around.id, resource));
+    tags.extend(names::tags(inputs.cluster, settings.flavour, inputs.id, resource));
     tags
 }
 
 /// Returns the tags of the load balancer, which say whether it may have an endpoint service.
-fn balancer_tags(settings: &Settings, around: &StackInputs<'_>) -> Tags {
-    let mut tags = tags(settings, around, "LoadBalancer");
+fn balancer_tags(settings: &Settings, inputs: &StackInputs<'_>) -> Tags {
+    let mut tags = tags(settings, inputs, "LoadBalancer");
     if settings.endpoint_service.is_some() {
         tags.insert(names::ENDPOINT_SERVICE.into(), "true".into());
     }
@@ -125,18 +125,18 @@ fn balancer_tags(settings: &Settings, around: &StackInputs<'_>) -> Tags {
 }
 
 /// Returns the subnets, and whether the load balancer has both address families.
-fn place(
+fn choose_subnets(
     settings: &Settings,
-    around: &StackInputs<'_>,
+    inputs: &StackInputs<'_>,
     existing: Option<&ObservedBalancer>,
     scheme: Scheme,
 ) -> Result<(Vec<Mapping>, bool), CloudError> {
     let current = existing.map(|one| one.subnets.as_slice()).unwrap_or_default();
     let required = settings.families == Families::Dualstack;
-    let mappings = subnets::choose(settings, scheme, required, around.network, around.cluster, current)?;
+    let mappings = subnets::choose(settings, scheme, required, inputs.network, inputs.cluster, current)?;
     let dualstack = match settings.families {
         Families::Ipv4 => false,
-        _ => around.network.has_ipv6(&mappings),
+        _ => inputs.network.has_ipv6(&mappings),
     };
     if required && !dualstack {
         let fix = format!("use IPv4 only, or subnets with IPv6 in annotation {PREFIX}subnets");
@@ -156,7 +156,8 @@ fn check_ports(settings: &Settings, given: &ObservedBalancer) -> Result<(), Clou
     }
 }
 
-/// Checks the settings for security groups against the existing load balancer, which has them for ever or never.
+/// Checks the settings for security groups against the existing load balancer. AWS cannot change later whether it has
+/// any.
 fn check_security_groups(
     settings: &Settings,
     existing: Option<&ObservedBalancer>,
@@ -164,14 +165,14 @@ fn check_security_groups(
 ) -> Result<(), CloudError> {
     match (&settings.security_groups, existing.map(|one| one.security_groups.is_empty())) {
         (SecurityGroups::Off, Some(false)) => {
-            let fix = "use false: AWS can't take the security groups from a balancer that has some; delete the Service \
-                       and make it anew to be without";
+            let fix = "use false: AWS cannot remove all security groups from a load balancer; to have none, delete the \
+                       Service and create it again";
             Err(CloudError::invalid_annotation(&format!("{PREFIX}disable-nlb-sg"), "true", fix))
         }
         (SecurityGroups::Given(_), Some(true)) => {
             warnings.push(format!(
-                "annotation {PREFIX}security-groups has no effect: AWS can't give security groups to a balancer that was \
-                 made without any"
+                "annotation {PREFIX}security-groups has no effect: AWS cannot add security groups to a load balancer that \
+                 was created without any"
             ));
             Ok(())
         }
@@ -184,7 +185,7 @@ fn warning_of_subnets(current: &[Mapping], wanted: &[Mapping]) -> Option<String>
     let ([old], [new]) = (current, wanted) else { return None };
     (old.zone == new.zone && old.subnet != new.subnet).then(|| {
         format!(
-            "the balancer stays in {}: AWS can't exchange the only subnet of a balancer for {} of the same zone",
+            "the load balancer stays in {}: AWS cannot replace its only subnet by {} of the same zone",
             old.subnet, new.subnet
         )
     })
@@ -193,31 +194,31 @@ fn warning_of_subnets(current: &[Mapping], wanted: &[Mapping]) -> Option<String>
 /// Returns the listeners by port, and the target groups for other Services by name.
 fn listeners(
     settings: &Settings,
-    around: &StackInputs<'_>,
+    inputs: &StackInputs<'_>,
     (balancer, dualstack): (&str, bool),
     warnings: &mut Vec<String>,
 ) -> (BTreeMap<u16, Listener>, BTreeMap<String, TargetGroup>) {
-    let tags = |resource: &str| tags(settings, around, resource);
+    let tags = |resource: &str| tags(settings, inputs, resource);
     let (mut listeners, mut backends) = (BTreeMap::new(), BTreeMap::new());
-    for asked in &settings.listeners {
+    for requested in &settings.listeners {
         let mut made = |group_of: &GroupSettings| {
-            let group = group(settings, group_of, asked.port, (balancer, dualstack), &tags, around);
-            warnings.extend(warning_of_targets(settings, asked.port, group_of, group.targets.len()));
+            let group = group(settings, group_of, requested.port, (balancer, dualstack), &tags, inputs);
+            warnings.extend(warning_of_targets(settings, requested.port, group_of, group.targets.len()));
             group
         };
-        let own = made(&asked.group);
-        let spread = asked.spread.as_ref().map(|spread| {
+        let own = made(&requested.group);
+        let spread = requested.spread.as_ref().map(|spread| {
             spread.map(|other| match other {
                 Other::Arn(arn) => arn.clone(),
-                Other::Group(asked) => {
-                    let group = made(asked);
+                Other::Group(requested) => {
+                    let group = made(requested);
                     let name = group.name.clone();
                     backends.insert(name.clone(), group);
                     name
                 }
             })
         });
-        listeners.insert(asked.port, listener(asked, own, spread, tags(&asked.port.to_string())));
+        listeners.insert(requested.port, listener(requested, own, spread, tags(&requested.port.to_string())));
     }
     (listeners, backends)
 }
@@ -253,9 +254,9 @@ fn group_security_group(
 }
 
 /// Returns the name of the Service's existing security group, or upstream's name for a new one.
-fn own_group_name(around: &StackInputs<'_>) -> String {
-    let name = names::security_group(around.id);
-    let groups = &around.seen.security_groups;
+fn own_group_name(inputs: &StackInputs<'_>) -> String {
+    let name = names::security_group(inputs.id);
+    let groups = &inputs.seen.security_groups;
     match groups.iter().find(|group| group.name == name).or(groups.first()) {
         Some(group) => group.name.clone(),
         None => name,
@@ -264,7 +265,7 @@ fn own_group_name(around: &StackInputs<'_>) -> String {
 
 fn balancer_name(
     settings: &Settings,
-    around: &StackInputs<'_>,
+    inputs: &StackInputs<'_>,
     existing: Option<&ObservedBalancer>,
     scheme: Scheme,
 ) -> String {
@@ -273,23 +274,23 @@ fn balancer_name(
     }
     let candidates = [
         settings.name.clone(),
-        Some(names::balancer(settings.flavour, around.id, scheme)),
-        Some(names::balancer(Flavour::Controller, around.id, scheme)),
+        Some(names::balancer(settings.flavour, inputs.id, scheme)),
+        Some(names::balancer(Flavour::Controller, inputs.id, scheme)),
     ];
     // The old load balancer of another scheme keeps its name until the new one works.
-    let taken = |name: &String| around.seen.balancer(name).is_some_and(|one| one.state != State::Failed);
+    let taken = |name: &String| inputs.seen.balancer(name).is_some_and(|one| one.state != State::Failed);
     let mut names = candidates.into_iter().flatten();
     names.find(|name| !taken(name)).unwrap_or_default()
 }
 
-fn listener(asked: &ListenerSettings, group: TargetGroup, spread: Option<Spread<String>>, tags: Tags) -> Listener {
+fn listener(requested: &ListenerSettings, group: TargetGroup, spread: Option<Spread<String>>, tags: Tags) -> Listener {
     Listener {
-        port: asked.port,
-        protocol: asked.protocol,
-        certificates: asked.certificates.clone(),
-        policy: asked.policy.clone(),
-        alpn: asked.alpn.clone(),
-        attributes: asked.attributes.clone(),
+        port: requested.port,
+        protocol: requested.protocol,
+        certificates: requested.certificates.clone(),
+        policy: requested.policy.clone(),
+        alpn: requested.alpn.clone(),
+        attributes: requested.attributes.clone(),
         tags,
         group,
         spread,
@@ -298,15 +299,15 @@ fn listener(asked: &ListenerSettings, group: TargetGroup, spread: Option<Spread<
 
 fn group(
     settings: &Settings,
-    asked: &GroupSettings,
+    requested: &GroupSettings,
     port: u16,
     (balancer, dualstack): (&str, bool),
     tags: &impl Fn(&str) -> Tags,
-    around: &StackInputs<'_>,
+    inputs: &StackInputs<'_>,
 ) -> TargetGroup {
-    let (id, kind, protocol) = (around.id, settings.target_type, asked.protocol);
-    let node_port = (kind == TargetType::Instance && !settings.shared_groups).then_some(asked.port);
-    let (name, part, ipv6) = match &asked.backend {
+    let (id, kind, protocol) = (inputs.id, settings.target_type, requested.protocol);
+    let node_port = (kind == TargetType::Instance && !settings.shared_groups).then_some(requested.port);
+    let (name, part, ipv6) = match &requested.backend {
         None => {
             let ipv6 = settings.ipv6_targets && dualstack;
             let name = names::target_group(id, balancer, (port, node_port), kind, protocol, ipv6);
@@ -319,46 +320,48 @@ fn group(
         }
     };
     let mut tags = tags(&part);
-    if asked.backend.is_some() {
+    if requested.backend.is_some() {
         // Only this tag identifies the Service of its targets.
         tags.insert(names::RESOURCE.into(), part);
     }
     TargetGroup {
         name,
         target_type: settings.target_type,
-        protocol: asked.protocol,
-        port: asked.port,
+        protocol: requested.protocol,
+        port: requested.port,
         ipv6,
-        health: asked.health.clone(),
-        attributes: asked.attributes.clone(),
+        health: requested.health.clone(),
+        attributes: requested.attributes.clone(),
         tags,
-        targets: targets(settings, asked, ipv6, around.targets),
-        incomplete: around.targets.incomplete,
-        most: settings.max_targets,
+        targets: targets(settings, requested, ipv6, inputs.targets),
+        incomplete: inputs.targets.incomplete,
+        max_targets: settings.max_targets,
         shared: settings.shared_groups,
-        preserves_client: asked.preserves_client,
+        preserves_client: requested.preserves_client,
     }
 }
 
 /// Returns the targets of a target group.
-pub(crate) fn targets(settings: &Settings, asked: &GroupSettings, ipv6: bool, all: &Targets) -> BTreeSet<Target> {
+pub(crate) fn targets(settings: &Settings, requested: &GroupSettings, ipv6: bool, all: &Targets) -> BTreeSet<Target> {
     match settings.target_type {
         TargetType::Instance => {
             let fit = all.nodes.iter().filter(|node| settings.selects(node));
             let ids = fit.filter_map(|node| instance_id(node.provider_id.as_deref()?));
-            ids.map(|id| Target { id: id.to_owned(), port: asked.port }).collect()
+            ids.map(|id| Target { id: id.to_owned(), port: requested.port }).collect()
         }
-        TargetType::Alb => settings.alb.iter().map(|alb| Target { id: alb.arn.clone(), port: asked.port }).collect(),
+        TargetType::Alb => {
+            settings.alb.iter().map(|alb| Target { id: alb.arn.clone(), port: requested.port }).collect()
+        }
         TargetType::Ip => {
             let family = if ipv6 { IpFamily::IPv6 } else { IpFamily::IPv4 };
-            let endpoints = match &asked.backend {
+            let endpoints = match &requested.backend {
                 None => all.endpoints.as_ref(),
                 Some(backend) => all.others.get(&backend.service).map(AsRef::as_ref).unwrap_or_default(),
             };
             let fit = endpoints.iter().filter(|endpoint| {
                 endpoint.ready
                     && IpFamily::of(endpoint.address) == family
-                    && asked.port_names.contains(&endpoint.port_name)
+                    && requested.port_names.contains(&endpoint.port_name)
             });
             fit.map(|endpoint| Target { id: endpoint.address.to_string(), port: endpoint.port }).collect()
         }
@@ -398,9 +401,9 @@ pub(crate) fn clients(settings: &Settings, dualstack: bool) -> Vec<IpNet> {
     if !settings.ranges.is_empty() || !settings.prefix_lists.is_empty() {
         return settings.ranges.clone();
     }
-    let mut all = vec![anyone(false)];
+    let mut all = vec![all_addresses(false)];
     if dualstack {
-        all.push(anyone(true));
+        all.push(all_addresses(true));
     }
     all
 }

@@ -1,4 +1,4 @@
-//! Custody of Classic Load Balancers, and the move of a Service to a Network Load Balancer. No IO.
+//! Care of existing Classic Load Balancers, and the move of a Service to a Network Load Balancer. No IO.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::loadbalancer::spec::settings::Settings;
 pub(crate) enum Stage {
     /// The Classic Load Balancer serves, and nothing is created.
     Keep,
-    /// A Network Load Balancer serves already, and no annotation asks for the deletion of the Classic one.
+    /// A Network Load Balancer serves already, and no annotation requests the deletion of the Classic one.
     Both,
     /// The Network Load Balancer is created next to the Classic one, whose address is published.
     Prepare,
@@ -71,7 +71,7 @@ pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> 
         )),
         Stage::Both => warnings.push(format!(
             "the Classic Load Balancer {} exists next to the Network Load Balancer of this Service; annotation \
-             {PREFIX}replace-classic: \"true\" has it deleted",
+             {PREFIX}replace-classic: \"true\" deletes it",
             classic.name
         )),
         Stage::Prepare | Stage::Drain { .. } | Stage::Delete => {}
@@ -144,7 +144,7 @@ mod tests {
 
     fn settings(annotations: &[(&str, &str)]) -> Result<Settings, CloudError> {
         annotations::read(&samples::spec(annotations), &Policy::default())
-            .map(|(_, settings)| settings.expect("it is ours"))
+            .map(|(_, settings)| settings.expect("the Service belongs to another controller"))
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
                 "the Classic Load Balancer a1 serves",
             ),
         ] {
-            let settings = settings(annotations).expect("it can work");
+            let settings = settings(annotations).expect("the annotations were refused");
             let forecast = forecast(&settings, network, classic, 150);
             let named = forecast.reasons.iter().any(|one| one.contains(reason));
             assert!(forecast.change == change && named, "{annotations:?} {network:?}: {forecast:?}");
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn ports_that_are_not_served_are_named() {
-        let settings = settings(&[]).expect("it can work");
+        let settings = settings(&[]).expect("the annotations were refused");
         let (port, node_port) = (settings.listeners[0].port, settings.listeners[0].group.port);
         for (listeners, expected) in [
             ([(port, node_port)], None),

@@ -227,7 +227,7 @@ pub(crate) fn targets(
     let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
     let shared = wanted.shared.then_some(recorded);
     let Change { before, add, gone, after } =
-        target_change::plan_changes(&wanted.targets, &live, shared, wanted.most, wanted.incomplete);
+        target_change::plan_changes(&wanted.targets, &live, shared, wanted.max_targets, wanted.incomplete);
     let group = || group.to_owned();
     let record = |targets| Step::Record { group: group(), targets };
     let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });
@@ -401,7 +401,7 @@ fn remove(
     }
 }
 
-/// Returns whether each listener's own target group has a healthy target, or should have none.
+/// Returns whether each listener's own target group has a healthy target, or should have no targets at all.
 fn serves(desired: &Desired, seen: &ObservedStack) -> bool {
     let healthy = |group: &ObservedTargetGroup| group.targets.values().any(|health| *health == TargetHealth::Healthy);
     let groups = desired.listeners.values().map(|listener| &listener.group);
@@ -411,7 +411,7 @@ fn serves(desired: &Desired, seen: &ObservedStack) -> bool {
 /// Returns the plan that deletes all of a Service's resources. Some may be in use for a while by others that are
 /// deleted too.
 ///
-/// Resources whose adoption ended before they were tagged are tagged with the Service's uid first: once the load
+/// Resources whose adoption was interrupted before they were tagged get the Service's uid tag first: once the load
 /// balancer is deleted, nothing else would distinguish them from a stack that the Load Balancer Controller manages.
 pub(crate) fn delete(seen: &ObservedStack, uid: &str) -> Plan {
     let unclaimed = |tags: &Tags| tags.contains_key(names::STACK) && !tags.contains_key(names::UID);

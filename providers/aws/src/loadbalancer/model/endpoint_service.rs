@@ -9,7 +9,7 @@ use crate::loadbalancer::spec::endpoint_service::EndpointServiceSettings;
 
 /// An endpoint service as read from EC2.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct SeenEndpointService {
+pub(crate) struct ObservedEndpointService {
     pub id: String,
     /// ARNs of its load balancers.
     pub balancers: BTreeSet<String>,
@@ -41,7 +41,7 @@ pub(crate) struct Modification {
 ///
 /// Another process may have created a second endpoint service before the first one was visible. The one that uses the
 /// load balancer stays, because consumers may be connected to it.
-pub(crate) fn steps(wanted: Option<(&EndpointServiceSettings, &str)>, seen: &[SeenEndpointService]) -> Vec<Step> {
+pub(crate) fn steps(wanted: Option<(&EndpointServiceSettings, &str)>, seen: &[ObservedEndpointService]) -> Vec<Step> {
     let Some((settings, balancer)) = wanted else { return delete(seen.iter()) };
     let kept = seen.iter().min_by_key(|one| (!one.balancers.contains(balancer), &one.id));
     let Some(kept) = kept else { return Vec::new() };
@@ -68,7 +68,7 @@ pub(crate) fn steps(wanted: Option<(&EndpointServiceSettings, &str)>, seen: &[Se
     steps
 }
 
-fn delete<'a>(seen: impl Iterator<Item = &'a SeenEndpointService>) -> Vec<Step> {
+fn delete<'a>(seen: impl Iterator<Item = &'a ObservedEndpointService>) -> Vec<Step> {
     let ids: BTreeSet<String> = seen.map(|one| one.id.clone()).collect();
     if ids.is_empty() { Vec::new() } else { vec![Step::Delete(ids)] }
 }
@@ -81,8 +81,8 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn seen(id: &str, balancers: &[&str]) -> SeenEndpointService {
-        SeenEndpointService { id: id.into(), balancers: set(balancers), acceptance: true, ..Default::default() }
+    fn seen(id: &str, balancers: &[&str]) -> ObservedEndpointService {
+        ObservedEndpointService { id: id.into(), balancers: set(balancers), acceptance: true, ..Default::default() }
     }
 
     fn plain() -> EndpointServiceSettings {
@@ -93,7 +93,7 @@ mod tests {
     fn endpoint_service_follows_settings_and_load_balancer() {
         let modified = |change: Modification| vec![Step::Modify("vpce-svc-1".into(), change)];
         let open = EndpointServiceSettings { acceptance: false, private_name: Some("a.example".into()), ..plain() };
-        let named = SeenEndpointService { private_name: Some("a.example".into()), ..seen("vpce-svc-1", &["lb"]) };
+        let named = ObservedEndpointService { private_name: Some("a.example".into()), ..seen("vpce-svc-1", &["lb"]) };
         for (what, settings, found, expected) in [
             ("none yet", plain(), vec![], vec![]),
             ("as wanted", plain(), vec![seen("vpce-svc-1", &["lb"])], vec![]),
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn principals_are_added_and_removed() {
         let settings = EndpointServiceSettings { principals: set(&["arn:a", "arn:b"]), ..plain() };
-        let found = SeenEndpointService { principals: set(&["arn:b", "arn:c"]), ..seen("vpce-svc-1", &["lb"]) };
+        let found = ObservedEndpointService { principals: set(&["arn:b", "arn:c"]), ..seen("vpce-svc-1", &["lb"]) };
         let expected = Step::SetPrincipals { id: "vpce-svc-1".into(), add: set(&["arn:a"]), remove: set(&["arn:c"]) };
         assert_eq!(steps(Some((&settings, "lb")), &[found]), [expected]);
     }

@@ -22,7 +22,8 @@ const MOST_RULES: usize = 4;
 /// description that it does not need itself, each time it reconciles a TargetGroupBinding. Rules are recognized by
 /// their source, so those of earlier versions stay.
 const SHARED: &str = "kubernetes.io/rule/nlb/backend";
-/// The ports of nodes or pods that a stack sends traffic and probes to.
+
+/// Returns the ports of nodes or pods that a stack sends traffic and probes to.
 pub(crate) fn ports(desired: &Desired) -> Ports {
     let of_group = |group: &TargetGroup| {
         ports_of(group.target_type, (group.protocol, group.port), &group.health.port, &group.targets)

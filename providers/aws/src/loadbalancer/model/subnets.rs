@@ -68,7 +68,7 @@ pub(crate) fn choose(
         .iter()
         .map(|subnet| Mapping { subnet: subnet.id.clone(), zone: subnet.zone.clone(), ..Mapping::default() })
         .collect();
-    addresses(settings, &chosen, &mut mappings)?;
+    assign_addresses(settings, &chosen, &mut mappings)?;
     Ok(mappings)
 }
 
@@ -140,7 +140,7 @@ fn fitting<'a>(
 }
 
 /// Assigns the addresses of annotations to the subnets.
-fn addresses(settings: &Settings, subnets: &[&Subnet], mappings: &mut [Mapping]) -> Result<(), CloudError> {
+fn assign_addresses(settings: &Settings, subnets: &[&Subnet], mappings: &mut [Mapping]) -> Result<(), CloudError> {
     let refuse = |suffix: &str, value: &str, fix: &str| {
         Err(CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), value, fix))
     };

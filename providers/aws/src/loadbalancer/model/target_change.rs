@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::loadbalancer::types::Target;
 
-/// The changes of a shared target group, in this order.
+/// The changes of a target group, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
     /// The record before any registration.
@@ -72,7 +72,7 @@ mod tests {
             let found = plan_changes(&set("c"), &set("abx"), shared.as_ref().map(Some), None, true);
             assert_eq!((found.add, found.gone), (set("c"), set("")), "{shared:?}");
             if shared.is_some() {
-                assert_eq!((found.before, found.after), (Some(set("abc")), None), "what was put in stays on record");
+                assert_eq!((found.before, found.after), (Some(set("abc")), None), "the record lacks a target");
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::loadbalancer::observed::stack::{ObservedListener, ObservedStack, ObservedTargetGroup};
-use crate::loadbalancer::spec::actions::MOST;
+use crate::loadbalancer::spec::actions::MAX_TARGET_GROUPS;
 use crate::loadbalancer::types::{Desired, Listener, TargetHealth};
 
 /// The weight of the only target group of a listener. Any weight would do: it gets all of the traffic.
@@ -92,7 +92,7 @@ pub(super) fn next_shift(
     } else {
         return direct;
     };
-    if intermediate.len() > MOST {
+    if intermediate.len() > MAX_TARGET_GROUPS {
         return direct;
     }
     let arns = seen.arns(&intermediate);

@@ -111,8 +111,8 @@ impl BalancerState {
         pause.min(PACE)
     }
 
-    /// Returns whether a resource that AWS did not find may exist and not be visible yet: it was created in the last
-    /// minute, and few responses lacked it.
+    /// Counts a response that lacks a resource. Returns whether the resource may exist and not be visible yet: it was
+    /// created in the last minute, and few responses lacked it.
     pub(crate) fn may_appear(&mut self, id: &str, now: Instant) -> bool {
         if self.made.get(id).is_none_or(|made| now >= *made + VISIBLE) {
             return false;
@@ -191,11 +191,11 @@ fn known(id: &LoadBalancerId, desired: &Desired, seen: &ObservedStack) -> Vec<Kn
         let arns = listener.forwards.iter().filter_map(|(arn, _)| seen.target_group_by_arn(arn));
         arns.map(|group| known_group(id, listener.port, group)).collect::<Vec<_>>()
     });
-    once(groups)
+    without_duplicates(groups)
 }
 
 /// Removes duplicates: several listeners may use the same group of another Service.
-pub(crate) fn once(groups: impl IntoIterator<Item = KnownGroup>) -> Vec<KnownGroup> {
+pub(crate) fn without_duplicates(groups: impl IntoIterator<Item = KnownGroup>) -> Vec<KnownGroup> {
     let mut arns = BTreeSet::new();
     groups.into_iter().filter(|group| arns.insert(group.arn.clone())).collect()
 }

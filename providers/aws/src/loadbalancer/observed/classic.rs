@@ -10,8 +10,8 @@ use crate::loadbalancer::ownership;
 use crate::loadbalancer::types::{Ports, Tags};
 use crate::session::Session;
 
-/// Tag with the time at which the address of the Network Load Balancer replaced this one in the status, in seconds
-/// since 1970. Ours: it survives a restart, and is deleted together with the load balancer.
+/// Tag with the time, in seconds since 1970, at which the Network Load Balancer's address replaced that of the Classic
+/// Load Balancer in the Service's status. The tag survives a restart, and is deleted with the load balancer.
 pub(crate) const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
 /// Load balancers on a page.

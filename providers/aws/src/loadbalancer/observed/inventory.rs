@@ -55,13 +55,15 @@ const TAG_DELAY: Duration = Duration::from_secs(60);
 
 /// Cached tags of a resource.
 #[derive(Debug, Clone)]
-struct Remembered {
+struct CachedTags {
+    /// The time of the first read.
     first: Instant,
+    /// The time of the last read.
     read: Instant,
     tags: Tags,
 }
 
-impl Remembered {
+impl CachedTags {
     /// Returns whether the tags need not be read again.
     fn is_current(&self, cluster: &ClusterTags, now: Instant) -> bool {
         let own = self.tags.contains_key(names::SERVICE) || self.tags.contains_key(names::STACK);
@@ -74,7 +76,7 @@ impl Remembered {
     }
 }
 
-/// One listing of everything.
+/// All load balancers, target groups and security groups of the network, read at one time.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(in crate::loadbalancer) begun: Instant,
@@ -88,7 +90,7 @@ pub(crate) struct Listing {
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
     last: tokio::sync::Mutex<Option<Arc<Listing>>>,
-    tags: Mutex<HashMap<String, Remembered>>,
+    tags: Mutex<HashMap<String, CachedTags>>,
 }
 
 impl Inventory {
@@ -149,7 +151,7 @@ impl Inventory {
             let mut memory = self.lock();
             for (arn, tags) in response {
                 let first = memory.get(&arn).map_or(now, |one| one.first);
-                memory.insert(arn.clone(), Remembered { first, read: now, tags: tags.clone() });
+                memory.insert(arn.clone(), CachedTags { first, read: now, tags: tags.clone() });
                 known.insert(arn, tags);
             }
         }
@@ -171,10 +173,10 @@ impl Inventory {
     /// Adds tags to the cache that a call has just set.
     pub(crate) fn tagged(&self, arn: &str, tags: &Tags) {
         let now = Instant::now();
-        self.lock().insert(arn.to_owned(), Remembered { first: now, read: now, tags: tags.clone() });
+        self.lock().insert(arn.to_owned(), CachedTags { first: now, read: now, tags: tags.clone() });
     }
 
-    /// Drops the cached tags of all these resources if any were read longer ago than `age`. Returns whether it did.
+    /// Drops the cached tags of all these resources if any are older than `age` or not cached. Returns whether it did.
     pub(crate) fn forget_older(&self, arns: &[String], age: Duration) -> bool {
         let now = Instant::now();
         let mut memory = self.lock();
@@ -190,7 +192,7 @@ impl Inventory {
         self.lock().remove(arn);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Remembered>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, CachedTags>> {
         self.tags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -339,8 +341,8 @@ impl Listing {
         self.security_groups.iter().find(|group| ownership::is_backend(&group.tags, &session.cluster, &name))
     }
 
-    /// Returns the load balancers of the cluster's Services that have no security group: the Service, and the name in the
-    /// descriptions of rules.
+    /// Returns the cluster's load balancers without security groups, each as its Service and the name by which the
+    /// descriptions of rules identify it.
     pub(crate) fn bare(&self, session: &Session, cluster_name: &str) -> Vec<(LoadBalancerId, String)> {
         let bare = self.balancers.iter().filter(|one| one.security_groups.is_empty());
         let owned = bare.filter_map(|one| {
@@ -355,7 +357,7 @@ impl Listing {
         owned.collect()
     }
 
-    /// Returns whether any load balancer except those of one Service carries a group.
+    /// Returns whether any load balancer uses a security group.
     pub(crate) fn is_carried(&self, group: &str) -> bool {
         self.balancers.iter().any(|balancer| balancer.security_groups.iter().any(|one| one == group))
     }
@@ -447,7 +449,7 @@ mod tests {
             let listing = listing(&[OWN, SERVICE], &[], name);
             let seen = listing.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
             assert_eq!(!seen.balancers.is_empty(), expected, "{name} of cloud-provider-aws");
-            assert!(seen.security_groups.is_empty(), "a security group is nobody's by its name alone");
+            assert!(seen.security_groups.is_empty(), "a security group was found by its name alone");
         }
     }
 }

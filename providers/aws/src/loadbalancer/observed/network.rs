@@ -253,7 +253,7 @@ pub(crate) async fn rules(
     Ok(all)
 }
 
-/// Returns the ids of the security groups with these names or ids; the error contains those that were not found.
+/// Returns the ids of the security groups with these names or ids; the inner error is the first name without a group.
 pub(crate) async fn groups_named(
     session: &Session,
     names: &[String],

@@ -8,7 +8,7 @@ use providers::{
 };
 
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
-use crate::loadbalancer::types::{Source, TargetHealth, TargetType, anyone};
+use crate::loadbalancer::types::{Source, TargetHealth, TargetType, all_addresses};
 
 /// Returns the address of a load balancer, once it has a DNS name.
 pub(crate) fn ingress(balancer: &ObservedBalancer) -> Option<Ingress> {
@@ -23,10 +23,10 @@ pub(crate) fn instances(seen: &ObservedStack) -> BTreeSet<String> {
 }
 
 /// Converts a load balancer, with the zones of the instances that are its targets.
-pub(crate) fn observed(seen: &ObservedStack, going: bool, zones: &BTreeMap<String, String>) -> ObservedLoadBalancer {
+pub(crate) fn observed(seen: &ObservedStack, deleting: bool, zones: &BTreeMap<String, String>) -> ObservedLoadBalancer {
     let balancer = seen.balancers.first();
     let phase = match balancer {
-        _ if going => Phase::Deleting,
+        _ if deleting => Phase::Deleting,
         None => Phase::Incomplete,
         Some(balancer) if balancer.state == State::Provisioning => Phase::Provisioning,
         Some(balancer) if balancer.state == State::Failed || balancer.listeners.is_empty() => Phase::Incomplete,
@@ -46,7 +46,7 @@ pub(crate) fn observed(seen: &ObservedStack, going: bool, zones: &BTreeMap<Strin
         Source::PrefixList(_) | Source::Group(_) => None,
     };
     let ranges: BTreeSet<IpNet> = rules.filter_map(|rule| range(&rule.rule.source)).collect();
-    let open = ranges.contains(&anyone(false)) || ranges.contains(&anyone(true));
+    let open = ranges.contains(&all_addresses(false)) || ranges.contains(&all_addresses(true));
     let mut healths: BTreeMap<TargetId, Vec<TargetHealth>> = BTreeMap::new();
     for group in seen.target_groups.iter().filter(|group| group.target_type != TargetType::Alb) {
         for (target, health) in &group.targets {

@@ -21,7 +21,7 @@ pub(crate) enum State {
     Failed,
 }
 
-/// A balancer.
+/// A load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObservedBalancer {
     pub arn: String,
@@ -108,7 +108,7 @@ pub(crate) struct ObservedStack {
 pub(crate) struct CreatedResource {
     /// An ARN or an id.
     pub id: String,
-    /// A balancer's DNS name.
+    /// A load balancer's DNS name.
     pub dns: String,
     /// The ids of rules, in the order of the requested rules.
     pub rules: Vec<String>,
@@ -154,7 +154,7 @@ impl ObservedStack {
         dying
     }
 
-    /// Drops load balancers and target groups that may not be deleted by the tags that were read just now.
+    /// Drops resources whose tags, as just read, do not allow their deletion.
     pub(crate) fn confirm(&mut self, tags: &BTreeMap<String, Tags>, evidence: impl Fn(&Tags) -> Option<Evidence>) {
         let groups = self.security_groups.iter().map(|group| &group.tags);
         let claimed = tags.values().chain(groups).any(|tags| ownership::claims_stack(tags, evidence(tags)));
@@ -225,7 +225,7 @@ impl ObservedStack {
     }
 
     /// Applies a step. Only ELB knows the health of new targets: they are unused, or being probed for the first time.
-    pub(crate) fn follow(&mut self, step: &Step, made: &CreatedResource) {
+    pub(crate) fn apply_step(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateSecurityGroup(_)
             | Step::Authorize { .. }

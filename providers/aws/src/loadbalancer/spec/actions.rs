@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::loadbalancer::types::Spread;
 
 /// Maximum number of target groups of one listener, including its own.
-pub(crate) const MOST: usize = 5;
+pub(crate) const MAX_TARGET_GROUPS: usize = 5;
 /// The greatest weight.
-const HEAVIEST: i64 = 999;
+const MAX_WEIGHT: i64 = 999;
 
 /// The destination of a part, as an annotation names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +42,8 @@ pub(crate) fn parse(text: &str) -> Result<Spread<Part>, String> {
     }
     let config = &action["forwardConfig"];
     let groups = config["targetGroups"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if groups.len() >= MOST {
-        return Err(format!("use at most {} target groups beside the Service's own", MOST - 1));
+    if groups.len() >= MAX_TARGET_GROUPS {
+        return Err(format!("use at most {} target groups besides the Service's own", MAX_TARGET_GROUPS - 1));
     }
     let mut others: Vec<(Part, i32)> = Vec::new();
     for group in groups {
@@ -88,10 +88,10 @@ fn part(group: &Value) -> Result<Part, String> {
 fn weight(value: &Value, optional: bool) -> Result<i32, String> {
     let number = match value {
         Value::Null if optional => Some(1),
-        value => value.as_i64().filter(|number| (0..=HEAVIEST).contains(number)),
+        value => value.as_i64().filter(|number| (0..=MAX_WEIGHT).contains(number)),
     };
     let number = number.and_then(|number| i32::try_from(number).ok());
-    number.ok_or_else(|| format!("use weights from 0 to {HEAVIEST}, one for each of several targetGroups"))
+    number.ok_or_else(|| format!("use weights from 0 to {MAX_WEIGHT}, one for each of several targetGroups"))
 }
 
 #[cfg(test)]

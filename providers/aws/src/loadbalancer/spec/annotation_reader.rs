@@ -11,11 +11,14 @@ use crate::loadbalancer::types::Spread;
 /// The prefix of all but two of the annotations.
 pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 
+/// Maximum number of warnings about one Service.
+pub(crate) const MAX_WARNINGS: usize = 32;
+
 /// Forward actions of the Load Balancer Controller, followed by protocol and port.
-const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
+pub(crate) const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
 /// Known annotations, without [`PREFIX`]; one that ends in a dot is followed by a port.
-const KNOWN: [&str; 63] = [
+pub(crate) const KNOWN: [&str; 63] = [
     "type",
     "internal",
     "proxy-protocol",
@@ -106,6 +109,9 @@ impl<'a> Reading<'a> {
             let Some(suffix) = key.strip_prefix(PREFIX) else { continue };
             let known = |known: &str| known == suffix || (known.ends_with('.') && suffix.starts_with(known));
             if !KNOWN.iter().any(|one| known(one)) {
+                if reading.warnings.len() == MAX_WARNINGS {
+                    break;
+                }
                 let similarity = |known: &str| strsim::jaro_winkler(suffix, known);
                 let closest = KNOWN.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
                 let closest = closest.filter(|closest| similarity(closest) > 0.9);
@@ -114,6 +120,14 @@ impl<'a> Reading<'a> {
             }
         }
         reading
+    }
+
+    /// Returns the warnings, at most [`MAX_WARNINGS`] of them: each becomes an event, and a Service can have thousands of
+    /// annotations.
+    pub(crate) fn take_warnings(&mut self) -> Vec<String> {
+        let mut warnings = std::mem::take(&mut self.warnings);
+        warnings.truncate(MAX_WARNINGS);
+        warnings
     }
 
     /// Records a wrong value: its annotation, the value, and the fix.

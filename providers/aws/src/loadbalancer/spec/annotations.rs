@@ -16,8 +16,8 @@ use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Sett
 use crate::loadbalancer::spec::{alb, endpoint_service, group};
 use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 
-/// Time for clients of a Classic Load Balancer without a value in the annotation: resolvers cache the names of its
-/// address for minutes, and clients with long connections use it for longer.
+/// Default time for which a replaced Classic Load Balancer still serves clients: resolvers cache its address for
+/// minutes, and long connections use it for longer.
 const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
 /// Returns the kind of targets and the settings of a Service; no settings if another controller makes its load balancer.
@@ -33,7 +33,7 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
         (None, Some("external" | "nlb-ip")) => Flavour::Controller,
         (None, None | Some("nlb")) => Flavour::CloudProvider,
         (None, Some(other)) => {
-            reading.refuse_network("type", other, "use nlb: Classic Load Balancers are not made here");
+            reading.refuse_network("type", other, "use nlb: no new Classic Load Balancers are created");
             Flavour::CloudProvider
         }
     };
@@ -44,7 +44,7 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
         Some("nlb-ip") => TargetType::Ip,
         _ => asked.unwrap_or(TargetType::Instance),
     };
-    let mut settings = whole(spec, policy, flavour, target_type, &mut reading);
+    let mut settings = read_settings(spec, policy, flavour, target_type, &mut reading);
     settings.alb = alb;
     settings.untyped = flavour == Flavour::CloudProvider && kind != Some("nlb");
     reading.finish()?;
@@ -54,7 +54,7 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
     {
         return Err(error);
     }
-    settings.warnings = reading.warnings;
+    settings.warnings = reading.take_warnings();
     let targeting = match target_type {
         TargetType::Instance | TargetType::Alb => Targeting::Nodes,
         TargetType::Ip => Targeting::Endpoints,
@@ -62,14 +62,14 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
     Ok((targeting, Some(settings)))
 }
 
-fn whole(
+fn read_settings(
     spec: &LoadBalancerSpec,
     policy: &Policy,
     flavour: Flavour,
     target_type: TargetType,
     reading: &mut Reading<'_>,
 ) -> Settings {
-    fields(spec, flavour, reading);
+    check_fields(spec, flavour, reading);
     let scheme = scheme(flavour, reading);
     let ipv6_targets = spec.ip_families.contains(&IpFamily::IPv6);
     let families = families(spec, reading);
@@ -163,7 +163,7 @@ fn existing(reading: &mut Reading<'_>) -> Option<String> {
     }
     for suffix in OF_BALANCER {
         if reading.text(suffix).is_some() {
-            let message = format!("annotation {PREFIX}{suffix} has no effect beside {PREFIX}arn");
+            let message = format!("annotation {PREFIX}{suffix} has no effect together with {PREFIX}arn");
             reading.warnings.push(format!("{message}: a load balancer of yours is not changed"));
         }
     }
@@ -173,7 +173,7 @@ fn existing(reading: &mut Reading<'_>) -> Option<String> {
 /// Checks the address ranges of clients.
 fn check_ranges(spec: &LoadBalancerSpec, given: bool, families: Families, reading: &mut Reading<'_>) {
     if given && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
-        let message = "source ranges and prefix lists have no effect beside annotation";
+        let message = "source ranges and prefix lists have no effect together with annotation";
         reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
     }
     if families == Families::Ipv4 {
@@ -185,7 +185,7 @@ fn check_ranges(spec: &LoadBalancerSpec, given: bool, families: Families, readin
     }
 }
 
-/// Returns the time for clients of a Classic Load Balancer after the Service moved to a Network Load Balancer.
+/// Returns the time for which a Classic Load Balancer serves its clients after it was replaced; `None` if it is kept.
 fn replace_classic(reading: &mut Reading<'_>) -> Option<Duration> {
     match reading.text("replace-classic")? {
         "false" => None,
@@ -194,10 +194,11 @@ fn replace_classic(reading: &mut Reading<'_>) -> Option<Duration> {
     }
 }
 
-fn fields(spec: &LoadBalancerSpec, flavour: Flavour, reading: &mut Reading<'_>) {
+/// Records unsupported fields, and warns about annotations without an effect.
+fn check_fields(spec: &LoadBalancerSpec, flavour: Flavour, reading: &mut Reading<'_>) {
     if flavour == Flavour::CloudProvider {
         if spec.session_affinity != SessionAffinity::None {
-            reading.refuse_field("spec.sessionAffinity", "ClientIP", "use None, which is what AWS can do");
+            reading.refuse_field("spec.sessionAffinity", "ClientIP", "use None: no other value is supported");
         }
         if let Some(address) = &spec.requested_address {
             let fix = "leave it empty, and use annotation service.beta.kubernetes.io/aws-load-balancer-eip-allocations \
@@ -234,7 +235,7 @@ fn scheme(flavour: Flavour, reading: &mut Reading<'_>) -> Option<Scheme> {
     match (asked, flavour) {
         (Some(scheme), _) => Some(scheme),
         (None, Flavour::Controller) => reading.boolean("internal").map(of),
-        // There any value except false means internal.
+        // In cloud-provider-aws any value except false means internal.
         (None, Flavour::CloudProvider) => Some(of(reading.text("internal").is_some_and(|word| word != "false"))),
     }
 }
@@ -293,11 +294,11 @@ fn addresses(
     let v6 = reading.parsed("ipv6-addresses", "use IPv6 addresses with commas between them");
     let internal = scheme.unwrap_or(Scheme::Internal) == Scheme::Internal;
     if internal && !allocations.is_empty() {
-        let fix = "make the balancer internet-facing, or leave this out: an internal one has no Elastic IPs";
+        let fix = "make the load balancer internet-facing, or leave this out: an internal one has no Elastic IPs";
         reading.refuse("eip-allocations", &allocations.join(","), fix);
     }
     if !internal && !private.is_empty() {
-        let fix = "make the balancer internal, or leave this out: an internet-facing one takes what AWS gives it";
+        let fix = "make the load balancer internal, or leave this out: AWS chooses the addresses otherwise";
         let given = reading.text("private-ipv4-addresses").unwrap_or_default();
         reading.refuse("private-ipv4-addresses", given, fix);
     }
@@ -354,14 +355,14 @@ fn balancer_attributes(flavour: Flavour, reading: &mut Reading<'_>) -> Attribute
 fn tags(policy: &Policy, flavour: Flavour, reading: &mut Reading<'_>) -> Tags {
     let mut tags = reading.pairs("additional-resource-tags", flavour == Flavour::CloudProvider);
     for key in policy.foreign_tags.iter().filter(|key| tags.contains_key(*key)) {
-        let fix = "leave it out: --external-managed-tags says that somebody else sets it";
+        let fix = "leave it out: according to --external-managed-tags another client sets it";
         reading.refuse("additional-resource-tags", key, fix);
     }
     for key in tags.keys().filter(|key| ownership::is_reserved(key)) {
         let annotation = format!("{PREFIX}additional-resource-tags");
         reading
             .warnings
-            .push(format!("the tag {key} of annotation {annotation} has no effect: it says whose a resource is"));
+            .push(format!("the tag {key} of annotation {annotation} has no effect: it identifies the owner"));
     }
     tags.retain(|key, _| !ownership::is_reserved(key));
     tags.extend(policy.tags.clone());

@@ -72,12 +72,12 @@ fn other<'a>(requested: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a 
     let (service, namespace) = (&requested.service, &spec.id.namespace);
     let what = format!("serviceName {service}");
     if *service == spec.id.name {
-        let fix = "name another Service: the part of this one is baseServiceWeight";
+        let fix = "name another Service: the weight of this Service is baseServiceWeight";
         return Err((what, fix.into()));
     }
     let missing = || {
         format!(
-            "make a Service {service} in namespace {namespace}, where there is none, or leave it out of targetGroups"
+            "create a Service {service} in namespace {namespace}, where there is none, or leave it out of targetGroups"
         )
     };
     spec.others.get(service).ok_or_else(|| (what, missing()))

@@ -150,13 +150,13 @@ fn protocols(
     reading: &mut Reading<'_>,
 ) -> (Protocol, Protocol) {
     let plain = if port.protocol == Transport::Udp { Protocol::Udp } else { Protocol::Tcp };
-    let asked = quic.contains(&port.name.as_str()) || quic.contains(&port.port.to_string().as_str());
-    if asked && plain == Protocol::Udp {
+    let wants_quic = quic.contains(&port.name.as_str()) || quic.contains(&port.port.to_string().as_str());
+    if wants_quic && plain == Protocol::Udp {
         return (Protocol::Quic, Protocol::Quic);
     }
     // A name or number may select the UDP port beside this one.
     let beside = || spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp);
-    if asked && !beside() {
+    if wants_quic && !beside() {
         reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
     }
     match encryption.covers(port, plain) {
@@ -212,7 +212,7 @@ fn merge_port(
         }
     };
     if separate {
-        let fix = "use true or leave it out: AWS has no two listeners for one port";
+        let fix = "use true or leave it out: AWS allows only one listener for a port";
         reading.refuse("enable-tcp-udp-listener", "false", fix);
     }
     if number != first.group.port {

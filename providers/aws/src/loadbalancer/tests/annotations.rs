@@ -61,7 +61,7 @@ fn services_of_the_controller_are_not_served() {
 }
 
 #[test]
-fn schemes() {
+fn scheme_follows_annotations_and_flavour() {
     for (annotations, expected) in [
         (&[("internal", "true")][..], Some(Scheme::Internal)),
         (&[("internal", "0.0.0.0/0")], Some(Scheme::Internal)),
@@ -75,7 +75,7 @@ fn schemes() {
 }
 
 #[test]
-fn health_checks() {
+fn health_check_follows_annotations_and_policy() {
     let local = |annotations| {
         let mut local = spec(annotations);
         local.external_traffic_policy = TrafficPolicy::Local;
@@ -195,7 +195,7 @@ fn load_balancer_attributes_follow_annotations() {
         ("load_balancing.cross_zone.enabled", "true"),
     ];
     assert!(attributes.iter().map(|(k, v)| (k.as_str(), v.as_str())).eq(expected));
-    assert!(of(&[("type", "external")]).attributes.is_empty(), "the controller leaves alone what is not asked for");
+    assert!(of(&[("type", "external")]).attributes.is_empty(), "attributes were set without an annotation");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn missing_services_and_ports_are_errors_with_a_fix() {
     inside.ports[0].node_port = None;
     named.ports.push(port(Protocol::Tcp, 82));
     for (green, parts) in [
-        (None, &["\"serviceName green\"", "make a Service green in namespace default"][..]),
+        (None, &["\"serviceName green\"", "create a Service green in namespace default"][..]),
         (Some(named), &["\"serviceName green, servicePort 8080\"", "has: 81 (tcp-81), 82 (tcp-82)"]),
         (Some(udp), &["servicePort 8080", "use a port of protocol TCP"]),
         (Some(inside), &["servicePort 8080", "type NodePort", "nlb-target-type: ip"]),

@@ -4,6 +4,7 @@ mod annotations;
 mod backends;
 mod given;
 mod histories;
+mod hostile;
 mod plans;
 mod stack;
 mod world;

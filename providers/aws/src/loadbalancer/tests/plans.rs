@@ -95,11 +95,11 @@ fn target_group_is_replaced_once_the_new_one_is_healthy() {
     let mut world = settled(&[("ssl-cert", "arn:a")]);
     let targets = nodes([1, 2]);
     let plan = world.ensure(&tls, &targets, usize::MAX).unwrap();
-    assert!(plan.again.is_some(), "the new group is on trial");
+    assert!(plan.again.is_some(), "the new group has no healthy target yet");
     assert_eq!(plan.exchanging, [80].into());
     assert_eq!(world.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
     let forwards = world.seen.balancers[0].listeners[0].forwards.clone();
-    assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "the old one has it all");
+    assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "traffic moved too early");
     // Nothing is repeated while it waits.
     let waiting = world.ensure(&tls, &targets, usize::MAX).unwrap();
     assert_eq!((waiting.steps, waiting.exchanging), (vec![], [80].into()));
@@ -207,8 +207,8 @@ fn load_balancer_without_security_groups_gets_none_later() {
 
 #[test]
 fn changes_by_other_clients_are_reverted() {
-    type Meddling = (&'static str, fn(&mut World), &'static [&'static str]);
-    let change: &[Meddling] = &[
+    type ForeignChange = (&'static str, fn(&mut World), &'static [&'static str]);
+    let change: &[ForeignChange] = &[
         (
             "a rule added",
             |world| {
@@ -268,7 +268,7 @@ fn listener_is_recreated_when_its_protocol_changes() {
         forwards: Vec::new(),
         last: Vec::new(),
     };
-    assert_eq!(world.seen.as_recreation(&change(&wanted)), None, "that is not why it was refused");
+    assert_eq!(world.seen.as_recreation(&change(&wanted)), None, "the protocol did not change");
     wanted.protocol = ListenerProtocol::Udp;
     let steps = world.seen.as_recreation(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
     assert_eq!(steps.unwrap(), ["DeleteListener", "CreateListener"]);
@@ -303,7 +303,7 @@ fn targets_of_other_clusters_stay_in_a_shared_group() {
 }
 
 #[test]
-fn failed_load_balancer_is_deleted_and_made_again() {
+fn failed_load_balancer_is_deleted_and_recreated() {
     for kind in ["nlb", "external"] {
         let mut world = settled(&[("type", kind)]);
         let before = world.seen.balancers[0].name.clone();

@@ -58,7 +58,7 @@ fn load_balancer_keeps_its_subnets_and_gets_missing_zones() {
 }
 
 #[test]
-fn subnets_that_are_named_must_be_there_and_of_different_zones() {
+fn named_subnets_must_exist_in_different_zones() {
     let named = |names: &str| chosen(&settings(&spec(&[("subnets", names)])), Scheme::InternetFacing, &network(), &[]);
     assert_eq!(named("net-2, subnet-1"), Ok(vec!["subnet-2".into(), "subnet-1".into()]));
     assert!(named("subnet-9").unwrap_err().contains("there is no subnet-9"));
@@ -190,12 +190,12 @@ fn zone_that_appears_does_not_break_addresses_that_are_given_per_subnet() {
     let kept = Ok(vec!["subnet-1".to_owned(), "subnet-2".to_owned()]);
     assert_eq!(of(&[("eip-allocations", "eipalloc-1,eipalloc-2")]), kept);
     let three = of(&[("eip-allocations", "eipalloc-1,eipalloc-2,eipalloc-3")]);
-    assert_eq!(three.unwrap().len(), 3, "an address for the new zone asks for it");
+    assert_eq!(three.unwrap().len(), 3, "an address for the new zone requests the zone");
     assert_eq!(of(&[]).unwrap().len(), 3, "without addresses zones are added");
 }
 
 #[test]
-fn subnets_on_an_outpost_are_passed_over() {
+fn subnets_on_an_outpost_are_skipped() {
     let mut network = network();
     network.subnets[0].outpost = true;
     let found = chosen(&settings(&spec(&[])), Scheme::InternetFacing, &network, &[]).unwrap();

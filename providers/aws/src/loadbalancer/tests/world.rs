@@ -24,7 +24,7 @@ pub(crate) struct World {
 /// Returns the settings of a Service.
 pub(crate) fn settings(spec: &LoadBalancerSpec) -> Settings {
     let policy = Policy { controller_services: true, ..Policy::default() };
-    read(spec, &policy).unwrap_or_else(|error| panic!("{error}")).1.expect("it is ours")
+    read(spec, &policy).unwrap_or_else(|error| panic!("{error}")).1.expect("the Service belongs to another controller")
 }
 
 impl World {
@@ -37,7 +37,7 @@ impl World {
         let settings = settings(spec);
         let cluster = ClusterTags::new("c", false);
         let existing = build::existing(&settings, &spec.id, &self.seen);
-        let around = StackInputs {
+        let inputs = StackInputs {
             id: &spec.id,
             cluster: &cluster,
             network,
@@ -47,12 +47,12 @@ impl World {
             targets,
         };
         assert!(matches!(settings.flavour, Flavour::CloudProvider | Flavour::Controller));
-        desired(&settings, &around).unwrap_or_else(|error| panic!("{error}")).0
+        desired(&settings, &inputs).unwrap_or_else(|error| panic!("{error}")).0
     }
 
     /// Makes one step, and checks that AWS allows it.
     pub(crate) fn make(&mut self, step: &Step) {
-        self.allowed(step);
+        self.check_allowed(step);
         let number = self.steps.len();
         let id = match step {
             Step::CreateSecurityGroup(group) => format!("sg-{}-{number}", group.name),
@@ -63,11 +63,11 @@ impl World {
         };
         let rules = (0..100).map(|rule| format!("sgr-{number}-{rule}")).collect();
         let dns = format!("{number}.elb.example.com");
-        self.seen.follow(step, &CreatedResource { id, dns, rules });
+        self.seen.apply_step(step, &CreatedResource { id, dns, rules });
         self.steps.push(step.clone());
     }
 
-    fn allowed(&self, step: &Step) {
+    fn check_allowed(&self, step: &Step) {
         let seen = &self.seen;
         let balancer = |name: &str| seen.balancer(name).unwrap_or_else(|| panic!("no balancer {name}: {step:?}"));
         let group = |name: &str| seen.target_group(name).unwrap_or_else(|| panic!("no group {name}: {step:?}"));
@@ -87,7 +87,7 @@ impl World {
             }
             Step::CreateListener { balancer: name, listener, forwards } => {
                 let taken = balancer(name).listeners.iter().any(|one| one.port == listener.port);
-                assert!(!taken, "AWS has one listener to a port: {step:?}");
+                assert!(!taken, "AWS allows only one listener for a port: {step:?}");
                 own(forwards).for_each(|name| assert!(!group(&name).arn.is_empty()));
             }
             Step::ModifyListener { forwards, .. } => {
@@ -103,12 +103,12 @@ impl World {
                 let have = &balancer(name).subnets;
                 for one in subnets {
                     let other = have.iter().find(|old| old.zone == one.zone && old.subnet != one.subnet);
-                    assert!(other.is_none(), "a zone's subnet can't be exchanged at once: {step:?}");
+                    assert!(other.is_none(), "AWS cannot replace a zone's subnet in one step: {step:?}");
                 }
             }
             Step::SetSecurityGroups { balancer: name, groups, .. } => {
                 let had = !balancer(name).security_groups.is_empty();
-                assert!(had && !groups.is_empty(), "AWS does not give or take all groups: {step:?}");
+                assert!(had && !groups.is_empty(), "AWS neither adds a first group nor removes the last: {step:?}");
             }
             _ => {}
         }
@@ -146,13 +146,13 @@ impl World {
                 self.make(step);
             }
         }
-        panic!("plans go on for ever: {:?}", diff::ensure(&desired, &self.seen));
+        panic!("plans do not end: {:?}", diff::ensure(&desired, &self.seen));
     }
 
     /// Calls `ensure` until the desired state is reached.
     pub(crate) fn settle(&mut self, spec: &LoadBalancerSpec, targets: &Targets) {
         for _ in 0..10 {
-            let plan = self.ensure(spec, targets, usize::MAX).expect("nothing stops it");
+            let plan = self.ensure(spec, targets, usize::MAX).expect("a plan was interrupted");
             if plan.again.is_none() {
                 return self.check(spec, targets);
             }
@@ -196,7 +196,7 @@ impl World {
     }
 
     fn check_group(&self, arn: &str, wanted: &TargetGroup) {
-        let group = self.seen.target_group_by_arn(arn).expect("the group is there");
+        let group = self.seen.target_group_by_arn(arn).expect("a listener uses a target group that does not exist");
         assert!(group.targets.keys().eq(wanted.targets.iter()), "{group:?} is not {wanted:?}");
         assert!(wanted.health.is_met_by(&group.health), "{:?} is not {:?}", group.health, wanted.health);
         assert_eq!((group.protocol, group.target_type), (wanted.protocol, wanted.target_type));

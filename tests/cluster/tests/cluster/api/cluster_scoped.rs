@@ -38,6 +38,7 @@ fn resources(role: &ClusterRole) -> Vec<String> {
     role.rules.iter().flatten().flat_map(|rule| rule.resources.clone().unwrap_or_default()).collect()
 }
 
+/// Returns a role that roles with a selector for `key` aggregate.
 fn part(name: &str, key: &str, resource: &str) -> Value {
     json!({
         "metadata": {"name": name, "labels": {key: "true"}},
@@ -92,7 +93,7 @@ pub async fn cluster_roles_are_aggregated(space: Space) -> Result<()> {
     .await?;
     ensure!(resources(&admin).iter().any(|resource| resource == "rolebindings"));
     let applied = faults.count(|call| call.is_write());
-    during(QUIET, "it is quiet", || async {
+    during(QUIET, "nothing is written", || async {
         ensure!(faults.count(|call| call.is_write()) == applied);
         Ok(())
     })
@@ -118,7 +119,7 @@ pub async fn cluster_info_is_signed_until_tokens_expire(space: Space) -> Result<
     let flags = ["--controllers=bootstrapsigner,tokencleaner"];
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
-    eventually("there is a public namespace", || async {
+    eventually("the namespace kube-public exists", || async {
         create(&maps, json!({"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": "text", "x": "y"}})).await
     })
     .await?;
@@ -146,7 +147,7 @@ pub async fn cluster_info_is_signed_until_tokens_expire(space: Space) -> Result<
     );
     let one = signatures(&["aaaaaa"]).await?;
     ensure!(one["jws-kubeconfig-aaaaaa"] == both["jws-kubeconfig-aaaaaa"]);
-    ensure!(secrets.get_opt("bootstrap-token-bbbbbb").await?.is_none(), "it has ended");
+    ensure!(secrets.get_opt("bootstrap-token-bbbbbb").await?.is_none(), "the expired token still exists");
 
     create(&secrets, bootstrap_token("cccccc", "soon")).await?;
     eventually("a token with an invalid expiration is deleted", || async {
@@ -189,7 +190,7 @@ pub async fn one_trust_bundle_is_published(space: Space) -> Result<()> {
             .await
         }
     };
-    let name = only("published").await?;
+    let name = only("the bundle is published").await?;
     let hash = name.strip_prefix("kubernetes.io:kube-apiserver-serving:").context("no prefix")?;
     ensure!(hash.len() == 24 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
 
@@ -265,7 +266,7 @@ pub async fn service_cidr_exists_while_it_is_needed(space: Space) -> Result<()> 
         let ranges = ranges.clone();
         async move {
             eventually(format!("{name} is deleted"), || async {
-                ensure!(ranges.get_opt(name).await?.is_none(), "it is there");
+                ensure!(ranges.get_opt(name).await?.is_none(), "it still exists");
                 Ok(())
             })
             .await
@@ -274,7 +275,7 @@ pub async fn service_cidr_exists_while_it_is_needed(space: Space) -> Result<()> 
     is_ready("kubernetes", "True", "").await?;
     create(&ranges, json!({"metadata": {"name": "narrow"}, "spec": {"cidrs": ["192.168.76.0/29"]}})).await?;
     is_ready("narrow", "True", "").await?;
-    eventually("a Service has an address of it", || async {
+    eventually("a Service gets an address of the narrow range", || async {
         let spec = json!({"clusterIP": "192.168.76.2", "ports": [{"port": 80}]});
         create(&services, json!({"metadata": {"name": "guest"}, "spec": spec})).await?;
         Ok(())
@@ -287,7 +288,7 @@ pub async fn service_cidr_exists_while_it_is_needed(space: Space) -> Result<()> 
     until_deleted("narrow").await?;
     ranges.delete("wide", &DeleteParams::default()).await?;
     is_ready("wide", "False", "Terminating").await?;
-    let asked = std::time::Instant::now();
+    let service_deleted_at = std::time::Instant::now();
     services.delete("guest", &DeleteParams::default()).await?;
     create(&ranges, json!({"metadata": {"name": "short-lived"}, "spec": {"cidrs": ["192.168.80.0/24"]}})).await?;
     is_ready("short-lived", "True", "").await?;
@@ -295,6 +296,6 @@ pub async fn service_cidr_exists_while_it_is_needed(space: Space) -> Result<()> 
     until_deleted("wide").await?;
     until_deleted("short-lived").await?;
     // API servers whose watches have not delivered the deletion may still allocate addresses from it.
-    ensure!(asked.elapsed() > Duration::from_secs(8), "after {:?}", asked.elapsed());
+    ensure!(service_deleted_at.elapsed() > Duration::from_secs(8), "after {:?}", service_deleted_at.elapsed());
     only_declared(&faults, &["service-cidr-controller"])
 }

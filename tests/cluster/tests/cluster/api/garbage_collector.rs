@@ -27,7 +27,7 @@ async fn config_map(space: &Space, name: &str, owners: Vec<Value>) -> Result<Con
 }
 
 /// Waits until exactly these ConfigMaps exist (except for the root CA's).
-async fn left(space: &Space, expected: &[&str]) -> Result<()> {
+async fn until_left(space: &Space, expected: &[&str]) -> Result<()> {
     eventually(format!("{expected:?} are left"), || async {
         let mut found = names(&space.list::<ConfigMap>("").await?);
         found.retain(|name| name != "kube-root-ca.crt");
@@ -60,7 +60,7 @@ pub async fn dependents_are_deleted_with_their_deployment(space: Space) -> Resul
             let again: Deployment = space.create(deployment(name, 2)).await?;
             eventually("a new deployment adopts the set", || async {
                 let sets = space.list::<ReplicaSet>(name).await?;
-                let owner = sets[0].owner_references().first().map(|owner| owner.uid.clone());
+                let owner = sets.first().and_then(|set| set.owner_references().first().map(|owner| owner.uid.clone()));
                 ensure!(sets.len() == 1 && owner == again.uid(), "sets {}", sets.len());
                 Ok(())
             })
@@ -68,7 +68,7 @@ pub async fn dependents_are_deleted_with_their_deployment(space: Space) -> Resul
             continue;
         }
         if cascade == "foreground" {
-            ensure!(sets().await?.is_empty(), "the deployment went before its sets");
+            ensure!(sets().await?.is_empty(), "the deployment was deleted before its sets");
         }
         eventually(format!("nothing of {name} is left"), || async {
             let (sets, pods) = (sets().await?, space.list::<Pod>(name).await?);
@@ -87,10 +87,10 @@ pub async fn recreated_owner_does_not_keep_old_dependents(space: Space) -> Resul
     space.delete::<ConfigMap>("owner").await?;
     let second = config_map(&space, "owner", vec![]).await?;
     config_map(&space, "new", vec![reference(&second)]).await?;
-    left(&space, &["new", "owner"]).await?;
+    until_left(&space, &["new", "owner"]).await?;
     // A dependent of the first owner, created after that owner was deleted.
     config_map(&space, "late", vec![reference(&first)]).await?;
-    left(&space, &["new", "owner"]).await
+    until_left(&space, &["new", "owner"]).await
 }
 
 pub async fn existing_owners_are_kept_and_dangling_references_removed(space: Space) -> Result<()> {
@@ -100,7 +100,7 @@ pub async fn existing_owners_are_kept_and_dangling_references_removed(space: Spa
     let wrong_name = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": one.uid()});
     config_map(&space, "wrong", vec![wrong_name]).await?;
     space.delete::<ConfigMap>("two").await?;
-    left(&space, &["both", "one"]).await?;
+    until_left(&space, &["both", "one"]).await?;
     eventually("only one owner exists", || async {
         let both: ConfigMap = space.get("both").await?;
         let owners: Vec<_> = both.owner_references().iter().map(|owner| owner.name.clone()).collect();
@@ -109,7 +109,7 @@ pub async fn existing_owners_are_kept_and_dangling_references_removed(space: Spa
     })
     .await?;
     space.delete::<ConfigMap>("one").await?;
-    left(&space, &[]).await
+    until_left(&space, &[]).await
 }
 
 fn custom(space: &Space, kind: &str, version: &str) -> Api<DynamicObject> {
@@ -171,9 +171,9 @@ pub async fn custom_resources_can_be_owners_and_dependents(space: Space) -> Resu
 
     let resource = format!("widgets.{}", group(&space));
     space.kubectl(&["delete", &resource, "root", "--cascade=foreground", "--timeout=60s"]).await?;
-    left(&space, &[]).await?;
+    until_left(&space, &[]).await?;
     let held = widgets.get("child").await?;
-    ensure!(held.owner_references().len() == 1, "the other owner holds it: {:?}", held.owner_references());
+    ensure!(held.owner_references().len() == 1, "expected the other owner only: {:?}", held.owner_references());
     space.kubectl(&["delete", &resource, "other", "--cascade=background"]).await?;
     eventually("no widget is left", || async {
         let left = widgets.list(&Default::default()).await?.items;
@@ -200,7 +200,7 @@ pub async fn dependents_of_owners_deleted_without_a_manager_are_deleted(space: S
     space.delete::<ConfigMap>("owner").await?;
     // No manager ran while the owner was deleted.
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
-    left(&space, &["free"]).await
+    until_left(&space, &["free"]).await
 }
 
 pub async fn owner_references_to_another_namespace_are_reported(space: Space) -> Result<()> {
@@ -217,7 +217,7 @@ pub async fn owner_references_to_another_namespace_are_reported(space: Space) ->
     let roles: Api<k8s_openapi::api::rbac::v1::ClusterRole> = Api::all(client.clone());
     let role = roles.create(&PostParams::default(), &serde_json::from_value(role)?).await?;
     let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(client, "default");
-    eventually("an event tells of it", || async {
+    eventually("an event reports the reference", || async {
         let all = events.list(&Default::default()).await?.items;
         let of_role = all.iter().filter(|event| event.involved_object.name == Some(role.name_any()));
         let messages: Vec<_> = of_role
@@ -231,7 +231,7 @@ pub async fn owner_references_to_another_namespace_are_reported(space: Space) ->
         Ok(())
     })
     .await?;
-    ensure!(roles.get_opt(&role.name_any()).await?.is_some(), "it is left alone");
+    ensure!(roles.get_opt(&role.name_any()).await?.is_some(), "the role was deleted");
     roles.delete(&role.name_any(), &Default::default()).await?;
     Ok(())
 }
@@ -251,7 +251,7 @@ async fn tree(space: &Space) -> Result<()> {
 }
 
 async fn until_tree_deleted(space: &Space) -> Result<()> {
-    left(space, &[]).await?;
+    until_left(space, &[]).await?;
     eventually("no secret is left", || async {
         let secrets = names(&space.list::<Secret>("").await?);
         ensure!(secrets.is_empty(), "secrets {secrets:?}");
@@ -261,7 +261,7 @@ async fn until_tree_deleted(space: &Space) -> Result<()> {
 }
 
 /// Deletes an owner before its dependents, another one after them, and a third one without them.
-async fn three_ways(space: Space) -> Result<()> {
+async fn delete_in_three_ways(space: Space) -> Result<()> {
     tree(&space).await?;
     space.delete::<ConfigMap>("root").await?;
     until_tree_deleted(&space).await?;
@@ -271,20 +271,20 @@ async fn three_ways(space: Space) -> Result<()> {
         config_map(&space, "owned", vec![blocks]).await?;
         let cascade_flag = format!("--cascade={cascade}");
         space.kubectl(&["delete", "configmap", "owner", &cascade_flag, "--timeout=60s"]).await?;
-        left(&space, if cascade == "orphan" { &["owned"] } else { &[] }).await?;
+        until_left(&space, if cascade == "orphan" { &["owned"] } else { &[] }).await?;
     }
     let orphan: ConfigMap = space.get("owned").await?;
     ensure!(orphan.owner_references().is_empty(), "{:?}", orphan.owner_references());
     Ok(())
 }
 
-/// Writes: ten deletions; the deletion of a dependent before the removal of its owner's finalizer; a patch of an orphan
-/// before another one.
+/// Writes: ten deletions; the deletion of a dependent, then the removal of its owner's finalizer; the patch of an
+/// orphan, then the removal of its owner's finalizer.
 pub const SCENARIO: Scenario = Scenario {
     name: "garbagecollector",
     flags: ALONE,
     kind: "configmaps",
-    run: |space| Box::pin(three_ways(space)),
+    run: |space| Box::pin(delete_in_three_ways(space)),
     writes: 14,
     fails: &[
         ("delete secrets ", 1),
@@ -306,7 +306,7 @@ pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
     .await?;
     rolled_out(&space, "web").await?;
     let twice: Vec<_> = faults.most_watches().into_iter().filter(|(_, open)| *open != 1).collect();
-    ensure!(twice.is_empty(), "open at once: {twice:?}");
+    ensure!(twice.is_empty(), "concurrent watches: {twice:?}");
     ensure!(!faults.most_watches().contains_key("events"));
     Ok(())
 }
@@ -314,7 +314,7 @@ pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
 pub async fn garbage_needs_one_request_per_deletion(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
-    eventually("the collector has looked at the cluster", || async {
+    eventually("the collector watches ConfigMaps and Secrets", || async {
         ensure!(faults.most_watches().contains_key("configmaps") && faults.most_watches().contains_key("secrets"));
         Ok(())
     })
@@ -327,6 +327,6 @@ pub async fn garbage_needs_one_request_per_deletion(space: Space) -> Result<()> 
     let other =
         faults.count(|call| of_ours(call) && call.verb != Verb::Delete && call.resource != "serviceaccounts/token");
     ensure!(deleted == 10, "{deleted} deletions of 10 objects");
-    ensure!(other <= 2, "{other} more requests");
+    ensure!(other <= 2, "{other} requests other than deletions");
     Ok(())
 }

@@ -50,8 +50,8 @@ async fn conditions(space: &Space) -> Result<(BTreeMap<String, String>, Vec<Stri
     let order = conditions.iter().map(|condition| condition.type_.clone()).collect();
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let texts = conditions.iter().map(|condition| {
-        let said = format!("{} {}: {}", condition.status, text(&condition.reason), text(&condition.message));
-        (condition.type_.clone(), said)
+        let reported = format!("{} {}: {}", condition.status, text(&condition.reason), text(&condition.message));
+        (condition.type_.clone(), reported)
     });
     Ok((texts.collect(), order))
 }
@@ -148,18 +148,18 @@ pub async fn deletions_that_watches_show_need_no_list(space: Space) -> Result<()
         *deletions.entry((&call.group, &call.resource)).or_default() += 1;
     }
     ensure!(deletions.len() >= 25, "{deletions:?}");
-    ensure!(!deletions.contains_key(&("events.k8s.io", "events")), "the same objects as core events");
+    ensure!(!deletions.contains_key(&("events.k8s.io", "events")), "the same events were deleted in two API groups");
     // A broken group of another test may delay the deletion.
     let updates: Vec<_> = ours().filter(|call| call.verb == Verb::Update).map(|call| &*call.resource).collect();
     if !updates.contains(&"namespaces/status") {
-        ensure!(deletions.values().all(|times| *times == 1), "once each: {deletions:?}");
+        ensure!(deletions.values().all(|times| *times == 1), "collections were deleted more than once: {deletions:?}");
         ensure!(updates == ["namespaces/finalize"], "{updates:?}");
     }
     Ok(())
 }
 
 /// Waits until ConfigMaps are watched.
-async fn watched(faults: &Faults) -> Result<()> {
+async fn until_config_maps_watched(faults: &Faults) -> Result<()> {
     eventually("ConfigMaps are watched", || async {
         ensure!(faults.count(|call| call.verb == Verb::Watch && call.resource == "configmaps") > 0);
         Ok(())
@@ -172,7 +172,7 @@ pub async fn stalled_watch_is_no_proof_of_deletion(space: Space) -> Result<()> {
     space.create::<ConfigMap>(held).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
-    watched(&faults).await?;
+    until_config_maps_watched(&faults).await?;
     faults.freeze("configmaps");
     delete(&space).await?;
     until_namespace_deleted(&space).await?;
@@ -185,7 +185,7 @@ pub async fn stalled_watch_is_no_proof_of_deletion(space: Space) -> Result<()> {
 
 /// Deletes a namespace with enough objects to be emptied during its grace period, and checks that the period lasts
 /// nevertheless. Returns how often its ConfigMaps were deleted.
-async fn emptied_early(space: &Space, faults: &Faults) -> Result<usize> {
+async fn delete_large_namespace(space: &Space, faults: &Faults) -> Result<usize> {
     let many = (0..1100).map(|number| json!({"metadata": {"name": format!("c{number}")}}));
     stream::iter(many).map(|map| space.create::<ConfigMap>(map)).buffer_unordered(32).try_collect::<Vec<_>>().await?;
     let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "7f0c"});
@@ -212,7 +212,7 @@ async fn emptied_early(space: &Space, faults: &Faults) -> Result<usize> {
 
 pub async fn large_namespace_is_emptied_during_the_grace_period(space: Space) -> Result<()> {
     let faults = Faults::default();
-    emptied_early(&space, &faults).await?;
+    delete_large_namespace(&space, &faults).await?;
     // One request at the beginning and one at the end of the grace period.
     let requests = |verb: Verb| {
         faults
@@ -234,7 +234,7 @@ pub async fn kinds_emptied_during_the_grace_period_are_checked_again(space: Spac
         call.verb == Verb::List && call.resource == "namespaces" && call.account == "namespace-controller"
     };
     faults.add(Rule::new(versions, Effect::Refuse(500, None)).times(100));
-    let times = emptied_early(&space, &faults).await?;
+    let times = delete_large_namespace(&space, &faults).await?;
     ensure!(times >= 2, "they were deleted {times} times");
     Ok(())
 }
@@ -269,20 +269,20 @@ pub async fn reasons_for_a_terminating_namespace_are_reported(space: Space) -> R
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     delete(&space).await?;
     eventually("the conditions report the finalizer", || async {
-        let (said, order) = conditions(&space).await?;
-        let of = |kind: &str| said.get(kind).cloned().unwrap_or_default();
+        let (reported, order) = conditions(&space).await?;
+        let of = |kind: &str| reported.get(kind).cloned().unwrap_or_default();
         ensure!(
             of("NamespaceContentRemaining")
                 == "True SomeResourcesRemain: Some resources are remaining: configmaps. has 1 resource instances",
-            "{said:?}"
+            "{reported:?}"
         );
         ensure!(
             of("NamespaceFinalizersRemaining")
                 == "True SomeFinalizersRemain: Some content in the namespace has finalizers remaining: \
                     example.com/hold in 1 resource instances",
-            "{said:?}"
+            "{reported:?}"
         );
-        ensure!(of("NamespaceDeletionContentFailure").starts_with("False ContentDeleted"), "{said:?}");
+        ensure!(of("NamespaceDeletionContentFailure").starts_with("False ContentDeleted"), "{reported:?}");
         ensure!(
             order
                 == [
@@ -313,7 +313,7 @@ pub async fn missing_kind_holds_up_nothing(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
     delete(&space).await?;
     until_namespace_deleted(&space).await?;
-    ensure!(faults.unmet() == 0, "a refusal was not met: {:?}", faults.requests());
+    ensure!(faults.unmet() == 0, "a refusal did not occur: {:?}", faults.requests());
     Ok(())
 }
 
@@ -326,15 +326,15 @@ pub async fn pods_are_deleted_before_other_kinds(space: Space) -> Result<()> {
     eventually("the pod is being deleted and the conditions are written", || async {
         let held: Pod = space.get("held").await?;
         ensure!(held.metadata.deletion_timestamp.is_some());
-        let (said, _) = conditions(&space).await?;
-        ensure!(said.get("NamespaceContentRemaining").is_some_and(|said| said.starts_with("False")), "{said:?}");
+        let (reported, _) = conditions(&space).await?;
+        ensure!(
+            reported.get("NamespaceContentRemaining").is_some_and(|reported| reported.starts_with("False")),
+            "{reported:?}"
+        );
         Ok(())
     })
     .await?;
-    ensure!(
-        space.get::<ConfigMap>("needed").await.is_ok(),
-        "objects that pods may need are kept until the pods are deleted"
-    );
+    ensure!(space.get::<ConfigMap>("needed").await.is_ok(), "a ConfigMap was deleted before the pod that may need it");
     space.patch::<Pod>("held", json!({"metadata": {"finalizers": null}})).await?;
     until_namespace_deleted(&space).await
 }
@@ -355,20 +355,20 @@ pub async fn broken_api_group_is_reported_and_delays_no_other_group(_: Space) ->
     tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["create", "-f", "-"], &text)).await??;
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     delete(&space).await?;
-    let told = eventually("the condition names the group", || async {
-        let (said, _) = conditions(&space).await?;
-        let discovery = said.get("NamespaceDeletionDiscoveryFailure").cloned().unwrap_or_default();
-        ensure!(discovery.starts_with("True DiscoveryFailed: Discovery failed for some groups, "), "{said:?}");
-        ensure!(discovery.contains(&format!("{group}/v1: stale GroupVersion discovery: {group}/v1")), "{said:?}");
+    let result = eventually("the condition names the group", || async {
+        let (reported, _) = conditions(&space).await?;
+        let discovery = reported.get("NamespaceDeletionDiscoveryFailure").cloned().unwrap_or_default();
+        ensure!(discovery.starts_with("True DiscoveryFailed: Discovery failed for some groups, "), "{reported:?}");
+        ensure!(discovery.contains(&format!("{group}/v1: stale GroupVersion discovery: {group}/v1")), "{reported:?}");
         let left = space.list::<ConfigMap>("").await?;
-        ensure!(left.is_empty(), "all other objects are deleted");
+        ensure!(left.is_empty(), "objects of other groups are left: {left:?}");
         Ok(())
     })
     .await;
     let bed = space.bed.clone();
     let name = format!("v1.{group}");
     tokio::task::spawn_blocking(move || bed.cluster.kubectl(&["delete", "apiservice", &name])).await??;
-    told?;
+    result?;
     until_namespace_deleted(&space).await
 }
 

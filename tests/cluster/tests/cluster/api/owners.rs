@@ -16,7 +16,7 @@ use crate::upstream::manager::{UPSTREAM, start_upstream};
 const COLLECTOR: &str = "garbage-collector-controller";
 const ALONE: &[&str] = &["--enable-garbage-collector=true", "--controllers=garbage-collector-controller"];
 
-/// Owners that are deleted together, and pairs of them.
+/// Number of pairs of owners that are deleted together.
 const PAIRS: usize = 8;
 
 fn reference(owner: &ConfigMap) -> Value {
@@ -31,7 +31,7 @@ async fn config_map(space: &Space, name: String, owners: Vec<Value>) -> Result<C
 }
 
 /// Waits until these ConfigMaps are left, and the root CA's.
-async fn left(space: &Space, expected: &BTreeSet<String>) -> Result<()> {
+async fn until_left(space: &Space, expected: &BTreeSet<String>) -> Result<()> {
     eventually(format!("{expected:?} are left"), || async { is_left(space, expected).await }).await
 }
 
@@ -61,7 +61,7 @@ pub async fn pairs_deleted_in_the_foreground_together_are_all_deleted(space: Spa
         async move { api.delete(&name, foreground).await }
     }))
     .await?;
-    left(&space, &BTreeSet::new()).await
+    until_left(&space, &BTreeSet::new()).await
 }
 
 /// Names of owners, and whether upstream deletes a dependent of such an owner: the API server stores them all.
@@ -113,7 +113,7 @@ const HOSTILE: [(&str, bool); 44] = [
 ];
 
 /// Creates a dependent for each hostile name; returns those that have to stay.
-async fn hostile(space: &Space) -> Result<BTreeSet<String>> {
+async fn create_hostile_dependents(space: &Space) -> Result<BTreeSet<String>> {
     let dependent = |n: usize| format!("dependent-{n}");
     try_join_all(HOSTILE.iter().enumerate().map(|(n, (name, _))| {
         let uid = format!("00000000-0000-4000-8000-{n:012}");
@@ -132,8 +132,8 @@ pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<
     let secret = space.create::<k8s_openapi::api::core::v1::Secret>(json!({"metadata": {"name": "token"}})).await?;
     let beside = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "../secrets/token", "uid": secret.uid()});
     config_map(&space, "beside".into(), vec![beside]).await?;
-    let stay = hostile(&space).await?;
-    left(&space, &stay).await?;
+    let stay = create_hostile_dependents(&space).await?;
+    until_left(&space, &stay).await?;
     during(QUIET, "the others stay", || is_left(&space, &stay)).await?;
     let elsewhere = faults.count(|call| matches!(&*call.resource, "secrets") && !call.name.is_empty());
     ensure!(elsewhere == 0, "{elsewhere} requests for Secrets by name");
@@ -141,7 +141,7 @@ pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<
     let owner = config_map(&space, "owner".into(), vec![]).await?;
     config_map(&space, "owned".into(), vec![with(reference(&owner), json!({"blockOwnerDeletion": false}))]).await?;
     space.delete::<ConfigMap>("owner").await?;
-    left(&space, &stay).await
+    until_left(&space, &stay).await
 }
 
 /// Checks the table of [`HOSTILE`] names with upstream's manager.
@@ -149,9 +149,9 @@ pub async fn hostile_owner_names_are_decided_on_as_by_upstream(_: Space) -> Resu
     let bed = Bed::start().await?;
     let space = bed.space("hostile-upstream").await?;
     start_upstream(&bed.cluster, COLLECTOR, &[])?;
-    let stay = hostile(&space).await?;
+    let stay = create_hostile_dependents(&space).await?;
     let result = async {
-        left(&space, &stay).await?;
+        until_left(&space, &stay).await?;
         during(QUIET, "the others stay", || is_left(&space, &stay)).await
     }
     .await;

@@ -167,11 +167,11 @@ async fn checked(cluster: &ControlPlane, generation: i64) -> Result<BTreeMap<Str
             "--show-managed-fields",
         ])?)?;
         let mut found = BTreeMap::new();
-        for policy in listed["items"].as_array().context("a list")? {
-            let name = policy["metadata"]["name"].as_str().context("a name")?;
+        for policy in listed["items"].as_array().context("no list")? {
+            let name = policy["metadata"]["name"].as_str().context("a policy without a name")?;
             ensure!(policy["metadata"]["generation"] == generation, "{name}: {}", policy["metadata"]["generation"]);
             ensure!(policy["status"]["observedGeneration"] == generation, "{name}: {}", policy["status"]);
-            let fields = policy["metadata"]["managedFields"].as_array().context("managed fields")?;
+            let fields = policy["metadata"]["managedFields"].as_array().context("no managed fields")?;
             let owners = fields.iter().filter(|fields| fields["subresource"] == "status");
             let owners: Vec<Value> =
                 owners.map(|fields| json!([fields["manager"], fields["operation"], fields["fieldsV1"]])).collect();
@@ -275,7 +275,7 @@ async fn write_fails_once(space: &Space, name: &str, effect: Effect) -> Result<(
     ensure!(faults.unmet() == 0, "the write did not fail");
     let right = json!({"spec": {"validations": [{"expression": "object.spec.replicas > 1"}]}});
     api.patch(name, &PatchParams::default(), &Patch::Merge(right)).await?;
-    ensure!(warnings_of(&api, name, 2).await?.is_empty(), "the mistake is corrected");
+    ensure!(warnings_of(&api, name, 2).await?.is_empty(), "warnings remain after the correction");
     manager.stop().await?;
     api.delete(name, &DeleteParams::default()).await?;
     Ok(())

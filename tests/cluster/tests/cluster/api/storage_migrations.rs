@@ -12,7 +12,7 @@ use cluster_tests::{Bed, Call, Effect, Faults, Manager, Rule, Space, Verb, event
 use control_plane::Options;
 use serde_json::{Value, json};
 
-/// Without the garbage collector itself, which it requires to be enabled.
+/// Flags for only this controller, which requires the flag of the garbage collector.
 pub const ALONE: [&str; 2] = ["--controllers=storage-version-migrator-controller", "--enable-garbage-collector=true"];
 const OBJECTS: usize = 25;
 
@@ -122,18 +122,18 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
     .await?;
 
     let migration = migrate_across_a_crash(&space, "widgets", "example.com", "widgets").await?;
-    let message = &condition(&migration, "Succeeded").context("it succeeded")?["message"];
+    let message = &condition(&migration, "Succeeded").context("no condition Succeeded")?["message"];
     ensure!(message == "Migration completed", "{message}");
     let from: u64 = migration["status"]["resourceVersion"].as_str().context("no version")?.parse()?;
     let all = read(&bed, &["widgets", "-n", &space.namespace])?;
-    for widget in all["items"].as_array().context("a list")? {
+    for widget in all["items"].as_array().context("no items")? {
         ensure!(version(widget)? > from, "it was not stored again: {widget}");
         ensure!(widget["metadata"]["generation"] == 1, "it was changed: {widget}");
     }
     let cut = |definition: &Value| definition["status"]["storedVersions"] == json!(["v2"]);
     let definition = read(&bed, &["crd", "widgets.example.com"])?;
     ensure!(cut(&definition), "{}", definition["status"]);
-    let migrating = condition(&definition, "StorageMigrating").context("the definition shows the migration")?;
+    let migrating = condition(&definition, "StorageMigrating").context("no condition StorageMigrating")?;
     ensure!(
         (&migrating["status"], &migrating["reason"]) == (&json!("False"), &json!("MigrationSucceeded")),
         "{migrating}"
@@ -187,7 +187,7 @@ pub async fn secrets_are_encrypted_with_a_new_key_across_a_crash(_: Space) -> Re
     encrypt_with(&file, &["new"], false)?;
     bed.cluster.restart_apiserver().await?;
     let all = read(&bed, &["secrets", "-n", &space.namespace])?;
-    let all = all["items"].as_array().context("a list")?;
+    let all = all["items"].as_array().context("no items")?;
     ensure!(all.len() == OBJECTS, "{}", all.len());
     for secret in all {
         let number = secret["data"]["number"].as_str().context("no data")?;

@@ -9,14 +9,14 @@ use crate::process::serving::Running;
 
 const GATES: &str = "--feature-gates=APIServerIdentity=true,StorageVersionAPI=true";
 
-/// An API server that reports storage versions.
+/// Starts an API server that reports storage versions.
 async fn reporting() -> Result<ControlPlane> {
     let flags = [GATES, "--runtime-config=internal.apiserver.k8s.io/v1alpha1=true"];
     let extra_apiserver_flags = flags.map(str::to_owned).to_vec();
     ControlPlane::start(Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() }).await
 }
 
-/// A StorageVersion with entries of these API servers.
+/// Creates a StorageVersion with entries of these API servers.
 pub fn report(cluster: &ControlPlane, name: &str, servers: &[(&str, &str)]) -> Result<()> {
     let object = format!(
         r#"{{"apiVersion":"internal.apiserver.k8s.io/v1alpha1","kind":"StorageVersion","metadata":{{"name":"{name}"}},"spec":{{}}}}"#

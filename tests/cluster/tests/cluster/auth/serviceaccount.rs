@@ -107,7 +107,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
     space.patch::<ConfigMap>(NAME, json!({"metadata": {"annotations": {DESCRIPTION: null}}})).await?;
     whole("the description is restored").await?;
     space.delete::<ConfigMap>(NAME).await?;
-    let second = whole("published anew").await?;
+    let second = whole("published again").await?;
     ensure!(second.metadata.uid != first.metadata.uid);
 
     let writes = |call: &Call| call.is_write() && call.namespace == space.namespace;
@@ -206,8 +206,8 @@ pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
 
     let manager = start(space.bed.cluster.service_account_key().display().to_string()).await?;
     space.create::<Secret>(token_secret("elliptic", "robot", json!({"extra": "kept"}))).await?;
-    let (token, beside) = token_of(&space, "elliptic").await?;
-    ensure!(algorithm(&token)? == "ES256" && beside == ca, "{token} {beside}");
+    let (token, certificates) = token_of(&space, "elliptic").await?;
+    ensure!(algorithm(&token)? == "ES256" && certificates == ca, "{token} {certificates}");
     ensure!(whoami(&space, &token).await? == robot);
     let data = space.get::<Secret>("elliptic").await?.data.unwrap_or_default();
     ensure!(data.contains_key("extra"), "{:?}", data.keys());
@@ -216,8 +216,8 @@ pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
     // The next manager has another key: existing tokens are not changed.
     let _manager = start(format!("{RSA}-pkcs1.pem")).await?;
     space.create::<Secret>(token_secret("rivest", "robot", json!({"ca.crt": "wrong"}))).await?;
-    let (other, beside) = token_of(&space, "rivest").await?;
-    ensure!(algorithm(&other)? == "RS256" && beside == ca, "{other} {beside}");
+    let (other, certificates) = token_of(&space, "rivest").await?;
+    ensure!(algorithm(&other)? == "RS256" && certificates == ca, "{other} {certificates}");
     ensure!(whoami(&space, &other).await? == robot);
     ensure!(token_of(&space, "elliptic").await?.0 == token);
 

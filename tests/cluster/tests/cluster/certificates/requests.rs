@@ -21,12 +21,12 @@ use crate::robustness::invariants::only_declared;
 const USER_UID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];
 
 /// Returns the PEM of a request of `organization` as `common_name`, and that of its key.
-pub fn ask(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<(String, String)> {
-    ask_with_uid(organization, common_name, dns_names, None)
+pub fn signing_request(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<(String, String)> {
+    signing_request_with_uid(organization, common_name, dns_names, None)
 }
 
-/// Same as [`ask`], with a UID in the subject.
-fn ask_with_uid(
+/// Same as [`signing_request`], with a UID in the subject.
+fn signing_request_with_uid(
     organization: &str,
     common_name: &str,
     dns_names: &[&str],
@@ -60,7 +60,7 @@ pub async fn create(api: &Api<CertificateSigningRequest>, object: Value) -> Resu
 }
 
 /// Waits for the certificate of a request.
-pub async fn issued(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String> {
+pub async fn until_issued(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String> {
     eventually(format!("{name} has a certificate"), || async {
         let status = api.get(name).await?.status.unwrap_or_default();
         let pem = status.certificate.with_context(|| format!("conditions {:?}", status.conditions))?;
@@ -115,9 +115,9 @@ pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     let asking: Api<CertificateSigningRequest> = Api::all(space.bed.cluster.client(joining).await?);
     // A UID in the request is not copied to the certificate.
     let chosen = "00000000-0000-4000-8000-000000000001";
-    let (request, key) = ask_with_uid("system:nodes", "system:node:new", &[], Some(chosen))?;
+    let (request, key) = signing_request_with_uid("system:nodes", "system:node:new", &[], Some(chosen))?;
     create(&asking, object(&name("joins"), &request, "kube-apiserver-client-kubelet", CLIENT)).await?;
-    let certificate = issued(&all, &name("joins")).await?;
+    let certificate = until_issued(&all, &name("joins")).await?;
     let node = user(&space, &certificate, &key).await?;
     ensure!(node.username.as_deref() == Some("system:node:new"), "{node:?}");
     ensure!(node.uid.as_deref().is_none_or(str::is_empty), "the requester chose its UID: {node:?}");
@@ -128,10 +128,10 @@ pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     ensure!(approved.message.as_deref() == Some(message), "{approved:?}");
 
     // Requests for serving certificates and from other users have to be approved by an admin.
-    let (request, _) = ask("system:nodes", "system:node:new", &["new.example.com"])?;
+    let (request, _) = signing_request("system:nodes", "system:node:new", &["new.example.com"])?;
     let usages = ["digital signature", "server auth"];
     create(&asking, object(&name("serves"), &request, "kubelet-serving", &usages)).await?;
-    let (request, key) = ask("people", "jane", &[])?;
+    let (request, key) = signing_request("people", "jane", &[])?;
     create(&all, object(&name("jane"), &request, "kube-apiserver-client", CLIENT)).await?;
     create(&all, object(&name("wrong"), &request, "kubelet-serving", &usages)).await?;
     create(&all, object(&name("no"), &request, "kube-apiserver-client", CLIENT)).await?;
@@ -146,8 +146,8 @@ pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     .await?;
     space.kubectl(&["certificate", "approve", &name("serves"), &name("jane"), &name("wrong")]).await?;
     space.kubectl(&["certificate", "deny", &name("no")]).await?;
-    issued(&all, &name("serves")).await?;
-    let certificate = issued(&all, &name("jane")).await?;
+    until_issued(&all, &name("serves")).await?;
+    let certificate = until_issued(&all, &name("jane")).await?;
     ensure!(whoami(&space, &certificate, &key).await? == "jane");
     eventually("the failure is reported", || async {
         let status = all.get(&name("wrong")).await?.status.unwrap_or_default();

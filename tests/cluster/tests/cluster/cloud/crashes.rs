@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use cluster_tests::{
     Call, Case, CloudBed, Effect, Faults, QUIET, Rule, Space, Tier, during, eventually, write_failures,
 };
@@ -142,7 +142,7 @@ async fn run_until_crash(
         let manager = cloud.ccm(faults, scenario.flags).await?;
         tokio::select! {
             () = faults.crashes() => {}
-            () = in_a_call(cloud), if crashes_in_a_call => {}
+            () = until_call_hangs(cloud), if crashes_in_a_call => {}
         }
         manager.crash().await;
         if crashes_in_a_call {
@@ -152,20 +152,20 @@ async fn run_until_crash(
 }
 
 /// Completes when the fault that keeps a call from ever returning has occurred.
-async fn in_a_call(cloud: &CloudBed) {
+async fn until_call_hangs(cloud: &CloudBed) {
     while cloud.cloud.snapshot().faults.iter().all(|fault| fault.fired == 0) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Runs the scenario with a fault, which has to occur if `must_come`; returns the numbers of writes and of changes in
+/// Runs the scenario with a fault, which has to occur if `must_occur`; returns the numbers of writes and of changes in
 /// the cloud.
 async fn run_with_fault(
     scenario: &Scenario,
     cloud: &CloudBed,
     name: &str,
     run_fault: RunFault,
-    must_come: bool,
+    must_occur: bool,
 ) -> Result<(usize, u64)> {
     let changes = cloud.cloud.changing_calls();
     let faults = Faults::default();
@@ -179,15 +179,15 @@ async fn run_with_fault(
         done = (scenario.run)(cloud, name) => done?,
         ended = run_until_crash(scenario, cloud, &faults, crashes_in_a_call) => ended?,
     }
-    let came = match run_fault {
+    let occurred = match run_fault {
         RunFault::Nothing => true,
         RunFault::Write(_) => faults.unmet() == 0,
-        // The crash that it causes disarms it.
+        // After the crash that it causes, `run_until_crash` removes it.
         RunFault::Crash(_) => cloud.cloud.snapshot().faults.is_empty(),
         RunFault::Cloud(_) => cloud.cloud.snapshot().faults.iter().all(|fault| fault.fired > 0),
     };
     cloud.cloud.clear_faults();
-    ensure!(came || !must_come, "the fault did not occur: this proves nothing");
+    ensure!(occurred || !must_occur, "the fault did not occur, so that the run tests nothing");
     let snapshot = cloud.cloud.snapshot();
     ensure!(snapshot.balancers.is_empty() && snapshot.routes.is_empty(), "left behind: {snapshot:?}");
     Ok((faults.count(Call::is_object_write), cloud.cloud.changing_calls() - changes))
@@ -229,16 +229,15 @@ async fn run_with_each_fault(
     let (writes, changes) = run_with_fault(scenario, &cloud, "undisturbed", RunFault::Nothing, true).await?;
     ensure!(writes >= scenario.writes, "only {writes} writes: the scenario's minimum is wrong");
     ensure!(scenario.calls.0 == Pattern::Reads || changes >= scenario.calls.1, "only {changes} changes of the cloud");
-    let mut failed = Vec::new();
     let run_faults = run_faults(writes, changes.max(scenario.calls.1));
     let count = run_faults.len();
-    for (number, (what, run_fault, must_come)) in run_faults.into_iter().enumerate() {
+    for (number, (what, run_fault, must_occur)) in run_faults.into_iter().enumerate() {
         let name = format!("{}-{number}", scenario.name.replace('_', "-"));
-        if let Err(error) = run_with_fault(scenario, &cloud, &name, run_fault, must_come).await {
-            failed.push(format!("{name}: {what}: {error:#}"));
+        if let Err(error) = run_with_fault(scenario, &cloud, &name, run_fault, must_occur).await {
+            // Its objects and faults remain, so that later runs in this cloud would prove nothing.
+            bail!("run {number} of {count}, {name}: {what}: {error:#}");
         }
     }
-    ensure!(failed.is_empty(), "{} of {count} failed:\n{}", failed.len(), failed.join("\n"));
     finds_nothing_to_do(scenario, &cloud).await
 }
 
@@ -252,11 +251,11 @@ fn crash_in_call(scenario: &Scenario, n: u64) -> Vec<(String, RunFault, bool)> {
     let (pattern, certain) = scenario.calls;
     let before = CloudEffect::Latency { millis: 24 * 60 * 60 * 1000 };
     let effects = [Some(before), (pattern == Pattern::Changes).then_some(CloudEffect::Unanswered)];
-    let death = |effect| {
+    let crash = |effect| {
         let fault = Fault::at(pattern, n, effect);
         (format!("crash in call {n}: {effect:?}"), RunFault::Crash(fault), n <= certain)
     };
-    effects.into_iter().flatten().map(death).collect()
+    effects.into_iter().flatten().map(crash).collect()
 }
 
 async fn crash_at_a_sample(scenario: &Scenario) -> Result<()> {

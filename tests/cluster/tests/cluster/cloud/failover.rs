@@ -44,7 +44,7 @@ async fn leader(cloud: &CloudBed, former: &str) -> Result<String> {
     eventually("a process leads", || async {
         let lease = leases.get("cloud-controller-manager").await?;
         let holder = lease.spec.and_then(|spec| spec.holder_identity).context("no holder")?;
-        ensure!(!holder.is_empty() && holder != former, "{holder} leads");
+        ensure!(!holder.is_empty() && holder != former, "the holder is {holder:?}");
         Ok(holder)
     })
     .await
@@ -66,7 +66,7 @@ pub async fn standby_continues_over_the_same_cloud_after_the_leader_is_killed(_:
     let unanswered = Fault::at(Pattern::One(Operation::CreateBalancer), 1, Effect::Unanswered);
     let fault = cloud.cloud.add_fault(unanswered.about("default/during"))?;
     create(&cloud, "during").await?;
-    eventually("the leader is in the call", || async {
+    eventually("the leader's call is in progress", || async {
         let faults = cloud.cloud.snapshot().faults;
         ensure!(faults.iter().any(|armed| armed.id == fault && armed.fired > 0), "{faults:?}");
         Ok(())
@@ -94,6 +94,6 @@ pub async fn standby_continues_over_the_same_cloud_after_the_leader_is_killed(_:
         until_service_deleted(&cloud, name).await?;
     }
     let balancers = cloud.cloud.snapshot().balancers;
-    ensure!(balancers.is_empty(), "left: {balancers:?}");
+    ensure!(balancers.is_empty(), "load balancers are left: {balancers:?}");
     Ok(())
 }

@@ -188,7 +188,7 @@ pub async fn tenants_node_and_service_follow_the_infrastructure(_: Space) -> Res
 
     tenant_cluster.services().delete("web", &DeleteParams::default()).await?;
     eventually("nothing is left of the Service", || async {
-        ensure!(tenant_cluster.services().get_opt("web").await?.is_none(), "the Service is there");
+        ensure!(tenant_cluster.services().get_opt("web").await?.is_none(), "the Service still exists");
         let created = tenant.created("").await?;
         ensure!(created.is_empty(), "{created:?}");
         kubevirt::cloud_is_empty(&infrastructure)
@@ -214,7 +214,7 @@ async fn until_node_follows_its_machine(tenant_cluster: &TenantCluster) -> Resul
     .await?;
     tenant.machines().delete("vm-1", &DeleteParams::default()).await?;
     eventually("the node of a deleted virtual machine is deleted", || async {
-        ensure!(cloud.nodes().get_opt("vm-1").await?.is_none(), "the node is there");
+        ensure!(cloud.nodes().get_opt("vm-1").await?.is_none(), "the node still exists");
         Ok(())
     })
     .await

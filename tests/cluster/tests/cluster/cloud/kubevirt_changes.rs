@@ -66,7 +66,7 @@ async fn settle(provider: &Arc<dyn CloudProvider>, spec: &LoadBalancerSpec, targ
 async fn only_service(tenant: &Tenant) -> Result<Service> {
     let mut services = tenant.services().list(&ListParams::default()).await?.items;
     ensure!(services.len() == 1, "{} Services", services.len());
-    services.pop().context("one Service")
+    services.pop().context("no Service")
 }
 
 async fn is_selecting(tenant: &Tenant) -> Result<bool> {
@@ -87,7 +87,7 @@ async fn slices(tenant: &Tenant) -> Result<(usize, usize)> {
 
 /// Lists a virtual machine as the infrastructure cluster's controllers do for a Service with a selector.
 async fn select(tenant: &Tenant, address: &str) -> Result<()> {
-    let name = only_service(tenant).await?.metadata.name.context("a name")?;
+    let name = only_service(tenant).await?.metadata.name.context("no name")?;
     let slice = json!({
         "metadata": {
             "generateName": format!("{name}-"),
@@ -113,17 +113,17 @@ pub async fn targets_are_changed_without_a_gap(_: Space) -> Result<()> {
     let selecting = tenant.provider(TargetSelection::Selector)?;
     let listing = tenant.provider(TargetSelection::Nodes)?;
     let first = settle(&selecting, &spec, &targets).await?;
-    ensure!(is_selecting(&tenant).await?, "it selects virtual machines");
+    ensure!(is_selecting(&tenant).await?, "the Service has no selector");
     select(&tenant, &address).await?;
 
     let second = settle(&listing, &spec, &targets).await?;
-    ensure!(first.status == second.status, "the address stays: {first:?}, {second:?}");
+    ensure!(first.status == second.status, "the address changed: {first:?}, {second:?}");
     ensure!(!is_selecting(&tenant).await? && slices(&tenant).await? == (0, 1), "{:?}", slices(&tenant).await?);
     let endpoints: Api<Endpoints> = Api::namespaced(tenant.infrastructure.client(), &tenant.namespace);
     let left = endpoints.list(&ListParams::default()).await?.items;
-    ensure!(left.is_empty(), "they would be mirrored: {left:?}");
+    ensure!(left.is_empty(), "Endpoints are left, which would be mirrored: {left:?}");
 
-    // The listed targets stay until the selected ones are there.
+    // The listed targets stay until the selected ones exist.
     let waiting = balancers(&selecting)?.ensure(&spec, &targets).await?;
     ensure!(matches!(waiting.progress, Progress::After(wait) if wait > Duration::ZERO), "{waiting:?}");
     ensure!(is_selecting(&tenant).await? && slices(&tenant).await? == (0, 1), "{:?}", slices(&tenant).await?);
@@ -138,7 +138,7 @@ pub async fn service_of_the_other_provider_is_taken_over(_: Space) -> Result<()>
     let provider = tenant.provider(TargetSelection::Selector)?;
     let (spec, balancers) = (spec(&tenant), balancers(&provider)?);
     settle(&provider, &spec, &Targets::default()).await?;
-    // cloud-provider-kubevirt's has no uid, and no record of its annotations.
+    // A Service that cloud-provider-kubevirt created has no uid label, and no record of copied annotations.
     let name = spec.id.default_name();
     let without = json!({"metadata": {
         "labels": {"kubewright/tenant-service-uid": null},
@@ -146,13 +146,13 @@ pub async fn service_of_the_other_provider_is_taken_over(_: Space) -> Result<()>
     }});
     tenant.services().patch(&name, &PatchParams::default(), &Patch::Merge(&without)).await?;
     let owned = balancers.list_owned().await?;
-    let [one] = &owned[..] else { anyhow::bail!("one is listed: {owned:?}") };
+    let [one] = &owned[..] else { anyhow::bail!("expected one load balancer: {owned:?}") };
     ensure!(!one.certain && balancers.may_be_owned_by(one, &spec.id), "{one:?}");
     let other = LoadBalancerId { uid: "ffffffff-89ab-4def-8123-456789abcdef".into(), ..spec.id.clone() };
     ensure!(!balancers.may_be_owned_by(one, &other), "{one:?}");
 
     settle(&provider, &spec, &Targets::default()).await?;
-    ensure!(tenant.created(&spec.id.uid).await? == [name], "it has the uid now");
+    ensure!(tenant.created(&spec.id.uid).await? == [name], "the Service does not have the uid label");
     let owned = balancers.list_owned().await?;
     ensure!(owned.len() == 1 && owned[0].certain && owned[0].id == spec.id, "{owned:?}");
     Ok(())
@@ -162,13 +162,14 @@ pub async fn missing_namespace_deletes_no_node(_: Space) -> Result<()> {
     let tenant = Infrastructure::start().await?.tenant("tenant").await?;
     let admin = tenant.infrastructure.cloud.bed.cluster.kubeconfig(Identity::Admin)?;
     let wrong = tenant.provider_in("tenent", TargetSelection::Selector, admin)?;
-    let error = wrong.initialize().await.err().context("the namespace does not exist")?;
+    let error = wrong.initialize().await.err().context("a namespace that does not exist was accepted")?;
     ensure!(error.message.contains("\"tenent\"") && error.message.contains("correct namespace"), "{error}");
     let requested = [InstanceRef::named("vm-1").with_provider_id("kubevirt://vm-1")];
     let states = wrong.instances().context("no instances")?.describe(&requested).await;
     ensure!(matches!(&states[..], [InstanceState::Unknown(_)]), "{states:?}");
-    // The same list, of the right namespace, proves it.
-    let states = tenant.provider(TargetSelection::Selector)?.instances().context("none")?.describe(&requested).await;
+    // In the right namespace, the same empty list proves that the instance does not exist.
+    let states =
+        tenant.provider(TargetSelection::Selector)?.instances().context("no instances")?.describe(&requested).await;
     ensure!(states == [InstanceState::Gone], "{states:?}");
     Ok(())
 }

@@ -21,7 +21,7 @@ fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Returns the keys of the node's taints, except for those that depend on its readiness.
+/// Returns the keys of the node's taints.
 fn taints(node: &Node) -> Vec<&str> {
     node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| taint.key.as_str()).collect()
 }
@@ -109,19 +109,19 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     // A configured node IP: one that the instance has, and one that it gets later.
     cloud.cloud.add_instance(&InstanceConfig {
         addresses: vec![address(AddressKind::InternalIP, "10.0.0.2"), address(AddressKind::InternalIP, "10.0.0.3")],
-        ..InstanceConfig::named("told")
+        ..InstanceConfig::named("configured")
     });
-    let told = |ip: &str| json!({"metadata": {"annotations": {"alpha.kubernetes.io/provided-node-ip": ip}}});
-    cloud.register("told", told("10.0.0.9")).await?;
+    let configured = |ip: &str| json!({"metadata": {"annotations": {"alpha.kubernetes.io/provided-node-ip": ip}}});
+    cloud.register("configured", configured("10.0.0.9")).await?;
     eventually("the mistake is reported", || async {
-        let events = cloud.events("told").await?;
+        let events = cloud.events("configured").await?;
         ensure!(events.keys().any(|event| event.contains("InvalidProvidedNodeIP")), "events: {events:?}");
         Ok(())
     })
     .await?;
-    ensure!(taints(&cloud.nodes().get("told").await?).contains(&UNINITIALIZED));
-    cloud.edit("told", told("10.0.0.3")).await?;
-    let node = initialised(&cloud, "told").await?;
+    ensure!(taints(&cloud.nodes().get("configured").await?).contains(&UNINITIALIZED));
+    cloud.edit("configured", configured("10.0.0.3")).await?;
+    let node = initialised(&cloud, "configured").await?;
     ensure!(addresses(&node) == [("InternalIP".to_owned(), "10.0.0.3".to_owned())], "{:?}", addresses(&node));
 
     // An instance that the cloud returns later: the node waits for it, with few calls.
@@ -132,13 +132,13 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    let asked = cloud.cloud.calls(Operation::DescribeInstance).calls - before;
+    let calls = cloud.cloud.calls(Operation::DescribeInstance).calls - before;
     // Twice a second while it backs off, and each second for each of three nodes for addresses and readiness.
-    ensure!(asked < 40, "{asked} calls for an instance that does not exist");
+    ensure!(calls < 40, "{calls} calls for an instance that does not exist");
     cloud.cloud.add_instance(&InstanceConfig::named("early"));
     initialised(&cloud, "early").await?;
 
-    // Changes of beta labels and of the cloud's addresses are applied.
+    // A changed topology label is restored from its beta label, and new addresses of the cloud are applied.
     cloud.edit("full", json!({"metadata": {"labels": {"topology.kubernetes.io/region": "elsewhere"}}})).await?;
     initialised(&cloud, "full").await?;
     cloud.cloud.add_instance(&InstanceConfig {
@@ -181,7 +181,7 @@ async fn run_until_crash(cloud: &CloudBed, faults: &Faults) -> Result<()> {
 }
 
 /// Initializes a node despite a fault of the API server.
-async fn through(cloud: &CloudBed, name: &str, rule: Rule) -> Result<()> {
+async fn initialize_despite_fault(cloud: &CloudBed, name: &str, rule: Rule) -> Result<()> {
     let faults = Faults::script([rule]);
     cloud.register_instance(name).await?;
     tokio::select! {
@@ -193,7 +193,7 @@ async fn through(cloud: &CloudBed, name: &str, rule: Rule) -> Result<()> {
 }
 
 /// Initializes a node despite a temporary fault of the cloud.
-async fn through_cloud(cloud: &CloudBed, name: &str, fault: Fault) -> Result<()> {
+async fn initialize_despite_cloud_fault(cloud: &CloudBed, name: &str, fault: Fault) -> Result<()> {
     let faults = Faults::default();
     cloud.cloud.add_fault(fault)?;
     let _manager = cloud.ccm(&faults, &[]).await?;
@@ -205,15 +205,15 @@ async fn through_cloud(cloud: &CloudBed, name: &str, fault: Fault) -> Result<()>
     Ok(())
 }
 
-/// The process crashes during a call of the cloud.
-async fn through_crash_in_call(cloud: &CloudBed, name: &str, nth: u64) -> Result<()> {
+/// Initializes a node although the first manager crashes during a call of the cloud.
+async fn initialize_despite_crash(cloud: &CloudBed, name: &str, nth: u64) -> Result<()> {
     let operation = Pattern::One(Operation::DescribeInstance);
     cloud.cloud.add_fault(Fault::at(operation, nth, CloudEffect::Latency { millis: 3_600_000 }).about(name))?;
     let manager = cloud.ccm(&Faults::default(), &[]).await?;
     cloud.register_instance(name).await?;
     eventually("the call is in progress", || async {
         let fired = cloud.cloud.snapshot().faults.iter().any(|fault| fault.fired > 0);
-        ensure!(fired, "not yet");
+        ensure!(fired, "the call has not begun");
         Ok(())
     })
     .await?;
@@ -236,7 +236,7 @@ pub async fn nodes_are_initialized_after_any_fault(_: Space) -> Result<()> {
             [("crash after it", Effect::CrashAfter), ("crash before its response", Effect::CrashBeforeResponse)];
         for (how, effect) in crashes.into_iter().chain(write_failures()) {
             let rule = Rule::on(Verb::Patch, write, effect);
-            through(&cloud, &next(), rule).await.with_context(|| format!("{write}: {how}"))?;
+            initialize_despite_fault(&cloud, &next(), rule).await.with_context(|| format!("{write}: {how}"))?;
         }
     }
     let throttle = |after_millis| CloudEffect::Throttle { after_millis };
@@ -251,10 +251,12 @@ pub async fn nodes_are_initialized_after_any_fault(_: Space) -> Result<()> {
     ] {
         for operation in [Operation::DescribeInstances, Operation::DescribeInstance] {
             let fault = Fault { times: Some(2), ..Fault::always(Pattern::One(operation), effect) };
-            through_cloud(&cloud, &next(), fault).await.with_context(|| format!("{how} at {operation:?}"))?;
+            initialize_despite_cloud_fault(&cloud, &next(), fault)
+                .await
+                .with_context(|| format!("{how} at {operation:?}"))?;
         }
     }
-    through_crash_in_call(&cloud, &next(), 1).await.context("crash in the first call")?;
+    initialize_despite_crash(&cloud, &next(), 1).await.context("crash in the first call")?;
 
     // After any fault, the nodes are complete, and each event was recorded at most once.
     for node in cloud.nodes().list(&ListParams::default()).await?.items {

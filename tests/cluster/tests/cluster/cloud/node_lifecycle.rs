@@ -13,15 +13,16 @@ const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 /// Waits until a node has the shutdown taint, or no longer has it.
 pub async fn until_shutdown_taint(cloud: &CloudBed, name: &str, wanted: bool) -> Result<()> {
-    eventually(format!("{name} has the shutdown taint: {wanted}"), || async {
-        let node = cloud.nodes().get(name).await?;
-        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        let found: Vec<_> = taints.iter().filter(|taint| taint.key == SHUTDOWN).collect();
-        ensure!(found.iter().all(|taint| taint.effect == "NoSchedule"), "{found:?}");
-        ensure!((found.len() == 1) == wanted && found.len() < 2, "{taints:?}");
-        Ok(())
-    })
-    .await
+    eventually(format!("{name} has the shutdown taint: {wanted}"), || check_shutdown_taint(cloud, name, wanted)).await
+}
+
+async fn check_shutdown_taint(cloud: &CloudBed, name: &str, wanted: bool) -> Result<()> {
+    let node = cloud.nodes().get(name).await?;
+    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    let found: Vec<_> = taints.iter().filter(|taint| taint.key == SHUTDOWN).collect();
+    ensure!(found.iter().all(|taint| taint.effect == "NoSchedule"), "{found:?}");
+    ensure!((found.len() == 1) == wanted && found.len() < 2, "{taints:?}");
+    Ok(())
 }
 
 pub async fn until_node_deleted(cloud: &CloudBed, name: &str) -> Result<()> {
@@ -58,7 +59,7 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
 
     // An instance is stopped, and started again.
     cloud.cloud.stop_instance("a");
-    during(QUIET, "the instance of a ready node is not read", || async {
+    during(QUIET, "a ready node is not changed", || async {
         ensure!(faults.count(Call::is_object_write) == untouched, "{:?}", faults.requests());
         Ok(())
     })
@@ -66,10 +67,7 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
     cloud.set_ready_condition("a", "Unknown").await?;
     until_shutdown_taint(&cloud, "a", true).await?;
     cloud.cloud.start_instance("a");
-    during(QUIET, "the taint stays until the node is ready", || async {
-        until_shutdown_taint(&cloud, "a", true).await
-    })
-    .await?;
+    during(QUIET, "the taint stays until the node is ready", || check_shutdown_taint(&cloud, "a", true)).await?;
     cloud.set_ready_condition("a", "True").await?;
     until_shutdown_taint(&cloud, "a", false).await?;
     let taints = cloud.nodes().get("a").await?.spec.and_then(|spec| spec.taints).unwrap_or_default();
@@ -133,7 +131,7 @@ pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> 
             cloud.cloud.clear_faults();
         }
 
-        // Every other response is an error, which neither confirms nor refutes the absence.
+        // Half of the calls fail, at random: an error neither confirms nor refutes the absence.
         let fault = Fault { probability: Some(0.5), ..Fault::always(Pattern::Any, CloudEffect::Transient) };
         cloud.cloud.add_fault(fault)?;
         cloud.set_ready_condition("a", "False").await?;

@@ -127,7 +127,7 @@ pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()
     let faults = Faults::default();
     let _manager = cloud.ccm(&faults, &BALANCERS).await?;
     scenario(&cloud, "web").await?;
-    let said = reasons(&cloud, "web").await?;
+    let recorded = reasons(&cloud, "web").await?;
     for reason in [
         "EnsuringLoadBalancer",
         "EnsuredLoadBalancer",
@@ -135,7 +135,7 @@ pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()
         "DeletingLoadBalancer",
         "DeletedLoadBalancer",
     ] {
-        ensure!(said.iter().any(|known| known == reason), "{reason} is not in {said:?}");
+        ensure!(recorded.iter().any(|known| known == reason), "{reason} is not in {recorded:?}");
     }
     // Two writes of the finalizer, two of the status, one that removes both, and one at the deletion.
     let writes = faults.count(Call::is_object_write);
@@ -147,8 +147,8 @@ pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()
     balanced(&cloud, "odd", 1, 2).await?;
     edit(&cloud, "odd", json!({"metadata": {"annotations": {"mock.cloud/scheme": "inside"}}})).await?;
     eventually("the mistake is reported", || async {
-        let said = reasons(&cloud, "odd").await?;
-        ensure!(said.iter().any(|reason| reason == "SyncLoadBalancerFailed"), "{said:?}");
+        let recorded = reasons(&cloud, "odd").await?;
+        ensure!(recorded.iter().any(|reason| reason == "SyncLoadBalancerFailed"), "{recorded:?}");
         Ok(())
     })
     .await?;
@@ -222,8 +222,8 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
             Ok(())
         })
     };
-    let denied = Fault::always(Pattern::One(Operation::SetRoute), CloudEffect::Transient).about("10.244.2.0/24");
-    cloud.cloud.add_fault(Fault { times: Some(1), ..denied })?;
+    let failing = Fault::always(Pattern::One(Operation::SetRoute), CloudEffect::Transient).about("10.244.2.0/24");
+    cloud.cloud.add_fault(Fault { times: Some(1), ..failing })?;
     cloud
         .edit(
             "node-1",
@@ -279,7 +279,7 @@ pub async fn annotations_of_the_provider_are_written_and_removed(_: Space) -> Re
     .await?;
     edit(&cloud, "web", json!({"metadata": {"annotations": {NAME: "odd"}}})).await?;
     eventually("the annotation is repaired", || async {
-        ensure!(written().await?.is_some_and(|value| value != "odd"), "it is odd");
+        ensure!(written().await?.is_some_and(|value| value != "odd"), "the annotation was not repaired");
         Ok(())
     })
     .await?;

@@ -55,7 +55,7 @@ fn start_upstream(cloud: &CloudBed, url: &str) -> Result<()> {
 
 /// The state that a takeover must not change.
 #[derive(Debug, PartialEq)]
-struct Held {
+struct ClusterState {
     /// Nodes and Services by name: uid and version, and with them labels, taints, finalizers and status.
     objects: BTreeMap<String, (Option<String>, Option<String>)>,
     balancers: Vec<LoadBalancerView>,
@@ -64,13 +64,13 @@ struct Held {
     created: [u64; 3],
 }
 
-async fn held(cloud: &CloudBed) -> Result<Held> {
+async fn cluster_state(cloud: &CloudBed) -> Result<ClusterState> {
     let nodes = cloud.nodes().list(&ListParams::default()).await?.items;
     let services = services(cloud).list(&ListParams::default()).await?.items;
     let node = |node: &Node| (format!("node {}", node.name_any()), (node.uid(), node.resource_version()));
     let service = |service: &Service| (service.name_any(), (service.uid(), service.resource_version()));
     let calls = |operation| cloud.cloud.calls(operation).calls;
-    Ok(Held {
+    Ok(ClusterState {
         objects: nodes.iter().map(node).chain(services.iter().map(service)).collect(),
         balancers: cloud.cloud.snapshot().balancers,
         routes: cloud.cloud.snapshot().routes,
@@ -125,9 +125,9 @@ async fn routes_left(cloud: &CloudBed, count: usize) -> Result<()> {
     .await
 }
 
-async fn unchanged(cloud: &CloudBed, before: &Held) -> Result<()> {
+async fn unchanged(cloud: &CloudBed, before: &ClusterState) -> Result<()> {
     during(QUIET, "nothing is changed", || async {
-        let now = held(cloud).await?;
+        let now = cluster_state(cloud).await?;
         ensure!(now == *before, "{now:?} instead of {before:?}");
         Ok(())
     })
@@ -153,7 +153,7 @@ pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<
     until_shutdown_taint(&cloud, "theirs-2", true).await?;
     let theirs = holder(&cloud).await?;
     cloud.bed.cluster.kill(UPSTREAM)?;
-    let before = held(&cloud).await?;
+    let before = cluster_state(&cloud).await?;
 
     let faults = Faults::default();
     let manager: Manager = cloud.ccm(&faults, &FLAGS).await?;
@@ -171,27 +171,27 @@ pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<
     create(&cloud, "own").await?;
     balanced(&cloud, "own", 1, 3).await?;
     manager.crash().await;
-    let before = held(&cloud).await?;
+    let before = cluster_state(&cloud).await?;
     ensure!(before.created == [2, 2, 3], "created {:?} load balancers, addresses and routes", before.created);
 
     start_upstream(&cloud, &url)?;
     let theirs = led_by_another(&cloud, &ours).await?;
     unchanged(&cloud, &before).await.context("from ours to upstream's")?;
     services(&cloud).delete("own", &DeleteParams::default()).await?;
-    until_service_deleted(&cloud, "own").await.context("upstream's deletes a load balancer of ours")?;
+    until_service_deleted(&cloud, "own").await.context("upstream's manager did not delete a load balancer of ours")?;
     cloud.cloud.remove_instance("ours-1");
     cloud.set_ready_condition("ours-1", "False").await?;
-    until_node_deleted(&cloud, "ours-1").await.context("upstream's deletes a node of ours")?;
-    routes_left(&cloud, 2).await.context("upstream's deletes a route of ours")?;
+    until_node_deleted(&cloud, "ours-1").await.context("upstream's manager did not delete a node of ours")?;
+    routes_left(&cloud, 2).await.context("upstream's manager did not delete a route of ours")?;
     balanced(&cloud, "web", 2, 2).await?;
     cloud.bed.cluster.kill(UPSTREAM)?;
 
     let _manager = cloud.ccm(&Faults::default(), &FLAGS).await?;
     led_by_another(&cloud, &theirs).await?;
     cloud.nodes().delete("theirs-1", &DeleteParams::default()).await?;
-    routes_left(&cloud, 1).await.context("ours deletes a route of upstream's")?;
+    routes_left(&cloud, 1).await.context("our manager did not delete a route of upstream's")?;
     services(&cloud).delete("web", &DeleteParams::default()).await?;
-    until_service_deleted(&cloud, "web").await.context("ours deletes a load balancer of upstream's")?;
+    until_service_deleted(&cloud, "web").await.context("our manager did not delete a load balancer of upstream's")?;
     ensure!(cloud.cloud.snapshot().balancers.is_empty());
     serving.abort();
     Ok(())

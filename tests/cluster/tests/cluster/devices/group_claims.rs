@@ -20,8 +20,8 @@ use crate::robustness::invariants::only_declared;
 
 const GATES: &str = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true";
 
-/// A namespace of an API server with PodGroups that have claims, with a scheduler and this number of nodes for their
-/// pods, or without both.
+/// Creates a namespace on an API server with the gates. Unless `nodes` is 0, it also has a scheduler and this number of
+/// fake nodes.
 async fn space_with_groups(nodes: u32) -> Result<Space> {
     let apis = "--runtime-config=scheduling.k8s.io/v1beta1=true";
     let options = Options {
@@ -135,7 +135,7 @@ pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> 
     })
     .await?;
     let reserved = space.get::<ResourceClaim>(shared).await?.status.and_then(|status| status.reserved_for);
-    let consumer = reserved.and_then(|consumers| consumers.into_iter().next()).context("reserved")?;
+    let consumer = reserved.and_then(|consumers| consumers.into_iter().next()).context("the claim is not reserved")?;
     ensure!(consumer.api_group.as_deref() == Some("scheduling.k8s.io") && consumer.resource == "podgroups");
     ensure!(Some(consumer.uid) == group.uid());
     // Deleted pods do not release it; the deletion of the PodGroup does.
@@ -213,7 +213,7 @@ pub async fn pods_of_groups_get_claims_only_with_the_gates(_: Space) -> Result<(
     let half = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE, generic]).await?;
     let wanted = "Warning FailedResourceClaimCreation PodResourceClaim gpu: claim gpu is a PodGroup claim but the \
                   DRAWorkloadResourceClaims feature is disabled";
-    eventually("an event", || async {
+    eventually("an event reports that the gate is off", || async {
         let events = space.events("member").await?;
         ensure!(events.contains_key(wanted), "{events:?}");
         Ok(())

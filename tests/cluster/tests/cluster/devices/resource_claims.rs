@@ -85,7 +85,7 @@ fn pod_with_claims(name: &str, entries: &[(&str, &str, &str)]) -> Value {
 const TEMPLATE: &str = "resourceClaimTemplateName";
 const SHARED: &str = "resourceClaimName";
 
-async fn runs(space: &Space, name: &str) -> Result<Pod> {
+async fn until_running(space: &Space, name: &str) -> Result<Pod> {
     eventually(format!("{name} runs"), || async {
         let pod: Pod = space.get(name).await?;
         ensure!(is_ready(&pod), "{:?}", pod.status);
@@ -110,7 +110,7 @@ fn claim_statuses(pod: &Pod) -> Vec<(String, String)> {
 }
 
 /// Waits until a pod's status contains this number of claims.
-async fn claims_of(space: &Space, name: &str, count: usize) -> Result<Vec<(String, String)>> {
+async fn until_claims(space: &Space, name: &str, count: usize) -> Result<Vec<(String, String)>> {
     eventually(format!("{name} has {count} claims"), || async {
         let claim_statuses = claim_statuses(&space.get(name).await?);
         ensure!(claim_statuses.len() == count, "{claim_statuses:?}");
@@ -137,7 +137,7 @@ pub async fn until_state(space: &Space, claim: &str, expected: (&[&str], bool, b
     .await
 }
 
-async fn deleted(space: &Space, claim: &str) -> Result<()> {
+async fn until_claim_deleted(space: &Space, claim: &str) -> Result<()> {
     eventually(format!("{claim} is deleted"), || async {
         ensure!(space.api::<ResourceClaim>().get_opt(claim).await?.is_none());
         Ok(())
@@ -151,7 +151,7 @@ pub async fn claim_is_created_from_its_template_and_deleted_with_its_pod(space: 
     devices(&space, &["a"]).await?;
     template(&space, "gpu").await?;
     space.create::<Pod>(pod_with_claims("web", &[("gpu", TEMPLATE, "gpu")])).await?;
-    let made = runs(&space, "web").await?;
+    let made = until_running(&space, "web").await?;
     let [(entry, name)] = &*claim_statuses(&made) else { panic!("{made:?}") };
     let claim: ResourceClaim = space.get(name).await?;
     ensure!(entry == "gpu" && name.starts_with("web-gpu-") && owner(&claim) == "web", "{claim:?}");
@@ -162,11 +162,11 @@ pub async fn claim_is_created_from_its_template_and_deleted_with_its_pod(space: 
     until_state(&space, name, (&["web"], true, true)).await?;
     // There is no device for the second one before the first one has finished.
     space.create::<Pod>(pod_with_claims("next", &[("gpu", TEMPLATE, "gpu")])).await?;
-    let waiting = claims_of(&space, "next", 1).await?;
+    let waiting = until_claims(&space, "next", 1).await?;
     until_state(&space, &waiting[0].1, (&[], false, false)).await?;
     finish(&space, "web").await?;
-    deleted(&space, name).await?;
-    runs(&space, "next").await?;
+    until_claim_deleted(&space, name).await?;
+    until_running(&space, "next").await?;
     until_state(&space, &waiting[0].1, (&["next"], true, true)).await?;
     during(QUIET, "the finished pod gets no other claim", || async {
         ensure!(space.list::<ResourceClaim>("").await?.len() == 1);
@@ -183,8 +183,8 @@ pub async fn shared_claim_is_deallocated_after_its_last_pod(space: Space) -> Res
     devices(&space, &["a"]).await?;
     shared_claim(&space, "shared").await?;
     space.create::<Pod>(pod_with_claims("one", &[("gpu", SHARED, "shared")])).await?;
-    let one = runs(&space, "one").await?;
-    let node = one.spec.and_then(|spec| spec.node_name).context("it is bound")?;
+    let one = until_running(&space, "one").await?;
+    let node = one.spec.and_then(|spec| spec.node_name).context("the pod has no node")?;
     // A pod that is bound without the scheduler: only the controller can reserve the claim.
     let bound = json!({"spec": {"nodeName": node}});
     space.create::<Pod>(with(pod_with_claims("two", &[("gpu", SHARED, "shared")]), bound)).await?;
@@ -206,7 +206,7 @@ pub async fn claim_being_deleted_is_released_with_its_last_pod(space: Space) -> 
     devices(&space, &["a"]).await?;
     shared_claim(&space, "shared").await?;
     space.create::<Pod>(pod_with_claims("web", &[("gpu", SHARED, "shared")])).await?;
-    runs(&space, "web").await?;
+    until_running(&space, "web").await?;
     space.delete::<ResourceClaim>("shared").await?;
     during(QUIET, "the claim stays while its pod runs", || async {
         ensure!(state(&space.get::<ResourceClaim>("shared").await?).0 == ["web"]);
@@ -214,7 +214,7 @@ pub async fn claim_being_deleted_is_released_with_its_last_pod(space: Space) -> 
     })
     .await?;
     space.delete::<Pod>("web").await?;
-    deleted(&space, "shared").await?;
+    until_claim_deleted(&space, "shared").await?;
     remove_devices(&space).await
 }
 
@@ -225,13 +225,13 @@ pub async fn claim_for_extended_resources_is_deleted_when_its_pod_finishes(space
     let mut asking = pod("web", "web");
     asking["spec"]["containers"][0]["resources"] = json!({"limits": limits, "requests": limits});
     space.create::<Pod>(asking).await?;
-    runs(&space, "web").await?;
+    until_running(&space, "web").await?;
     let claims = space.list::<ResourceClaim>("").await?;
     ensure!(claims.len() == 1 && owner(&claims[0]) == "web", "{claims:?}");
     let name = claims[0].name_any();
     until_state(&space, &name, (&["web"], true, true)).await?;
     finish(&space, "web").await?;
-    deleted(&space, &name).await?;
+    until_claim_deleted(&space, &name).await?;
     remove_devices(&space).await
 }
 
@@ -271,12 +271,12 @@ pub async fn consumers_with_hostile_names_are_dropped(space: Space) -> Result<()
     devices(&space, &["a"]).await?;
     shared_claim(&space, "shared").await?;
     space.create::<Pod>(pod_with_claims("web", &[("gpu", SHARED, "shared")])).await?;
-    let web = runs(&space, "web").await?;
+    let web = until_running(&space, "web").await?;
     let consumer = |group: &str, resource: &str, name: &str, uid: &str| json!({"apiGroup": group, "resource": resource, "name": name, "uid": uid});
     let consumers = [
         consumer("", "pods", "../pods", "a"),
         consumer("", "pods", "web", "of-an-earlier-pod"),
-        consumer("", "pods", "web", &web.uid().context("it has a uid")?),
+        consumer("", "pods", "web", &web.uid().context("no uid")?),
         consumer("", "pods", "web?dryRun=All", "b"),
         consumer("example.com", "things", "../..", "c"),
         // Without the gate, other kinds of consumers are unknown.
@@ -335,7 +335,7 @@ pub async fn administrative_access_needs_a_labelled_namespace(space: Space) -> R
     let monitor =
         |name| with(pod_with_claims(name, &[("all", TEMPLATE, "monitor")]), json!({"spec": {"schedulerName": "none"}}));
     space.create::<Pod>(monitor("allowed")).await?;
-    claims_of(&space, "allowed", 1).await?;
+    until_claims(&space, "allowed", 1).await?;
     namespaces.patch(&space.namespace, &PatchParams::default(), &label(None)).await?;
     space.create::<Pod>(monitor("refused")).await?;
     eventually("an event", || async {
@@ -361,7 +361,7 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
     })
     .await?;
     template(&space, "late").await?;
-    let claim_statuses = claims_of(&space, "web", 2).await?;
+    let claim_statuses = until_claims(&space, "web", 2).await?;
     ensure!(claim_statuses[0].0 == "a" && claim_statuses[1].0 == "b", "sorted: {claim_statuses:?}");
     during(QUIET, "one claim for each entry", || async {
         ensure!(space.list::<ResourceClaim>("").await?.len() == 2);
@@ -395,7 +395,7 @@ pub async fn lost_response_leads_to_no_second_claim(space: Space) -> Result<()> 
     })
     .await?;
     faults.thaw("resourceclaims");
-    claims_of(&space, "web", 1).await?;
+    until_claims(&space, "web", 1).await?;
     during(QUIET, "there is one claim", || async {
         ensure!(space.list::<ResourceClaim>("").await?.len() == 1);
         Ok(())
@@ -409,10 +409,10 @@ async fn two_pods_in_turn(space: Space) -> Result<()> {
     template(&space, "gpu").await?;
     for name in ["one", "two"] {
         space.create::<Pod>(pod_with_claims(name, &[("gpu", TEMPLATE, "gpu")])).await?;
-        runs(&space, name).await?;
-        let claims = claims_of(&space, name, 1).await?;
+        until_running(&space, name).await?;
+        let claims = until_claims(&space, name, 1).await?;
         finish(&space, name).await?;
-        deleted(&space, &claims[0].1).await?;
+        until_claim_deleted(&space, &claims[0].1).await?;
     }
     ensure!(space.list::<ResourceClaim>("").await?.is_empty());
     Ok(())
@@ -444,20 +444,20 @@ pub async fn claims_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     template(&space, "gpu").await?;
     start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
     space.create::<Pod>(pod_with_claims("one", &[("gpu", TEMPLATE, "gpu")])).await?;
-    runs(&space, "one").await?;
-    let one = claims_of(&space, "one", 1).await?;
+    until_running(&space, "one").await?;
+    let one = until_claims(&space, "one", 1).await?;
     space.bed.cluster.kill(UPSTREAM)?;
     // The status is lost: the claim is found by its owner.
     space.patch_status::<Pod>("one", json!({"status": {"resourceClaimStatuses": null}})).await?;
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
-    ensure!(claims_of(&space, "one", 1).await? == one, "another claim was created");
+    ensure!(until_claims(&space, "one", 1).await? == one, "another claim was created");
     finish(&space, "one").await?;
-    deleted(&space, &one[0].1).await.context("from upstream to ours")?;
+    until_claim_deleted(&space, &one[0].1).await.context("from upstream to ours")?;
     space.create::<Pod>(pod_with_claims("two", &[("gpu", TEMPLATE, "gpu")])).await?;
-    runs(&space, "two").await?;
-    let two = claims_of(&space, "two", 1).await?;
+    until_running(&space, "two").await?;
+    let two = until_claims(&space, "two", 1).await?;
     manager.crash().await;
     finish(&space, "two").await?;
     start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
-    deleted(&space, &two[0].1).await.context("from ours to upstream")
+    until_claim_deleted(&space, &two[0].1).await.context("from ours to upstream")
 }

@@ -7,6 +7,7 @@ use cluster_tests::{Bed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, duri
 use control_plane::Options;
 use serde_json::{Value, json};
 
+use crate::gates::flag;
 use crate::robustness::invariants::only_declared;
 
 const NAME: &str = "resourcepoolstatusrequest-controller";
@@ -40,8 +41,8 @@ fn status(bed: &Bed, name: &str) -> Result<Value> {
     Ok(serde_json::from_str::<Value>(&request)?["status"].take())
 }
 
-/// A claim of the test's namespace that got this device.
-fn claim(bed: &Bed, space: &Space, device: &str) -> Result<()> {
+/// Creates a claim in the test's namespace to which this device is allocated.
+fn create_claim(bed: &Bed, space: &Space, device: &str) -> Result<()> {
     let requests = json!([{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]);
     apply(
         bed,
@@ -57,12 +58,26 @@ fn claim(bed: &Bed, space: &Space, device: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Result<()> {
+/// A control plane that serves requests for the state of pools.
+async fn serving() -> Result<Arc<Bed>> {
     let flags = [GATE, "--runtime-config=resource.k8s.io/v1alpha3=true"].map(str::to_owned).to_vec();
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags: flags, ..Options::default() };
-    let bed = Arc::new(Bed::without_accounts(options).await?);
+    Ok(Arc::new(Bed::without_accounts(options).await?))
+}
+
+async fn until_answered(bed: &Bed, name: &str) -> Result<Value> {
+    eventually(format!("{name} is answered"), || async {
+        let status = status(bed, name)?;
+        ensure!(!status.is_null(), "no status");
+        Ok(status)
+    })
+    .await
+}
+
+pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Result<()> {
+    let bed = serving().await?;
     let space = bed.space("pools").await?;
-    claim(&bed, &space, "a")?;
+    create_claim(&bed, &space, "a")?;
     apply(&bed, &slice(0, &["a", "b"], json!([])))?;
     let is_status = "resourcepoolstatusrequests/status";
     let faults = Faults::script([Rule::on(Verb::Update, is_status, Effect::LostAfter)]);
@@ -75,25 +90,20 @@ pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Res
     })
     .await?;
     apply(&bed, &slice(1, &["c", "d"], json!([{"key": "broken", "effect": "NoSchedule"}])))?;
-    let answered = eventually("the request is answered", || async {
-        let status = status(&bed, "first")?;
-        ensure!(!status.is_null(), "no status");
-        Ok(status)
-    })
-    .await?;
+    let completed = until_answered(&bed, "first").await?;
     let expected = json!({
         "driver": "gpu.example.com", "poolName": "pool", "generation": 1, "nodeName": "node-a", "resourceSliceCount": 2,
         "totalDevices": 4, "allocatedDevices": 1, "availableDevices": 1, "unavailableDevices": 2,
     });
-    ensure!(answered["pools"] == json!([expected]) && answered["poolCount"] == 1, "{answered}");
-    let complete = &answered["conditions"][0];
+    ensure!(completed["pools"] == json!([expected]) && completed["poolCount"] == 1, "{completed}");
+    let complete = &completed["conditions"][0];
     let text = |field: &str| complete[field].as_str().context("no text").map(str::to_owned);
     ensure!((text("type")?, text("reason")?) == ("Complete".into(), "CalculationComplete".into()), "{complete}");
     ensure!(text("message")? == "Calculated status for 1 pools", "{complete}");
     // The lost response led to no second write, and later changes lead to none.
     bed.cluster.kubectl(&["delete", "resourceslice", "slice-0"])?;
-    during(QUIET, "the answer stays", || async {
-        ensure!(status(&bed, "first")? == answered);
+    during(QUIET, "the status stays", || async {
+        ensure!(status(&bed, "first")? == completed);
         Ok(())
     })
     .await?;
@@ -101,4 +111,33 @@ pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Res
     ensure!(writes <= 2, "{:?}", faults.requests());
     manager.stop().await?;
     only_declared(&faults, &[NAME])
+}
+
+pub async fn taint_rules_count_only_with_their_gate(_: Space) -> Result<()> {
+    let bed = serving().await?;
+    let space = bed.space("rules").await?;
+    apply(&bed, &slice(0, &["a", "b"], json!([])))?;
+    apply(&bed, &slice(1, &["c", "d"], json!([])))?;
+    apply(
+        &bed,
+        &json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": "broken"},
+            "spec": {
+                "deviceSelector": {"driver": "gpu.example.com", "device": "a"},
+                "taint": {"key": "example.com/broken", "effect": "NoSchedule"},
+            },
+        }),
+    )?;
+    for (name, is_on) in [("with-rules", true), ("without-rules", false)] {
+        let gate = flag(&["DRADeviceTaintRules"], is_on);
+        let flags = [GATE, &gate, &format!("--controllers={NAME}")];
+        let manager = Manager::start_cluster_wide(&space, &Faults::default(), &flags).await?;
+        apply(&bed, &request(name))?;
+        let answered = until_answered(&bed, name).await?;
+        let count = |field: &str| answered["pools"][0][field].as_i64().unwrap_or(0);
+        let counts = [count("totalDevices"), count("availableDevices"), count("unavailableDevices")];
+        ensure!(counts == if is_on { [4, 3, 1] } else { [4, 4, 0] }, "{gate}: {answered}");
+        manager.stop().await?;
+    }
+    Ok(())
 }

@@ -25,7 +25,7 @@ fn driver(space: &Space) -> String {
     format!("{}.example.com", space.namespace)
 }
 
-/// Publishes the driver's devices, with their taints.
+/// Returns the devices of a slice, with their taints.
 fn published(devices: &[(&str, Value)]) -> Value {
     devices.iter().map(|(name, taints)| json!({"name": name, "taints": taints})).collect()
 }
@@ -55,7 +55,7 @@ pub fn no_execute() -> Value {
     json!([{"key": "example.com/broken", "effect": "NoExecute"}])
 }
 
-/// Creates a running pod whose claim has a device, as after scheduler and driver.
+/// Creates a pod whose claim has a device, in the state that the scheduler and the driver produce; waits until it runs.
 async fn user(space: &Space, name: &str, device: &str, tolerations: Value) -> Result<Pod> {
     let requests = json!([{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]);
     space
@@ -65,11 +65,11 @@ async fn user(space: &Space, name: &str, device: &str, tolerations: Value) -> Re
         "metadata": {"finalizers": [HOLD]},
         "spec": {"nodeName": "node-0", "resourceClaims": [{"name": "gpu", "resourceClaimName": name}]},
     });
-    let made: Pod = space.create(with(pod(name, "web"), bound)).await?;
+    let created: Pod = space.create(with(pod(name, "web"), bound)).await?;
     let result = json!({
         "request": "gpu", "driver": driver(space), "pool": "pool", "device": device, "tolerations": tolerations,
     });
-    let consumer = json!({"resource": "pods", "name": name, "uid": made.uid()});
+    let consumer = json!({"resource": "pods", "name": name, "uid": created.uid()});
     let status = json!({"status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]}});
     space.patch_status::<ResourceClaim>(name, status).await?;
     eventually(format!("{name} runs"), || async {
@@ -90,9 +90,9 @@ fn tolerating(seconds: Option<i64>) -> Value {
 
 /// Waits until a pod is being deleted; its finalizer keeps it.
 async fn evicted(space: &Space, name: &str) -> Result<Pod> {
-    eventually(format!("{name} goes"), || async {
+    eventually(format!("{name} is evicted"), || async {
         let pod: Pod = space.get(name).await?;
-        ensure!(pod.metadata.deletion_timestamp.is_some(), "it is still there");
+        ensure!(pod.metadata.deletion_timestamp.is_some(), "it is not being deleted");
         Ok(pod)
     })
     .await
@@ -123,9 +123,10 @@ pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) 
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     publish(&space, &[("a", no_execute()), ("b", json!([])), ("c", no_execute())]).await?;
-    let gone = evicted(&space, "tolerates-nothing").await?;
-    let conditions = gone.status.and_then(|status| status.conditions).unwrap_or_default();
-    let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget").context("no condition")?;
+    let evicted_pod = evicted(&space, "tolerates-nothing").await?;
+    let conditions = evicted_pod.status.and_then(|status| status.conditions).unwrap_or_default();
+    let target =
+        conditions.iter().find(|condition| condition.type_ == "DisruptionTarget").context("no DisruptionTarget")?;
     ensure!(target.reason.as_deref() == Some("DeletionByDeviceTaintManager"), "{target:?}");
     ensure!(target.message.as_deref() == Some("Device Taint manager: deleting due to NoExecute taint"), "{target:?}");
     until_event(&space, "tolerates-nothing", "Normal DeviceTaintManagerEviction Marking for deletion").await?;
@@ -134,7 +135,7 @@ pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) 
     until_event(&space, "tolerates-long", "Normal DeviceTaintManagerEviction Cancelling deletion").await?;
     during(QUIET, "the others stay", || async {
         for name in ["tolerates-all", "elsewhere", "tolerates-long"] {
-            ensure!(is_active(&space.get(name).await?), "{name} went");
+            ensure!(is_active(&space.get(name).await?), "{name} was evicted");
         }
         Ok(())
     })
@@ -151,24 +152,24 @@ pub async fn eviction_delay_continues_after_a_restart(space: Space) -> Result<()
     let first = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     let tainted = Timestamp::now();
     publish(&space, &[("a", no_execute())]).await?;
-    during(QUIET, "its time runs", || async {
+    during(QUIET, "the pod is not evicted before its toleration expires", || async {
         ensure!(is_active(&space.get("web").await?), "it was evicted too early");
         Ok(())
     })
     .await?;
     first.crash().await;
     let _second = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
-    let gone = evicted(&space, "web").await?;
+    let evicted_pod = evicted(&space, "web").await?;
     // The deletion timestamp is the time of the request plus a grace period of thirty seconds.
-    let grace = gone.metadata.deletion_grace_period_seconds.unwrap_or_default();
-    let asked = gone.metadata.deletion_timestamp.context("not deleted")?.0.as_second() - grace;
-    let after = asked - tainted.as_second();
+    let grace = evicted_pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
+    let requested_at = evicted_pod.metadata.deletion_timestamp.context("not deleted")?.0.as_second() - grace;
+    let after = requested_at - tainted.as_second();
     ensure!((7..60).contains(&after), "it was evicted after {after} s");
     release(&space, &["web"]).await
 }
 
-/// Two pods are evicted.
-async fn two_go(space: Space) -> Result<()> {
+/// Creates two pods, taints their device, and waits until both are evicted.
+async fn evict_two_pods(space: Space) -> Result<()> {
     slice(&space, &[("a", json!([]))]).await?;
     for name in ["one", "two"] {
         user(&space, name, "a", json!([])).await?;
@@ -192,7 +193,7 @@ pub const SCENARIO: Scenario = Scenario {
     name: "devices",
     flags: &[ALONE],
     kind: "resourceslices",
-    run: |space| Box::pin(two_go(space)),
+    run: |space| Box::pin(evict_two_pods(space)),
     clear: |space| Box::pin(clear(space)),
     pods: 2,
     writes: 4,
@@ -245,7 +246,7 @@ pub async fn taint_rule_reports_planned_and_executed_evictions(_: Space) -> Resu
                  an update.";
     until_condition(&space, "broken", "False", "NoEffect", would).await?;
     during(QUIET, "no pod is evicted", || async {
-        ensure!(is_active(&space.get("web").await?), "it went");
+        ensure!(is_active(&space.get("web").await?), "it was evicted");
         Ok(())
     })
     .await?;

@@ -113,7 +113,7 @@ pub async fn uid_of_a_certificate_is_reviewed(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// The gate is about the flag: the names of headers in the API server's ConfigMap are used with and without it.
+/// The gate applies to the flag only: the header names in the API server's ConfigMap are used with and without it.
 pub async fn uid_in_the_headers_of_a_front_proxy_is_reviewed(_: Space) -> Result<()> {
     let reviewing = Reviewing::start().await?;
     let file =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use cluster_tests::programs::KCM;
-use cluster_tests::{Bed, Faults, Manager, Space, Verb, eventually};
+use cluster_tests::{Bed, Faults, Manager, QUIET, Space, Verb, during, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 
 use super::{flag, on_and_off};
@@ -30,16 +30,16 @@ const DEPENDENT: &[&str] =
     &["ClusterTrustBundleProjection", "DRADeviceTaintRules", "UnknownVersionInteroperabilityProxy"];
 
 /// Checks which controllers run and which pages are served with these flags.
-async fn are_there(cluster: &ControlPlane, flags: &[String], expected: impl Fn(&[&str]) -> bool) -> Result<()> {
+async fn check_gated(cluster: &ControlPlane, flags: &[String], expected: impl Fn(&[&str]) -> bool) -> Result<()> {
     let kcm = Running::start(cluster, KCM, flags).await?;
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     let health = kcm.ask(&admin, "GET", "/healthz?verbose", "").await?.body;
     for (subject, gates) in GATED {
-        let is_there = match subject.starts_with('/') {
+        let exists = match subject.starts_with('/') {
             true => kcm.ask(&admin, "GET", subject, "").await?.status == 200,
             false => health.contains(&format!("]{subject} ok")),
         };
-        ensure!(is_there == expected(gates), "{flags:?}: {subject} is {is_there}: {health}");
+        ensure!(exists == expected(gates), "{flags:?}: {subject} exists: {exists}; {health}");
     }
     kcm.terminate().await
 }
@@ -49,13 +49,13 @@ pub async fn controllers_and_pages_exist_with_their_gates(_: Space) -> Result<()
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() };
     let cluster = ControlPlane::start(options).await?;
     let all: Vec<&str> = GATED.iter().flat_map(|(_, gates)| *gates).chain(DEPENDENT).copied().collect();
-    are_there(&cluster, &[flag(&all, true)], |_| true).await?;
-    are_there(&cluster, &[flag(&all, false)], |_| false).await?;
+    check_gated(&cluster, &[flag(&all, true)], |_| true).await?;
+    check_gated(&cluster, &[flag(&all, false)], |_| false).await?;
     // Each gate of a pair is needed, if the other one can be on without it.
     for off in ["StorageVersionAPI", "StorageVersionMigrator", "InformerResourceVersion"] {
         let on: Vec<&str> = all.iter().copied().filter(|gate| *gate != off).collect();
         let flags = [flag(&on, true), flag(&[off], false)];
-        are_there(&cluster, &flags, |gates| !gates.contains(&off)).await?;
+        check_gated(&cluster, &flags, |gates| !gates.contains(&off)).await?;
     }
     Ok(())
 }
@@ -69,6 +69,12 @@ pub async fn device_taint_rules_are_read(space: Space) -> Result<()> {
         eventually("devices are watched", || async {
             let watched = faults.most_watches();
             ensure!(watched.contains_key("resourceslices") && watched.contains_key("pods"), "{watched:?}");
+            ensure!(watched.contains_key("devicetaintrules") == gate.is_on, "{watched:?}");
+            Ok(())
+        })
+        .await?;
+        during(QUIET, "rules are watched only with the gate", || async {
+            let watched = faults.most_watches();
             ensure!(watched.contains_key("devicetaintrules") == gate.is_on, "{watched:?}");
             Ok(())
         })

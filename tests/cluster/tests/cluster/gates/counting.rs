@@ -25,7 +25,7 @@ async fn create_pod(space: &Space, resources: &Value, of_container: &Value) -> R
 }
 
 /// Creates a quota, starts its controller and waits until the quota's use is as expected.
-async fn is_used(space: &Space, gate: &Gate, spec: Value, resource: &str, expected: &str) -> Result<()> {
+async fn check_quota_use(space: &Space, gate: &Gate, spec: Value, resource: &str, expected: &str) -> Result<()> {
     space.create::<ResourceQuota>(json!({"metadata": {"name": "quota"}, "spec": spec})).await?;
     let flags = ["--controllers=resourcequota-controller", &gate.flag];
     let _manager = Manager::start_with(space, &Faults::default(), &flags).await?;
@@ -51,7 +51,7 @@ pub async fn resources_of_a_pod_itself_are_counted_in_quotas(space: Space) -> Re
         let requests = |cpu: &str| json!({"requests": {"cpu": cpu}});
         create_pod(&space, &requests("2"), &requests("100m")).await?;
         let expected = if gate.is_on { "2" } else { "100m" };
-        is_used(&space, &gate, json!({"hard": {"requests.cpu": "10"}}), "requests.cpu", expected).await
+        check_quota_use(&space, &gate, json!({"hard": {"requests.cpu": "10"}}), "requests.cpu", expected).await
     })
     .await
 }
@@ -81,7 +81,7 @@ pub async fn missing_class_of_a_pod_follows_its_resources(_: Space) -> Result<()
         .await?;
         // Resources that are empty have no values, so that those of the container make it Burstable.
         let spec = json!({"hard": {"pods": "10"}, "scopes": ["BestEffort"]});
-        is_used(&space, &gate, spec, "pods", if gate.is_on { "0" } else { "1" }).await
+        check_quota_use(&space, &gate, spec, "pods", if gate.is_on { "0" } else { "1" }).await
     })
     .await
 }
@@ -104,7 +104,7 @@ pub async fn observed_generation_of_an_autoscaler_is_written(space: Space) -> Re
         let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
         space.create::<Deployment>(busy("web", 1)).await?;
         space.create::<HorizontalPodAutoscaler>(autoscaler("web", json!({}))).await?;
-        eventually("the metrics were asked for", || async {
+        eventually("the metrics were requested", || async {
             let status = status(&space, "web").await?;
             scaling_active(&status)?;
             ensure!(status.observed_generation == gate.is_on.then_some(1), "{status:?}");

@@ -23,7 +23,7 @@ const GOAWAY: u8 = 7;
 const CLOSED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Reads frames until one of this type, and returns the types of all.
-async fn until(stream: &mut (impl AsyncRead + Unpin), wanted: u8) -> Vec<u8> {
+async fn read_until(stream: &mut (impl AsyncRead + Unpin), wanted: u8) -> Vec<u8> {
     let mut types = Vec::new();
     let mut head = [0; 9];
     while stream.read_exact(&mut head).await.is_ok() {
@@ -46,14 +46,14 @@ pub async fn connection_of_an_unknown_client_is_closed(_: Space) -> Result<()> {
         let mut stream = kcm.connect(None, &[b"h2"]).await?;
         stream.write_all(&[PREFACE, REQUEST].concat()).await?;
         if is_on {
-            let frames = timeout(CLOSED_WITHIN, until(&mut stream, GOAWAY)).await?;
+            let frames = timeout(CLOSED_WITHIN, read_until(&mut stream, GOAWAY)).await?;
             ensure!(frames.last() == Some(&GOAWAY), "{frames:?}");
         } else {
             const DATA: u8 = 0;
-            let frames = timeout(CLOSED_WITHIN, until(&mut stream, DATA)).await?;
-            ensure!(frames.last() == Some(&DATA), "there is no response: {frames:?}");
-            let more = timeout(QUIET, until(&mut stream, GOAWAY)).await;
-            ensure!(more.is_err(), "the connection ends: {more:?}");
+            let frames = timeout(CLOSED_WITHIN, read_until(&mut stream, DATA)).await?;
+            ensure!(frames.last() == Some(&DATA), "no response: {frames:?}");
+            let more = timeout(QUIET, read_until(&mut stream, GOAWAY)).await;
+            ensure!(more.is_err(), "the connection was closed: {more:?}");
         }
         kcm.terminate().await?;
     }

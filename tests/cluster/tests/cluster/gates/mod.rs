@@ -1,8 +1,10 @@
 //! Feature gates, each on and off. The table of all gates and their tests is in `xtask/src/test/feature_gates`.
 
+pub mod all_off;
 pub mod clients;
 pub mod controllers;
 pub mod counting;
+pub mod emulated;
 pub mod http2;
 pub mod logging;
 pub mod statefulset;

@@ -85,14 +85,14 @@ pub async fn revision_in_another_form_is_used(space: Space) -> Result<()> {
         let manager = start(&space, &gate).await?;
         space.create::<StatefulSet>(stateful_set("web", 0)).await?;
         let own = settled(&space, "web", 0, 1).await?.status.and_then(|status| status.update_revision);
-        let own = own.context("there is no revision")?;
+        let own = own.context("no update revision")?;
         manager.stop().await?;
         let revision: ControllerRevision = space.get(&own).await?;
         let mut older = serde_json::to_value(&revision)?;
         older["metadata"] = json!({
             "name": "older", "labels": revision.labels(), "ownerReferences": revision.owner_references(),
         });
-        let default = older["data"]["spec"]["template"]["spec"].as_object_mut().context("a pod's spec")?;
+        let default = older["data"]["spec"]["template"]["spec"].as_object_mut().context("no pod spec")?;
         ensure!(default.remove("dnsPolicy") == Some(Value::from("ClusterFirst")), "{default:?}");
         space.create::<ControllerRevision>(older).await?;
         space.delete::<ControllerRevision>(&own).await?;

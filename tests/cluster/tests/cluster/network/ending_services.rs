@@ -32,7 +32,7 @@ async fn slices(space: &Space, service: &str) -> Result<Vec<(String, usize)>> {
     Ok(slices.iter().map(|slice| (slice.name_any(), slice.endpoints.iter().flatten().count())).collect())
 }
 
-async fn has_endpoints(space: &Space, service: &str, count: usize) -> Result<String> {
+async fn until_endpoints(space: &Space, service: &str, count: usize) -> Result<String> {
     eventually(format!("{service} has {count} endpoints"), || async {
         let slices = slices(space, service).await?;
         ensure!(slices.len() == 1 && slices[0].1 == count, "{slices:?}");
@@ -51,7 +51,7 @@ pub async fn external_names_and_services_without_selector_get_no_slices(space: S
     space.create::<Service>(service("unselective", json!({"selector": null}))).await?;
     // The last one shows that the others were processed.
     space.create::<Service>(service("plain", json!({}))).await?;
-    has_endpoints(&space, "plain", 1).await?;
+    until_endpoints(&space, "plain", 1).await?;
     during(QUIET, "there are no others", || async {
         let all = names(&space.list::<EndpointSlice>("").await?);
         ensure!(all.len() == 1, "{all:?}");
@@ -68,14 +68,14 @@ pub async fn service_that_is_being_deleted_gets_no_new_slice(space: Space) -> Re
     let held = with(service("ending", json!({})), json!({"metadata": {"finalizers": [HELD]}}));
     space.create::<Service>(held).await?;
     space.create::<Service>(service("plain", json!({}))).await?;
-    let slice = has_endpoints(&space, "ending", 1).await?;
+    let slice = until_endpoints(&space, "ending", 1).await?;
     space.delete::<Service>("ending").await?;
     // Its existing slices still follow the pods.
     space.scale::<Deployment>("web", 2).await?;
-    has_endpoints(&space, "ending", 2).await?;
+    until_endpoints(&space, "ending", 2).await?;
     space.delete::<EndpointSlice>(&slice).await?;
     space.scale::<Deployment>("web", 1).await?;
-    has_endpoints(&space, "plain", 1).await?;
+    until_endpoints(&space, "plain", 1).await?;
     during(QUIET, "there is no slice", || async {
         let slices = slices(&space, "ending").await?;
         ensure!(slices.is_empty(), "{slices:?}");
@@ -90,13 +90,13 @@ pub async fn slice_that_is_being_deleted_is_replaced(space: Space) -> Result<()>
     let _manager = Manager::start_with(&space, &Faults::default(), FLAGS).await?;
     space.create::<Deployment>(deployment("web", 1)).await?;
     space.create::<Service>(service("plain", json!({}))).await?;
-    let first = has_endpoints(&space, "plain", 1).await?;
+    let first = until_endpoints(&space, "plain", 1).await?;
     space.patch::<EndpointSlice>(&first, json!({"metadata": {"finalizers": [HELD]}})).await?;
     space.delete::<EndpointSlice>(&first).await?;
-    let second = has_endpoints(&space, "plain", 1).await?;
+    let second = until_endpoints(&space, "plain", 1).await?;
     ensure!(second != first);
     space.scale::<Deployment>("web", 2).await?;
-    ensure!(has_endpoints(&space, "plain", 2).await? == second);
+    ensure!(until_endpoints(&space, "plain", 2).await? == second);
     let ending = space.get::<EndpointSlice>(&first).await?;
     ensure!(ending.endpoints.iter().flatten().count() == 1, "it was written again: {ending:?}");
     space.patch::<EndpointSlice>(&first, json!({"metadata": {"finalizers": null}})).await?;

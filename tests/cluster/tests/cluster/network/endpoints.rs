@@ -56,11 +56,11 @@ fn text(endpoint: &Endpoint) -> String {
 }
 
 /// The endpoints of all slices of a Service; fails if one is published twice.
-async fn shown(space: &Space, service: &str) -> Result<BTreeSet<String>> {
+async fn published(space: &Space, service: &str) -> Result<BTreeSet<String>> {
     let slices = slices(space, service).await?;
     let all: Vec<String> = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()).map(text).collect();
     let unique: BTreeSet<String> = all.iter().cloned().collect();
-    ensure!(unique.len() == all.len(), "an endpoint is told of twice: {all:?}");
+    ensure!(unique.len() == all.len(), "an endpoint is published twice: {all:?}");
     Ok(unique)
 }
 
@@ -90,10 +90,10 @@ async fn all_ready(space: &Space, name: &str, count: usize) -> Result<()> {
     eventually(format!("{count} ready endpoints of {name}"), || async {
         let pods = names(&space.pods(name).await?);
         ensure!(pods.len() == count, "{pods:?}");
-        let (shown, addresses) = (shown(space, name).await?, addresses(space, name).await?);
-        ensure!(shown == each(&pods, "++-"), "slices say {shown:?}");
+        let (published, addresses) = (published(space, name).await?, addresses(space, name).await?);
+        ensure!(published == each(&pods, "++-"), "slices contain {published:?}");
         let expected = [pods.into_iter().collect(), BTreeSet::new()];
-        ensure!(addresses == expected, "Endpoints say {addresses:?}");
+        ensure!(addresses == expected, "Endpoints contain {addresses:?}");
         Ok(())
     })
     .await
@@ -103,7 +103,7 @@ pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
     let made = space.create::<Service>(service("web")).await?;
-    eventually("an empty slice says that the Service was seen", || async {
+    eventually("the Service has an empty slice", || async {
         ensure!(slices(&space, "web").await?.len() == 1 && addresses(&space, "web").await? == nothing());
         Ok(())
     })
@@ -129,9 +129,9 @@ pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
     let victims = names(&space.pods("web").await?);
     let mark = |behaviour: &str| json!({"metadata": {"annotations": {BEHAVIOUR: behaviour}}});
     space.patch::<Pod>(&victims[0], mark(UNREADY)).await?;
-    eventually("an unready pod is told of", || async {
-        let (shown, addresses) = (shown(&space, "web").await?, addresses(&space, "web").await?);
-        ensure!(shown.contains(&format!("{} ---", victims[0])), "{shown:?}");
+    eventually("the unready pod is published", || async {
+        let (published, addresses) = (published(&space, "web").await?, addresses(&space, "web").await?);
+        ensure!(published.contains(&format!("{} ---", victims[0])), "{published:?}");
         ensure!(addresses[1].contains(&victims[0]) && addresses[0].len() == 2, "{addresses:?}");
         Ok(())
     })
@@ -139,8 +139,8 @@ pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
     space.patch::<Pod>(&victims[1], mark(TERMINATING)).await?;
     space.delete::<Pod>(&victims[1]).await?;
     eventually("a terminating pod still serves", || async {
-        let (shown, addresses) = (shown(&space, "web").await?, addresses(&space, "web").await?);
-        ensure!(shown.contains(&format!("{} -++", victims[1])) && shown.len() == 4, "{shown:?}");
+        let (published, addresses) = (published(&space, "web").await?, addresses(&space, "web").await?);
+        ensure!(published.contains(&format!("{} -++", victims[1])) && published.len() == 4, "{published:?}");
         ensure!(!addresses[0].contains(&victims[1]) && addresses[0].len() == 2, "{addresses:?}");
         Ok(())
     })
@@ -154,7 +154,7 @@ pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
     })
     .await?;
     space.delete::<Service>("web").await?;
-    eventually("the Endpoints go with their Service", || async {
+    eventually("the Endpoints are deleted with their Service", || async {
         ensure!(space.api::<Endpoints>().get_opt("web").await?.is_none());
         Ok(())
     })
@@ -171,8 +171,8 @@ pub async fn headless_service_publishes_all_pods(space: Space) -> Result<()> {
     space.create::<ReplicaSet>(pods("db", 2, &json!({BEHAVIOUR: UNREADY}))).await?;
     eventually("pods that are not ready are published", || async {
         let pods = names(&space.pods("db").await?);
-        let (shown, addresses) = (shown(&space, "db").await?, addresses(&space, "db").await?);
-        ensure!(pods.len() == 2 && shown == each(&pods, "+--"), "{shown:?}");
+        let (published, addresses) = (published(&space, "db").await?, addresses(&space, "db").await?);
+        ensure!(pods.len() == 2 && published == each(&pods, "+--"), "{published:?}");
         ensure!(addresses[0].len() == 2 && addresses[1].is_empty(), "{addresses:?}");
         let labelled = |labels: &std::collections::BTreeMap<String, String>| {
             labels.get("service.kubernetes.io/headless").is_some_and(String::is_empty)
@@ -199,8 +199,8 @@ pub async fn endpoints_created_by_users_are_mirrored(space: Space) -> Result<()>
         let space = space.clone();
         async move {
             eventually(format!("mirrored: {expected:?}"), || async {
-                let shown = shown(&space, "out").await?;
-                ensure!(shown == expected.iter().map(|text| (*text).to_owned()).collect(), "{shown:?}");
+                let published = published(&space, "out").await?;
+                ensure!(published == expected.iter().map(|text| (*text).to_owned()).collect(), "{published:?}");
                 Ok(())
             })
             .await
@@ -213,14 +213,14 @@ pub async fn endpoints_created_by_users_are_mirrored(space: Space) -> Result<()>
     ensure!(slice.owner_references()[0].kind == "Endpoints");
     space.patch::<Endpoints>("out", subset(&["192.0.2.3"])).await?;
     mirrored(&["192.0.2.3 +??"]).await?;
-    ensure!(names(&slices(&space, "out").await?) == [slice.name_any()], "the slice is updated, not replaced");
+    ensure!(names(&slices(&space, "out").await?) == [slice.name_any()], "the slice was replaced");
     let skip = |value: Value| json!({"metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": value}}});
     space.patch::<Endpoints>("out", skip("true".into())).await?;
     mirrored(&[]).await?;
     space.patch::<Endpoints>("out", skip(Value::Null)).await?;
     mirrored(&["192.0.2.3 +??"]).await?;
     space.patch::<Service>("out", json!({"spec": {"selector": {"app": "nobody"}}})).await?;
-    eventually("with a selector, pods count and nothing else", || async {
+    eventually("with a selector, only pods are published", || async {
         let slices = slices(&space, "out").await?;
         let by: Vec<_> = slices.iter().filter_map(|slice| slice.labels().get(MANAGED_BY)).collect();
         ensure!(by == ["endpointslice-controller.k8s.io"], "{by:?}");
@@ -258,7 +258,7 @@ pub async fn frozen_watch_leads_to_no_second_slice(space: Space) -> Result<()> {
     faults.freeze("endpointslices");
     space.create::<Service>(service("web")).await?;
     let created = || faults.count(|call| call.to_string() == "create endpointslices");
-    eventually("the slice is made", || async {
+    eventually("the slice is created", || async {
         ensure!(created() == 1);
         Ok(())
     })
@@ -267,7 +267,7 @@ pub async fn frozen_watch_leads_to_no_second_slice(space: Space) -> Result<()> {
         space.patch::<Service>("web", json!({"metadata": {"labels": {"turn": turn.to_string()}}})).await?;
         space.scale::<ReplicaSet>("web", 3 + turn).await?;
     }
-    during(QUIET, "nothing more is made", || async {
+    during(QUIET, "no other slice is created", || async {
         ensure!(created() == 1, "{} creations", created());
         Ok(())
     })
@@ -289,11 +289,11 @@ async fn scenario(space: &Space) -> Result<()> {
     all_ready(space, "web", 1).await
 }
 
-fn of_endpoints(call: &Call) -> bool {
+fn is_endpoint_write(call: &Call) -> bool {
     call.is_object_write() && matches!(&*call.resource, "endpoints" | "endpointslices")
 }
 
-async fn play(space: Space, rule: Rule) -> Result<()> {
+async fn run_with_fault(space: Space, rule: Rule) -> Result<()> {
     let faults = Faults::script([rule]);
     tokio::select! {
         played = scenario(&space) => played?,
@@ -302,7 +302,7 @@ async fn play(space: Space, rule: Rule) -> Result<()> {
     ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
     let after = Faults::default();
     let _manager = Manager::start(&space, &after).await?;
-    eventually("the new one has listed", || async {
+    eventually("the new manager watches EndpointSlices", || async {
         ensure!(after.most_watches().contains_key("endpointslices"));
         Ok(())
     })
@@ -320,9 +320,10 @@ pub async fn crash_after_a_sample_of_writes(space: Space) -> Result<()> {
         (3, Effect::CrashAfter),
         (4, Effect::CrashBeforeResponse),
     ];
-    let rule =
-        |(n, effect): (usize, Effect)| (format!("{effect:?} at write {n}"), Rule::new(of_endpoints, effect).nth(n));
-    variants(&space, crashes.map(rule).into(), play).await
+    let rule = |(n, effect): (usize, Effect)| {
+        (format!("{effect:?} at write {n}"), Rule::new(is_endpoint_write, effect).nth(n))
+    };
+    variants(&space, crashes.map(rule).into(), run_with_fault).await
 }
 
 pub async fn slices_are_correct_after_each_failure_of_each_write(space: Space) -> Result<()> {
@@ -334,7 +335,7 @@ pub async fn slices_are_correct_after_each_failure_of_each_write(space: Space) -
             rules.push((format!("{verb:?} {resource}: {how}"), Rule::on(verb, resource, effect)));
         }
     }
-    variants(&space, rules, play).await
+    variants(&space, rules, run_with_fault).await
 }
 
 const CONTROLLERS: &str =
@@ -355,8 +356,8 @@ pub async fn upstreams_slices_are_kept_after_a_takeover(_: Space) -> Result<()> 
     let list = json!([{"addresses": [{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}], "ports": [{"port": 5432}]}]);
     space.create::<Endpoints>(json!({"metadata": {"name": "out"}, "subsets": list})).await?;
     all_ready(&space, "web", 3).await?;
-    eventually("upstream has told of all", || async {
-        let counts = [shown(&space, "db").await?.len(), shown(&space, "out").await?.len()];
+    eventually("upstream has published all endpoints", || async {
+        let counts = [published(&space, "db").await?.len(), published(&space, "out").await?.len()];
         ensure!(counts == [2, 2] && slices(&space, "idle").await?.len() == 1, "{counts:?}");
         Ok(())
     })
@@ -366,19 +367,19 @@ pub async fn upstreams_slices_are_kept_after_a_takeover(_: Space) -> Result<()> 
 
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
-    eventually("ours has listed", || async {
+    eventually("our manager watches EndpointSlices", || async {
         ensure!(faults.most_watches().contains_key("endpointslices"));
         Ok(())
     })
     .await?;
     during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(of_endpoints) == 0, "{:?}", faults.requests());
+        ensure!(faults.count(is_endpoint_write) == 0, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
     space.scale::<ReplicaSet>("web", 5).await?;
     all_ready(&space, "web", 5).await?;
-    ensure!(uids(&space.list::<EndpointSlice>("").await?) == uids(&before), "slices are kept");
+    ensure!(uids(&space.list::<EndpointSlice>("").await?) == uids(&before), "slices were replaced");
     quiet(&faults).await?;
     manager.crash().await;
 

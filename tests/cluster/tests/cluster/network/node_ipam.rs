@@ -44,7 +44,7 @@ pub async fn ranges(space: &Space, name: &str) -> Result<Vec<String>> {
     Ok(ranges)
 }
 
-async fn has(space: &Space, name: &str, expected: &[&str]) -> Result<()> {
+async fn until_ranges(space: &Space, name: &str, expected: &[&str]) -> Result<()> {
     eventually(format!("{name} has {expected:?}"), || async {
         let ranges = ranges(space, name).await?;
         ensure!(ranges == expected, "{ranges:?}");
@@ -59,7 +59,7 @@ pub async fn nodes_get_ranges_of_both_families(_: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
     add(&space, "new", &[]).await?;
-    has(&space, "new", &["10.200.1.0/24", "fd00:1:0:1::/64"]).await?;
+    until_ranges(&space, "new", &["10.200.1.0/24", "fd00:1:0:1::/64"]).await?;
 
     add(&space, "late", &[]).await?;
     let events: Api<Event> = Api::namespaced(space.bed.client.clone(), "default");
@@ -73,7 +73,7 @@ pub async fn nodes_get_ranges_of_both_families(_: Space) -> Result<()> {
     ensure!(ranges(&space, "late").await?.is_empty());
     nodes(&space).delete("old", &DeleteParams::default()).await?;
     // The failed attempts leaked no range of the other family.
-    has(&space, "late", &["10.200.2.0/24", "fd00:1::/64"]).await?;
+    until_ranges(&space, "late", &["10.200.2.0/24", "fd00:1::/64"]).await?;
     only_declared(&faults, &["node-ipam-controller"])?;
 
     manager.crash().await;

@@ -49,15 +49,14 @@ impl Record {
     /// Records the texts of events, without names of pods and numbers of repetitions.
     async fn events(&mut self, space: &Space) -> Result<()> {
         let everywhere: Api<Event> = Api::all(space.bed.client.clone());
-        let pods = |kind: Option<&str>| kind == Some("Pod");
         for event in everywhere.list(&Default::default()).await? {
             let about = &event.involved_object;
-            let of_ours = event.source.iter().filter_map(|source| source.component.as_deref());
-            if !of_ours.into_iter().any(|component| component.ends_with("-controller")) {
+            let components = event.source.iter().filter_map(|source| source.component.as_deref());
+            if !components.into_iter().any(|component| component.ends_with("-controller")) {
                 continue;
             }
             let mut text = event.message.clone().unwrap_or_default();
-            if pods(about.kind.as_deref()) {
+            if about.kind.as_deref() == Some("Pod") {
                 text = text.replace(about.name.as_deref().unwrap_or_default(), "<pod>");
             }
             text = text.replace(&space.namespace, "<namespace>");
@@ -101,8 +100,8 @@ async fn ready_within(space: &Space, name: &str, status: &str, taints: RangeIncl
 async fn until_all_on(space: &Space, count: usize, nodes_with_pods: &[&str]) -> Result<()> {
     eventually(format!("{count} pods run on {nodes_with_pods:?}"), || async {
         let pods = space.pods("web").await?;
-        let living: usize = nodes_with_pods.iter().map(|node| placed(&pods, node).len()).sum();
-        ensure!(pods.len() == count && living == count && pods.iter().all(is_ready), "{living} of {}", pods.len());
+        let on_nodes: usize = nodes_with_pods.iter().map(|node| placed(&pods, node).len()).sum();
+        ensure!(pods.len() == count && on_nodes == count && pods.iter().all(is_ready), "{on_nodes} of {}", pods.len());
         Ok(())
     })
     .await
@@ -132,7 +131,7 @@ async fn one_fails(space: &Space, record: &mut Record) -> Result<()> {
     }
     space.bed.cluster.resume_node("node-0").await?;
     let node = record.phase("the node recovers", ready_is(space, "node-0", "True", 0)).await?;
-    record.add("back", &format!("taints {:?}", node.spec.and_then(|spec| spec.taints)));
+    record.add("recovered", &format!("taints {:?}", node.spec.and_then(|spec| spec.taints)));
     record.events(space).await
 }
 
@@ -156,7 +155,7 @@ async fn zones_fail(space: &Space, record: &mut Record, ours: bool) -> Result<()
         let mut node = record.phase("all nodes have failed", failed_node).await?;
         let kept = node.spec.iter_mut().flat_map(|spec| &mut spec.taints);
         kept.for_each(|taints| taints.retain(|taint| taint.effect != "NoExecute"));
-        record.node("all dead", &node);
+        record.node("all failed", &node);
     }
     if ours {
         during(Duration::from_secs(8), "no pod is evicted", || async {
@@ -197,11 +196,11 @@ async fn run(ours: bool) -> Result<Record> {
                 None
             }
         };
-        let played = match count {
+        let result = match count {
             2 => one_fails(&space, &mut record).await,
             _ => zones_fail(&space, &mut record, ours).await,
         };
-        played.with_context(|| name)?;
+        result.with_context(|| name)?;
         if !ours {
             space.bed.cluster.kill(UPSTREAM)?;
         }

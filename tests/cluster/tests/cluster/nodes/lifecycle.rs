@@ -66,7 +66,7 @@ fn condition(node: &Node, kind: &str) -> (String, String) {
     found.map(|found| (found.status.clone(), found.reason.clone().unwrap_or_default())).unwrap_or_default()
 }
 
-async fn is_tainted(space: &Space, name: &str, expected: &[&str]) -> Result<Node> {
+async fn until_tainted(space: &Space, name: &str, expected: &[&str]) -> Result<Node> {
     eventually(format!("{name} has the taints {expected:?}"), || async {
         let node = nodes(space).get(name).await?;
         ensure!(taints(&node) == expected, "{:?} {:?}", taints(&node), condition(&node, "Ready"));
@@ -126,7 +126,7 @@ pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> 
     space.bed.cluster.stop_node("node-0").await?;
     let unreachable = [format!("{UNREACHABLE}:NoExecute"), format!("{UNREACHABLE}:NoSchedule")];
     let unreachable: Vec<&str> = unreachable.iter().map(String::as_str).collect();
-    let node = is_tainted(&space, "node-0", &unreachable).await?;
+    let node = until_tainted(&space, "node-0", &unreachable).await?;
     for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
         ensure!(condition(&node, kind) == ("Unknown".into(), "NodeStatusUnknown".into()), "{kind} of {node:?}");
     }
@@ -164,7 +164,7 @@ pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> 
     }
 
     space.bed.cluster.resume_node("node-0").await?;
-    let node = is_tainted(&space, "node-0", &[]).await?;
+    let node = until_tainted(&space, "node-0", &[]).await?;
     ensure!(condition(&node, "Ready").0 == "True", "{node:?}");
     let pods = space.pods("web").await?;
     ensure!(placed(&pods, "node-1").len() == on_node_1.len(), "replaced pods were moved again");
@@ -204,7 +204,7 @@ pub async fn evictions_follow_the_state_of_zones(_: Space) -> Result<()> {
     }
     let no_schedule = format!("{UNREACHABLE}:NoSchedule");
     for node in ["node-0", "node-1", "node-2"] {
-        is_tainted(&space, node, &[&no_schedule]).await?;
+        until_tainted(&space, node, &[&no_schedule]).await?;
     }
     eventually("all pods are unready", || async {
         ensure!(space.pods("web").await?.iter().all(|pod| !is_ready(pod)));
@@ -218,7 +218,7 @@ pub async fn evictions_follow_the_state_of_zones(_: Space) -> Result<()> {
     .await?;
 
     space.bed.cluster.resume_node("node-1").await?;
-    is_tainted(&space, "node-1", &[]).await?;
+    until_tainted(&space, "node-1", &[]).await?;
     eventually("when one node has recovered, pods of the others are evicted again", || async {
         let pods = space.pods("web").await?;
         ensure!(pods.len() == 6 && placed(&pods, "node-1").len() == 6, "{} pods", placed(&pods, "node-1").len());

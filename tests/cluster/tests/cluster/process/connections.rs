@@ -67,7 +67,7 @@ fn options() -> ConnectOptions {
     ConnectOptions { reload_interval: Duration::from_millis(100), ..ConnectOptions::default() }
 }
 
-/// A kubeconfig of this user for the space's server.
+/// Writes a kubeconfig of this user for the space's server; returns options that use it.
 fn kubeconfig(space: &Space, folder: &Path, user: Value) -> Result<ConnectOptions> {
     let cluster = &space.bed.cluster;
     let text = json!({

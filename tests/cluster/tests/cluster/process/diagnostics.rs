@@ -13,7 +13,7 @@ use crate::process::serving::{Credentials, Running, bare, inline_pair};
 const CONTROLLERS: &str =
     "--controllers=deployment,replicaset,resourcequota,serviceaccount-controller,garbagecollector,namespace";
 
-/// The clients and servers of the test's requests.
+/// The manager whose page is read, its cluster, and the credentials for the page.
 struct Page<'a> {
     cluster: &'a ControlPlane,
     kcm: &'a Running,
@@ -36,15 +36,15 @@ impl Page<'_> {
         serde_json::from_str(&got.body).with_context(|| got.body)
     }
 
-    /// Waits until the report of an object of the namespace contains this text.
-    async fn until_told(&self, kind: &str, name: &str, what: &str, words: &str) -> Result<Value> {
+    /// Waits until the page reports that an object waits for `what`, with `words` in the text.
+    async fn until_waiting_for(&self, kind: &str, name: &str, what: &str, words: &str) -> Result<Value> {
         let query = format!("?kind={kind}&namespace=shop&name={name}");
         eventually(format!("{kind} {name} waits for {what}: {words}"), || async {
             let report = self.json(&query).await?;
             let waits = report["waitsFor"].as_array().context("no list")?;
-            let told =
+            let is_expected =
                 |wait: &Value| wait["what"] == what && wait["text"].as_str().is_some_and(|text| text.contains(words));
-            ensure!(waits.iter().any(told), "{report:#}");
+            ensure!(waits.iter().any(is_expected), "{report:#}");
             Ok(report)
         })
         .await
@@ -59,7 +59,7 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     let page = Page { cluster: &cluster, kcm: &kcm, admin };
     cluster.kubectl(&["create", "namespace", "shop"])?;
     page.kubectl(&["create", "quota", "few", "--hard=pods=0"])?;
-    eventually("the quota counts", || async {
+    eventually("the quota has a status", || async {
         let hard = page.kubectl(&["get", "quota", "few", "-o", "jsonpath={.status.hard.pods}"])?;
         ensure!(hard == "0", "{hard:?}");
         Ok(())
@@ -73,11 +73,11 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     })
     .await?;
 
-    let report = page.until_told("ReplicaSet", &set, "quota", "exceeded quota: few").await?;
+    let report = page.until_waiting_for("ReplicaSet", &set, "quota", "exceeded quota: few").await?;
     ensure!(report["owners"][0]["kind"] == "Deployment" && report["owners"][0]["name"] == "web", "{report:#}");
-    let course = &report["controllers"][0];
-    ensure!(course["controller"] == "replicaset-controller", "{report:#}");
-    let did = course["lastDecision"]["did"].as_str().unwrap_or_default();
+    let controller = &report["controllers"][0];
+    ensure!(controller["controller"] == "replicaset-controller", "{report:#}");
+    let did = controller["lastDecision"]["did"].as_str().unwrap_or_default();
     ensure!(did.contains("POST /api/v1/namespaces/shop/pods: ") && did.contains("event FailedCreate"), "{report:#}");
     let deployment = page.json("?kind=deployments.apps&namespace=shop&name=web").await?;
     ensure!(deployment["dependents"]["shown"][0]["name"] == set.as_str(), "{deployment:#}");
@@ -94,21 +94,24 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
 
     let all = page.json("").await?;
     let controllers = all["controllers"].as_array().context("no list")?;
-    let sets = controllers.iter().find(|controller| controller["name"] == "replicaset-controller").context("none")?;
+    let sets = controllers
+        .iter()
+        .find(|controller| controller["name"] == "replicaset-controller")
+        .context("no replicaset-controller")?;
     let failing = sets["failing"].as_array().and_then(|failing| failing.first()).context("nothing fails")?;
     ensure!(failing["key"] == format!("shop/{set}") && failing["times"].as_u64() > Some(0), "{failing:#}");
     ensure!(failing["nextTryInSeconds"].as_f64().is_some(), "{failing:#}");
-    for_people(&page, &set).await?;
+    check_html_page(&page, &set).await?;
 
     let held = r#"{"metadata":{"finalizers":["example.com/hold"]}}"#;
     page.kubectl(&["patch", "replicaset", &set, "--type=merge", "-p", held])?;
     page.kubectl(&["delete", "deployment", "web", "--cascade=foreground", "--wait=false"])?;
-    let report = page.until_told("Deployment", "web", "finalizer", "1 dependents block it").await?;
+    let report = page.until_waiting_for("Deployment", "web", "finalizer", "1 dependents block it").await?;
     ensure!(report["waitsFor"][0]["by"] == "garbage-collector-controller", "{report:#}");
-    let report = page.until_told("replicasets", &set, "finalizer", "example.com/hold").await?;
+    let report = page.until_waiting_for("replicasets", &set, "finalizer", "example.com/hold").await?;
     ensure!(report["waitsFor"][0]["by"] == "the program that added it (example.com)", "{report:#}");
     page.kubectl(&["patch", "replicaset", &set, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])?;
-    eventually("both are gone", || async {
+    eventually("the Deployment is deleted", || async {
         let report = page.json("?kind=Deployment&namespace=shop&name=web").await?;
         ensure!(report["object"].is_null(), "{report:#}");
         Ok(())
@@ -118,7 +121,7 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
 }
 
 /// Checks the HTML page: quick, small, without resources of other servers.
-async fn for_people(page: &Page<'_>, set: &str) -> Result<()> {
+async fn check_html_page(page: &Page<'_>, set: &str) -> Result<()> {
     let browser = page.admin.clone().with("Accept", "text/html,application/xhtml+xml,*/*;q=0.8");
     for (query, words) in [
         (String::new(), "Failing keys"),

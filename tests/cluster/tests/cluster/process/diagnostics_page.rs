@@ -8,6 +8,7 @@ use cluster_tests::programs::KCM;
 use cluster_tests::{Space, eventually};
 use control_plane::ControlPlane;
 use tokio::task::block_in_place;
+use tokio::time::sleep;
 
 use crate::process::serving::{Running, bare};
 
@@ -37,7 +38,7 @@ const SCREENSHOT: (u32, u32) = (1100, 620);
 const NARROW: u32 = 390;
 
 /// Creates a Deployment whose pods a quota forbids; returns the ReplicaSet that fails.
-async fn something_stuck(cluster: &ControlPlane) -> Result<String> {
+async fn create_stuck_deployment(cluster: &ControlPlane) -> Result<String> {
     let shop = |arguments: &[&str]| block_in_place(|| cluster.kubectl(&[arguments, &["-n", "shop"]].concat()));
     block_in_place(|| cluster.kubectl(&["create", "namespace", "shop"]))?;
     shop(&["create", "quota", "few", "--hard=pods=0"])?;
@@ -48,9 +49,9 @@ async fn something_stuck(cluster: &ControlPlane) -> Result<String> {
     })
     .await?;
     shop(&["create", "deployment", "web", "--image=nginx"])?;
-    eventually("there is a ReplicaSet", || async {
+    eventually("the ReplicaSet exists", || async {
         let name = shop(&["get", "replicaset", "-o", "jsonpath={.items[*].metadata.name}"])?;
-        ensure!(!name.is_empty(), "there is none");
+        ensure!(!name.is_empty(), "no ReplicaSet");
         Ok(name)
     })
     .await
@@ -75,13 +76,13 @@ pub async fn page_leads_to_the_violated_quota(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let token = block_in_place(|| viewers_token(&cluster))?;
     let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
-    let set = something_stuck(&cluster).await?;
+    let set = create_stuck_deployment(&cluster).await?;
     let mut page = Page::open(&program).await?;
 
     let everything = kcm.url("/debug/reconcile");
     page_requires_a_token(&mut page, &everything).await?;
-    page.show_header("Authorization", &format!("Bearer {token}")).await?;
-    let strangers = page.complaints().len();
+    page.send_header("Authorization", &format!("Bearer {token}")).await?;
+    let earlier = page.complaints().len();
 
     let failing = format!("a[href*=\"name={set}\"]");
     until_shown(&mut page, &everything, &failing).await?;
@@ -98,11 +99,11 @@ pub async fn page_leads_to_the_violated_quota(_: Space) -> Result<()> {
     page.click("a[href*=\"kind=Deployment\"]").await?;
     ensure!(page.text("h1").await? == "Deployment shop/web", "its owner: {}", page.text("h1").await?);
 
-    asked_for(&mut page, ["ReplicaSet", "shop", &set]).await?;
+    submit_form(&mut page, ["ReplicaSet", "shop", &set]).await?;
     ensure!(page.text("table").await?.contains("exceeded quota: few"), "{}", page.text("table").await?);
     let hostile = "\"><img src=x onerror=alert(1)><script>alert(2)</script>";
-    asked_for(&mut page, [hostile, "shop", hostile]).await?;
-    ensure!(page.count("img, script").await? == 0, "what was typed is part of the page");
+    submit_form(&mut page, [hostile, "shop", hostile]).await?;
+    ensure!(page.count("img, script").await? == 0, "typed text became elements of the page");
     ensure!(page.text("body").await?.contains("Not in the cache"), "{}", page.text("body").await?);
 
     page.resize(NARROW, 800).await?;
@@ -113,16 +114,16 @@ pub async fn page_leads_to_the_violated_quota(_: Space) -> Result<()> {
             width.as_u64().is_some_and(|width| width <= NARROW.into()),
             "{path} is {width} pixels wide on a telephone"
         );
-        let began = page.run("performance.getEntriesByType('navigation')[0].loadEventEnd").await?;
-        ensure!(began.as_f64().is_some_and(|took| took < QUICK.as_millis() as f64), "{path} took {began} ms");
+        let loaded = page.run("performance.getEntriesByType('navigation')[0].loadEventEnd").await?;
+        ensure!(loaded.as_f64().is_some_and(|took| took < QUICK.as_millis() as f64), "{path} took {loaded} ms");
     }
 
-    let complaints = page.complaints().split_off(strangers);
-    ensure!(complaints.is_empty(), "the console complains: {complaints:#?}");
+    let complaints = page.complaints().split_off(earlier);
+    ensure!(complaints.is_empty(), "errors in the console: {complaints:#?}");
     let origin = kcm.url("/debug/reconcile");
-    let elsewhere: Vec<_> = page.requests().into_iter().filter(|asked| !asked.url.starts_with(&origin)).collect();
-    ensure!(elsewhere.is_empty(), "the page asks for more than itself: {elsewhere:?}");
-    ensure!(page.requests().iter().all(|asked| asked.method == "GET"), "{:?}", page.requests());
+    let elsewhere: Vec<_> = page.requests().into_iter().filter(|request| !request.url.starts_with(&origin)).collect();
+    ensure!(elsewhere.is_empty(), "the page requests other URLs: {elsewhere:?}");
+    ensure!(page.requests().iter().all(|request| request.method == "GET"), "{:?}", page.requests());
     kcm.terminate().await
 }
 
@@ -139,12 +140,12 @@ async fn keep_screenshot(page: &mut Page) -> Result<()> {
 
 /// Checks that the certificate is self-signed, and that a client without a token gets nothing.
 async fn page_requires_a_token(page: &mut Page, everything: &str) -> Result<()> {
-    let warned = page.go(everything).await.err().context("a certificate that nobody has signed is taken")?;
+    let warned = page.go(everything).await.err().context("a self-signed certificate was accepted")?;
     ensure!(warned.to_string().contains("ERR_CERT_AUTHORITY_INVALID"), "{warned:#}");
     page.trust_any_certificate().await?;
     page.go(everything).await?;
-    let told = page.text("body").await?;
-    ensure!(told.contains("forbidden") && page.count("table, a").await? == 0, "a stranger is told {told}");
+    let text = page.text("body").await?;
+    ensure!(text.contains("forbidden") && page.count("table, a").await? == 0, "a client without a token gets {text}");
     Ok(())
 }
 
@@ -161,17 +162,18 @@ async fn until_shown(page: &mut Page, url: &str, selector: &str) -> Result<()> {
             "{selector} is not on the page: {}",
             page.text("body").await?
         );
+        sleep(Duration::from_millis(200)).await;
     }
 }
 
 /// Types an object's kind, namespace and name into the form, and sends it.
-async fn asked_for(page: &mut Page, object: [&str; 3]) -> Result<()> {
+async fn submit_form(page: &mut Page, object: [&str; 3]) -> Result<()> {
     for (field, text) in ["#kind", "#namespace", "#name"].into_iter().zip(object) {
         page.fill(field, text).await?;
     }
     page.click("button").await?;
     let [kind, namespace, name] = object;
     let title = page.text("h1").await?;
-    ensure!(title == format!("{kind} {namespace}/{name}"), "asked for {object:?}, and told of {title}");
+    ensure!(title == format!("{kind} {namespace}/{name}"), "requested {object:?}, got {title}");
     Ok(())
 }

@@ -21,7 +21,7 @@ const RIGHTS: &str = include_str!("../../../../../examples/echo-operator/deploy/
 
 /// Applies the manifests of the definition and of the operator's account with its permissions; returns a kubeconfig of
 /// the account.
-async fn installed(space: &Space) -> Result<PathBuf> {
+async fn install(space: &Space) -> Result<PathBuf> {
     let bed = space.bed.clone();
     let token = tokio::task::spawn_blocking(move || {
         bed.cluster.kubectl_with_input(&["apply", "-f", "-"], DEFINITION)?;
@@ -43,17 +43,17 @@ async fn installed(space: &Space) -> Result<PathBuf> {
 }
 
 /// Waits until an EchoConfig is ready and all its pods have the message.
-async fn answers(space: &Space, message: &str, replicas: usize) -> Result<EchoConfig> {
-    eventually(format!("{replicas} pods answer {message:?}"), || async {
+async fn until_ready_with(space: &Space, message: &str, replicas: usize) -> Result<EchoConfig> {
+    eventually(format!("{replicas} pods have the message {message:?}"), || async {
         let echo: EchoConfig = space.get("echo").await?;
         let status = echo.status.clone().context("no status")?;
         ensure!(is_ready(&status) && Some(status.observed_generation) == echo.metadata.generation, "{status:?}");
         let pods: Vec<Pod> = space.pods("echo").await?;
-        let says = |pod: &Pod| {
+        let message_of = |pod: &Pod| {
             let arguments = pod.spec.as_ref()?.containers.first()?.args.as_ref()?;
             arguments.iter().find_map(|argument| argument.strip_prefix("-text=").map(str::to_owned))
         };
-        ensure!(pods.len() == replicas && pods.iter().all(|pod| says(pod).as_deref() == Some(message)));
+        ensure!(pods.len() == replicas && pods.iter().all(|pod| message_of(pod).as_deref() == Some(message)));
         Ok(echo)
     })
     .await
@@ -61,7 +61,7 @@ async fn answers(space: &Space, message: &str, replicas: usize) -> Result<EchoCo
 
 pub async fn echo_operator_works_with_its_own_permissions(space: Space) -> Result<()> {
     let _kcm = Manager::start(&space, &Faults::default()).await?;
-    let kubeconfig = installed(&space).await?;
+    let kubeconfig = install(&space).await?;
     let clients =
         Arc::new(connect(&ConnectOptions { kubeconfig: Some(kubeconfig), ..ConnectOptions::default() }).await?);
     let options = ManagerOptions {
@@ -80,7 +80,7 @@ pub async fn echo_operator_works_with_its_own_permissions(space: Space) -> Resul
         Ok(space.api::<EchoConfig>().create(&PostParams::default(), &wanted).await?)
     })
     .await?;
-    let echo = answers(&space, "hello", 2).await?;
+    let echo = until_ready_with(&space, "hello", 2).await?;
     for owners in [
         space.get::<Deployment>("echo").await?.metadata.owner_references,
         space.get::<Service>("echo").await?.metadata.owner_references,
@@ -90,18 +90,18 @@ pub async fn echo_operator_works_with_its_own_permissions(space: Space) -> Resul
     }
 
     space.patch::<EchoConfig>("echo", json!({"spec": {"message": "goodbye", "replicas": 3}})).await?;
-    answers(&space, "goodbye", 3).await?;
+    until_ready_with(&space, "goodbye", 3).await?;
 
     space.delete::<Service>("echo").await?;
-    eventually("the Service is back", || space.get::<Service>("echo")).await?;
+    eventually("the Service is recreated", || space.get::<Service>("echo")).await?;
     space.patch::<Deployment>("echo", json!({"spec": {"replicas": 1}})).await?;
-    eventually("the edit is undone", || async {
+    eventually("the number of replicas is restored", || async {
         let deployment: Deployment = space.get("echo").await?;
         ensure!(deployment.spec.replicas == Some(3));
         Ok(())
     })
     .await?;
-    answers(&space, "goodbye", 3).await?;
+    until_ready_with(&space, "goodbye", 3).await?;
     ensure!(space.events("echo").await?.keys().any(|event| event.starts_with("Normal Ready ")));
 
     let text = metrics.text();

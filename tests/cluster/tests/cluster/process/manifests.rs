@@ -30,7 +30,7 @@ fn chart(name: &str) -> String {
 }
 
 /// Runs a program in the folder of manifests; returns its output.
-fn printed(program: &Path, arguments: &[&str]) -> Result<String> {
+fn output_of(program: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program).args(arguments).current_dir(DEPLOY).output()?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{} {arguments:?}: {complaint}", program.display());
@@ -71,11 +71,11 @@ pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Res
         let folder = chart(name);
         let values: Vec<String> = values.iter().map(|file| format!("{folder}/{file}")).collect();
         let values: Vec<&str> = values.iter().map(String::as_str).collect();
-        let remarks = printed(&charts, &[&["lint", &*folder], &*values].concat())?;
+        let remarks = output_of(&charts, &[&["lint", &*folder], &*values].concat())?;
         ensure!(remarks.lines().all(|remark| remark.contains("icon is recommended")), "{name} {values:?}: {remarks}");
         // The release contains the namespace's name, so that cluster-wide objects of other tests have other names.
         let release = format!("r{number}-{}", space.namespace);
-        let text = printed(&charts, &[&["template", &*folder, &*release, &*space.namespace], &*values].concat())?;
+        let text = output_of(&charts, &[&["template", &*folder, &*release, &*space.namespace], &*values].concat())?;
         let documents = documents(&text)?;
         let manifests = text.clone();
         let bed = space.bed.clone();
@@ -85,20 +85,21 @@ pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Res
         applied.await?.with_context(|| format!("apply {name} with {values:?}"))?;
 
         let of_deployment = documents.iter().find(|document| document["kind"] == "Deployment");
-        let made: Deployment = serde_json::from_value(of_deployment.context("no Deployment")?.clone())?;
-        let full_name = made.metadata.name.context("a Deployment without a name")?;
-        let pod = made.spec.template.spec.context("a Deployment without pods")?;
+        let deployment: Deployment = serde_json::from_value(of_deployment.context("no Deployment")?.clone())?;
+        let full_name = deployment.metadata.name.context("a Deployment without a name")?;
+        let pod = deployment.spec.template.spec.context("a Deployment without pods")?;
         let [container] = pod.containers.as_slice() else { bail!("{} containers", pod.containers.len()) };
         check_command_line(container).with_context(|| format!("{name} with {values:?}"))?;
         if name == "ccm" {
             let (ours, theirs) = (rules(&documents), self::documents(CLOUD_RIGHTS)?);
-            let as_lease = serde_json::to_string(&rules(&theirs))?;
-            let same = match values.iter().any(|file| file.ends_with("eks.yaml")) {
-                true => as_lease.replace("\"cloud-controller-manager\"", "\"ccm\""),
-                false => as_lease,
+            let expected = serde_json::to_string(&rules(&theirs))?;
+            // With the values for EKS, the Lease is called "ccm".
+            let expected = match values.iter().any(|file| file.ends_with("eks.yaml")) {
+                true => expected.replace("\"cloud-controller-manager\"", "\"ccm\""),
+                false => expected,
             };
             ensure!(
-                serde_json::to_string(&ours)? == same,
+                serde_json::to_string(&ours)? == expected,
                 "the permissions differ from deploy/ccm-rbac.yaml: {ours:?}"
             );
         }
@@ -117,7 +118,7 @@ pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Res
     eks_values_need_a_cluster_and_accept_one_class(&charts)?;
     let wrong = std::env::temp_dir().join(format!("{}.yaml", space.namespace));
     std::fs::write(&wrong, "replica: 3\n")?;
-    let refused = printed(&charts, &["template", &chart("kcm"), "r", "n", &wrong.display().to_string()]);
+    let refused = output_of(&charts, &["template", &chart("kcm"), "r", "n", &wrong.display().to_string()]);
     std::fs::remove_file(&wrong)?;
     let refused = format!("{:#}", refused.err().context("an unknown value is accepted")?);
     ensure!(refused.contains("replica"), "{refused}");
@@ -129,10 +130,10 @@ pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Res
 fn eks_values_need_a_cluster_and_accept_one_class(charts: &Path) -> Result<()> {
     let folder = chart("ccm");
     let (eks, cluster) = (format!("{folder}/values-eks.yaml"), format!("{folder}/{}", CHARTS[4].1[1]));
-    let refused = printed(charts, &["template", &folder, "r", "n", &eks]);
+    let refused = output_of(charts, &["template", &folder, "r", "n", &eks]);
     let refused = format!("{:#}", refused.err().context("it is installed without a description of the cluster")?);
     ensure!(refused.contains("set Region in the section [Global] of cloudConfig"), "{refused}");
-    let text = printed(charts, &["template", &folder, "r", "n", &eks, &cluster])?;
+    let text = output_of(charts, &["template", &folder, "r", "n", &eks, &cluster])?;
     for flag in
         ["--load-balancer-class=ccm/nlb", "--load-balancers-without-class=false", "--controllers=service-lb-controller"]
     {
@@ -145,7 +146,7 @@ fn eks_values_need_a_cluster_and_accept_one_class(charts: &Path) -> Result<()> {
 fn readiness_gates_have_their_permissions(charts: &Path, space: &Space) -> Result<()> {
     let values = std::env::temp_dir().join(format!("{}-gates.yaml", space.namespace));
     std::fs::write(&values, "loadBalancers: {readinessGates: true}\n")?;
-    let text = printed(charts, &["template", &chart("ccm"), "r", &space.namespace, &values.display().to_string()]);
+    let text = output_of(charts, &["template", &chart("ccm"), "r", &space.namespace, &values.display().to_string()]);
     std::fs::remove_file(&values)?;
     let documents = documents(&text?)?;
     let wanted = [self::documents(CLOUD_RIGHTS)?, self::documents(TARGETS_RIGHTS)?].concat();
@@ -157,8 +158,8 @@ fn readiness_gates_have_their_permissions(charts: &Path, space: &Space) -> Resul
     };
     ensure!(sorted(&documents) == sorted(&wanted), "the permissions differ: {:?}", sorted(&documents));
     let of_deployment = documents.into_iter().find(|document| document["kind"] == "Deployment");
-    let made: Deployment = serde_json::from_value(of_deployment.context("no Deployment")?)?;
-    let pod = made.spec.template.spec.context("a Deployment without pods")?;
+    let deployment: Deployment = serde_json::from_value(of_deployment.context("no Deployment")?)?;
+    let pod = deployment.spec.template.spec.context("a Deployment without pods")?;
     let flags = pod.containers[0].command.clone().unwrap_or_default();
     ensure!(flags.iter().any(|flag| flag == "--load-balancer-readiness-gates=true"), "{flags:?}");
     check_command_line(&pod.containers[0])
@@ -174,7 +175,7 @@ pub async fn kubeadm_patches_change_only_what_they_should(space: Space) -> Resul
     let patched = |kind: &str, patch: &str| -> Result<Value> {
         let before = before.display().to_string();
         let flags = ["patch", "--local", "--output=json", "--type", kind, "--patch-file", patch, "--filename", &before];
-        Ok(serde_json::from_str(&printed(&kubectl, &flags)?)?)
+        Ok(serde_json::from_str(&output_of(&kubectl, &flags)?)?)
     };
     let original: Value = serde_saphyr::from_str(KUBEADM)?;
     let whole = patched("strategic", "kubeadm/replace/kube-controller-manager+strategic.yaml")?;

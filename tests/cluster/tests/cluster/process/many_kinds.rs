@@ -1,6 +1,10 @@
 //! Clusters with many custom kinds, on an API server with its default flags: 100 streams on each connection.
+//!
+//! The kinds are created while a manager leads. From before that until the end, its Lease is observed; rollouts before
+//! and after are compared; then a second manager starts among all kinds.
 
 use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +16,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client};
+use runtime::lock::lock;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
 use super::serving::bare;
 
@@ -21,8 +28,11 @@ const GROUP: &str = "many.example.com";
 /// Maximum time between renewals: the leader ends its term after ten seconds without one.
 const LATE_RENEWAL: Duration = Duration::from_secs(6);
 
-/// Time for which the Lease is observed.
-const OBSERVED: Duration = Duration::from_secs(30);
+/// Time between two reads of the Lease.
+const LEASE_READ_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Time for which the Lease is observed after everything else.
+const OBSERVED: Duration = Duration::from_secs(15);
 
 /// Streams that the API server allows on a connection by default. Built-in kinds are watched on about as many.
 const STREAMS: usize = 100;
@@ -30,21 +40,41 @@ const STREAMS: usize = 100;
 /// Maximum number of connections for other purposes: short requests of each identity, the Lease, and long lists.
 const OTHER_CONNECTIONS: usize = 6;
 
-fn definitions(count: usize) -> String {
-    (0..count).fold(String::new(), |mut all, number| {
-        let definition = json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": format!("kind{number}s.{GROUP}")},
-            "spec": {
-                "group": GROUP, "scope": "Namespaced",
-                "names": {"plural": format!("kind{number}s"), "kind": format!("Kind{number}")},
-                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-                }}}],
-            },
-        });
-        let _ = writeln!(all, "---\n{definition}");
+/// Maximum ratio of a rollout's duration to that without custom kinds; [`ROLLOUT_SLACK`] is added.
+const ROLLOUT_FACTOR: u32 = 3;
+const ROLLOUT_SLACK: Duration = Duration::from_secs(2);
+
+/// Pods of the Deployment that is rolled out.
+const REPLICAS: usize = 3;
+
+fn documents(values: impl Iterator<Item = Value>) -> String {
+    values.fold(String::new(), |mut all, value| {
+        let _ = writeln!(all, "---\n{value}");
         all
+    })
+}
+
+fn definition(number: usize) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("kind{number}s.{GROUP}")},
+        "spec": {
+            "group": GROUP, "scope": "Namespaced",
+            "names": {"plural": format!("kind{number}s"), "kind": format!("Kind{number}")},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            }}}],
+        },
+    })
+}
+
+/// An object whose owner does not exist: it is deleted once its kind is watched.
+fn garbage(number: usize) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": format!("Kind{number}"),
+        "metadata": {"name": "garbage", "namespace": "default", "ownerReferences": [{
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "missing", "uid": "6f1f6c0e-0000-4000-8000-000000000001",
+        }]},
     })
 }
 
@@ -58,52 +88,144 @@ async fn until_served(client: &Client, count: usize) -> Result<()> {
     .await
 }
 
-fn start(cluster: &ControlPlane) -> Result<Process> {
+/// Waits until the manager has deleted an object of each kind, for which it has to watch all of them.
+async fn until_watched(client: &Client, count: usize) -> Result<()> {
+    for number in 0..count {
+        eventually(format!("garbage of kind {number} is deleted"), || async {
+            let path = format!("/apis/{GROUP}/v1/namespaces/default/kind{number}s");
+            let list: Value = client.request(http::Request::get(path).body(Vec::new())?).await?;
+            ensure!(list["items"].as_array().is_some_and(Vec::is_empty), "it exists");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+fn start(cluster: &ControlPlane, name: &str) -> Result<Process> {
     let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?;
     let flags = [
         format!("--kubeconfig={}", kubeconfig.display()),
         "--use-service-account-credentials".to_owned(),
         format!("--service-account-private-key-file={}", cluster.service_account_key().display()),
     ];
-    Process::start(cluster, "kcm-many-kinds", &command(cluster, KCM)?, &flags)
+    Process::start(cluster, name, &command(cluster, KCM)?, &flags)
 }
 
-async fn deployment_gets_its_pods(cluster: &ControlPlane, client: &Client) -> Result<()> {
+/// Replaces all pods of a Deployment. Returns the time until the pods of this version exist, and no others.
+async fn roll(cluster: &ControlPlane, client: &Client, version: &str) -> Result<Duration> {
+    // No kubelet ever makes these pods ready: an update that waits for that would not end.
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "default"},
-        "spec": {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}, "template": {
-            "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "c"}]},
-        }},
+        "spec": {
+            "replicas": REPLICAS, "selector": {"matchLabels": {"app": "web"}}, "strategy": {"type": "Recreate"},
+            "template": {
+                "metadata": {"labels": {"app": "web", "version": version}},
+                "spec": {"containers": [{"name": "c", "image": "c"}]},
+            },
+        },
     });
     cluster.kubectl_with_input(&["apply", "-f", "-"], &deployment.to_string())?;
+    let start = Instant::now();
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
-    eventually("the Deployment has its pods", || async {
-        let count = pods.list(&ListParams::default().labels("app=web")).await?.items.len();
-        ensure!(count == 3, "it has {count}");
+    eventually(format!("the Deployment has its pods of version {version}"), || async {
+        let count =
+            async |selector: &str| anyhow::Ok(pods.list(&ListParams::default().labels(selector)).await?.items.len());
+        let (all, new) = (count("app=web").await?, count(&format!("app=web,version={version}")).await?);
+        ensure!((all, new) == (REPLICAS, REPLICAS), "{new} of {all} pods are new");
         Ok(())
     })
-    .await
+    .await?;
+    Ok(start.elapsed())
 }
 
-async fn lease_is_renewed_in_time(client: &Client) -> Result<()> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
-    let holder = || async {
-        let spec = leases.get("kube-controller-manager").await?.spec.context("no spec")?;
-        let renewed = spec.renew_time.context("never renewed")?.0;
-        anyhow::Ok((spec.holder_identity.context("no holder")?, renewed))
-    };
-    let (first, _) = eventually("the manager leads", holder).await?;
-    during(OBSERVED, "the Lease is renewed in time", || async {
-        let (now, renewed) = holder().await?;
-        ensure!(now == first, "{now} follows {first}");
-        let age = Timestamp::now().duration_since(renewed);
-        ensure!(age.unsigned_abs() < LATE_RENEWAL, "renewed {age:#} ago");
+/// Rolls out some versions. Returns the longest duration.
+async fn rollouts(cluster: &ControlPlane, client: &Client, versions: [&str; 3]) -> Result<Duration> {
+    let mut longest = Duration::ZERO;
+    for version in versions {
+        longest = longest.max(roll(cluster, client, version).await?);
+    }
+    Ok(longest)
+}
+
+/// Renewals of the manager's Lease that were observed.
+#[derive(Debug, Default)]
+struct Renewals {
+    holder: Option<String>,
+    count: usize,
+    renewed: Option<Timestamp>,
+    longest_gap: Duration,
+}
+
+impl Renewals {
+    /// Records the Lease as it was read. Fails if another process holds it, or it was not renewed in time.
+    fn record(&mut self, lease: Lease) -> Result<()> {
+        let spec = lease.spec.context("no spec")?;
+        let (holder, renewed) = (spec.holder_identity.context("no holder")?, spec.renew_time.context("no renewal")?.0);
+        ensure!(!holder.is_empty(), "it was released");
+        let first = self.holder.get_or_insert_with(|| holder.clone());
+        ensure!(*first == holder, "{holder} follows {first}");
+        if self.renewed != Some(renewed) {
+            self.count += 1;
+        }
+        // Until the next renewal, the age of the last one is the gap so far.
+        let gap = Timestamp::now().duration_since(renewed).unsigned_abs();
+        self.renewed = Some(renewed);
+        self.longest_gap = self.longest_gap.max(gap);
+        ensure!(gap < LATE_RENEWAL, "renewed {gap:?} ago");
         Ok(())
-    })
-    .await
+    }
 }
 
-/// The streams of all watches need several connections, but each connection carries many of them.
+/// A task that reads the Lease all the time.
+struct LeaseObserver {
+    task: JoinHandle<()>,
+    seen: Arc<Mutex<(Renewals, Option<anyhow::Error>)>>,
+}
+
+impl LeaseObserver {
+    /// Starts once a process leads.
+    async fn start(client: &Client) -> Result<Self> {
+        let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+        let read = move || {
+            let leases = leases.clone();
+            async move { anyhow::Ok(leases.get("kube-controller-manager").await?) }
+        };
+        eventually("a manager leads", || async { Renewals::default().record(read().await?) }).await?;
+        let seen = Arc::<Mutex<(Renewals, Option<anyhow::Error>)>>::default();
+        let recorded = seen.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                // A read that fails shows nothing about the manager; the next one shows the gap.
+                if let Ok(lease) = read().await {
+                    let (renewals, first_failure) = &mut *lock(&recorded);
+                    if let Err(failure) = renewals.record(lease) {
+                        first_failure.get_or_insert(failure);
+                    }
+                }
+                sleep(LEASE_READ_INTERVAL).await;
+            }
+        });
+        Ok(Self { task, seen })
+    }
+
+    /// Fails if the Lease was not renewed in time since the start.
+    fn check(&self) -> Result<()> {
+        let (renewals, failure) = &*lock(&self.seen);
+        ensure!(failure.is_none(), "the Lease was lost or late: {failure:?}; {renewals:?}");
+        Ok(())
+    }
+
+    /// Ends the observation. Returns the number of renewals and the longest time between two of them.
+    fn finish(self) -> Result<(usize, Duration)> {
+        self.check()?;
+        self.task.abort();
+        let (renewals, _) = &*lock(&self.seen);
+        Ok((renewals.count, renewals.longest_gap))
+    }
+}
+
+/// Checks that the watches use several connections, each of which carries many of them.
 fn watches_share_few_connections(cluster: &ControlPlane, manager: &Process, kinds: usize) -> Result<()> {
     let port = cluster.server().rsplit_once(':').context("no port")?.1.parse()?;
     let connections = manager.connections_to(port)?;
@@ -114,21 +236,68 @@ fn watches_share_few_connections(cluster: &ControlPlane, manager: &Process, kind
     Ok(())
 }
 
+/// A manager that leads while all kinds are created.
+async fn kinds_appear_below_a_leader(
+    cluster: &ControlPlane,
+    client: &Client,
+    manager: &Process,
+    count: usize,
+) -> Result<Duration> {
+    let observer = LeaseObserver::start(client).await?;
+    let usual = rollouts(cluster, client, ["a1", "a2", "a3"]).await?;
+    cluster.kubectl_with_input(&["create", "-f", "-"], &documents((0..count).map(definition)))?;
+    until_served(client, count).await?;
+    cluster.kubectl_with_input(&["create", "-f", "-"], &documents((0..count).map(garbage)))?;
+    until_watched(client, count).await?;
+    let among = rollouts(cluster, client, ["b1", "b2", "b3"]).await?;
+    println!("{count} custom kinds: a rollout takes {among:?} among them, {usual:?} without");
+    ensure!(among <= usual * ROLLOUT_FACTOR + ROLLOUT_SLACK, "a rollout takes {among:?}, {usual:?} without the kinds");
+    watches_share_few_connections(cluster, manager, count)?;
+    during(OBSERVED, "the Lease is renewed in time", || async { observer.check() }).await?;
+    let (renewals, gap) = observer.finish()?;
+    println!("{count} custom kinds: {renewals} renewals, at most {gap:?} apart");
+    ensure!(renewals > 5, "only {renewals} renewals");
+    Ok(usual)
+}
+
+/// A manager that starts while all kinds exist.
+async fn leader_starts_among_kinds(
+    cluster: &ControlPlane,
+    client: &Client,
+    manager: &Process,
+    (count, usual): (usize, Duration),
+) -> Result<()> {
+    // The Lease of the first manager was released.
+    let observer = LeaseObserver::start(client).await?;
+    roll(cluster, client, "c1").await?;
+    cluster.kubectl_with_input(&["create", "-f", "-"], &documents((0..count).map(garbage)))?;
+    until_watched(client, count).await?;
+    let among = rollouts(cluster, client, ["d1", "d2", "d3"]).await?;
+    println!("{count} custom kinds: a rollout takes {among:?} after a start among them");
+    ensure!(among <= usual * ROLLOUT_FACTOR + ROLLOUT_SLACK, "a rollout takes {among:?}, {usual:?} without the kinds");
+    watches_share_few_connections(cluster, manager, count)?;
+    during(OBSERVED, "the Lease is renewed in time", || async { observer.check() }).await?;
+    let (renewals, gap) = observer.finish()?;
+    println!("{count} custom kinds: {renewals} renewals after the start, at most {gap:?} apart");
+    Ok(())
+}
+
 async fn works_with_kinds(count: usize) -> Result<()> {
     let cluster = bare().await?;
     let client = cluster.client(Identity::Admin).await?;
-    cluster.kubectl_with_input(&["create", "-f", "-"], &definitions(count))?;
-    until_served(&client, count).await?;
-    let manager = start(&cluster)?;
-    let works = async {
-        deployment_gets_its_pods(&cluster, &client).await?;
-        lease_is_renewed_in_time(&client).await?;
-        watches_share_few_connections(&cluster, &manager, count)
+    let end_of_log = |manager: &Process| {
+        let log = manager.log(&cluster).unwrap_or_default();
+        log.lines().rev().take(30).map(|line| format!("{line}\n")).collect::<String>()
     };
-    works
-        .await
-        .with_context(|| manager.log(&cluster).unwrap_or_default().lines().rev().take(30).collect::<String>())?;
+    let manager = start(&cluster, "kcm-many-kinds")?;
+    let usual = kinds_appear_below_a_leader(&cluster, &client, &manager, count).await;
+    let usual = usual.with_context(|| end_of_log(&manager))?;
     println!("{count} custom kinds: {} KiB resident", manager.resident_kib()?);
+    manager.stop(&cluster).await?;
+    let manager = start(&cluster, "kcm-started-among-kinds")?;
+    let works = leader_starts_among_kinds(&cluster, &client, &manager, (count, usual)).await;
+    works.with_context(|| end_of_log(&manager))?;
+    println!("{count} custom kinds: {} KiB resident after a start among them", manager.resident_kib()?);
     manager.stop(&cluster).await
 }
 
@@ -137,7 +306,7 @@ pub async fn leader_works_with_150_custom_kinds(_: Space) -> Result<()> {
     works_with_kinds(150).await
 }
 
-/// The number of kinds of large platforms; prints the memory.
+/// The number of kinds of large platforms; prints the memory, the gaps between renewals and the rollouts.
 pub async fn leader_works_with_500_custom_kinds(_: Space) -> Result<()> {
     works_with_kinds(500).await
 }

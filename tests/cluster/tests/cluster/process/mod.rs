@@ -11,3 +11,4 @@ pub mod many_kinds;
 pub mod monitoring;
 pub mod odd_servers;
 pub mod serving;
+pub mod shutdown;

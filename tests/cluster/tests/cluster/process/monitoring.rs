@@ -23,27 +23,27 @@ const LABELS_OF_TARGETS: [&str; 2] = ["job", "instance"];
 /// Prefixes of metrics that only upstream's manager has, with the reasons.
 const LEFT_OUT: &[(&str, &str)] = &[
     ("aggregator_", "of API servers: always zero in a manager"),
-    ("apiserver_audit_", "the same"),
-    ("apiserver_client_certificate_expiration_", "the same, without client certificates"),
+    ("apiserver_audit_", "of API servers: always zero in a manager"),
+    ("apiserver_client_certificate_expiration_", "of API servers: no samples without client certificates"),
     ("apiserver_encryption_", "of API servers"),
-    ("apiserver_envelope_", "the same"),
-    ("apiserver_storage_", "the same"),
-    ("apiserver_webhooks_", "the same"),
-    ("go_", "there is no Go"),
+    ("apiserver_envelope_", "of API servers"),
+    ("apiserver_storage_", "of API servers"),
+    ("apiserver_webhooks_", "of API servers"),
+    ("go_", "of the Go runtime"),
     ("rest_client_exec_plugin_", "credential plugins run inside a library that does not report their calls"),
 ];
 
 /// Returns the metrics that an expression queries, with the labels that select them.
 fn queried(expression: &str) -> Vec<(String, BTreeSet<String>)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-    let mut asked: Vec<(String, BTreeSet<String>)> = Vec::new();
+    let mut queries: Vec<(String, BTreeSet<String>)> = Vec::new();
     let (mut rest, mut previous) = (expression, "");
     while let Some(first) = rest.chars().next() {
         if first == '{' {
             // Values contain no brackets here; the text before each operator is a label.
             let (inside, after) = rest[1..].split_once('}').unwrap_or((&rest[1..], ""));
             let labels = inside.split('"').step_by(2).map(|part| part.trim_matches(|c| !is_name(c)));
-            if let Some((_, of)) = asked.last_mut() {
+            if let Some((_, of)) = queries.last_mut() {
                 of.extend(labels.filter(|label| !label.is_empty()).map(str::to_owned));
             }
             rest = after;
@@ -56,14 +56,14 @@ fn queried(expression: &str) -> Vec<(String, BTreeSet<String>)> {
             let (word, after) = rest.split_at(end);
             let words = ["by", "on", "without", "ignoring", "and", "or", "unless", "bool", "group_left", "group_right"];
             if !words.contains(&word) && !after.trim_start().starts_with('(') && !is_aggregation(word) {
-                asked.push((word.to_owned(), BTreeSet::new()));
+                queries.push((word.to_owned(), BTreeSet::new()));
             }
             (rest, previous) = (after.trim_start(), word);
         } else {
             rest = &rest[first.len_utf8()..];
         }
     }
-    asked
+    queries
 }
 
 /// Reports whether a word is an aggregation that may precede `by` without a bracket.

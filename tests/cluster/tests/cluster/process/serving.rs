@@ -250,7 +250,8 @@ fn with_times(cluster: &ControlPlane, token: &str, not_before: i64, expires: i64
     Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
 }
 
-/// Returns tokens of an account with all permissions that differ only in their times: one is valid, two are not.
+/// Creates an account with all permissions. Returns three tokens of it that differ only in their times: a valid one, an
+/// expired one, and one that is not valid yet.
 fn insiders_tokens(cluster: &ControlPlane) -> Result<[String; 3]> {
     const HOUR: i64 = 3600;
     cluster.kubectl(&["create", "serviceaccount", "insider"])?;
@@ -263,7 +264,8 @@ fn insiders_tokens(cluster: &ControlPlane) -> Result<[String; 3]> {
     Ok([good?, expired?, early?])
 }
 
-/// Returns all clients without access, with the expected status of a closed endpoint and of an open one.
+/// Creates accounts without permissions. Returns all clients without access, with the expected status of a closed
+/// endpoint and of an open one.
 fn strangers(cluster: &ControlPlane, ended: &[String; 2]) -> Result<Vec<(&'static str, Credentials, u16, u16)>> {
     let ca = || -> Result<KeyPair> { Ok(KeyPair::from_pem(&std::fs::read_to_string(cluster.ca_key())?)?) };
     let expired = sign(ca()?, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1))?;
@@ -356,7 +358,7 @@ pub async fn unauthenticated_clients_are_refused_everywhere(_: Space) -> Result<
             ensure!(![401, 403].contains(&got.status), "{binary}: the administrator at {path}: {}", got.status);
         }
         let got = running.ask(&Credentials::token(&good), "GET", "/metrics", "").await?;
-        ensure!(got.status == 200, "{binary}: a valid token of the same key: {}", got.status);
+        ensure!(got.status == 200, "{binary}: a valid token is refused: {}", got.status);
         let log = running.log()?;
         // All tokens begin with this text.
         ensure!(!log.contains("eyJ"), "a token is in the log");
@@ -474,7 +476,10 @@ pub async fn ccm_process_serves_and_releases_its_lease(_: Space) -> Result<()> {
     ] {
         ensure!(metrics.contains(&line), "{line} is not in\n{metrics}");
     }
-    ensure!(running.ask(&admin, "GET", "/flagz", "").await?.status == 404, "upstream's has no such page");
+    ensure!(
+        running.ask(&admin, "GET", "/flagz", "").await?.status == 404,
+        "/flagz is served, which upstream's ccm does not do"
+    );
     running.terminate().await?;
     ensure!(lease()?.is_empty(), "the Lease is still held");
     Ok(())

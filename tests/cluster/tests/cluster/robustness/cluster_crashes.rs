@@ -41,7 +41,7 @@ const SCENARIOS: [Scenario; 3] = [
         name: "ttl",
         flags: |_| vec!["--controllers=ttl-controller".to_owned()],
         kind: "nodes",
-        run: |space, _| Box::pin(async move { forgets(&space).await }),
+        run: |space, _| Box::pin(async move { annotation_is_restored(&space).await }),
         end: |_| Box::pin(async { Ok(()) }),
         writes: 1,
     },
@@ -53,7 +53,7 @@ const SCENARIOS: [Scenario; 3] = [
             flags
         },
         kind: "certificatesigningrequests",
-        run: |space, name| Box::pin(async move { joins(&space, &name).await }),
+        run: |space, name| Box::pin(async move { kubelet_gets_certificate(&space, &name).await }),
         end: |_| Box::pin(async { Ok(()) }),
         writes: 2,
     },
@@ -61,8 +61,8 @@ const SCENARIOS: [Scenario; 3] = [
         name: "ranges",
         flags: |_| range_flags(),
         kind: "nodes",
-        run: |space, name| Box::pin(async move { two_join(&space, &name).await }),
-        end: |space| Box::pin(async move { none_is_lost(&space).await }),
+        run: |space, name| Box::pin(async move { two_nodes_get_ranges(&space, &name).await }),
+        end: |space| Box::pin(async move { check_remaining_ranges(&space).await }),
         writes: 2,
     },
 ];
@@ -74,7 +74,7 @@ const OLD: &str = "old";
 /// The annotation with the number of seconds for which kubelets may cache objects.
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
 
-/// The ranges of the network.
+/// Number of ranges in the network.
 const PARTS: usize = 16;
 
 fn range_flags() -> Vec<String> {
@@ -92,7 +92,7 @@ pub fn signing(space: &Space) -> Vec<String> {
     ]
 }
 
-async fn has_range(space: &Space, name: &str) -> Result<()> {
+async fn until_range_allocated(space: &Space, name: &str) -> Result<()> {
     eventually(format!("{name} has a range"), || async {
         ensure!(ranges(space, name).await?.len() == 1);
         Ok(())
@@ -101,16 +101,16 @@ async fn has_range(space: &Space, name: &str) -> Result<()> {
 }
 
 /// Two nodes get their ranges.
-async fn two_join(space: &Space, name: &str) -> Result<()> {
+async fn two_nodes_get_ranges(space: &Space, name: &str) -> Result<()> {
     for name in [format!("{name}-a"), format!("{name}-b")] {
         add(space, &name, &[]).await?;
-        has_range(space, &name).await?;
+        until_range_allocated(space, &name).await?;
     }
     Ok(())
 }
 
 /// The ranges of all nodes; fails if two have the same one.
-pub async fn distinct(space: &Space) -> Result<BTreeSet<String>> {
+pub async fn distinct_ranges(space: &Space) -> Result<BTreeSet<String>> {
     let all = nodes(space).list(&Default::default()).await?.items;
     let each = all.iter().filter_map(|node| node.spec.as_ref()?.pod_cidrs.as_ref());
     let ranges: Vec<&String> = each.flatten().collect();
@@ -120,23 +120,23 @@ pub async fn distinct(space: &Space) -> Result<BTreeSet<String>> {
 }
 
 /// Checks that the remaining ranges of the network can be allocated.
-async fn none_is_lost(space: &Space) -> Result<()> {
-    let left = PARTS - distinct(space).await?.len();
+async fn check_remaining_ranges(space: &Space) -> Result<()> {
+    let left = PARTS - distinct_ranges(space).await?.len();
     let flags = range_flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let manager = Manager::start_cluster_wide(space, &Faults::default(), &flags).await?;
     for number in 0..left {
         let name = format!("last-{number}");
         add(space, &name, &[]).await?;
-        has_range(space, &name).await?;
+        until_range_allocated(space, &name).await?;
     }
-    ensure!(distinct(space).await?.len() == PARTS);
+    ensure!(distinct_ranges(space).await?.len() == PARTS);
     manager.stop().await?;
     Ok(())
 }
 
 /// Another client removes a node's annotation; it is restored.
-pub async fn forgets(space: &Space) -> Result<()> {
+pub async fn annotation_is_restored(space: &Space) -> Result<()> {
     let annotation = |value: Option<&str>| serde_json::json!({"metadata": {"annotations": {TTL: value}}});
     patch_node(space, OLD, annotation(None)).await?;
     eventually("the node is annotated again", || async {
@@ -148,19 +148,19 @@ pub async fn forgets(space: &Space) -> Result<()> {
 }
 
 /// A kubelet requests its certificate; the request is approved once, and the certificate issued.
-pub async fn joins(space: &Space, name: &str) -> Result<()> {
+pub async fn kubelet_gets_certificate(space: &Space, name: &str) -> Result<()> {
     let all: Api<CertificateSigningRequest> = Api::all(space.bed.client.clone());
-    let (request, _) = requests::ask("system:nodes", &format!("system:node:{name}"), &[])?;
+    let (request, _) = requests::signing_request("system:nodes", &format!("system:node:{name}"), &[])?;
     let usages = ["digital signature", "client auth"];
     let object = requests::object(name, &request, "kube-apiserver-client-kubelet", &usages);
     requests::create(&all, object).await?;
-    requests::issued(&all, name).await?;
+    requests::until_issued(&all, name).await?;
     let conditions = all.get(name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
     ensure!(conditions.len() == 1 && conditions[0].type_ == "Approved", "{conditions:?}");
     Ok(())
 }
 
-/// A control plane without kubelets, and a node on it.
+/// Starts a control plane without kubelets and scheduler.
 pub async fn bed() -> Result<Arc<Bed>> {
     let options = Options { kwok: false, scheduler: false, ..Options::default() };
     Ok(Arc::new(Bed::without_accounts(options).await?))

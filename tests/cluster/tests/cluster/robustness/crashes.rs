@@ -1,7 +1,7 @@
 //! Scenarios of controllers, each with a fault at any of its writes: the final state is the same, and no writes follow.
 //!
 //! A [`Scenario`] is data: actions of users up to a known state, while managers run one after the other, each until it
-//! crashes. Every run of the tests tries a sample of the writes to crash at, the soak all of them.
+//! crashes. By default, the tests crash at a sample of the writes; the ignored tests crash at all of them.
 
 use std::sync::Arc;
 
@@ -72,32 +72,32 @@ async fn run_until_crash(scenario: &Scenario, space: &Space, faults: &Faults) ->
     }
 }
 
-/// Runs the scenario with a fault, which has to occur if `must_come`; returns the number of writes.
-async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_come): (Rule, bool)) -> Result<usize> {
+/// Runs the scenario with a fault, which has to occur if `must_occur`; returns the number of writes.
+async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur): (Rule, bool)) -> Result<usize> {
     let faults = Faults::script([fault]);
     let observer = Observer::start(space, scenario.judge).await?;
     tokio::select! {
-        done = (scenario.run)(space.clone()) => done.with_context(|| calls(&faults))?,
+        done = (scenario.run)(space.clone()) => done.with_context(|| list_writes(&faults))?,
         ended = run_until_crash(scenario, space, &faults) => ended?,
     }
-    ensure!(faults.unmet() == 0 || !must_come, "the fault did not occur: this proves nothing");
-    let deeds = faults.count(Call::is_object_write);
-    finds_nothing_to_do(scenario, space).await.with_context(|| calls(&faults))?;
+    ensure!(faults.unmet() == 0 || !must_occur, "the fault did not occur: this proves nothing");
+    let writes = faults.count(Call::is_object_write);
+    finds_nothing_to_do(scenario, space).await.with_context(|| list_writes(&faults))?;
     if scenario.pods > 0 {
         observer.verdict()?;
     }
     let made = observer.view().pods_ever.len();
-    ensure!(made == scenario.pods, "there were {made} pods instead of {}\n{}", scenario.pods, calls(&faults));
+    ensure!(made == scenario.pods, "there were {made} pods instead of {}\n{}", scenario.pods, list_writes(&faults));
     (scenario.clear)(space.clone()).await?;
-    Ok(deeds)
+    Ok(writes)
 }
 
 /// Returns the writes so far, for error messages.
-fn calls(faults: &Faults) -> String {
+fn list_writes(faults: &Faults) -> String {
     let seen = faults.requests();
-    let deeds = seen.iter().filter(|seen| seen.call.is_object_write());
+    let writes = seen.iter().filter(|seen| seen.call.is_object_write());
     let lines =
-        deeds.map(|seen| format!("  {} -> {}", seen.call, seen.status.map_or("nothing".into(), |s| s.to_string())));
+        writes.map(|seen| format!("  {} -> {}", seen.call, seen.status.map_or("nothing".into(), |s| s.to_string())));
     format!("its writes were:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
@@ -113,7 +113,7 @@ async fn finds_nothing_to_do(scenario: &Scenario, space: &Space) -> Result<()> {
     // Managers of all kinds also log what other tests do in other namespaces.
     let concerns = |call: &Call| call.is_write() && (call.namespace.is_empty() || call.namespace == space.namespace);
     during(QUIET, "no work remains", || async {
-        ensure!(faults.count(concerns) == 0, "{}", calls(&faults));
+        ensure!(faults.count(concerns) == 0, "{}", list_writes(&faults));
         Ok(())
     })
     .await?;

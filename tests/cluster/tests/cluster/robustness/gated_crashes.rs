@@ -13,7 +13,7 @@ use crate::api::storage_migrations::{ALONE, apply, bed, ended, migrate, read};
 use crate::api::storage_versions::{identity, report};
 use crate::devices::resource_claims::template;
 use crate::robustness::cluster_crashes::Scenario;
-use crate::workloads::podgroup_protection::{create_group, delete_group, is_deleted};
+use crate::workloads::podgroup_protection::{create_group, delete_group, until_group_deleted};
 
 const GATES: &str = "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true,DRAResourcePoolStatus=true,\
                      APIServerIdentity=true,StorageVersionAPI=true";
@@ -65,8 +65,8 @@ const SCENARIOS: [Scenario; 5] = [
     },
 ];
 
-/// The definition: its condition and its stored versions; the migration: that it runs, its version, its success, its end;
-/// and two objects.
+/// Writes: two of the definition (its condition and its stored versions), four of the migration (running, version,
+/// success, no longer running), and one of each of two objects.
 const MIGRATION: Scenario = Scenario {
     name: "migration",
     flags: |_| ALONE.map(str::to_owned).into(),
@@ -84,7 +84,7 @@ fn only(controller: &str) -> Vec<String> {
 async fn group_ends(space: &Space, name: &str) -> Result<()> {
     create_group(space, name).await?;
     delete_group(space, name).await?;
-    is_deleted(space, name).await
+    until_group_deleted(space, name).await
 }
 
 /// A PodGroup gets one claim, which its status names.

@@ -31,8 +31,8 @@ fn long_name() -> String {
     "x".repeat(70_000)
 }
 
-/// Reads of a controller that are not of single objects of a resource.
-fn strays(faults: &Faults, account: &str, resource: &str) -> usize {
+/// Returns the number of a controller's reads that are not a GET of one object of this resource.
+fn other_reads(faults: &Faults, account: &str, resource: &str) -> usize {
     faults.count(|call| {
         let is_read = matches!(call.verb, Verb::Get | Verb::List | Verb::Watch);
         call.account.ends_with(account) && is_read && (call.verb != Verb::Get || call.resource != resource)
@@ -59,18 +59,18 @@ pub async fn pods_of_jobs_with_hostile_names_are_released(space: Space) -> Resul
     }))
     .await?;
     let created = names(&space.list::<Pod>("").await?);
-    ensure!(created.len() == jobs.len(), "there are {created:?}");
+    ensure!(created.len() == jobs.len(), "created: {created:?}");
     for name in &created {
         space.delete::<Pod>(name).await?;
     }
     eventually("all deleted pods are released", || async {
         let held = names(&space.list::<Pod>("").await?);
-        ensure!(held.is_empty(), "{held:?} are not");
+        ensure!(held.is_empty(), "not released: {held:?}");
         Ok(())
     })
     .await?;
-    let strays = strays(&faults, "job-controller", "jobs");
-    ensure!(strays == 0, "{strays} reads of something else");
+    let other_reads = other_reads(&faults, "job-controller", "jobs");
+    ensure!(other_reads == 0, "{other_reads} reads of something else");
     Ok(())
 }
 
@@ -92,7 +92,7 @@ pub async fn secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_up
     let kept: BTreeSet<String> = kept.map(|(n, _)| format!("token-{n}")).collect();
     let are_left = || async {
         let left: BTreeSet<String> = names(&space.list::<Secret>("").await?).into_iter().collect();
-        ensure!(left == kept, "there are {left:?}");
+        ensure!(left == kept, "remaining: {left:?}");
         Ok(())
     };
     eventually("Secrets of accounts that do not exist are deleted", are_left).await?;

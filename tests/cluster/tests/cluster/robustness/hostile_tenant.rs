@@ -1,6 +1,7 @@
 //! A user with edit rights in one namespace tries to disturb the manager; another namespace is not affected.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ const SLACK: Duration = Duration::from_secs(5);
 const SLACK_OF_RATES: Duration = Duration::from_secs(20);
 /// Maximum memory for the tenant's objects, in KiB: several times their size in the API server.
 const MEMORY_KIB: u64 = 300 << 10;
+/// Rollouts that are compared with those of upstream's manager.
+const MEASURED_ROLLOUTS: u32 = 6;
 /// Deployments of the tenant whose pods a quota refuses.
 const REFUSED: usize = 20;
 
@@ -52,9 +55,15 @@ struct Stage {
 
 impl Stage {
     async fn set() -> Result<Self> {
+        Self::with(|cluster| command(cluster, KCM)).await
+    }
+
+    /// Sets the stage with a manager, by its program.
+    async fn with(program: impl FnOnce(&ControlPlane) -> Result<PathBuf>) -> Result<Self> {
         let options = Options { nodes: 4, audit: true, ..Options::default() };
         let bed = Arc::new(Bed::without_accounts(options).await?);
-        let manager = start(&bed.cluster)?;
+        let program = block_in_place(|| program(&bed.cluster))?;
+        let manager = start(&bed.cluster, &program)?;
         let (tenant, other) = (bed.space("tenant").await?, bed.space("other").await?);
         for space in [&tenant, &other] {
             eventually("the default service account", || space.get::<ServiceAccount>("default")).await?;
@@ -69,11 +78,11 @@ impl Stage {
     }
 
     /// Rolls the other namespace's Deployment twice. Fails if a rollout takes much longer than usual.
-    async fn others_work(&self, when: &str, first: u32) -> Result<()> {
-        self.others_work_within(self.usual * FACTOR + SLACK, when, first).await
+    async fn roll_other(&self, when: &str, first: u32) -> Result<()> {
+        self.roll_other_within(self.usual * FACTOR + SLACK, when, first).await
     }
 
-    async fn others_work_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
+    async fn roll_other_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
         for version in [first, first + 1] {
             let took = roll(&self.other, version).await.with_context(|| format!("{when}: {}", self.log()))?;
             eprintln!("{when}: a rollout took {took:?}, usually {:?}", self.usual);
@@ -83,7 +92,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns where the manager's time went: all CPU seconds, and the longest sums of applying events and of
+    /// Returns what the manager spent its time on: all CPU seconds, and the longest sums of applying events and of
     /// reconciles in seconds. They show whether a rollout was late because of the manager or of the machine.
     async fn costs(&self) -> Result<String> {
         let metrics = self.manager.get("/metrics", None).await?;
@@ -110,6 +119,17 @@ impl Stage {
         );
         eprintln!("{costs}");
         Ok(costs)
+    }
+
+    /// Returns the manager's CPU seconds since its start.
+    async fn manager_cpu(&self) -> Result<f64> {
+        cpu_seconds(&self.manager.get("/metrics", None).await?)
+    }
+
+    /// Returns the API server's CPU seconds since its start.
+    async fn api_server_cpu(&self) -> Result<f64> {
+        let client = self.bed.cluster.client(Identity::Admin).await?;
+        cpu_seconds(&client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?)
     }
 
     /// Fails if the process panicked, grew beyond its limit or was restarted.
@@ -173,8 +193,15 @@ impl Stage {
     }
 }
 
+/// Returns the CPU seconds of a process from its metrics.
+fn cpu_seconds(metrics: &str) -> Result<f64> {
+    let line = metrics.lines().find(|line| line.starts_with("process_cpu_seconds_total"));
+    let (_, value) = line.and_then(|line| line.rsplit_once(' ')).context("no CPU time in the metrics")?;
+    Ok(value.parse()?)
+}
+
 /// Starts all controllers with their default limits and everything that kubeadm configures.
-fn start(cluster: &ControlPlane) -> Result<Process> {
+fn start(cluster: &ControlPlane, program: &Path) -> Result<Process> {
     let flags = [
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
         "--use-service-account-credentials".to_owned(),
@@ -182,7 +209,7 @@ fn start(cluster: &ControlPlane) -> Result<Process> {
         "--service-account-private-key-file=/etc/kubernetes/pki/sa.key".to_owned(),
         "--authorization-always-allow-paths=/metrics,/healthz".to_owned(),
     ];
-    Process::start(cluster, "kcm-hostile", &command(cluster, KCM)?, &flags)
+    Process::start(cluster, "kcm-hostile", program, &flags)
 }
 
 /// A client of a user with the role `edit` in the tenant's namespace, and with all rights on a custom kind of its own.
@@ -248,9 +275,8 @@ async fn complete(space: &Space) -> Result<()> {
     .await
 }
 
-/// Sizes, depths, counts, names, loops and finalizers.
-pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<()> {
-    let stage = Stage::set().await?;
+/// Creates all hostile objects as the tenant.
+async fn create_hostile_objects(stage: &Stage) -> Result<()> {
     // Otherwise the largest of the tenant's workloads would fill the test's API server with pods.
     let quota = json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "20", "count/jobs.batch": "20"}}});
     stage.tenant.create::<ResourceQuota>(quota).await?;
@@ -268,19 +294,28 @@ pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<(
         accepted += try_join_all(attempts).await?.into_iter().filter(|is_created| *is_created).count();
     }
     ensure!(accepted + 15 > count, "the API server accepted only {accepted} of {count} objects");
-    stage.attempt("tenant.example.com/v1", "things", objects::nested()).await?;
-    stage.others_work("hostile objects are created", 10).await?;
+    stage.attempt("tenant.example.com/v1", "things", objects::nested()).await.map(drop)
+}
+
+/// Sizes, depths, counts, names, loops and finalizers.
+pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<()> {
+    let stage = Stage::set().await?;
+    create_hostile_objects(&stage).await?;
+    stage.roll_other("hostile objects are created", 10).await?;
     stage.is_sound().await?;
 
-    loops(&stage).await?;
+    delete_owner_loop(&stage).await?;
     stage.tenant.kubectl(&["delete", "configmaps", "--all", "--wait=false"]).await?;
-    stage.others_work("objects with finalizers are deleted", 20).await?;
+    stage.roll_other("objects with finalizers are deleted", 20).await?;
     eventually("all but those with the finalizer are deleted", || async {
         let left = stage.tenant.kubectl(&["get", "configmaps", "-o", "name"]).await?;
         let others = left.lines().filter(|line| !line.contains("stuck-") && !line.contains("kube-root-ca.crt"));
         let others: Vec<&str> = others.collect();
         ensure!(others.is_empty(), "{others:?}");
-        ensure!(left.lines().filter(|line| line.contains("stuck-")).count() == STUCK, "the finalizer holds them");
+        ensure!(
+            left.lines().filter(|line| line.contains("stuck-")).count() == STUCK,
+            "objects with the finalizer were deleted"
+        );
         Ok(())
     })
     .await?;
@@ -289,13 +324,64 @@ pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<(
 
     // The namespace is also deleted, once the finalizers are removed.
     stage.tenant.kubectl(&["delete", "namespace", &stage.tenant.namespace, "--wait=false"]).await?;
-    stage.others_work("the tenant's namespace is deleted", 30).await?;
+    stage.roll_other("the tenant's namespace is deleted", 30).await?;
     stage.is_sound().await?;
     stage.manager.stop(&stage.bed.cluster).await
 }
 
+/// Rollouts of the other namespace right after hostile objects were created, and the CPU time of all of that.
+struct AmongHostileObjects {
+    usual: Duration,
+    slowest: Duration,
+    manager_cpu: f64,
+    api_server_cpu: f64,
+}
+
+impl AmongHostileObjects {
+    /// Measures a manager, by its program.
+    async fn measure(program: impl FnOnce(&ControlPlane) -> Result<PathBuf>) -> Result<Self> {
+        let stage = Stage::with(program).await?;
+        let (manager, api_server) = (stage.manager_cpu().await?, stage.api_server_cpu().await?);
+        create_hostile_objects(&stage).await?;
+        let mut slowest = Duration::ZERO;
+        for version in 10..10 + MEASURED_ROLLOUTS {
+            slowest = slowest.max(roll(&stage.other, version).await.with_context(|| stage.log())?);
+        }
+        let measured = Self {
+            usual: stage.usual,
+            slowest,
+            manager_cpu: stage.manager_cpu().await? - manager,
+            api_server_cpu: stage.api_server_cpu().await? - api_server,
+        };
+        stage.manager.stop(&stage.bed.cluster).await?;
+        Ok(measured)
+    }
+}
+
+/// Compares rollouts of the other namespace among huge objects with those under upstream's manager: time that both lose
+/// is the API server's. Ignored by default: it needs upstream's manager.
+pub async fn hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager(_: Space) -> Result<()> {
+    let ours = AmongHostileObjects::measure(|cluster| command(cluster, KCM)).await?;
+    let theirs = AmongHostileObjects::measure(|cluster| cluster.assets().upstream_manager()).await?;
+    for (manager, measured) in [("this manager", &ours), ("upstream's manager", &theirs)] {
+        let AmongHostileObjects { usual, slowest, manager_cpu, api_server_cpu } = measured;
+        println!(
+            "{manager}: a rollout takes up to {slowest:?}, usually {usual:?}; CPU {manager_cpu:.1} s, of the API server \
+             {api_server_cpu:.1} s"
+        );
+    }
+    let allowed = theirs.slowest * 2 + Duration::from_secs(1);
+    ensure!(
+        ours.slowest <= allowed,
+        "a rollout takes {:?}, {:?} with upstream's manager",
+        ours.slowest,
+        theirs.slowest
+    );
+    Ok(())
+}
+
 /// Owners that own each other, and themselves, deleted in the foreground.
-async fn loops(stage: &Stage) -> Result<()> {
+async fn delete_owner_loop(stage: &Stage) -> Result<()> {
     let mut uids = Vec::new();
     for name in ["loop-0", "loop-1", "loop-2"] {
         stage.tenant.kubectl(&["create", "configmap", name]).await?;
@@ -316,7 +402,9 @@ async fn loops(stage: &Stage) -> Result<()> {
         Ok(())
     })
     .await
-    .with_context(|| format!("{FINALIZER} is on none of them"))
+    .with_context(|| {
+        format!("objects of an ownership loop are not deleted, although none has the finalizer {FINALIZER}")
+    })
 }
 
 /// Rates: many workloads whose pods a quota refuses, and objects that change as fast as their owner can write.
@@ -326,11 +414,11 @@ pub async fn hostile_rates_cost_other_namespaces_nothing(_: Space) -> Result<()>
     for number in 0..REFUSED {
         stage.tenant.create::<Deployment>(deployment(&format!("refused-{number}"), 50)).await?;
     }
-    stage.others_work("pods are refused", 5).await?;
+    stage.roll_other("pods are refused", 5).await?;
     let writers: Vec<Writes> = (0..4).map(|writer| Writes::start(&stage, writer)).collect();
     let allowed = stage.usual * FACTOR + SLACK_OF_RATES;
-    stage.others_work_within(allowed, "pods are refused and objects change", 10).await?;
-    stage.others_work_within(allowed, "pods are refused and objects change for long", 20).await?;
+    stage.roll_other_within(allowed, "pods are refused and objects change", 10).await?;
+    stage.roll_other_within(allowed, "pods are refused and objects change for long", 20).await?;
     let writes: usize = writers.iter().map(Writes::count).sum();
     drop(writers);
     eprintln!("the tenant wrote {writes} times");
@@ -389,14 +477,15 @@ pub async fn misbehaving_aggregated_apis_cost_others_nothing(_: Space) -> Result
     aggregated::serve(&stage.bed.cluster).await?;
     // Waits for a new discovery, lists of the new kinds, and their fallbacks.
     for round in 0..6 {
-        stage.others_work("aggregated APIs misbehave", 10 + 10 * round).await?;
+        stage.roll_other("aggregated APIs misbehave", 10 + 10 * round).await?;
         sleep(Duration::from_secs(5)).await;
     }
     stage.is_sound().await?;
     // Owners and dependents are still found, also by a new manager.
     stage.manager.stop(&stage.bed.cluster).await?;
-    let stage = Stage { manager: start(&stage.bed.cluster)?, ..stage };
-    stage.others_work("a manager starts while aggregated APIs misbehave", 80).await?;
+    let program = command(&stage.bed.cluster, KCM)?;
+    let stage = Stage { manager: start(&stage.bed.cluster, &program)?, ..stage };
+    stage.roll_other("a manager starts while aggregated APIs misbehave", 80).await?;
     stage.tenant.kubectl(&["create", "configmap", "owner"]).await?;
     let uid = stage.tenant.kubectl(&["get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}"]).await?;
     let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]);

@@ -26,8 +26,8 @@ pub struct Scenario {
     pub pods: usize,
     /// The minimum number of writes. Status writes may be combined, so that the number varies.
     pub writes: usize,
-    /// Writes that fail in each way: the beginning of their text (see [`Call`](cluster_tests::Call)), and which of
-    /// them.
+    /// Writes that a test fails in each way: the prefix of the call's text (see [`Call`](cluster_tests::Call)), and the
+    /// number of the write among those with this prefix, counted from one.
     pub fails: &'static [(&'static str, usize)],
 }
 

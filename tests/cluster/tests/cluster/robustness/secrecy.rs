@@ -129,7 +129,7 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
     let arguments = FLAGS.map(str::to_owned);
     let process = Process::start(cluster, "secrecy", &command(cluster, KCM)?, &arguments)?;
     process.until_healthy(cluster, "/healthz").await?;
-    eventually("there is a public namespace", || async {
+    eventually("the namespace kube-public exists", || async {
         block_in_place(|| cluster.kubectl(&["get", "namespace", "kube-public"])).map(drop)
     })
     .await?;
@@ -153,7 +153,7 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    eventually("what nobody owns is gone", || async {
+    eventually("the Secret whose owner does not exist is deleted", || async {
         ensure!(secrets.get_opt("owned").await?.is_none());
         Ok(())
     })
@@ -166,13 +166,17 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
     let mut served = process.get("/metrics", Some(&token)).await?;
     served += &process.get("/configz", Some(&token)).await?;
     let wrong = format!("wrong-{DATA}");
-    ensure!(process.get("/metrics", Some(&wrong)).await.is_err(), "anybody gets in");
-    kubectl("delete namespace vault --timeout=60s")?;
+    ensure!(process.get("/metrics", Some(&wrong)).await.is_err(), "a wrong token is accepted");
+    // The namespace's events are deleted with it.
     let events: Api<Event> = Api::all(bed.client.clone());
-    let events = serde_json::to_string(&events.list(&ListParams::default()).await?.items)?;
+    let mut events = events.list(&ListParams::default()).await?.items;
+    ensure!(events.iter().any(|event| event.involved_object.namespace.as_deref() == Some("vault")), "{events:?}");
+    kubectl("delete namespace vault --timeout=60s")?;
+    events.extend(Api::<Event>::all(bed.client.clone()).list(&ListParams::default()).await?);
+    let events = serde_json::to_string(&events)?;
     let log = process.log(cluster)?;
     process.stop(cluster).await?;
-    ensure!(log.contains(" TRACE ") && log.lines().count() > 1000, "that is no log at the highest verbosity");
+    ensure!(log.contains(" TRACE ") && log.lines().count() > 1000, "the log is too short, or has no TRACE lines");
     ensure!(log.contains("vault"), "the log does not contain the controllers' decisions");
 
     let mut needles: Vec<(&str, String)> = Vec::new();
@@ -195,8 +199,8 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
     needles.push(("our own key, as the kubeconfig has it", key[..64].to_owned()));
     let pem = String::from_utf8(BASE64.decode(key)?)?;
     needles.extend(lines_of_pem(&pem).map(|line| ("our own key", line.to_owned())));
-    ensure!(needles.len() > 40, "only {} things to look for", needles.len());
-    for (place, text) in [("the log", &log), ("what is served", &served), ("events", &events)] {
+    ensure!(needles.len() > 40, "only {} texts to search for", needles.len());
+    for (place, text) in [("the log", &log), ("served pages", &served), ("events", &events)] {
         for (what, needle) in &needles {
             let found = text.lines().find(|line| line.contains(needle.as_str()));
             let shown = found.map(|line| line.chars().take(400).collect::<String>());

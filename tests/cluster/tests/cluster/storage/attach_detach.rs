@@ -124,7 +124,7 @@ impl World {
             let claim: PersistentVolumeClaim = self.space.get(claim).await?;
             let name = claim.spec.and_then(|spec| spec.volume_name).context("no volume yet")?;
             let volume = volumes(&self.space).get(&name).await?;
-            let source = volume.spec.as_ref().and_then(|spec| spec.csi.clone()).context("it is a CSI volume")?;
+            let source = volume.spec.as_ref().and_then(|spec| spec.csi.clone()).context("no CSI source")?;
             Ok((volume, source.volume_handle))
         })
         .await
@@ -213,7 +213,7 @@ pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> 
     world.create_pod("first", "data", &world.a).await?;
     world.until_running("first").await?;
     let (volume, handle) = world.volume_of("data").await?;
-    let volume = volume.metadata.name.context("it has a name")?;
+    let volume = volume.metadata.name.context("no name")?;
     let found = world.attachments().await?;
     let names: Vec<_> = found.iter().map(|one| one.metadata.name.clone().unwrap_or_default()).collect();
     ensure!(names == [attachment_name(&handle, world.driver.name(), &world.a.node)], "{names:?}");
@@ -422,7 +422,7 @@ async fn moved_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> 
         done = moved_volume(&world) => done.with_context(calls)?,
         lived = run_until_crash(&world, &faults) => lived.with_context(calls)?,
     }
-    ensure!(faults.unmet() == 0, "the fault did not come: {}", calls());
+    ensure!(faults.unmet() == 0, "the fault did not occur: {}", calls());
     let (_, handle) = world.volume_of("data").await?;
     let moves = world.moves(&handle)?;
     ensure!(moves == ["attach a", "detach a", "attach b", "detach b"], "{moves:?}; {}", calls());

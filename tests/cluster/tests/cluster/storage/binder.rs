@@ -104,7 +104,7 @@ impl Storage {
         self.space.delete::<PersistentVolumeClaim>(claim).await
     }
 
-    async fn volume_is(&self, volume: &str, phase: &str) -> Result<PersistentVolume> {
+    async fn until_volume_phase(&self, volume: &str, phase: &str) -> Result<PersistentVolume> {
         eventually(format!("volume {volume} is {phase}"), || async {
             let found = self.volume(volume).await?;
             ensure!(volume_phase(&found) == phase, "{:?}", found.status);
@@ -113,7 +113,7 @@ impl Storage {
         .await
     }
 
-    async fn claim_is(&self, claim: &str, phase: &str) -> Result<PersistentVolumeClaim> {
+    async fn until_claim_phase(&self, claim: &str, phase: &str) -> Result<PersistentVolumeClaim> {
         eventually(format!("claim {claim} is {phase}"), || async {
             let found = self.claim(claim).await?;
             ensure!(claim_phase(&found) == phase, "{:?}", found.status);
@@ -123,9 +123,9 @@ impl Storage {
     }
 
     /// Waits until a claim and a volume are bound to each other, and to nothing else.
-    async fn are_bound(&self, claim: &str, volume: &str) -> Result<(PersistentVolumeClaim, PersistentVolume)> {
-        let claim = self.claim_is(claim, "Bound").await?;
-        let volume = self.volume_is(volume, "Bound").await?;
+    async fn until_bound(&self, claim: &str, volume: &str) -> Result<(PersistentVolumeClaim, PersistentVolume)> {
+        let claim = self.until_claim_phase(claim, "Bound").await?;
+        let volume = self.until_volume_phase(volume, "Bound").await?;
         let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone()).context("no reference")?;
         ensure!(reference.uid == claim.metadata.uid && reference.name == claim.metadata.name, "{reference:?}");
         let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
@@ -164,10 +164,10 @@ pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()>
     let _manager = Manager::start_with(&space, &faults, &FLAGS).await?;
     storage.create_volume("large", json!({"spec": {"capacity": {"storage": "5Gi"}}})).await?;
     storage.create_volume("small", json!({})).await?;
-    storage.volume_is("large", "Available").await?;
-    storage.volume_is("small", "Available").await?;
+    storage.until_volume_phase("large", "Available").await?;
+    storage.until_volume_phase("small", "Available").await?;
     storage.create_claim("data", json!({})).await?;
-    let (claim, volume) = storage.are_bound("data", "small").await?;
+    let (claim, volume) = storage.until_bound("data", "small").await?;
     ensure!(
         has(&claim.metadata.annotations, BOUND_BY_CONTROLLER) && has(&volume.metadata.annotations, BOUND_BY_CONTROLLER)
     );
@@ -201,14 +201,14 @@ pub async fn reservations_from_either_side_are_kept(space: Space) -> Result<()> 
     storage.create_volume("free", json!({})).await?;
     storage.create_volume("named", json!({"spec": {"capacity": {"storage": "9Gi"}}})).await?;
     storage.create_claim("first", json!({})).await?;
-    let (claim, volume) = storage.are_bound("first", "reserved").await?;
+    let (claim, volume) = storage.until_bound("first", "reserved").await?;
     ensure!(
         has(&claim.metadata.annotations, BOUND_BY_CONTROLLER)
             && !has(&volume.metadata.annotations, BOUND_BY_CONTROLLER)
     );
 
     storage.create_claim("second", json!({"spec": {"volumeName": storage.name("named")}})).await?;
-    let (claim, volume) = storage.are_bound("second", "named").await?;
+    let (claim, volume) = storage.until_bound("second", "named").await?;
     ensure!(
         !has(&claim.metadata.annotations, BOUND_BY_CONTROLLER)
             && has(&volume.metadata.annotations, BOUND_BY_CONTROLLER)
@@ -230,7 +230,7 @@ pub async fn reservations_from_either_side_are_kept(space: Space) -> Result<()> 
     ensure!(volume_phase(&storage.volume("free").await?) == "Available");
     // The reservation by name outlives its claim.
     storage.delete_claim("first").await?;
-    storage.volume_is("reserved", "Released").await?;
+    storage.until_volume_phase("reserved", "Released").await?;
     Ok(())
 }
 
@@ -252,14 +252,14 @@ pub async fn claim_waits_for_its_pod_and_gets_a_volume_of_the_node(space: Space)
     let terms = json!([{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]);
     let affinity = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}});
     storage.create_volume("local", affinity).await?;
-    storage.volume_is("local", "Available").await?;
+    storage.until_volume_phase("local", "Available").await?;
     during(QUIET, "the claim still waits", || async {
         ensure!(claim_phase(&storage.claim("data").await?) == "Pending");
         Ok(())
     })
     .await?;
     space.create::<Pod>(using(pod("user", "user"), "data")).await?;
-    storage.are_bound("data", "local").await?;
+    storage.until_bound("data", "local").await?;
     eventually("the pod runs on the node of its volume", || async {
         let pod: Pod = space.get("user").await?;
         ensure!(is_ready(&pod), "{:?}", pod.status);
@@ -281,8 +281,8 @@ pub async fn binding_is_completed_after_a_crash_at_each_write(space: Space) -> R
             let other = format!("other-{at}-{how}");
             storage.create_volume(&other, json!({"spec": {"capacity": {"storage": "5Gi"}}})).await?;
             let first = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
-            storage.volume_is(&volume, "Available").await?;
-            storage.volume_is(&other, "Available").await?;
+            storage.until_volume_phase(&volume, "Available").await?;
+            storage.until_volume_phase(&other, "Available").await?;
             first.stop().await?;
             let (volume_name, claim_name) = (name.clone(), claim.clone());
             let concerns = move |call: &Call| {
@@ -297,10 +297,10 @@ pub async fn binding_is_completed_after_a_crash_at_each_write(space: Space) -> R
                 faults.crashes().await;
                 manager.crash().await;
                 let _successor = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
-                storage.are_bound(&claim, &volume).await?;
+                storage.until_bound(&claim, &volume).await?;
             } else {
-                storage.are_bound(&claim, &volume).await?;
-                ensure!(faults.unmet() == 0, "no answer was lost: this proves nothing");
+                storage.until_bound(&claim, &volume).await?;
+                ensure!(faults.unmet() == 0, "no response was lost: this proves nothing");
             }
             ensure!(volume_phase(&storage.volume(&other).await?) == "Available", "{resource} {how}");
             storage.delete_volume(&other).await?;
@@ -314,9 +314,9 @@ pub async fn retained_volume_is_released_and_can_be_made_available_again(space: 
     let _manager = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
     storage.create_volume("kept", json!({})).await?;
     storage.create_claim("data", json!({})).await?;
-    storage.are_bound("data", "kept").await?;
+    storage.until_bound("data", "kept").await?;
     storage.delete_claim("data").await?;
-    storage.volume_is("kept", "Released").await?;
+    storage.until_volume_phase("kept", "Released").await?;
     // A new claim of the same name does not get the data of the old one.
     storage.create_claim("data", json!({})).await?;
     during(QUIET, "the volume stays released", || async {
@@ -326,7 +326,7 @@ pub async fn retained_volume_is_released_and_can_be_made_available_again(space: 
     })
     .await?;
     storage.patch_volume("kept", json!({"spec": {"claimRef": null}})).await?;
-    storage.are_bound("data", "kept").await?;
+    storage.until_bound("data", "kept").await?;
     Ok(())
 }
 
@@ -341,13 +341,13 @@ pub async fn host_path_volume_is_deleted_with_its_directory(space: Space) -> Res
         let fields = json!({"spec": {"persistentVolumeReclaimPolicy": policy, "hostPath": {"path": path}, "storageClassName": format!("{}-{name}", storage.class)}});
         storage.create_volume(name, fields).await?;
         storage.create_claim(name, json!({"spec": {"storageClassName": format!("{}-{name}", storage.class)}})).await?;
-        storage.are_bound(name, name).await?;
+        storage.until_bound(name, name).await?;
     }
     // A volume that cannot be deleted: its path is not below /tmp.
     let fields = json!({"spec": {"persistentVolumeReclaimPolicy": "Delete", "hostPath": {"path": "/nowhere"}}});
     storage.create_volume("outside", fields).await?;
     storage.create_claim("outside", json!({})).await?;
-    storage.are_bound("outside", "outside").await?;
+    storage.until_bound("outside", "outside").await?;
     for name in ["kept", "deleted", "outside"] {
         storage.delete_claim(name).await?;
     }
@@ -362,9 +362,9 @@ pub async fn host_path_volume_is_deleted_with_its_directory(space: Space) -> Res
         Ok(())
     })
     .await?;
-    storage.volume_is("kept", "Released").await?;
+    storage.until_volume_phase("kept", "Released").await?;
     ensure!(Path::new(&format!("{root}/kept")).exists(), "retained data was deleted");
-    let failed = storage.volume_is("outside", "Failed").await?;
+    let failed = storage.until_volume_phase("outside", "Failed").await?;
     let message = failed.status.and_then(|status| status.message).unwrap_or_default();
     ensure!(message == "host_path deleter only supports /tmp/.+ but received provided /nowhere", "{message}");
     std::fs::remove_dir_all(root)?;
@@ -376,9 +376,9 @@ pub async fn claim_is_lost_with_its_volume_and_recovers(space: Space) -> Result<
     let _manager = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
     storage.create_volume("data", json!({})).await?;
     storage.create_claim("data", json!({})).await?;
-    storage.are_bound("data", "data").await?;
+    storage.until_bound("data", "data").await?;
     storage.delete_volume("data").await?;
-    let lost = storage.claim_is("data", "Lost").await?;
+    let lost = storage.until_claim_phase("data", "Lost").await?;
     let status = lost.status.unwrap_or_default();
     ensure!(status.capacity.is_none() && status.access_modes.is_none(), "{status:?}");
     eventually("the loss is reported once", || async {
@@ -389,7 +389,7 @@ pub async fn claim_is_lost_with_its_volume_and_recovers(space: Space) -> Result<
     })
     .await?;
     storage.create_volume("data", json!({})).await?;
-    storage.are_bound("data", "data").await?;
+    storage.until_bound("data", "data").await?;
     Ok(())
 }
 
@@ -443,7 +443,7 @@ pub async fn external_provisioner_is_requested_and_its_volume_is_bound(space: Sp
     })
     .await?;
     provision(&storage, "data").await?;
-    let bound = storage.claim_is("data", "Bound").await?;
+    let bound = storage.until_claim_phase("data", "Bound").await?;
     let volume = bound.spec.and_then(|spec| spec.volume_name).context("no volume")?;
     storage.delete_claim("data").await?;
     eventually("the volume is released", || async {
@@ -480,7 +480,7 @@ pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
     provision(&storage, "data-web-1").await?;
     settled(&space, "web", 2, 1).await?;
     for claim in ["data-web-0", "data-web-1"] {
-        storage.claim_is(claim, "Bound").await?;
+        storage.until_claim_phase(claim, "Bound").await?;
     }
     Ok(())
 }
@@ -509,9 +509,9 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
     eventually("pods can be created", || space.get::<ServiceAccount>("default")).await?;
     storage.create_volume("data", json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}})).await?;
     storage.create_claim("data", json!({})).await?;
-    storage.are_bound("data", "data").await?;
+    storage.until_bound("data", "data").await?;
     storage.delete_claim("data").await?;
-    let freed = storage.volume_is("data", "Available").await?;
+    let freed = storage.until_volume_phase("data", "Available").await?;
     ensure!(freed.spec.is_some_and(|spec| spec.claim_ref.is_none()), "the volume is still reserved");
     let pod = format!("recycler-for-{}", storage.name("data"));
     let wiped = |seen: &&RecordedRequest| {
@@ -532,15 +532,15 @@ pub async fn volume_is_wiped_after_a_recycler_pod_has_failed(space: Space) -> Re
     eventually("pods can be created", || space.get::<ServiceAccount>("default")).await?;
     storage.create_volume("data", json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}})).await?;
     storage.create_claim("data", json!({})).await?;
-    storage.are_bound("data", "data").await?;
+    storage.until_bound("data", "data").await?;
     storage.delete_claim("data").await?;
-    let failed = storage.volume_is("data", "Failed").await?;
+    let failed = storage.until_volume_phase("data", "Failed").await?;
     ensure!(failed.spec.is_some_and(|spec| spec.claim_ref.is_some()), "the volume is free with its data");
     manager.stop().await?;
 
     let (succeeding, flag) = recycler_template(&space, SUCCEED)?;
     let _manager = Manager::start_with(&space, &Faults::default(), &[&controllers, FLAGS[1], &flag]).await?;
-    storage.volume_is("data", "Available").await?;
+    storage.until_volume_phase("data", "Available").await?;
     for template in [failing, succeeding] {
         std::fs::remove_file(template)?;
     }
@@ -567,7 +567,7 @@ pub async fn csi_volumes_are_provisioned_and_deleted_across_a_crash(space: Space
     let _successor = Manager::start_with(&space, &Faults::default(), &flags).await?;
     let mut volumes = BTreeSet::new();
     for name in &names {
-        let bound = storage.claim_is(name, "Bound").await?;
+        let bound = storage.until_claim_phase(name, "Bound").await?;
         volumes.insert(bound.spec.and_then(|spec| spec.volume_name).context("no volume")?);
     }
     ensure!(volumes.len() == CLAIMS, "a volume is bound twice: {volumes:?}");

@@ -1,6 +1,6 @@
 //! The life of a volume with a CSI driver and the usual sidecars, from the claim to the deletion in the driver.
 //!
-//! The tests play the attach-detach controller themselves.
+//! The tests act as the attach-detach controller.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
@@ -72,7 +72,7 @@ impl Setup {
         let (space, class) = (&self.space, &self.space.namespace);
         let of_class = json!({"spec": {"storageClassName": class}});
         let made: PersistentVolumeClaim = space.create(with(claim(name), of_class)).await?;
-        let volume = format!("pvc-{}", made.metadata.uid.context("it has a uid")?);
+        let volume = format!("pvc-{}", made.metadata.uid.context("no uid")?);
         eventually(format!("{name} is bound"), || async {
             let status = space.get::<PersistentVolumeClaim>(name).await?.status.unwrap_or_default();
             ensure!(status.phase.as_deref() == Some("Bound"), "{status:?}");
@@ -96,7 +96,7 @@ impl Setup {
 }
 
 fn handle(volume: &PersistentVolume) -> Result<String> {
-    let source = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()).context("it is a CSI volume")?;
+    let source = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()).context("no CSI source")?;
     Ok(source.volume_handle.clone())
 }
 
@@ -104,7 +104,7 @@ pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space
     let (setup, faults) = (Setup::start(&space, "Immediate").await?, Faults::default());
     let manager = setup.start_manager(&faults).await?;
     let volume = setup.bound_claim("data").await?;
-    let (name, handle) = (volume.metadata.name.clone().context("it has a name")?, handle(&volume)?);
+    let (name, handle) = (volume.metadata.name.clone().context("no name")?, handle(&volume)?);
     setup.until_done(&format!("create {handle} {}", 1 << 30)).await?;
     until_unused(&space, "data", "True", "NoPodsUsingPVC").await?;
 
@@ -126,7 +126,7 @@ pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space
     })
     .await?;
     setup.until_done(&format!("expand {handle} {}", 2_u64 << 30)).await?;
-    eventually("the expander said whom it waits for", || async {
+    eventually("an event reports that an external controller has to expand it", || async {
         let events = space.events("data").await?;
         let wanted = "Normal ExternalExpanding waiting for an external controller to expand this PVC";
         ensure!(events.contains_key(wanted), "{events:?}");
@@ -200,7 +200,7 @@ pub async fn first_consumer_gets_its_ephemeral_volume_and_runs(space: Space) -> 
     })
     .await?;
     let bound: PersistentVolumeClaim = space.get("web-scratch").await?;
-    let volume = bound.spec.and_then(|spec| spec.volume_name).context("it names its volume")?;
+    let volume = bound.spec.and_then(|spec| spec.volume_name).context("no volume name")?;
     let handle = handle(&volumes(&space).get(&volume).await?)?;
     setup.until_done(&format!("create {handle} {}", 1 << 30)).await?;
     let events = space.events("waiting").await?;

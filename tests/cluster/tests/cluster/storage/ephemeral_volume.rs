@@ -47,7 +47,7 @@ pub async fn deleted_claim_of_an_ephemeral_volume_is_created_again(space: Space)
     ensure!(claim.metadata.labels == Some(BTreeMap::from([("app".to_owned(), "web".to_owned())])));
     let requested = claim.spec.and_then(|spec| spec.resources).and_then(|resources| resources.requests);
     ensure!(requested.is_some_and(|requests| requests["storage"].0 == "1Gi"));
-    let first = claim.metadata.uid.context("it has a uid")?;
+    let first = claim.metadata.uid.context("no uid")?;
     space.patch::<PersistentVolumeClaim>("web-scratch", json!({"metadata": {"finalizers": null}})).await?;
     space.delete::<PersistentVolumeClaim>("web-scratch").await?;
     eventually("another one in its place", || async {

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 /// Label of a node with its zone, and the driver's topology key.
 pub const ZONE: &str = "topology.test/zone";
 
-const PASS: Duration = Duration::from_millis(100);
+const PASS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A node with a kubelet, which stops when this is dropped.
 pub struct Kubelet {
@@ -86,7 +86,7 @@ impl Kubelet {
                     }
                 }
                 drop(stopped);
-                sleep(PASS).await;
+                sleep(PASS_INTERVAL).await;
             }
         });
         let kubelet = Self { node: node.to_owned(), bed: bed.clone(), is_stopped, task };
@@ -148,6 +148,7 @@ fn volumes_of(node: &Node) -> (BTreeSet<String>, BTreeSet<String>) {
     (attached, status.volumes_in_use.unwrap_or_default().into_iter().collect())
 }
 
+/// The passes of a kubelet over the pods of its node.
 struct Passes {
     bed: Arc<Bed>,
     node: String,
@@ -186,10 +187,10 @@ impl Passes {
         for pod in ending {
             let namespaced: Api<Pod> = self.api_of(&pod);
             let name = pod.metadata.name.unwrap_or_default();
-            let gone = namespaced.delete(&name, &DeleteParams::default().grace_period(0)).await;
-            match gone {
+            let deleted = namespaced.delete(&name, &DeleteParams::default().grace_period(0)).await;
+            match deleted {
                 Err(kube::Error::Api(refusal)) if refusal.code == 404 => {}
-                gone => drop(gone?),
+                deleted => drop(deleted?),
             }
         }
         Ok(())

@@ -59,7 +59,7 @@ pub async fn claim_stays_while_a_pod_on_a_node_uses_it(space: Space) -> Result<(
 }
 
 /// The cache of pods is frozen before the pod is created: only an uncached read can find it.
-pub async fn pod_that_no_cache_shows_keeps_its_claim(space: Space) -> Result<()> {
+pub async fn pod_missing_in_the_cache_keeps_its_claim(space: Space) -> Result<()> {
     let faults = Faults::default();
     space.create::<PersistentVolumeClaim>(claim("data")).await?;
     let _manager = start(&space, &faults).await?;
@@ -120,8 +120,8 @@ pub async fn finalizers_are_added_and_removed_when_writes_fail(space: Space) -> 
     .await
 }
 
-/// A claim with a finalizer, which proves that the controller has processed it, is bound and stays without the
-/// condition.
+/// Without the gate, a bound claim gets no condition. The finalizer, which the controller adds again, proves that it
+/// has processed the claim.
 pub async fn bound_claim_has_no_unused_condition_without_the_gate(space: Space) -> Result<()> {
     let flags = [&format!("--controllers={CLAIMS}"), "--feature-gates=PersistentVolumeClaimUnusedSinceTime=false"];
     let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
@@ -135,7 +135,7 @@ pub async fn bound_claim_has_no_unused_condition_without_the_gate(space: Space) 
     })
     .await?;
     during(QUIET, "there is no condition", || async {
-        ensure!(unused(&space, "data").await.is_err(), "there is one");
+        ensure!(unused(&space, "data").await.is_err(), "the claim has a condition");
         Ok(())
     })
     .await
@@ -156,13 +156,13 @@ pub async fn unused_condition_follows_the_pods_of_a_bound_claim(space: Space) ->
     until_unused(&space, "data", "False", "PodUsingPVC").await?;
     space.patch_status::<Pod>("user", json!({"status": {"phase": "Succeeded"}})).await?;
     until_unused(&space, "data", "True", "NoPodsUsingPVC").await?;
-    ensure!(unused(&space, "pending").await.is_err(), "a claim that is not bound has no condition");
-    let status = space.get::<PersistentVolumeClaim>("data").await?.status.context("it has a status")?;
+    ensure!(unused(&space, "pending").await.is_err(), "a claim that is not bound has a condition");
+    let status = space.get::<PersistentVolumeClaim>("data").await?.status.context("no status")?;
     let kept = status.conditions.iter().flatten().any(|condition| condition.reason.as_deref() == Some("kept"));
     ensure!(kept && status.allocated_resource_statuses.is_some(), "{status:?}");
     quiet(&faults).await?;
     let writes = faults.count(|call| call.resource == "persistentvolumeclaims/status");
-    ensure!(writes == 3, "one write for each change: {:?}", faults.requests());
+    ensure!(writes == 3, "{writes} status writes instead of 3: {:?}", faults.requests());
     manager.stop().await?;
     only_declared(&faults, &[CLAIMS])
 }

@@ -14,7 +14,7 @@ use super::objects::{until_claim_deleted, volumes};
 /// Annotation of a claim with the node that the scheduler chose for its first pod.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// A pod that the scheduler places on a node of the test, with these labels, with a volume of a claim.
+/// A pod that the scheduler places on a node of the test, in this zone if given, with a volume of a claim.
 fn scheduled(world: &World, name: &str, claim: &str, zone: Option<&str>) -> Value {
     let mut selector = json!({"attach-detach-test": world.space.namespace});
     if let Some(zone) = zone {
@@ -39,7 +39,7 @@ fn zones_of(volume: &PersistentVolume) -> Vec<String> {
 
 async fn node_of(world: &World, pod: &str) -> Result<String> {
     let pod: Pod = world.space.get(pod).await?;
-    pod.spec.and_then(|spec| spec.node_name).context("it has a node")
+    pod.spec.and_then(|spec| spec.node_name).context("the pod has no node")
 }
 
 pub async fn first_consumer_decides_on_the_zone_of_its_volume(_: Space) -> Result<()> {
@@ -76,7 +76,7 @@ pub async fn first_consumer_decides_on_the_zone_of_its_volume(_: Space) -> Resul
         world.space.delete::<Pod>(&format!("{zone}-later")).await?;
         world.space.delete::<PersistentVolumeClaim>(zone).await?;
         until_claim_deleted(&world.space, zone).await?;
-        volumes(&world.space).until_deleted(&volume.metadata.name.context("it has a name")?).await?;
+        volumes(&world.space).until_deleted(&volume.metadata.name.context("no name")?).await?;
     }
     eventually("nothing is attached", || async {
         ensure!(world.attachments().await?.is_empty());

@@ -9,10 +9,10 @@ use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 /// Waits until a number of VolumeAttachments exist, some of which are being deleted.
 async fn until_attachments(world: &World, all: usize, deleted: usize) -> Result<()> {
-    eventually(format!("{all} attachments, {deleted} of them deleted"), || async {
+    eventually(format!("{all} attachments, {deleted} of them being deleted"), || async {
         let found = world.attachments().await?;
-        let doomed = found.iter().filter(|one| one.metadata.deletion_timestamp.is_some()).count();
-        ensure!((found.len(), doomed) == (all, deleted), "{found:#?}");
+        let being_deleted = found.iter().filter(|one| one.metadata.deletion_timestamp.is_some()).count();
+        ensure!((found.len(), being_deleted) == (all, deleted), "{found:#?}");
         Ok(())
     })
     .await

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::auth::serviceaccount::{token_of, token_secret};
 use crate::network::node_ipam::{add, ranges};
 use crate::nodes::lifecycle::{nodes, patch_node};
-use crate::robustness::cluster_crashes::{bed, distinct, joins, signing};
+use crate::robustness::cluster_crashes::{bed, distinct_ranges, kubelet_gets_certificate, signing};
 use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
 const CONTROLLERS: &str = "--controllers=namespace-controller,garbage-collector-controller,resourcequota-controller,\
@@ -63,8 +63,12 @@ const WORKS: [Work; 6] = [
     },
     Work {
         name: "certificates",
-        begin: |space| Box::pin(async move { joins(&space, &format!("{}-first", space.namespace)).await }),
-        end: |space| Box::pin(async move { joins(&space, &format!("{}-second", space.namespace)).await }),
+        begin: |space| {
+            Box::pin(async move { kubelet_gets_certificate(&space, &format!("{}-first", space.namespace)).await })
+        },
+        end: |space| {
+            Box::pin(async move { kubelet_gets_certificate(&space, &format!("{}-second", space.namespace)).await })
+        },
     },
     Work {
         name: "nodes",
@@ -123,9 +127,9 @@ async fn wait_for_dependents(space: &Space) -> Result<()> {
         space.create::<ConfigMap>(dependent).await?;
         space.kubectl(&["delete", "configmap", owner, &format!("--cascade={cascade}"), "--wait=false"]).await?;
     }
-    eventually("one dependent is going and one is an orphan", || async {
-        let going: ConfigMap = space.get("waits-dependent").await?;
-        ensure!(going.metadata.deletion_timestamp.is_some());
+    eventually("one dependent is being deleted and one is an orphan", || async {
+        let waiting: ConfigMap = space.get("waits-dependent").await?;
+        ensure!(waiting.metadata.deletion_timestamp.is_some());
         let orphan: ConfigMap = space.get("leaves-dependent").await?;
         ensure!(orphan.owner_references().is_empty(), "{:?}", orphan.owner_references());
         ensure!(space.api::<ConfigMap>().get_opt("leaves").await?.is_none());
@@ -135,9 +139,9 @@ async fn wait_for_dependents(space: &Space) -> Result<()> {
 }
 
 async fn release_dependents(space: &Space) -> Result<()> {
-    ensure!(space.get::<ConfigMap>("waits").await.is_ok(), "it went before what it waits for");
+    ensure!(space.get::<ConfigMap>("waits").await.is_ok(), "the owner was deleted before its dependent");
     space.patch::<ConfigMap>("waits-dependent", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("the owner is gone", || async {
+    eventually("the owner is deleted", || async {
         let left = names(&space.list::<ConfigMap>("").await?);
         ensure!(left == ["kube-root-ca.crt", "leaves-dependent"], "{left:?}");
         Ok(())
@@ -184,8 +188,8 @@ async fn give_token(space: &Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     space.create::<Secret>(token_secret("first", "robot", json!({}))).await?;
     token_of(space, "first").await?;
-    eventually("the default account is there", || space.get::<ServiceAccount>("default")).await?;
-    eventually("the root certificates are there", || space.get::<ConfigMap>("kube-root-ca.crt")).await?;
+    eventually("the default account exists", || space.get::<ServiceAccount>("default")).await?;
+    eventually("the root certificates are published", || space.get::<ConfigMap>("kube-root-ca.crt")).await?;
     Ok(())
 }
 
@@ -196,7 +200,7 @@ async fn take_token(space: &Space) -> Result<()> {
     ensure!(token_of(space, "first").await?.0 == token, "an existing token was replaced");
     space.delete::<ServiceAccount>("robot").await?;
     space.delete::<ServiceAccount>("default").await?;
-    eventually("tokens go with their account, and the default one comes back", || async {
+    eventually("tokens are deleted with their account, and the default account is recreated", || async {
         let left = names(&space.list::<Secret>("").await?);
         ensure!(left.is_empty(), "{left:?}");
         space.get::<ServiceAccount>("default").await.map(drop)
@@ -219,7 +223,7 @@ async fn join(space: &Space, name: &str) -> Result<()> {
         Ok(())
     })
     .await?;
-    distinct(space).await.map(drop)
+    distinct_ranges(space).await.map(drop)
 }
 
 async fn join_again(space: &Space) -> Result<()> {
@@ -228,13 +232,13 @@ async fn join_again(space: &Space) -> Result<()> {
     join(space, "second").await?;
     let annotation = json!({"metadata": {"annotations": {crate::robustness::cluster_crashes::TTL: null}}});
     patch_node(space, &first, annotation).await?;
-    eventually("the node is told again", || async {
+    eventually("the annotation is restored", || async {
         let annotations = nodes(space).get(&first).await?.metadata.annotations.unwrap_or_default();
         ensure!(annotations.contains_key(crate::robustness::cluster_crashes::TTL));
         Ok(())
     })
     .await?;
-    ensure!(ranges(space, &first).await? == before, "a node keeps its range");
+    ensure!(ranges(space, &first).await? == before, "the range of a node changed");
     Ok(())
 }
 
@@ -253,36 +257,37 @@ async fn written(bed: &Arc<Bed>) -> Result<BTreeMap<String, (Option<String>, Opt
             written.insert(format!("{} {name}", item["kind"]), (text("uid"), text("resourceVersion")));
         }
     }
-    ensure!(!written.is_empty(), "there is nothing: this proves nothing");
+    ensure!(!written.is_empty(), "no object was found: this proves nothing");
     Ok(written)
 }
 
 /// A task in its own namespace.
-type Course = (&'static Work, Space);
+type TaskInSpace = (&'static Work, Space);
 
-async fn all(bed: &Arc<Bed>) -> Result<Vec<Course>> {
+/// Creates a namespace for each task.
+async fn create_spaces(bed: &Arc<Bed>) -> Result<Vec<TaskInSpace>> {
     try_join_all(WORKS.iter().map(async |work| Ok((work, bed.space(work.name).await?)))).await
 }
 
 /// Runs one half of all tasks concurrently.
-async fn run_half(courses: &[Course], half: fn(&Work) -> fn(Space) -> StepFuture) -> Result<()> {
-    let each = courses.iter().map(async |(work, space)| {
+async fn run_half(tasks: &[TaskInSpace], half: fn(&Work) -> fn(Space) -> StepFuture) -> Result<()> {
+    let each = tasks.iter().map(async |(work, space)| {
         half(work)(space.clone()).await.with_context(|| format!("{} in {}", work.name, space.namespace))
     });
     try_join_all(each).await?;
     Ok(())
 }
 
-async fn begin(courses: &[Course]) -> Result<()> {
-    run_half(courses, |work| work.begin).await.context("it begins")
+async fn begin(tasks: &[TaskInSpace]) -> Result<()> {
+    run_half(tasks, |work| work.begin).await.context("first half")
 }
 
-async fn end(courses: &[Course]) -> Result<()> {
-    run_half(courses, |work| work.end).await.context("it ends")
+async fn end(tasks: &[TaskInSpace]) -> Result<()> {
+    run_half(tasks, |work| work.end).await.context("second half")
 }
 
 async fn listed(faults: &Faults) -> Result<()> {
-    eventually("ours has listed", || async {
+    eventually("our manager watches all kinds", || async {
         let watches = faults.most_watches();
         ensure!(["nodes", "secrets", "resourcequotas", "leases"].iter().all(|kind| watches.contains_key(*kind)));
         Ok(())
@@ -294,7 +299,7 @@ async fn listed(faults: &Faults) -> Result<()> {
 pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let home = bed.space("home").await?;
-    let (from_upstream, from_ours) = (all(&bed).await?, all(&bed).await?);
+    let (from_upstream, from_ours) = (create_spaces(&bed).await?, create_spaces(&bed).await?);
     let mut flags = signing(&home);
     flags.extend([
         CONTROLLERS.to_owned(),
@@ -335,6 +340,6 @@ pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     bed.cluster.kill(UPSTREAM)?;
     let mut after = written(&bed).await?;
     after.retain(|name, _| before.contains_key(name));
-    ensure!(after == before, "upstream's changes what is at rest: {before:?} -> {after:?}");
+    ensure!(after == before, "upstream's manager changed objects that need no change: {before:?} -> {after:?}");
     Ok(())
 }

@@ -154,7 +154,7 @@ async fn run_to_the_end(space: &Space) -> Result<()> {
         ensure!(job::counts(&status) == [0, 0, 6, 0, 0], "{name}: {status:?}");
         ensure!(status.completed_indexes.as_deref() == (mode == "Indexed").then_some("0-5"), "{name}: {status:?}");
         let held = space.list::<Pod>(name).await?.iter().filter(|pod| job::has_finalizer(pod)).count();
-        ensure!(held == 0, "{held} pods of {name} are held");
+        ensure!(held == 0, "{held} pods of {name} have the finalizer");
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ async fn run_ends(space: &Space) -> Result<()> {
         let status = space.get::<CronJob>("yearly").await?.status.unwrap_or_default();
         ensure!(status.active.as_ref().is_none_or(Vec::is_empty), "{status:?}");
         ensure!(status.last_successful_time.is_some(), "{status:?}");
-        ensure!(space.list::<Job>("yearly").await?.len() == 1, "there is one run");
+        ensure!(space.list::<Job>("yearly").await?.len() == 1, "another run was created");
         Ok(())
     })
     .await
@@ -212,8 +212,8 @@ async fn guard(space: &Space) -> Result<()> {
 
 async fn evict_one(space: &Space) -> Result<()> {
     let first = names(&space.pods("web").await?)[0].clone();
-    ensure!(evict(space, &first).await?, "one may be evicted");
-    eventually("it is replaced, and its note is gone", || async {
+    ensure!(evict(space, &first).await?, "an eviction that the budget allows was refused");
+    eventually("it is replaced, and no longer in disruptedPods", || async {
         ensure!(!names(&space.list::<Pod>("web").await?).contains(&first));
         let status = space.get::<PodDisruptionBudget>("budget").await?.status.context("no status")?;
         ensure!(status.disrupted_pods.unwrap_or_default().is_empty());
@@ -262,7 +262,7 @@ async fn finish_with_long_ttls(space: &Space) -> Result<()> {
 /// The TTL of one is shortened, so that it has expired: the Job is deleted, and the other one stays.
 async fn expire_one(space: &Space) -> Result<()> {
     space.patch::<Job>("brief", json!({"spec": {"ttlSecondsAfterFinished": 1}})).await?;
-    eventually("it is going", || async {
+    eventually("the Job is being deleted", || async {
         let brief: Job = space.get("brief").await?;
         ensure!(brief.metadata.deletion_timestamp.is_some(), "{:?}", brief.metadata);
         Ok(())
@@ -270,7 +270,7 @@ async fn expire_one(space: &Space) -> Result<()> {
     .await?;
     // Its dependents are deleted first, and the garbage collector does not run here.
     space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
-    ensure!(space.get::<Job>("kept").await?.metadata.deletion_timestamp.is_none(), "the other one stays");
+    ensure!(space.get::<Job>("kept").await?.metadata.deletion_timestamp.is_none(), "the other Job was deleted");
     Ok(())
 }
 
@@ -312,18 +312,18 @@ async fn kept(space: &Space) -> Result<Kept> {
         let version = text("resourceVersion").filter(|_| item["kind"] != "Pod");
         kept.insert(format!("{} {}", item["kind"], text("name").unwrap_or_default()), (text("uid"), version));
     }
-    ensure!(!kept.is_empty(), "there is nothing: this proves nothing");
+    ensure!(!kept.is_empty(), "no object was found: this proves nothing");
     Ok(kept)
 }
 
 /// A task in its own namespace.
-struct Course {
+struct TaskInSpace {
     work: &'static Work,
     space: Space,
     observer: Observer,
 }
 
-impl Course {
+impl TaskInSpace {
     async fn all(bed: &std::sync::Arc<Bed>) -> Result<Vec<Self>> {
         try_join_all(WORKS.iter().map(async |work| {
             let space = bed.space(work.name).await?;
@@ -349,26 +349,26 @@ impl Course {
     }
 }
 
-async fn begin(courses: &[Course]) -> Result<()> {
-    let half = try_join_all(courses.iter().map(Course::begin)).await?;
-    ensure!(half.iter().all(|pods| !pods.is_empty()), "work without pods");
+async fn begin(tasks: &[TaskInSpace]) -> Result<()> {
+    let half = try_join_all(tasks.iter().map(TaskInSpace::begin)).await?;
+    ensure!(half.iter().all(|pods| !pods.is_empty()), "a task has no pods in its intermediate state");
     Ok(())
 }
 
-async fn end(courses: &[Course]) -> Result<()> {
-    try_join_all(courses.iter().map(Course::end)).await?;
+async fn end(tasks: &[TaskInSpace]) -> Result<()> {
+    try_join_all(tasks.iter().map(TaskInSpace::end)).await?;
     Ok(())
 }
 
-async fn all_kept(courses: &[Course]) -> Result<Vec<Kept>> {
-    try_join_all(courses.iter().map(|course| kept(&course.space))).await
+async fn all_kept(tasks: &[TaskInSpace]) -> Result<Vec<Kept>> {
+    try_join_all(tasks.iter().map(|task| kept(&task.space))).await
 }
 
 /// Fails if an object was written or recreated since `before`.
-async fn untouched(courses: &[Course], before: &[Kept]) -> Result<()> {
-    for (course, (before, after)) in courses.iter().zip(before.iter().zip(all_kept(courses).await?)) {
+async fn untouched(tasks: &[TaskInSpace], before: &[Kept]) -> Result<()> {
+    for (task, (before, after)) in tasks.iter().zip(before.iter().zip(all_kept(tasks).await?)) {
         let changed: Vec<_> = after.iter().filter(|(name, now)| before.get(*name) != Some(now)).collect();
-        ensure!(changed.is_empty() && before.len() == after.len(), "{}: {changed:?} of {before:?}", course.work.name);
+        ensure!(changed.is_empty() && before.len() == after.len(), "{}: {changed:?} of {before:?}", task.work.name);
     }
     Ok(())
 }
@@ -378,7 +378,7 @@ async fn untouched(courses: &[Course], before: &[Kept]) -> Result<()> {
 pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let home = bed.space("home").await?;
-    let (from_upstream, from_ours) = (Course::all(&bed).await?, Course::all(&bed).await?);
+    let (from_upstream, from_ours) = (TaskInSpace::all(&bed).await?, TaskInSpace::all(&bed).await?);
     Metrics::serve(&home).await?;
     let flags: Vec<String> =
         [format!("--controllers={CONTROLLERS}")].into_iter().chain(QUICK.map(Into::into)).collect();
@@ -391,17 +391,17 @@ pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
 
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&home, &faults, &ours).await?;
-    eventually("ours has listed", || async {
+    eventually("our manager watches autoscalers", || async {
         ensure!(faults.most_watches().contains_key("horizontalpodautoscalers"));
         Ok(())
     })
     .await?;
     // Tasks in progress continue, but no object may be recreated.
-    for (course, before) in from_upstream.iter().zip(&before) {
-        let now = kept(&course.space).await?;
+    for (task, before) in from_upstream.iter().zip(&before) {
+        let now = kept(&task.space).await?;
         let lost: Vec<_> =
             before.iter().filter(|(name, (uid, _))| now.get(*name).map(|now| &now.0) != Some(uid)).collect();
-        ensure!(lost.is_empty(), "{}: lost {lost:?}", course.work.name);
+        ensure!(lost.is_empty(), "{}: lost {lost:?}", task.work.name);
     }
     end(&from_upstream).await.context("from upstream's to ours")?;
     begin(&from_ours).await.context("under ours")?;
@@ -416,7 +416,7 @@ pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
     let at_rest = all_kept(&from_ours).await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&home, &faults, &ours).await?;
-    eventually("ours has listed", || async {
+    eventually("our manager watches autoscalers", || async {
         ensure!(faults.most_watches().contains_key("horizontalpodautoscalers"));
         Ok(())
     })

@@ -62,13 +62,14 @@ impl<'a> Node<'a> {
 
     /// Runs the commands of a section; after each block, the kubelet applies changed manifests. Returns the output.
     async fn run_section(&mut self, heading: &str) -> Result<String> {
+        let blocks = blocks(PAGE, heading);
+        ensure!(!blocks.is_empty(), "no commands under '{heading}'");
         let mut printed = String::new();
-        for block in blocks(PAGE, heading) {
+        for block in blocks {
             let output = self.run_commands(&block);
             printed += &output.with_context(|| format!("under '{heading}'"))?;
             self.pods.sync().await?;
         }
-        ensure!(!printed.is_empty() || !blocks(PAGE, heading).is_empty(), "there are no commands under '{heading}'");
         Ok(printed)
     }
 
@@ -87,13 +88,17 @@ impl<'a> Node<'a> {
     async fn checks(&mut self, ours: bool) -> Result<()> {
         let printed = self.run_section("Check").await?;
         ensure!(printed.contains("became leader"), "no event of an election: {printed}");
-        let gone = self.run_commands("comm -23 pods.before pods.after")?;
-        ensure!(gone.is_empty(), "pods are gone:\n{gone}");
+        let deleted = self.run_commands("comm -23 pods.before pods.after")?;
+        ensure!(deleted.is_empty(), "pods were deleted:\n{deleted}");
         let token = fs::read_to_string(self.folder.join("token"))?;
         let process = self.pods.process(MANIFEST)?;
         let metrics = process.get("/metrics", Some(token.trim_end())).await?;
         ensure!(metrics.contains("\nleader_election_master_status{name=\"kube-controller-manager\"} 1"), "{metrics}");
-        ensure!(metrics.contains("\ncontrollers_reconciles_total") == ours, "whose metrics are these?");
+        ensure!(
+            metrics.contains("\ncontrollers_reconciles_total") == ours,
+            "controllers_reconciles_total is served: {}, by our manager: {ours}",
+            !ours
+        );
         Ok(())
     }
 }
@@ -117,7 +122,7 @@ fn blocks(page: &str, heading: &str) -> Vec<String> {
 }
 
 /// Returns pods of all namespaces, by uid and name.
-async fn everything(bed: &Bed) -> Result<BTreeSet<String>> {
+async fn all_pods(bed: &Bed) -> Result<BTreeSet<String>> {
     let pods: Api<Pod> = Api::all(bed.client.clone());
     let names = |pod: Pod| format!("{:?} {:?}", pod.metadata.uid, pod.metadata.name);
     Ok(pods.list(&ListParams::default()).await?.items.into_iter().map(names).collect())
@@ -194,7 +199,7 @@ pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     node.pods.sync().await?;
     let upstream = node.led_by_another("kube-controller-manager", "").await?;
     workloads(&bed.cluster)?;
-    let before = everything(&bed).await?;
+    let before = all_pods(&bed).await?;
 
     let printed = node.run_section("Before").await?;
     ensure!(printed.contains(&upstream), "{upstream} leads, and the page shows {printed}");
@@ -202,17 +207,18 @@ pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     ensure!(printed.contains("localhost/kcm:"), "the difference is {printed}");
     let ours = node.led_by_another("kube-controller-manager", &upstream).await?;
     node.checks(true).await.context("under ours")?;
-    ensure!(everything(&bed).await? == before, "other pods under ours");
+    ensure!(all_pods(&bed).await? == before, "pods changed under our manager");
 
     node.run_section("Go back").await?;
     let upstream = node.led_by_another("kube-controller-manager", &ours).await?;
     node.checks(false).await.context("under upstream's again")?;
-    ensure!(everything(&bed).await? == before, "other pods under upstream's again");
+    ensure!(all_pods(&bed).await? == before, "pods changed under upstream's manager");
 
-    let [part, start, look, end, back] = blocks(PAGE, "Share the work").try_into().ok().context("five steps")?;
+    let [part, start, look, end, back] =
+        blocks(PAGE, "Share the work").try_into().ok().context("not five blocks of commands")?;
     node.run_commands(&part)?;
     node.pods.sync().await?;
-    node.led_by_another("kube-controller-manager", &upstream).await.context("upstream's, with less to do")?;
+    node.led_by_another("kube-controller-manager", &upstream).await.context("no new leader with fewer controllers")?;
     node.run_commands(&start)?;
     node.pods.sync().await?;
     let ours = node.led_by_another("kcm", "").await?;
@@ -224,7 +230,7 @@ pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
         node.run_commands(&step)?;
         node.pods.sync().await?;
     }
-    ensure!(everything(&bed).await?.is_superset(&before), "pods were deleted while the work was shared");
+    ensure!(all_pods(&bed).await?.is_superset(&before), "pods were deleted while the work was shared");
     Ok(())
 }
 

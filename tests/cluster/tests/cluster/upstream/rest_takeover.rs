@@ -123,7 +123,7 @@ async fn report_storage_version(space: &Space, name: &str) -> Result<()> {
 }
 
 /// Waits until a policy's current generation was checked, with this number of warnings.
-async fn is_checked(space: &Space, name: &str, warnings: usize) -> Result<()> {
+async fn until_policy_checked(space: &Space, name: &str, warnings: usize) -> Result<()> {
     eventually(format!("policy {name} has {warnings} warnings"), || async {
         let policy = read(space, "validatingadmissionpolicy", name).await?;
         let found = policy["status"]["typeChecking"]["expressionWarnings"].as_array().map_or(0, Vec::len);
@@ -134,8 +134,8 @@ async fn is_checked(space: &Space, name: &str, warnings: usize) -> Result<()> {
     .await
 }
 
-async fn is_answered(space: &Space, name: &str) -> Result<()> {
-    eventually(format!("request {name} is answered"), || async {
+async fn until_request_completed(space: &Space, name: &str) -> Result<()> {
+    eventually(format!("request {name} is completed"), || async {
         let request = read(space, "resourcepoolstatusrequest", name).await?;
         ensure!(request["status"]["poolCount"] == 0, "{request}");
         Ok(())
@@ -144,7 +144,7 @@ async fn is_answered(space: &Space, name: &str) -> Result<()> {
 }
 
 /// Also changes a ConfigMap: upstream's cache must have reached the version at which the migration began.
-async fn is_migrated(space: &Space, name: &str) -> Result<()> {
+async fn until_migrated(space: &Space, name: &str) -> Result<()> {
     eventually(format!("migration {name} succeeds"), || async {
         let written = jiff::Timestamp::now().to_string();
         space.patch::<ConfigMap>("map", json!({"data": {"written": written}})).await?;
@@ -156,7 +156,7 @@ async fn is_migrated(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-async fn has_one_entry(space: &Space, name: &str) -> Result<()> {
+async fn until_one_entry(space: &Space, name: &str) -> Result<()> {
     eventually(format!("storage version {name} has one entry"), || async {
         let version = read(space, "storageversion", name).await?;
         let count = version["status"]["storageVersions"].as_array().map_or(0, Vec::len);
@@ -187,10 +187,10 @@ async fn pass_on(space: &Space, name: &str, upstream_first: bool) -> Result<()> 
     create(space, &migration(name))?;
     let version = format!("example.com.{name}");
     report_storage_version(space, &version).await?;
-    is_checked(space, name, 1).await?;
-    is_answered(space, name).await?;
-    is_migrated(space, name).await?;
-    has_one_entry(space, &version).await?;
+    until_policy_checked(space, name, 1).await?;
+    until_request_completed(space, name).await?;
+    until_migrated(space, name).await?;
+    until_one_entry(space, &version).await?;
     let before = complete(space, name).await?;
     first.stop(space).await?;
 
@@ -206,12 +206,12 @@ async fn pass_on(space: &Space, name: &str, upstream_first: bool) -> Result<()> 
     .await?;
     let right = policy(name, "object.spec.replicas > 1").to_string();
     space.bed.cluster.kubectl_with_input(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &right)?;
-    is_checked(space, name, 0).await?;
+    until_policy_checked(space, name, 0).await?;
     let next = format!("{name}-next");
     create(space, &request(&next))?;
     create(space, &migration(&next))?;
-    is_answered(space, &next).await?;
-    is_migrated(space, &next).await?;
+    until_request_completed(space, &next).await?;
+    until_migrated(space, &next).await?;
     ensure!(complete(space, name).await? == before, "complete objects were written again");
     second.stop(space).await
 }

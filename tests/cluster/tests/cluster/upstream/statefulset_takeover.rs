@@ -123,7 +123,7 @@ pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
 
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    eventually("ours has listed", || async {
+    eventually("our manager watches StatefulSets", || async {
         ensure!(faults.most_watches().contains_key("statefulsets"));
         Ok(())
     })
@@ -137,7 +137,7 @@ pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// What is counted of a manager's work: the end of names makes namespaces comparable.
+/// The actions for which the writes of both managers are compared: create, update, scale up and down, undo.
 async fn scenario(space: &Space) -> Result<()> {
     space.create::<StatefulSet>(rich("web", 4)).await?;
     settled(space, "web", 4, 1).await?;
@@ -153,29 +153,32 @@ async fn scenario(space: &Space) -> Result<()> {
 }
 
 /// Runs the scenario; returns the numbers of status writes, events, and creations and deletions of pods.
-async fn watched(space: &Space) -> Result<[usize; 3]> {
+async fn count_writes(space: &Space) -> Result<[usize; 3]> {
     let from_the_start = WatchParams::default().timeout(290);
     let mut sets = space.api::<StatefulSet>().watch(&from_the_start, "0").await?.boxed();
     let mut pods = space.api::<Pod>().watch(&from_the_start, "0").await?.boxed();
     let scenario = scenario(space);
     tokio::pin!(scenario);
-    let (mut versions, mut made) = (0, 0);
+    let (mut versions, mut changes) = (0, 0);
     loop {
         tokio::select! {
             ended = &mut scenario => break ended?,
-            Some(event) = sets.next() => {
-                versions += usize::from(matches!(event, Ok(WatchEvent::Modified(_))));
+            event = sets.next() => {
+                let event = event.context("the watch of StatefulSets ended before the scenario")??;
+                versions += usize::from(matches!(event, WatchEvent::Modified(_)));
             }
-            Some(event) = pods.next() => {
-                made += usize::from(matches!(event, Ok(WatchEvent::Added(_) | WatchEvent::Deleted(_))));
+            event = pods.next() => {
+                let event = event.context("the watch of pods ended before the scenario")??;
+                changes += usize::from(matches!(event, WatchEvent::Added(_) | WatchEvent::Deleted(_)));
             }
         }
     }
     let events: Vec<Event> = space.list("").await?;
     let events = events.iter().filter(|event| event.involved_object.kind.as_deref() == Some("StatefulSet"));
-    let told: i32 = events.map(|event| event.count.unwrap_or(1)).sum();
-    // Image, twice the scale, undo: the users' own.
-    Ok([versions - 4, usize::try_from(told)?, made])
+    let recorded: i32 = events.map(|event| event.count.unwrap_or(1)).sum();
+    // Four changes are the user's: the image, two scales and the undo.
+    let statuses = usize::checked_sub(versions, 4).with_context(|| format!("only {versions} changes were observed"))?;
+    Ok([statuses, usize::try_from(recorded)?, changes])
 }
 
 /// Runs the scenario under both managers, and compares the numbers of changes that watches deliver, and the final
@@ -184,12 +187,12 @@ pub async fn statefulset_controller_writes_less_than_upstream(_: Space) -> Resul
     let bed = Bed::start().await?;
     let theirs = bed.space("theirs").await?;
     start_upstream(&bed.cluster, CONTROLLER, &[])?;
-    let upstream = watched(&theirs).await?;
+    let upstream = count_writes(&theirs).await?;
     bed.cluster.kill(UPSTREAM)?;
     let space = bed.space("ours").await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    let ours = watched(&space).await?;
-    ensure!(revisions(&space).await? == revisions(&theirs).await?, "names, labels, numbers and data are the same");
+    let ours = count_writes(&space).await?;
+    ensure!(revisions(&space).await? == revisions(&theirs).await?, "the revisions of the two managers differ");
     println!("statuses, events, creations and deletions of pods: ours {ours:?}, upstream {upstream:?}");
     let all = |counts: [usize; 3]| counts.iter().sum::<usize>();
     ensure!(all(ours) * 10 <= all(upstream) * 8, "ours {ours:?}, upstream {upstream:?}");

@@ -53,12 +53,13 @@ async fn finished(
     let end: BTreeSet<String> = uids(&space.pods("web").await?).into_iter().collect();
     ensure!(half.is_subset(&end), "pods of version {version} were recreated: {half:?} -> {end:?}");
     let view = observer.view();
-    ensure!(view.pods_ever.len() == made, "{} pods were made instead of {made}", view.pods_ever.len());
+    ensure!(view.pods_ever.len() == made, "{} pods were created instead of {made}", view.pods_ever.len());
     ensure!(view.sets_ever.len() == version as usize, "{} ReplicaSets for {version} versions", view.sets_ever.len());
     Ok(())
 }
 
-/// There and back again. Upstream's manager sees all namespaces, so that this needs a control plane of its own.
+/// Takeovers in both directions. Upstream's manager watches all namespaces, so that this needs a separate control
+/// plane.
 pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;
@@ -85,7 +86,7 @@ pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     let sets: Vec<ReplicaSet> = space.list("web").await?;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    eventually("ours has listed", || async {
+    eventually("our manager watches its objects", || async {
         ensure!(faults.most_watches().contains_key("deployments"));
         Ok(())
     })
@@ -99,7 +100,7 @@ pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// A spec with much of what may be spelt in two ways: quantities, numbers, text that JSON escapes, defaults.
+/// A spec with values that have several serializations: quantities, numbers, text that JSON escapes, defaults.
 fn intricate() -> Value {
     json!({"spec": {"minReadySeconds": 1, "template": {
         "metadata": {"annotations": {"note": "a<b & c>d \u{2028} \"quoted\" \\ \t \u{1} é"}, "labels": {"tier": "node"}},
@@ -131,8 +132,8 @@ fn intricate() -> Value {
     }}})
 }
 
-/// Waits until a manager has reconciled a DaemonSet, by a change of its spec that no pod is replaced for.
-async fn looked_at(space: &Space, min_ready_seconds: i32) -> Result<()> {
+/// Waits until a manager has reconciled a DaemonSet, by a change of its spec that replaces no pod.
+async fn until_reconciled(space: &Space, min_ready_seconds: i32) -> Result<()> {
     space.patch::<DaemonSet>("agent", json!({"spec": {"minReadySeconds": min_ready_seconds}})).await?;
     daemonset::rolled_out(space, "agent", NODES).await?;
     Ok(())
@@ -141,7 +142,7 @@ async fn looked_at(space: &Space, min_ready_seconds: i32) -> Result<()> {
 const NODES: i32 = 3;
 
 /// Begins an update and waits until it is half done.
-async fn begun(space: &Space, version: u32) -> Result<()> {
+async fn begin_update(space: &Space, version: u32) -> Result<()> {
     daemonset::set_image(space, "agent", version).await?;
     let wanted = format!("example.com/image:{version}");
     eventually(format!("a node with version {version}"), || async {
@@ -158,9 +159,9 @@ async fn begun(space: &Space, version: u32) -> Result<()> {
 }
 
 /// Fails unless this number of pods was ever created, and these revisions exist.
-async fn made(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) -> Result<()> {
+async fn check_created(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) -> Result<()> {
     let ever = observer.view().pods_ever.len();
-    ensure!(ever == pods, "{ever} pods were made instead of {pods}");
+    ensure!(ever == pods, "{ever} pods were created instead of {pods}");
     let revisions = daemonset::revisions(space, "agent").await?;
     ensure!(revisions.keys().eq(numbers), "revisions {:?} instead of {numbers:?}", revisions.keys());
     Ok(())
@@ -175,28 +176,28 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     start_upstream(&bed.cluster, DAEMONS, &[])?;
     space.create::<DaemonSet>(with(daemon_set(&space, "agent"), intricate())).await?;
     daemonset::rolled_out(&space, "agent", NODES).await?;
-    begun(&space, 2).await?;
+    begin_update(&space, 2).await?;
     bed.cluster.kill(UPSTREAM)?;
 
     let manager = Manager::start(&space, &Faults::default()).await?;
     daemonset::rolled_out(&space, "agent", NODES).await?;
-    made(&space, &observer, 6, &[1, 2]).await.context("from upstream to ours")?;
-    begun(&space, 3).await?;
+    check_created(&space, &observer, 6, &[1, 2]).await.context("from upstream to ours")?;
+    begin_update(&space, 3).await?;
     manager.crash().await;
 
     start_upstream(&bed.cluster, DAEMONS, &[])?;
     daemonset::rolled_out(&space, "agent", NODES).await?;
-    made(&space, &observer, 9, &[1, 2, 3]).await.context("from ours to upstream")?;
-    looked_at(&space, 2).await?;
-    made(&space, &observer, 9, &[1, 2, 3]).await.context("at rest under upstream")?;
+    check_created(&space, &observer, 9, &[1, 2, 3]).await.context("from ours to upstream")?;
+    until_reconciled(&space, 2).await?;
+    check_created(&space, &observer, 9, &[1, 2, 3]).await.context("at rest under upstream")?;
     space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
-    eventually("the undo under upstream", || async { made(&space, &observer, 12, &[1, 3, 4]).await }).await?;
+    eventually("the undo under upstream", || async { check_created(&space, &observer, 12, &[1, 3, 4]).await }).await?;
     daemonset::rolled_out(&space, "agent", NODES).await?;
     bed.cluster.kill(UPSTREAM)?;
 
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    eventually("ours has listed", || async {
+    eventually("our manager watches its objects", || async {
         ensure!(faults.most_watches().contains_key("daemonsets"));
         Ok(())
     })
@@ -206,9 +207,9 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    looked_at(&space, 1).await?;
-    made(&space, &observer, 12, &[1, 3, 4]).await.context("at rest under ours")?;
-    fleet.disband().await
+    until_reconciled(&space, 1).await?;
+    check_created(&space, &observer, 12, &[1, 3, 4]).await.context("at rest under ours")?;
+    fleet.delete_nodes().await
 }
 
 /// Creates a DaemonSet and a StatefulSet without pods, and returns the data of their revisions as stored by the server.
@@ -231,8 +232,8 @@ async fn data(space: &Space, app: &str) -> Result<Vec<u8>> {
     let request = Request::get(format!("/apis/apps/v1/namespaces/{}/controllerrevisions/{name}", space.namespace))
         .header(ACCEPT, "application/vnd.kubernetes.protobuf")
         .body(Body::empty())?;
-    let answer = space.bed.client.send(request).await?.into_body().collect_bytes().await?;
-    Ok(kinds::ControllerRevision::data_of(kinds::envelope::unwrap(&answer)?).to_vec())
+    let response = space.bed.client.send(request).await?.into_body().collect_bytes().await?;
+    Ok(kinds::ControllerRevision::data_of(kinds::envelope::unwrap(&response)?).to_vec())
 }
 
 /// Both managers create the same revisions from the same templates.

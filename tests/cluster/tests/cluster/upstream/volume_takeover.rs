@@ -168,11 +168,13 @@ pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     for space in [&first, &second] {
         until(space, "reported as unused", CLAIMS, is_reported_unused).await?;
     }
-    let Running::Upstreams = running else { anyhow::bail!("upstream's runs last") };
+    let Running::Upstreams = running else { anyhow::bail!("our manager runs instead of upstream's") };
     bed.cluster.kill(UPSTREAM)?;
     let before = at_rest(&first).await?;
     let faults = Faults::default();
-    let Running::Ours(manager) = Running::ours(&first, &faults).await? else { anyhow::bail!("ours was started") };
+    let Running::Ours(manager) = Running::ours(&first, &faults).await? else {
+        anyhow::bail!("upstream's manager runs instead of ours")
+    };
     eventually("ours has listed the claims", || async {
         ensure!(faults.most_watches().contains_key("persistentvolumeclaims"));
         Ok(())

@@ -1,8 +1,11 @@
 //! Observable behaviour of CronJobs, and of Jobs' time to live.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, owner, with};
-use cluster_tests::{Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use cluster_tests::{Bed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use control_plane::Options;
 use control_plane::behaviour::{BEHAVIOUR, READY};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
@@ -51,7 +54,7 @@ pub async fn jobs(space: &Space, name: &str) -> Result<Vec<Job>> {
 pub async fn due_run_is_created_once(space: Space) -> Result<()> {
     overdue(&space, "yearly", &json!({}), json!({})).await?;
     let manager = Manager::start(&space, &Faults::default()).await?;
-    let made = eventually("the last missed run is made, and done", || async {
+    let made = eventually("the last missed run is created, and has succeeded", || async {
         let (jobs, cron_job) = (jobs(&space, "yearly").await?, space.get::<CronJob>("yearly").await?);
         ensure!(jobs.len() == 1, "{:?}", names(&jobs));
         let status = cron_job.status.context("no status")?;
@@ -67,7 +70,7 @@ pub async fn due_run_is_created_once(space: Space) -> Result<()> {
     ensure!(owner(&made) == "yearly");
     manager.crash().await;
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    during(QUIET, "it is not made again", || async {
+    during(QUIET, "it is not created again", || async {
         ensure!(jobs(&space, "yearly").await?.len() == 1);
         Ok(())
     })
@@ -84,7 +87,7 @@ pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
     let last = now.checked_sub(SignedDuration::from_hours(365 * 24))?.round(jiff::Unit::Second)?;
     space.patch_status::<CronJob>("hourly", json!({"status": {"lastScheduleTime": last.to_string()}})).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    eventually("the last one is made", || async {
+    eventually("the last missed run is created", || async {
         let status = space.get::<CronJob>("hourly").await?.status.unwrap_or_default();
         ensure!(status.active.as_ref().is_some_and(|active| active.len() == 1), "{status:?}");
         let late = now.as_second() - status.last_schedule_time.context("no time")?.0.as_second();
@@ -94,7 +97,7 @@ pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    during(QUIET, "and no other one", || async {
+    during(QUIET, "no other run is created", || async {
         ensure!(jobs(&space, "hourly").await?.len() == 1);
         Ok(())
     })
@@ -111,8 +114,14 @@ pub async fn job_of_another_owner_takes_the_name_of_a_run(space: Space) -> Resul
     space.create::<Job>(foreign).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &["--controllers=cronjob-controller"]).await?;
-    eventually("the run is attempted", || async {
+    eventually("the run is attempted, and the failure is reported", || async {
         ensure!(faults.count(|call| call.verb == Verb::Create && call.resource == "jobs") > 0);
+        let events = space.events("yearly").await?;
+        let expected = format!(
+            "Warning FailedCreate Error creating job: {}/{name} exists and is not controlled by the CronJob",
+            space.namespace
+        );
+        ensure!(events.contains_key(&expected), "{events:?}");
         Ok(())
     })
     .await?;
@@ -161,15 +170,15 @@ async fn due_again(space: &Space, name: &str, policy: &str) -> Result<Manager> {
 }
 
 pub async fn overlapping_runs_are_forbidden_or_replaced(space: Space) -> Result<()> {
-    let _forbidding = due_again(&space, "forbid", "Forbid").await?;
-    eventually("the run is left out", || async {
+    let forbidding = due_again(&space, "forbid", "Forbid").await?;
+    eventually("the run is skipped", || async {
         let events = space.events("forbid").await?;
         ensure!(events.keys().any(|event| event.starts_with("Normal JobAlreadyActive")), "{events:?}");
         Ok(())
     })
     .await?;
     ensure!(jobs(&space, "forbid").await?.len() == 1);
-    drop(_forbidding);
+    drop(forbidding);
     let _replacing = due_again(&space, "replace", "Replace").await?;
     eventually("the old one is replaced", || async {
         let events = space.events("replace").await?;
@@ -186,16 +195,48 @@ pub async fn overlapping_runs_are_forbidden_or_replaced(space: Space) -> Result<
     .await
 }
 
-pub async fn suspended_late_and_invalid_cronjobs_start_nothing(space: Space) -> Result<()> {
+pub async fn suspended_and_late_cronjobs_start_nothing(space: Space) -> Result<()> {
     overdue(&space, "suspended", &json!({}), json!({"suspend": true})).await?;
     overdue(&space, "late", &json!({}), json!({"startingDeadlineSeconds": 10})).await?;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    eventually("the manager knows them", || async {
+    eventually("the manager watches CronJobs", || async {
         ensure!(faults.most_watches().contains_key("cronjobs"));
         Ok(())
     })
     .await?;
+    during(QUIET, "nothing is started", || async {
+        ensure!(space.list::<Job>("").await?.is_empty());
+        Ok(())
+    })
+    .await
+}
+
+/// The API server refuses such CronJobs: they are written to etcd, as if by another version.
+pub async fn invalid_cronjobs_are_reported_and_start_nothing(_: Space) -> Result<()> {
+    let extra_apiserver_flags = vec!["--storage-media-type=application/json".to_owned()];
+    let bed = Bed::without_accounts(Options { scheduler: false, extra_apiserver_flags, ..Options::default() }).await?;
+    let space = Arc::new(bed).space("invalid").await?;
+    for (name, field, value) in [("schedule", "schedule", "* * * * * *"), ("zone", "timeZone", "Moon/Tycho")] {
+        overdue(&space, name, &json!({}), json!({})).await?;
+        let key = format!("/registry/cronjobs/{}/{name}", space.namespace);
+        space.bed.cluster.edit_stored(&key, |stored| stored["spec"][field] = value.into()).await?;
+        eventually("the API server has the invalid value", || async {
+            let stored = serde_json::to_value(space.get::<CronJob>(name).await?.spec)?;
+            ensure!(stored[field] == value, "{stored}");
+            Ok(())
+        })
+        .await?;
+    }
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    for (name, reason) in [("schedule", "UnparseableSchedule"), ("zone", "UnknownTimeZone")] {
+        eventually("the invalid value is reported", || async {
+            let events = space.events(name).await?;
+            ensure!(events.keys().any(|event| event.starts_with(&format!("Warning {reason} "))), "{events:?}");
+            Ok(())
+        })
+        .await?;
+    }
     during(QUIET, "nothing is started", || async {
         ensure!(space.list::<Job>("").await?.is_empty());
         Ok(())
@@ -254,7 +295,7 @@ async fn brief(space: Space) -> Result<()> {
     space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
     space.create::<Job>(job("kept", &json!({}), json!({}))).await?;
     until(&space, "kept", &COMPLETE).await?;
-    eventually("it is going", || async {
+    eventually("the Job is being deleted", || async {
         let brief: Job = space.get("brief").await?;
         ensure!(brief.metadata.deletion_timestamp.is_some(), "{:?}", brief.status);
         Ok(())

@@ -16,7 +16,7 @@ use crate::robustness::invariants::{only_declared, quiet};
 use crate::robustness::scenario::Scenario;
 
 /// The label and taint that reserve a test's nodes for its pods.
-const OURS: &str = "example.com/space";
+const SPACE_KEY: &str = "example.com/space";
 const HASH: &str = "controller-revision-hash";
 
 /// The nodes of one test.
@@ -49,10 +49,10 @@ impl Fleet {
         let room = json!({"cpu": "8", "memory": "8Gi", "pods": "100"});
         let node = json!({
             "metadata": {
-                "name": name, "labels": {OURS: ours, "kubernetes.io/hostname": name},
+                "name": name, "labels": {SPACE_KEY: ours, "kubernetes.io/hostname": name},
                 "annotations": {"kwok.x-k8s.io/node": "fake"},
             },
-            "spec": {"taints": [{"key": OURS, "value": ours, "effect": "NoSchedule"}]},
+            "spec": {"taints": [{"key": SPACE_KEY, "value": ours, "effect": "NoSchedule"}]},
             "status": {"capacity": room, "allocatable": room},
         });
         self.nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
@@ -67,17 +67,17 @@ impl Fleet {
 
     /// Taints a node against pods of other tests, and also with these effects.
     async fn taint(&self, at: usize, effects: &[&str]) -> Result<()> {
-        let ours = json!({"key": OURS, "value": self.space.namespace, "effect": "NoSchedule"});
+        let ours = json!({"key": SPACE_KEY, "value": self.space.namespace, "effect": "NoSchedule"});
         let more = effects.iter().map(|effect| json!({"key": "example.com/more", "effect": effect}));
         let taints: Vec<Value> = [ours].into_iter().chain(more).collect();
         self.patch(at, json!({"spec": {"taints": taints}})).await
     }
 
     /// Deletes the nodes, so that they do not affect other tests.
-    pub async fn disband(self) -> Result<()> {
+    pub async fn delete_nodes(self) -> Result<()> {
         for node in self.nodes.list(&Default::default()).await?.items {
             let name = node.name_any();
-            if node.labels().get(OURS).or_else(|| node.labels().get("gone")) == Some(&self.space.namespace) {
+            if node.labels().get(SPACE_KEY).or_else(|| node.labels().get("gone")) == Some(&self.space.namespace) {
                 self.nodes.delete(&name, &DeleteParams::default()).await?;
             }
         }
@@ -88,8 +88,8 @@ impl Fleet {
 /// A DaemonSet for the nodes of a test.
 pub fn daemon_set(space: &Space, name: &str) -> Value {
     let mut template = template(name, "example.com/image:1", &json!({}));
-    template["spec"]["nodeSelector"] = json!({OURS: space.namespace});
-    template["spec"]["tolerations"] = json!([{"key": OURS, "operator": "Exists"}]);
+    template["spec"]["nodeSelector"] = json!({SPACE_KEY: space.namespace});
+    template["spec"]["tolerations"] = json!([{"key": SPACE_KEY, "operator": "Exists"}]);
     json!({
         "metadata": {"name": name, "labels": {"app": name}},
         "spec": {"selector": {"matchLabels": {"app": name}}, "template": template},
@@ -111,7 +111,7 @@ fn counts(set: &DaemonSet) -> [i32; 7] {
 }
 
 /// Waits for a status.
-async fn reported(space: &Space, name: &str, expected: [i32; 7]) -> Result<DaemonSet> {
+async fn until_status(space: &Space, name: &str, expected: [i32; 7]) -> Result<DaemonSet> {
     eventually(format!("status {expected:?}"), || async {
         let set: DaemonSet = space.get(name).await?;
         ensure!(counts(&set) == expected, "status {:?}", counts(&set));
@@ -123,8 +123,8 @@ async fn reported(space: &Space, name: &str, expected: [i32; 7]) -> Result<Daemo
 
 /// Waits for the end of a rollout: a ready pod of the current template on each of this many nodes.
 pub async fn rolled_out(space: &Space, name: &str, nodes: i32) -> Result<DaemonSet> {
-    let set = reported(space, name, [nodes, nodes, 0, nodes, nodes, nodes, 0]).await?;
-    eventually("no pods but the current ones", || async {
+    let set = until_status(space, name, [nodes, nodes, 0, nodes, nodes, nodes, 0]).await?;
+    eventually("only current pods exist", || async {
         let pods = space.list::<Pod>(name).await?;
         ensure!(i32::try_from(pods.len())? == nodes, "pods {:?}", names(&pods));
         ensure!(pods.iter().all(|pod| is_active(pod) && is_ready(pod)));
@@ -173,22 +173,22 @@ pub async fn each_node_gets_a_daemon_pod(space: Space) -> Result<()> {
         ensure!(*terms == by_name, "{terms}");
         let keys: Vec<&str> = spec.tolerations.iter().flatten().filter_map(|one| one.key.as_deref()).collect();
         let added = ["not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable"];
-        let expected = [OURS.to_owned()].into_iter().chain(added.map(|key| format!("node.kubernetes.io/{key}")));
+        let expected = [SPACE_KEY.to_owned()].into_iter().chain(added.map(|key| format!("node.kubernetes.io/{key}")));
         ensure!(keys == expected.collect::<Vec<_>>(), "{keys:?}");
     }
     let events = space.events("agent").await?;
     for pod in &pods {
-        let told = format!("Normal SuccessfulCreate Created pod: {}", pod.name_any());
-        ensure!(events.get(&told) == Some(&1), "{events:?}");
+        let expected_event = format!("Normal SuccessfulCreate Created pod: {}", pod.name_any());
+        ensure!(events.get(&expected_event) == Some(&1), "{events:?}");
     }
 
     fleet.add(3).await?;
     rolled_out(&space, "agent", 4).await?;
-    fleet.patch(3, json!({"metadata": {"labels": {OURS: null, "gone": space.namespace}}})).await?;
+    fleet.patch(3, json!({"metadata": {"labels": {SPACE_KEY: null, "gone": space.namespace}}})).await?;
     rolled_out(&space, "agent", 3).await?;
     let victim = names(&space.pods("agent").await?)[0].clone();
     space.delete::<Pod>(&victim).await?;
-    eventually("another pod", || async {
+    eventually("the deleted pod is replaced", || async {
         let pods = space.pods("agent").await?;
         ensure!(!names(&pods).contains(&victim) && pods.len() == 3);
         Ok(())
@@ -200,13 +200,13 @@ pub async fn each_node_gets_a_daemon_pod(space: Space) -> Result<()> {
     let writes = faults.writes();
     fleet.patch(0, json!({"metadata": {"annotations": {"heartbeat": "1"}}})).await?;
     fleet.patch(0, json!({"metadata": {"labels": {"example.com/other": "label"}}})).await?;
-    during(QUIET, "what does not concern it leads to nothing", || async {
+    during(QUIET, "unrelated changes of a node cause no write", || async {
         ensure!(faults.writes() == writes);
         Ok(())
     })
     .await?;
     only_declared(&faults, &["daemonset-controller"])?;
-    fleet.disband().await
+    fleet.delete_nodes().await
 }
 
 pub async fn taints_decide_which_daemon_pods_stay(space: Space) -> Result<()> {
@@ -216,17 +216,17 @@ pub async fn taints_decide_which_daemon_pods_stay(space: Space) -> Result<()> {
     rolled_out(&space, "agent", 2).await?;
     let before = uids(&space.pods("agent").await?);
     fleet.taint(0, &["NoSchedule"]).await?;
-    reported(&space, "agent", [1, 1, 1, 1, 1, 1, 0]).await?;
+    until_status(&space, "agent", [1, 1, 1, 1, 1, 1, 0]).await?;
     fleet.patch(0, json!({"spec": {"unschedulable": true}})).await?;
     fleet.patch(0, json!({"spec": {"unschedulable": null}})).await?;
     fleet.taint(0, &[]).await?;
     rolled_out(&space, "agent", 2).await?;
-    ensure!(uids(&space.pods("agent").await?) == before, "a pod that may stay stays");
+    ensure!(uids(&space.pods("agent").await?) == before, "a pod that tolerates the taints was replaced");
     fleet.taint(0, &["NoSchedule", "NoExecute"]).await?;
     rolled_out(&space, "agent", 1).await?;
     fleet.taint(0, &["PreferNoSchedule"]).await?;
     rolled_out(&space, "agent", 2).await?;
-    fleet.disband().await
+    fleet.delete_nodes().await
 }
 
 pub async fn affinity_and_node_names_select_nodes(space: Space) -> Result<()> {
@@ -265,7 +265,7 @@ pub async fn affinity_and_node_names_select_nodes(space: Space) -> Result<()> {
         let found: BTreeSet<String> = pods.iter().map(|pod| node_of(pod).to_owned()).collect();
         ensure!(found == nodes.iter().map(|at| fleet.name(*at)).collect(), "{name}: {found:?}");
     }
-    fleet.disband().await
+    fleet.delete_nodes().await
 }
 
 pub async fn daemonset_is_rolled_out_and_back_by_kubectl(space: Space) -> Result<()> {
@@ -287,7 +287,7 @@ pub async fn daemonset_is_rolled_out_and_back_by_kubectl(space: Space) -> Result
     eventually("the first revision has the number 3", || async {
         let revisions = revisions(&space, "agent").await?;
         ensure!(revisions.keys().copied().collect::<Vec<_>>() == [2, 3], "{:?}", revisions.keys());
-        ensure!(uids(&[revisions[&3].clone()]) == first, "it is another one");
+        ensure!(uids(&[revisions[&3].clone()]) == first, "the first revision was replaced by another object");
         Ok(())
     })
     .await?;
@@ -308,7 +308,7 @@ pub async fn daemonset_is_rolled_out_and_back_by_kubectl(space: Space) -> Result
     })
     .await?;
     rolled_out(&space, "agent", 2).await?;
-    fleet.disband().await
+    fleet.delete_nodes().await
 }
 
 /// A node is drained for maintenance: its daemon pod is kept, all other pods are evicted, and it is used again
@@ -324,23 +324,24 @@ pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     space.kubectl(&drain).await?;
     ensure!(space.api::<Pod>().get_opt("guest").await?.is_none(), "the guest was not evicted");
     rolled_out(&space, "agent", 2).await?;
-    ensure!(uids(&space.pods("agent").await?) == daemons, "the daemons stay");
+    ensure!(uids(&space.pods("agent").await?) == daemons, "the drain replaced a daemon pod");
     space.kubectl(&["uncordon", &fleet.name(0)]).await?;
     rolled_out(&space, "agent", 2).await?;
-    ensure!(uids(&space.pods("agent").await?) == daemons, "and go on");
-    fleet.disband().await
+    ensure!(uids(&space.pods("agent").await?) == daemons, "a daemon pod was replaced after uncordon");
+    fleet.delete_nodes().await
 }
 
-/// Returns the number of ready pods that are not being deleted, and the maximum number of pods on a node.
-fn on_nodes(view: &View, least: usize, most: usize) -> Result<()> {
+/// Fails unless at least `least` pods are ready and no node has more than `most` pods. Pods that are being deleted do
+/// not count.
+fn check_pods_on_nodes(view: &View, least: usize, most: usize) -> Result<()> {
     let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
-    ensure!(ready >= least, "{ready} pods are ready, {least} at least");
-    let mut crowds: BTreeMap<String, usize> = BTreeMap::new();
+    ensure!(ready >= least, "{ready} pods are ready instead of at least {least}");
+    let mut pods_per_node: BTreeMap<String, usize> = BTreeMap::new();
     for pod in view.pods.values().filter(|pod| is_active(pod)) {
-        *crowds.entry(node_of(pod).to_owned()).or_default() += 1;
+        *pods_per_node.entry(node_of(pod).to_owned()).or_default() += 1;
     }
-    crowds.remove("");
-    ensure!(crowds.values().all(|crowd| *crowd <= most), "{crowds:?}");
+    pods_per_node.remove("");
+    ensure!(pods_per_node.values().all(|pods| *pods <= most), "{pods_per_node:?}");
     Ok(())
 }
 
@@ -356,13 +357,13 @@ pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
         space.create::<DaemonSet>(with(daemon_set(&space, "agent"), rolling)).await?;
         rolled_out(&space, "agent", 4).await.context(name)?;
         let most = if surge > 0 { 2 } else { 1 };
-        let observer = Observer::start(&space, move |view| on_nodes(view, 4 - unavailable, most)).await?;
+        let observer = Observer::start(&space, move |view| check_pods_on_nodes(view, 4 - unavailable, most)).await?;
         set_image(&space, "agent", 2).await?;
         rolled_out(&space, "agent", 4).await.context(name)?;
         observer.verdict().with_context(|| format!("{name} in {}", space.namespace))?;
-        let made = observer.view().pods_ever.len();
-        ensure!(made == 8, "{name}: {made} pods instead of 8");
-        fleet.disband().await?;
+        let created = observer.view().pods_ever.len();
+        ensure!(created == 8, "{name}: {created} pods were created instead of 8");
+        fleet.delete_nodes().await?;
     }
     Ok(())
 }
@@ -375,15 +376,15 @@ pub async fn on_delete_update_waits_for_manual_deletion(space: Space) -> Result<
     rolled_out(&space, "agent", 2).await?;
     let before = space.pods("agent").await?;
     set_image(&space, "agent", 2).await?;
-    reported(&space, "agent", [2, 2, 0, 2, 0, 2, 0]).await?;
+    until_status(&space, "agent", [2, 2, 0, 2, 0, 2, 0]).await?;
     during(QUIET, "nothing is replaced", || async {
         ensure!(uids(&space.pods("agent").await?) == uids(&before));
         Ok(())
     })
     .await?;
     space.delete::<Pod>(&before[0].name_any()).await?;
-    reported(&space, "agent", [2, 2, 0, 2, 1, 2, 0]).await?;
-    fleet.disband().await
+    until_status(&space, "agent", [2, 2, 0, 2, 1, 2, 0]).await?;
+    fleet.delete_nodes().await
 }
 
 pub async fn failed_pods_are_replaced_with_backoff(space: Space) -> Result<()> {
@@ -397,24 +398,28 @@ pub async fn failed_pods_are_replaced_with_backoff(space: Space) -> Result<()> {
         let before = created();
         let begun = std::time::Instant::now();
         space.create::<DaemonSet>(with(with(daemon_set(&space, name), failing.clone()), more)).await?;
-        eventually("three were made", || async {
+        eventually("three pods are created", || async {
             ensure!(created() - before >= 3, "{}", created() - before);
             Ok(())
         })
         .await?;
         // The first replacement is immediate, the second one follows after a second.
-        ensure!(begun.elapsed() >= std::time::Duration::from_secs(1), "{name}: three within {:?}", begun.elapsed());
+        ensure!(
+            begun.elapsed() >= std::time::Duration::from_secs(1),
+            "{name}: three pods were created within {:?}",
+            begun.elapsed()
+        );
         let events = space.events(name).await?;
-        let told = format!("Warning FailedDaemonPod Found failed daemon pod {}/{name}-", space.namespace);
-        ensure!(events.keys().any(|event| event.starts_with(&told)), "{events:?}");
+        let expected_event = format!("Warning FailedDaemonPod Found failed daemon pod {}/{name}-", space.namespace);
+        ensure!(events.keys().any(|event| event.starts_with(&expected_event)), "{events:?}");
         space.delete::<DaemonSet>(name).await?;
-        eventually("it is deleted", || async {
+        eventually("the DaemonSet is deleted", || async {
             ensure!(space.list::<DaemonSet>(name).await?.is_empty());
             Ok(())
         })
         .await?;
     }
-    fleet.disband().await
+    fleet.delete_nodes().await
 }
 
 pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> Result<()> {
@@ -424,12 +429,12 @@ pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> R
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let on_delete = json!({"spec": {"updateStrategy": {"type": "OnDelete"}}});
     space.create::<DaemonSet>(with(daemon_set(&space, "agent"), on_delete)).await?;
-    reported(&space, "agent", [2, 2, 0, 2, 1, 2, 0]).await?;
+    until_status(&space, "agent", [2, 2, 0, 2, 1, 2, 0]).await?;
     ensure!(owner(&space.get::<Pod>("orphan").await?) == "agent");
     space.patch::<Pod>("orphan", json!({"metadata": {"labels": {"app": "other"}}})).await?;
     rolled_out(&space, "agent", 2).await?;
-    ensure!(owner(&space.get::<Pod>("orphan").await?).is_empty(), "it is let go");
-    fleet.disband().await
+    ensure!(owner(&space.get::<Pod>("orphan").await?).is_empty(), "the pod was not released");
+    fleet.delete_nodes().await
 }
 
 pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
@@ -444,7 +449,7 @@ pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     space
         .create::<ControllerRevision>(json!({"metadata": {"name": taken}, "revision": 1, "data": {"another": 1}}))
         .await?;
-    eventually("it is deleted", || async {
+    eventually("the DaemonSet is deleted", || async {
         ensure!(space.list::<DaemonSet>("agent").await?.is_empty());
         Ok(())
     })
@@ -456,7 +461,7 @@ pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     ensure!(set.status.and_then(|status| status.collision_count) == Some(1));
     let revision = revisions(&space, "agent").await?.remove(&1).context("no revision")?;
     ensure!(revision.name_any() != taken);
-    fleet.disband().await
+    fleet.delete_nodes().await
 }
 
 /// Rolls out on two nodes, updates, and undoes the update.
@@ -479,8 +484,8 @@ pub const SCENARIO: Scenario = Scenario {
     flags: &["--controllers=daemonset-controller"],
     kind: "daemonsets",
     run: |space| Box::pin(scenario(space)),
-    judge: |view| on_nodes(view, 0, 1),
-    clear: |space| Box::pin(Fleet::all_of(&space).disband()),
+    judge: |view| check_pods_on_nodes(view, 0, 1),
+    clear: |space| Box::pin(Fleet::all_of(&space).delete_nodes()),
     pods: 6,
     writes: 3 + 6 + 4 + 3,
     fails: &[

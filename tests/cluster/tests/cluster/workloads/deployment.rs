@@ -98,7 +98,7 @@ pub async fn rollout_leaves_the_expected_status_and_events(space: Space) -> Resu
     Ok(())
 }
 
-pub async fn history_undo_and_restart(space: Space) -> Result<()> {
+pub async fn kubectl_undoes_and_restarts_a_rollout(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(deployment("web", 2)).await?;
     rolled_out(&space, "web", 2).await?;
@@ -114,7 +114,7 @@ pub async fn history_undo_and_restart(space: Space) -> Result<()> {
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
     eventually("the first ReplicaSet has revision 3", || async {
         let third = revision(&space, "web", "3").await?;
-        ensure!(third.uid() == first.uid(), "another ReplicaSet was made");
+        ensure!(third.uid() == first.uid(), "another ReplicaSet was created");
         let history = third.annotations().get("deployment.kubernetes.io/revision-history");
         ensure!(history.is_some_and(|history| history == "1"), "history {history:?}");
         Ok(())
@@ -147,7 +147,7 @@ pub async fn history_is_limited(space: Space) -> Result<()> {
         eventually("the next revision", || async { revision(&space, "web", &version.to_string()).await }).await?;
         rolled_out(&space, "web", 1).await?;
     }
-    eventually("the newest and one more are left", || async {
+    eventually("only the newest ReplicaSet and one old one remain", || async {
         let sets: Vec<ReplicaSet> = space.list("web").await?;
         ensure!(sets.len() == 2, "left {:?}", names(&sets));
         Ok(())
@@ -255,7 +255,7 @@ pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     let status = seen.status.unwrap_or_default();
     ensure!(status.collision_count == Some(1), "status {status:?}");
     ensure!(revision(&space, "web", "1").await?.name_any() != name);
-    ensure!(owner(&space.get::<ReplicaSet>(&name).await?).is_empty(), "the foreign one was taken");
+    ensure!(owner(&space.get::<ReplicaSet>(&name).await?).is_empty(), "the foreign ReplicaSet was adopted");
     Ok(())
 }
 

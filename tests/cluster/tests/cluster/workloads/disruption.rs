@@ -22,11 +22,11 @@ pub fn budget(app: &str, spec: Value) -> Value {
 
 /// Waits for a status: expected, healthy, desired, allowed pods, and the condition's status and reason.
 pub async fn counted(space: &Space, numbers: [i32; 4], condition: (&str, &str)) -> Result<PodDisruptionBudget> {
-    eventually(format!("the budget says {numbers:?} {condition:?}"), || async {
+    eventually(format!("the budget has {numbers:?} {condition:?}"), || async {
         let budget: PodDisruptionBudget = space.get("budget").await?;
         let status = budget.status.clone().context("no status")?;
-        let seen = [status.expected_pods, status.current_healthy, status.desired_healthy, status.disruptions_allowed];
-        ensure!(seen == numbers.map(Some), "status {status:?}");
+        let found = [status.expected_pods, status.current_healthy, status.desired_healthy, status.disruptions_allowed];
+        ensure!(found == numbers.map(Some), "status {status:?}");
         let conditions = status.conditions.unwrap_or_default();
         let allowed =
             conditions.iter().find(|condition| condition.type_ == "DisruptionAllowed").context("no condition")?;
@@ -59,12 +59,12 @@ pub async fn evictions_and_drains_respect_the_budget(space: Space) -> Result<()>
     counted(&space, [4, 4, 4, 0], INSUFFICIENT).await?;
     let before = space.pods(app).await?;
     let first = &names(&before)[0];
-    ensure!(!evict(&space, first).await?, "nothing may be evicted");
+    ensure!(!evict(&space, first).await?, "an eviction that the budget forbids was granted");
 
     space.patch::<PodDisruptionBudget>("budget", json!({"spec": {"maxUnavailable": "25%"}})).await?;
     counted(&space, [4, 4, 3, 1], SUFFICIENT).await?;
-    ensure!(evict(&space, first).await?, "one may be evicted");
-    eventually("it is replaced, and its note is gone", || async {
+    ensure!(evict(&space, first).await?, "an eviction that the budget allows was refused");
+    eventually("it is replaced, and no longer in disruptedPods", || async {
         ensure!(!names(&space.pods(app).await?).contains(first));
         let status = space.get::<PodDisruptionBudget>("budget").await?.status.context("no status")?;
         ensure!(status.disrupted_pods.unwrap_or_default().is_empty());
@@ -96,7 +96,7 @@ pub async fn uncountable_pods_are_reported_and_cannot_be_evicted(space: Space) -
     }]}});
     space.create::<Pod>(with(pod("owned", "web"), owned)).await?;
     counted(&space, [0, 1, 0, 0], ("False", "SyncFailed")).await?;
-    eventually("all of it is told", || async {
+    eventually("all problems are reported", || async {
         let events = space.events("budget").await?;
         for expected in [
             "Normal NoPods No matching pods found",
@@ -172,10 +172,13 @@ pub async fn outdated_disruption_target_is_removed(space: Space) -> Result<()> {
             }]}}),
         )
         .await?;
-    eventually("the condition is off", || async {
+    eventually("the condition is False", || async {
         let status = space.get::<Pod>("web").await?.status.unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
-        let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget").context("it is gone")?;
+        let target = conditions
+            .iter()
+            .find(|condition| condition.type_ == "DisruptionTarget")
+            .context("no condition DisruptionTarget")?;
         ensure!(target.status == "False" && target.reason.is_none() && target.message.is_none(), "{target:?}");
         Ok(())
     })
@@ -183,15 +186,15 @@ pub async fn outdated_disruption_target_is_removed(space: Space) -> Result<()> {
     quiet(&faults).await
 }
 
-/// A budget, its pods, one of them evicted and replaced, another budget's number.
+/// Creates a budget and its pods, evicts one of them, and changes the budget's number.
 async fn scenario(space: Space) -> Result<()> {
     space.create::<PodDisruptionBudget>(budget("web", json!({"minAvailable": "50%"}))).await?;
     counted(&space, [0, 0, 0, 0], INSUFFICIENT).await?;
     space.create::<ReplicaSet>(replica_set("web", 4)).await?;
     counted(&space, [4, 4, 2, 2], SUFFICIENT).await?;
     let first = names(&space.pods("web").await?)[0].clone();
-    ensure!(evict(&space, &first).await?, "one may be evicted");
-    eventually("it is replaced, and its note is gone", || async {
+    ensure!(evict(&space, &first).await?, "an eviction that the budget allows was refused");
+    eventually("it is replaced, and no longer in disruptedPods", || async {
         ensure!(!names(&space.list::<Pod>("web").await?).contains(&first));
         let status = space.get::<PodDisruptionBudget>("budget").await?.status.context("no status")?;
         ensure!(status.disrupted_pods.unwrap_or_default().is_empty());

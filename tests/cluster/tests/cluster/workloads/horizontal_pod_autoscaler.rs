@@ -42,7 +42,7 @@ async fn status(space: &Space, name: &str) -> Result<HorizontalPodAutoscalerStat
 }
 
 /// `<status> <reason>` of a condition.
-fn said(status: &HorizontalPodAutoscalerStatus, kind: &str) -> String {
+fn condition_text(status: &HorizontalPodAutoscalerStatus, kind: &str) -> String {
     let conditions = status.conditions.iter().flatten();
     let found = conditions.into_iter().find(|condition| condition.type_ == kind);
     found.map_or_else(String::new, |found| format!("{} {}", found.status, found.reason.as_deref().unwrap_or_default()))
@@ -57,7 +57,7 @@ pub async fn scaled_to(
     eventually(format!("{name} is at {replicas}, {limited}"), || async {
         let status = status(space, name).await?;
         ensure!(status.desired_replicas == replicas && status.current_replicas == Some(replicas), "{status:?}");
-        ensure!(said(&status, "ScalingLimited") == limited, "{status:?}");
+        ensure!(condition_text(&status, "ScalingLimited") == limited, "{status:?}");
         Ok(status)
     })
     .await
@@ -76,8 +76,8 @@ pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &faults, QUICK).await?;
     space.kubectl(&["autoscale", "deployment", "web", "--cpu=50%", "--min=1", "--max=5"]).await?;
     let status = scaled_to(&space, "web", 5, "True TooManyReplicas").await?;
-    ensure!(said(&status, "ScalingActive") == "True ValidMetricFound", "{status:?}");
-    ensure!(said(&status, "AbleToScale") == "True ReadyForNewScale", "{status:?}");
+    ensure!(condition_text(&status, "ScalingActive") == "True ValidMetricFound", "{status:?}");
+    ensure!(condition_text(&status, "AbleToScale") == "True ReadyForNewScale", "{status:?}");
     ensure!(status.observed_generation.is_some() && status.last_scale_time.is_some(), "{status:?}");
     let measured = serde_json::to_value(&status.current_metrics)?;
     let resource = json!([{"type": "Resource", "resource": {
@@ -98,16 +98,20 @@ pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
         .await
     };
     ten_more_syncs().await?;
-    let is_look = |call: &Call| call.verb == Verb::Get && call.resource == "deployments/scale";
-    let [written, looks] = [faults.count(is_ours), faults.count(is_look)];
+    let is_scale_read = |call: &Call| call.verb == Verb::Get && call.resource == "deployments/scale";
+    let [written, reads] = [faults.count(is_ours), faults.count(is_scale_read)];
     ten_more_syncs().await?;
-    ensure!(faults.count(is_ours) == written, "{} writes of nothing", faults.count(is_ours) - written);
-    ensure!(faults.count(is_look) == looks, "{} reads of what is known", faults.count(is_look) - looks);
+    ensure!(faults.count(is_ours) == written, "{} writes without a change", faults.count(is_ours) - written);
+    ensure!(
+        faults.count(is_scale_read) == reads,
+        "{} reads of an unchanged scale",
+        faults.count(is_scale_read) - reads
+    );
 
     metrics.set(&space, "cpu", "5m");
     let status = scaled_to(&space, "web", 1, "False DesiredWithinRange").await?;
-    ensure!(said(&status, "AbleToScale") == "True ReadyForNewScale", "{status:?}");
-    let events = eventually("all is told", || async {
+    ensure!(condition_text(&status, "AbleToScale") == "True ReadyForNewScale", "{status:?}");
+    let events = eventually("all events are recorded", || async {
         let events = space.events("web").await?;
         ensure!(
             events.keys().any(|event| event.ends_with("New size: 1; reason: All metrics below target")),
@@ -128,21 +132,24 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
     Metrics::serve(&space).await?;
     let _manager = Manager::start_with(&space, &Faults::default(), QUICK).await?;
     space.create::<HorizontalPodAutoscaler>(autoscaler("one", json!({}))).await?;
-    eventually("the target is missed", || async {
+    eventually("the missing target is reported", || async {
         let status = status(&space, "one").await?;
-        ensure!(said(&status, "AbleToScale") == "False FailedGetScale", "{status:?}");
+        ensure!(condition_text(&status, "AbleToScale") == "False FailedGetScale", "{status:?}");
         let events = space.events("one").await?;
         ensure!(events.contains_key("Warning FailedGetScale deployments.apps \"web\" not found"), "{events:?}");
         Ok(())
     })
     .await?;
     space.create::<Deployment>(busy("web", 2)).await?;
-    eventually("the metric is missed", || async {
+    eventually("the missing metric is reported", || async {
         let status = status(&space, "one").await?;
-        ensure!(said(&status, "AbleToScale") == "True SucceededGetScale", "{status:?}");
-        ensure!(said(&status, "ScalingActive") == "False FailedGetResourceMetric", "{status:?}");
+        ensure!(condition_text(&status, "AbleToScale") == "True SucceededGetScale", "{status:?}");
+        ensure!(condition_text(&status, "ScalingActive") == "False FailedGetResourceMetric", "{status:?}");
         let conditions = status.conditions.unwrap_or_default();
-        let active = conditions.iter().find(|condition| condition.type_ == "ScalingActive").context("gone")?;
+        let active = conditions
+            .iter()
+            .find(|condition| condition.type_ == "ScalingActive")
+            .context("no condition ScalingActive")?;
         let expected = "the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get \
                         metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could \
                         not find the requested resource (get pods.metrics.k8s.io)";
@@ -151,10 +158,10 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
     })
     .await?;
     space.create::<HorizontalPodAutoscaler>(autoscaler("two", json!({}))).await?;
-    eventually("both say that they want the same pods", || async {
+    eventually("both report that they select the same pods", || async {
         for name in ["one", "two"] {
             let status = status(&space, name).await?;
-            ensure!(said(&status, "ScalingActive") == "False AmbiguousSelector", "{status:?}");
+            ensure!(condition_text(&status, "ScalingActive") == "False AmbiguousSelector", "{status:?}");
         }
         Ok(())
     })
@@ -162,7 +169,7 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
     space.scale::<Deployment>("web", 0).await?;
     eventually("a target at zero is left alone", || async {
         let status = status(&space, "one").await?;
-        ensure!(said(&status, "ScalingActive") == "False ScalingDisabled", "{status:?}");
+        ensure!(condition_text(&status, "ScalingActive") == "False ScalingDisabled", "{status:?}");
         Ok(())
     })
     .await
@@ -229,10 +236,10 @@ pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Res
                 let fleet = fleets.get("web").await?;
                 ensure!(fleet.data["spec"]["replicas"] == replicas, "{:?}", fleet.data);
                 // The controller of the custom kind would set its status.
-                let told = json!({"status": {"replicas": replicas}});
-                fleets.patch("web", &PatchParams::default(), &Patch::Merge(&told)).await?;
+                let scaled = json!({"status": {"replicas": replicas}});
+                fleets.patch("web", &PatchParams::default(), &Patch::Merge(&scaled)).await?;
                 let status = status(&space, "web").await?;
-                ensure!(said(&status, "ScaledToZero") == zero, "{status:?}");
+                ensure!(condition_text(&status, "ScaledToZero") == zero, "{status:?}");
                 Ok(())
             }
         })
@@ -268,14 +275,14 @@ pub async fn unusable_scales_are_reported_and_conflicts_repeated(space: Space) -
         select(selector).await?;
         eventually(format!("the selector {selector:?} is reported"), || async {
             let status = status(&space, "web").await?;
-            ensure!(said(&status, "ScalingActive") == "False InvalidSelector", "{status:?}");
+            ensure!(condition_text(&status, "ScalingActive") == "False InvalidSelector", "{status:?}");
             let events = space.events("web").await?;
             ensure!(events.keys().any(|found| found.starts_with(event)), "{events:?}");
             Ok(())
         })
         .await?;
     }
-    ensure!(faults.count(is_scale) == 0, "nothing is scaled without a selector");
+    ensure!(faults.count(is_scale) == 0, "the target was scaled without a selector");
     select("app=fleet").await?;
     eventually("the fleet is scaled in spite of conflicts", || async {
         let fleet = fleets.get("web").await?;

@@ -199,7 +199,7 @@ pub async fn success_policy_ends_job_early(space: Space) -> Result<()> {
         "successPolicy": {"rules": [{"succeededIndexes": "1"}]},
     });
     space.create::<Job>(job("leader", &json!({BEHAVIOUR: READY}), spec)).await?;
-    let leader = eventually("the leader is there", || async {
+    let leader = eventually("the pods exist", || async {
         let pods = space.pods("leader").await?;
         ensure!(pods.len() == 3);
         let leader = names(&pods).into_iter().find(|name| name.starts_with("leader-1-"));
@@ -298,7 +298,7 @@ pub async fn job_is_suspended_and_resumed(space: Space) -> Result<()> {
         space.kubectl(&["annotate", "pod", &pod, &format!("{BEHAVIOUR}=succeed"), "--overwrite"]).await?;
     }
     let status = until(&space, "paused", &["Suspended=False JobResumed", COMPLETE[0], COMPLETE[1]]).await?;
-    ensure!(counts(&status) == [0, 0, 2, 0, 0], "suspended pods are not counted: {status:?}");
+    ensure!(counts(&status) == [0, 0, 2, 0, 0], "suspended pods were counted: {status:?}");
     Ok(())
 }
 
@@ -345,8 +345,9 @@ pub async fn pods_of_a_deleted_job_lose_their_finalizer(space: Space) -> Result<
         Ok(())
     })
     .await?;
-    let orphaning = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
-    space.api::<Job>().delete("gone", &orphaning).await?;
+    let background =
+        DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
+    space.api::<Job>().delete("gone", &background).await?;
     eventually("its pods have no finalizer", || async {
         let pods = space.list::<Pod>("gone").await?;
         ensure!(!pods.iter().any(has_finalizer));

@@ -35,20 +35,20 @@ pub async fn evicted_pods_are_deleted_first_when_too_many_are_finished(space: Sp
     space.create::<Pod>(with(pod("pending", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE, "--terminated-pod-gc-threshold=2"]).await?;
-    eventually("two are left, and what has not ended", || async {
+    eventually("two finished pods and the pending one are left", || async {
         let left = names(&space.list::<Pod>("web").await?);
         ensure!(left == ["b", "c", "pending"], "left {left:?}");
         Ok(())
     })
     .await?;
-    ensure!(faults.writes() == 2, "one deletion each: {:?}", faults.requests());
+    ensure!(faults.writes() == 2, "other writes than one deletion for each: {:?}", faults.requests());
     manager.stop().await?;
     only_declared(&faults, &[NAME])
 }
 
 /// Waits until a pod that finalizers keep is marked as failed, and is being deleted without a grace period.
 pub async fn ended(space: &Space, name: &str) -> Result<Pod> {
-    eventually(format!("{name} is ended"), || async {
+    eventually(format!("{name} is marked as failed and being deleted"), || async {
         let pod: Pod = space.get(name).await?;
         ensure!(phase(&pod) == "Failed", "status {:?}", pod.status);
         ensure!(pod.metadata.deletion_grace_period_seconds == Some(0), "{:?}", pod.metadata);
@@ -62,7 +62,7 @@ pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> R
     space.create::<Pod>(with(pod("free", "web"), json!({"spec": {"nodeName": "never-was"}}))).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
-    during(QUIET, "the node may yet come", || async {
+    during(QUIET, "no pod is deleted before the delay for missing nodes has passed", || async {
         ensure!(faults.writes() == 0, "{:?}", faults.requests());
         Ok(())
     })
@@ -83,8 +83,8 @@ pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> R
         Ok(())
     })
     .await?;
-    let asked = faults.count(|call| call.verb == Verb::Get && call.resource == "nodes");
-    ensure!(asked >= 1, "the server itself was asked for the node");
+    let reads = faults.count(|call| call.verb == Verb::Get && call.resource == "nodes");
+    ensure!(reads >= 1, "the node was not read from the API server");
     Ok(())
 }
 
@@ -104,13 +104,13 @@ pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<(
     })
     .await?;
     ended(&space, "kept").await?;
-    during(QUIET, "once", || async {
+    during(QUIET, "it is deleted only once", || async {
         ensure!(faults.writes() == 2, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
     space.patch::<Pod>("kept", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("nothing holds it", || async {
+    eventually("it no longer exists", || async {
         ensure!(space.list::<Pod>("web").await?.is_empty());
         Ok(())
     })
@@ -123,7 +123,7 @@ async fn scenario(space: Space) -> Result<()> {
     space.delete::<Pod>("kept").await?;
     ended(&space, "kept").await?;
     space.patch::<Pod>("kept", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("nothing holds it", || async {
+    eventually("it no longer exists", || async {
         ensure!(space.list::<Pod>("web").await?.is_empty());
         Ok(())
     })

@@ -26,7 +26,7 @@ pub async fn create_group(space: &Space, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A pod of a group, on a node that has no kubelet. The typed client does not know the field.
+/// Creates a pod of a group, on a node that has no kubelet. The typed client does not know the field.
 fn create_member(space: &Space, name: &str, group: &str) -> Result<()> {
     let spec = json!({"nodeName": "without-kubelet", "schedulingGroup": {"podGroupName": group}});
     let object = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec, "metadata": {"namespace": space.namespace}});
@@ -51,10 +51,10 @@ async fn stays(space: &Space, name: &str) -> Result<()> {
 }
 
 /// Waits until a PodGroup is deleted.
-pub async fn is_deleted(space: &Space, name: &str) -> Result<()> {
+pub async fn until_group_deleted(space: &Space, name: &str) -> Result<()> {
     eventually(format!("group {name} is deleted"), || async {
         let left = space.kubectl(&["get", "podgroup", name, "--ignore-not-found", "-o", "name"]).await?;
-        ensure!(left.is_empty(), "it is there");
+        ensure!(left.is_empty(), "it still exists");
         Ok(())
     })
     .await
@@ -76,21 +76,21 @@ pub async fn group_stays_until_its_pods_have_finished(_: Space) -> Result<()> {
     for group in ["empty", "finishing", "deleted"] {
         delete_group(&space, group).await?;
     }
-    is_deleted(&space, "empty").await?;
+    until_group_deleted(&space, "empty").await?;
     stays(&space, "finishing").await?;
     space.patch_status::<Pod>("finishing", json!({"status": {"phase": "Succeeded"}})).await?;
-    is_deleted(&space, "finishing").await?;
+    until_group_deleted(&space, "finishing").await?;
     stays(&space, "deleted").await?;
     space.kubectl(&["delete", "pod", "deleted", "--force", "--grace-period=0"]).await?;
-    is_deleted(&space, "deleted").await?;
-    // No cache shows the pod; only a read of the API server can find it.
+    until_group_deleted(&space, "deleted").await?;
+    // The cache does not contain the pod; only an uncached read can find it.
     faults.freeze("pods");
     create_member(&space, "unseen", "unseen")?;
     delete_group(&space, "unseen").await?;
     stays(&space, "unseen").await?;
     faults.thaw("pods");
     space.kubectl(&["delete", "pod", "unseen", "--force", "--grace-period=0"]).await?;
-    is_deleted(&space, "unseen").await?;
+    until_group_deleted(&space, "unseen").await?;
     manager.stop().await?;
     only_declared(&faults, &[NAME])
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::workloads::replicaset::settled;
 
 /// A pod whose labels were changed is missing in a list by labels. A set that lists its pods because a response was lost
-/// must not take it for one that is being deleted, and do nothing for minutes.
+/// must not conclude that the pod is being deleted: it would wait for minutes.
 pub async fn relabelled_pod_is_replaced_after_a_lost_response(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -21,8 +21,8 @@ pub async fn relabelled_pod_is_replaced_after_a_lost_response(space: Space) -> R
     space.kubectl(&["label", "pod", &debugged, "app=debug", "--overwrite"]).await?;
     faults.add(Rule::on(Verb::Create, "pods", Effect::LostAfter));
     space.scale::<ReplicaSet>("web", 4).await?;
-    eventually("the set's pods were listed after the lost answer", || async {
-        ensure!(faults.unmet() == 0, "no answer was lost yet");
+    eventually("the set's pods were listed after the lost response", || async {
+        ensure!(faults.unmet() == 0, "no response was lost yet");
         let is_list = |call: &Call| call.verb == Verb::List && call.resource == "pods" && !call.account.is_empty();
         ensure!(faults.requests().iter().any(|seen| is_list(&seen.call) && seen.status == Some(200)), "no list yet");
         Ok(())

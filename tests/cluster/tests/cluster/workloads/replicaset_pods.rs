@@ -25,7 +25,7 @@ pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> R
     ensure!(owner(&space.get::<Pod>("other").await?).is_empty(), "another app's pod is adopted");
 
     space.kubectl(&["label", "pod", "one", "app=quarantine", "--overwrite"]).await?;
-    eventually("the stranger is let go", || async {
+    eventually("the relabelled pod is released", || async {
         let pod: Pod = space.get("one").await?;
         ensure!(owner(&pod).is_empty(), "owned by {}", owner(&pod));
         Ok(())
@@ -35,7 +35,7 @@ pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> R
     ensure!(is_active(&space.get("one").await?), "a released pod was deleted");
 
     space.kubectl(&["label", "pod", "one", "app=web", "--overwrite"]).await?;
-    eventually("back again, one too many: three are left", || async {
+    eventually("it is adopted again, and a surplus pod is deleted", || async {
         let pods = space.pods("web").await?;
         ensure!(pods.len() == 3 && pods.iter().all(|pod| owner(pod) == "web"), "pods {:?}", names(&pods));
         Ok(())
@@ -60,15 +60,15 @@ pub async fn scaling_down_deletes_the_least_useful_pods_first(space: Space) -> R
         Ok(())
     })
     .await?;
-    for (replicas, gone) in [(5, unready), (4, cheap)] {
+    for (replicas, first) in [(5, unready), (4, cheap)] {
         space.scale::<ReplicaSet>("web", replicas).await?;
         settled(&space, "web", replicas).await?;
         let left = names(&space.pods("web").await?);
-        ensure!(!left.contains(gone), "{gone} should have gone: {left:?} of {pods:?}");
+        ensure!(!left.contains(first), "{first} was not deleted first: {left:?} of {pods:?} are left");
     }
     space.scale::<ReplicaSet>("web", 1).await?;
     settled(&space, "web", 1).await?;
-    ensure!(names(&space.pods("web").await?) == [dear.clone()], "the dear one stays last");
+    ensure!(names(&space.pods("web").await?) == [dear.clone()], "the pod with the highest deletion cost was deleted");
     Ok(())
 }
 
@@ -125,14 +125,14 @@ pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) ->
         Ok(())
     })
     .await?;
-    let told = |call: &Call| call.resource == "replicasets/status";
-    let (before, begun, pods) = (faults.count(told), Instant::now(), uids(&space.pods("web").await?));
+    let is_status_write = |call: &Call| call.resource == "replicasets/status";
+    let (before, begun, pods) = (faults.count(is_status_write), Instant::now(), uids(&space.pods("web").await?));
     during(QUIET * 3, "no pod is replaced", || async {
         ensure!(uids(&space.list::<Pod>("web").await?) == pods);
         Ok(())
     })
     .await?;
-    let (written, seconds) = (faults.count(told) - before, begun.elapsed().as_secs_f64());
+    let (written, seconds) = (faults.count(is_status_write) - before, begun.elapsed().as_secs_f64());
     ensure!(written > 0, "no status was written: this proves nothing");
     ensure!(written as f64 <= 3.0 * seconds, "{written} statuses in {seconds} s, of some eight changes a second");
     Ok(())
@@ -143,13 +143,13 @@ pub async fn failed_and_evicted_pods_are_replaced_and_stay(space: Space) -> Resu
     space.create::<ReplicaSet>(replica_set("web", 2)).await?;
     for behaviour in [FAIL, EVICTED] {
         settled(&space, "web", 2).await?;
-        ends(&space, behaviour).await?;
+        check_replacement(&space, behaviour).await?;
     }
     Ok(())
 }
 
-/// A pod ends in a way: another one takes its place, and it stays.
-async fn ends(space: &Space, behaviour: &str) -> Result<()> {
+/// Lets a pod end in this way; checks that it is replaced and kept.
+async fn check_replacement(space: &Space, behaviour: &str) -> Result<()> {
     let before = space.pods("web").await?;
     let failing = names(&before)[0].clone();
     space.kubectl(&["annotate", "pod", &failing, &format!("{BEHAVIOUR}={behaviour}")]).await?;
@@ -161,8 +161,8 @@ async fn ends(space: &Space, behaviour: &str) -> Result<()> {
     settled(space, "web", 2).await?;
     let after = space.pods("web").await?;
     ensure!(uids(&after) != uids(&before) && after.iter().all(is_ready));
-    during(QUIET, "the failed pod is left behind", || async {
-        let failed: Pod = space.get(&failing).await.context("the failed pod is gone")?;
+    during(QUIET, "the failed pod is kept", || async {
+        let failed: Pod = space.get(&failing).await.context("the failed pod was deleted")?;
         ensure!(owner(&failed) == "web" && failed.metadata.deletion_timestamp.is_none());
         Ok(())
     })

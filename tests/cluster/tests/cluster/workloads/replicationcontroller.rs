@@ -60,8 +60,8 @@ pub async fn pods_are_created_deleted_and_reported(space: Space) -> Result<()> {
     space.kubectl(&["scale", "rc", "web", "--replicas=1"]).await?;
     settled(&space, "web", 1).await?;
     let kept = uids(&space.pods("web").await?);
-    ensure!(kept.iter().all(|uid| uids(&pods).contains(uid)), "the one that stays was there before");
-    eventually("each pod is told of", || async {
+    ensure!(kept.iter().all(|uid| uids(&pods).contains(uid)), "the remaining pod is a new one");
+    eventually("an event is recorded for each pod", || async {
         let events = space.events("web").await?;
         let count = |reason: &str| events.keys().filter(|event| event.starts_with(reason)).count();
         ensure!(count("Normal SuccessfulCreate Created pod: web-") == 3, "{events:?}");
@@ -94,7 +94,7 @@ pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> R
 pub async fn quota_is_reported_until_the_scale_fits(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})).await?;
-    // The quota controller's part.
+    // The quota controller does not run: the test writes the status.
     space
         .patch_status::<ResourceQuota>("few", json!({"status": {"hard": {"pods": "2"}, "used": {"pods": "0"}}}))
         .await?;
@@ -112,7 +112,7 @@ pub async fn quota_is_reported_until_the_scale_fits(space: Space) -> Result<()> 
     .await?;
     space.scale::<ReplicationController>("web", 2).await?;
     let fits = settled(&space, "web", 2).await?;
-    ensure!(fits.status.and_then(|status| status.conditions).is_none(), "the condition goes with its reason");
+    ensure!(fits.status.and_then(|status| status.conditions).is_none(), "the condition was not removed");
     Ok(())
 }
 

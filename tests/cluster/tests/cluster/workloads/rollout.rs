@@ -1,4 +1,4 @@
-//! Rollouts judged at every state on the way: never too many, never too few, and the same through faults.
+//! Rollouts, checked at every intermediate state: never too many or too few pods, also after faults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -74,15 +74,15 @@ pub async fn frozen_watch_leads_to_no_second_replicaset(space: Space) -> Result<
     let observer = Observer::start(&space, |view| within(view, 2, 3)).await?;
     faults.freeze("replicasets");
     set_image(&space, "web", 2).await?;
-    eventually("the new ReplicaSet is made", || async {
+    eventually("the new ReplicaSet is created", || async {
         ensure!(observer.view().sets_ever.len() == 2);
         Ok(())
     })
     .await?;
-    // Each change of the Deployment makes it look again at ReplicaSets that it cannot see yet.
+    // Each change of the Deployment leads to a reconcile, while the new ReplicaSet is not in the cache.
     for turn in 0..6 {
         space.patch::<Deployment>("web", json!({"metadata": {"annotations": {"turn": turn.to_string()}}})).await?;
-        during(Duration::from_millis(500), "one write, and then patience", || async {
+        during(Duration::from_millis(500), "no further ReplicaSet is created", || async {
             let created = faults.count(|call| call.to_string() == "create replicasets");
             ensure!(created == 2, "created {created}");
             Ok(())
@@ -118,7 +118,7 @@ pub const SCENARIO: Scenario = Scenario {
     kind: "deployments",
     run: |space| Box::pin(scenario(space)),
     judge: |view| {
-        ensure!(view.sets_ever.len() <= 2, "{} ReplicaSets were made instead of 2", view.sets_ever.len());
+        ensure!(view.sets_ever.len() <= 2, "{} ReplicaSets were created instead of 2", view.sets_ever.len());
         within(view, 0, 4)
     },
     pods: 8,
@@ -132,7 +132,7 @@ pub const SCENARIO: Scenario = Scenario {
     ..Scenario::EMPTY
 };
 
-/// A leader is stopped in the middle of an update until its lease has expired; it must not continue when it wakes.
+/// A leader is stopped in the middle of an update until its Lease has expired; it must not continue when it is resumed.
 pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> Result<()> {
     let (first, second) = (Faults::default(), Faults::default());
     let leader = Manager::start_with(&space, &first, &ELECT).await?;
@@ -154,7 +154,7 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
     .await?;
     set_image(&space, "web", 2).await?;
     eventually("some pods are new", || async {
-        ensure!(created(&first) > 6, "{} pods were made", created(&first));
+        ensure!(created(&first) > 6, "{} pods were created", created(&first));
         Ok(())
     })
     .await?;
@@ -163,12 +163,12 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
     let ended = leader.ended().await?;
     ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
     let halves = (created(&first), created(&second));
-    ensure!(halves.1 > 0, "the first one did it all: this proves nothing");
+    ensure!(halves.1 > 0, "the first manager created all pods: this proves nothing");
     first.pause(false);
     quiet(&second).await?;
     observer.verdict()?;
     let view = observer.view();
-    ensure!(view.pods_ever.len() == 12, "{} pods were made instead of 12: {halves:?}", view.pods_ever.len());
+    ensure!(view.pods_ever.len() == 12, "{} pods were created instead of 12: {halves:?}", view.pods_ever.len());
     ensure!(view.sets_ever.len() == 2, "{} ReplicaSets", view.sets_ever.len());
     standby.crash().await;
     Ok(())

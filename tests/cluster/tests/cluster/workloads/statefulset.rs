@@ -58,7 +58,7 @@ pub async fn settled(space: &Space, name: &str, replicas: i32, version: u32) -> 
         let expected = (0..replicas).map(|at| (format!("{name}-{at}"), version.to_string())).collect();
         let pods = versions(space, name).await?;
         ensure!(pods == expected, "pods {pods:?}");
-        ensure!(space.pods(name).await?.iter().all(is_ready), "the status is that of before");
+        ensure!(space.pods(name).await?.iter().all(is_ready), "a pod is not ready: the status is outdated");
         Ok(set)
     })
     .await
@@ -103,7 +103,7 @@ pub async fn pods_are_created_in_order_with_their_identities(space: Space) -> Re
         };
         ensure!(
             pair[1].metadata.creation_timestamp >= ready(&pair[0]),
-            "a pod came before the one before it was ready"
+            "a pod was created before its predecessor was ready"
         );
     }
     eventually("an event for each pod", || async {
@@ -132,7 +132,7 @@ pub async fn statefulset_is_scaled_by_kubectl(space: Space) -> Result<()> {
         space.kubectl(&["scale", "statefulset/web", &format!("--replicas={replicas}")]).await?;
         settled(&space, "web", replicas, 1).await?;
     }
-    ensure!(history(&space, "web").await?.len() == 1, "scaling makes no revision");
+    ensure!(history(&space, "web").await?.len() == 1, "scaling created a revision");
     Ok(())
 }
 
@@ -211,7 +211,7 @@ pub async fn partition_keeps_pods_at_the_old_revision(space: Space) -> Result<()
     .await?;
     reached([1, 1, 2]).await?;
     let after = space.get::<Pod>("web-0").await?;
-    let (old, new) = (before.spec.context("a spec")?, after.spec.context("a spec")?);
+    let (old, new) = (before.spec.context("no spec")?, after.spec.context("no spec")?);
     ensure!(
         old.hostname == new.hostname
             && old.subdomain == new.subdomain
@@ -255,7 +255,7 @@ pub async fn deleted_pods_are_updated_with_on_delete(space: Space) -> Result<()>
 /// The name of a node: pods with claims are bound there by the test, because no controller binds claims here.
 async fn node(space: &Space) -> Result<String> {
     let nodes = Api::<Node>::all(space.bed.client.clone()).list(&Default::default()).await?;
-    names(&nodes.items).into_iter().next().context("there is no node")
+    names(&nodes.items).into_iter().next().context("no node")
 }
 
 /// A StatefulSet whose pods each have a claim.
@@ -327,7 +327,7 @@ pub async fn claims_are_created_and_retained(space: Space) -> Result<()> {
     reached(both("Pod web-1")).await?;
     settled(&space, "web", 1, 1).await?;
     space.scale::<StatefulSet>("web", 2).await?;
-    during(QUIET, "no pod takes over a claim that is about to go", || async {
+    during(QUIET, "no pod gets a claim that is about to be deleted", || async {
         let pods = space.list::<Pod>("web").await?;
         ensure!(pods.len() == 1, "{:?}", names(&pods));
         Ok(())
@@ -379,7 +379,7 @@ pub async fn orphans_are_adopted_by_name(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    ensure!(owner(&space.get::<Pod>("stranger-0").await?).is_empty(), "one of another name is not");
+    ensure!(owner(&space.get::<Pod>("stranger-0").await?).is_empty(), "a pod with another name was adopted");
     ensure!(history(&space, "web").await? == before);
     space.patch::<Pod>("web-1", json!({"metadata": {"labels": {"app": "other"}}})).await?;
     eventually("one that does not match is released", || async {

@@ -41,10 +41,10 @@ pub fn missing(programs: &Programs) -> Vec<String> {
     let mut missing = requirements::tools(&TOOLS);
     let dynamic = STATIC.iter().filter(|(path, _)| !fs::read(path).is_ok_and(|program| elf::is_static(&program)));
     missing.extend(dynamic.map(|(path, package)| {
-        format!("{path} without shared libraries, for images: install the Debian package {package}, or its like")
+        format!("{path} without shared libraries, for images: install the Debian package {package}, or an equivalent")
     }));
     if !Path::new(KEYS).is_file() {
-        missing.push(format!("{KEYS}: install the Debian package debian-archive-keyring, or its like"));
+        missing.push(format!("{KEYS}: install the Debian package debian-archive-keyring, or an equivalent"));
     }
     missing
 }

@@ -9,12 +9,13 @@ use kinds::persistent_volume::{Phase as VolumePhase, ReclaimPolicy, with_phase};
 use kinds::persistent_volume_claim::{Phase, STORAGE_PROVISIONER, with_class, with_status};
 use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
 
-use super::server::{Id, Server, Sort, Stop, id, meta_of};
+use super::server::{Id, ObjectKind, Server, Stop, id, meta_of};
 use crate::storage::binder::decide_claim::{
     BindWrite, ClaimStep, Cluster, Search, bound_status, next_bind_write, next_step as next_claim_step, unbound_status,
 };
 use crate::storage::binder::decide_volume::{
-    Reclaim, VolumeStep, is_reclaimable, is_released, needs_uncached_claim, next_step as next_volume_step, reclaim,
+    Reclaim, VolumeStep, decide_reclaim, is_reclaimable, is_released, needs_uncached_claim,
+    next_step as next_volume_step,
 };
 use crate::storage::binder::provision::{Provisioning, provisioning};
 use crate::storage::binder::references::{referring_to_claim, referring_to_volume, unbound};
@@ -69,18 +70,18 @@ impl Cluster for Controller {
 }
 
 impl Controller {
-    pub fn deliver(&mut self, server: &Server, sort: Sort, count: usize) {
-        let at = if sort == Sort::Claim { &mut self.claims_at } else { &mut self.volumes_at };
+    pub fn deliver(&mut self, server: &Server, kind: ObjectKind, count: usize) {
+        let at = if kind == ObjectKind::Claim { &mut self.claims_at } else { &mut self.volumes_at };
         let from = *at;
-        let due = server.history.iter().filter(|entry| entry.version > from && entry.id.0 == sort).take(count);
+        let due = server.history.iter().filter(|entry| entry.version > from && entry.id.0 == kind).take(count);
         for entry in due {
             *at = entry.version;
             let name = entry.id.1.clone();
-            match (sort, &entry.object) {
-                (Sort::Claim, Some(object)) => drop(self.claims.insert(name, read(object))),
-                (Sort::Claim, None) => drop(self.claims.remove(&name)),
-                (Sort::Volume, Some(object)) => drop(self.volumes.insert(name, read(object))),
-                (Sort::Volume, None) => drop(self.volumes.remove(&name)),
+            match (kind, &entry.object) {
+                (ObjectKind::Claim, Some(object)) => drop(self.claims.insert(name, read(object))),
+                (ObjectKind::Claim, None) => drop(self.claims.remove(&name)),
+                (ObjectKind::Volume, Some(object)) => drop(self.volumes.insert(name, read(object))),
+                (ObjectKind::Volume, None) => drop(self.volumes.remove(&name)),
             }
         }
     }
@@ -94,7 +95,7 @@ impl Controller {
     }
 
     pub fn is_settled(&self, id: &Id) -> bool {
-        let at = if id.0 == Sort::Claim { self.claims_at } else { self.volumes_at };
+        let at = if id.0 == ObjectKind::Claim { self.claims_at } else { self.volumes_at };
         self.written.get(id).is_none_or(|written| *written <= at)
     }
 
@@ -120,9 +121,9 @@ impl Controller {
     }
 
     pub fn sync_claim(&mut self, server: &mut Server, name: &str) -> Result<(), Stop> {
-        let id = id(Sort::Claim, name);
+        let id = id(ObjectKind::Claim, name);
         let Some(claim) = self.claims.get(name).cloned().filter(|_| self.is_settled(&id)) else { return Ok(()) };
-        let edit = match next_claim_step(&claim, self).expect("there are no classes") {
+        let edit = match next_claim_step(&claim, self).expect("each class has a binding mode") {
             ClaimStep::Bind { volume, .. } => return self.bind(server, &claim, &volume),
             ClaimStep::Pend(_) => unbound_status(&claim, Phase::Pending),
             ClaimStep::Lose(_) => {
@@ -152,7 +153,7 @@ impl Controller {
             Provisioning::External(name) if claim.annotation(STORAGE_PROVISIONER) != Some(&*name) => name,
             _ => return Ok(()),
         };
-        let id = id(Sort::Claim, &claim.meta.name);
+        let id = id(ObjectKind::Claim, &claim.meta.name);
         let object = self.begin(server, &id, claim.meta.version)?;
         let edited = annotated(&object, &[(STORAGE_PROVISIONER, Some(&*external))]).expect("well-formed");
         self.put(server, &id, &edited, false)?;
@@ -165,7 +166,8 @@ impl Controller {
         claim: &PersistentVolumeClaim,
         volume: &Arc<PersistentVolume>,
     ) -> Result<(), Stop> {
-        let (claim_id, volume_id) = (id(Sort::Claim, &claim.meta.name), id(Sort::Volume, &volume.meta.name));
+        let (claim_id, volume_id) =
+            (id(ObjectKind::Claim, &claim.meta.name), id(ObjectKind::Volume, &volume.meta.name));
         let mut volume = volume.clone();
         let write = next_bind_write(claim, &volume);
         if matches!(write, BindWrite::VolumeReference { .. }) {
@@ -201,7 +203,7 @@ impl Controller {
     }
 
     pub fn sync_volume(&mut self, server: &mut Server, name: &str) -> Result<(), Stop> {
-        let id = id(Sort::Volume, name);
+        let id = id(ObjectKind::Volume, name);
         let Some(volume) = self.volumes.get(name).cloned().filter(|_| self.is_settled(&id)) else { return Ok(()) };
         let mut claim = claim_key(&volume).and_then(|key: ObjectKey| self.claims.get(&*key.name).cloned());
         if needs_uncached_claim(&volume, claim.as_deref()) {
@@ -225,8 +227,8 @@ impl Controller {
     }
 
     pub fn reclaim(&mut self, server: &mut Server, volume: &PersistentVolume) -> Result<(), Stop> {
-        let id = id(Sort::Volume, &volume.meta.name);
-        let Reclaim::DeleteHostPath(_) = reclaim(volume) else { return Ok(()) };
+        let id = id(ObjectKind::Volume, &volume.meta.name);
+        let Reclaim::DeleteHostPath(_) = decide_reclaim(volume) else { return Ok(()) };
         self.begin(server, &id, volume.meta.version)?;
         let claim = claim_key(volume).and_then(|key| server.claim(&key.name));
         if !is_released(volume, claim.as_deref()) {

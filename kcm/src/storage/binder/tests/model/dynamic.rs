@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::controller::{Controller, Fault};
 use super::faults;
-use super::server::{Server, Sort, Stop, id};
+use super::server::{ObjectKind, Server, Stop, id};
 use crate::storage::binder::references::referring_to_claim;
 use crate::storage::binder::tests::builders::{Backend, claim, class, volume};
 
@@ -88,8 +88,8 @@ impl World {
                 }
             }
             Step::Deliver { controller, is_claims, count } => {
-                let sort = if *is_claims { Sort::Claim } else { Sort::Volume };
-                self.controllers[*controller].deliver(&self.server, sort, *count);
+                let kind = if *is_claims { ObjectKind::Claim } else { ObjectKind::Volume };
+                self.controllers[*controller].deliver(&self.server, kind, *count);
             }
             Step::SyncClaim { controller, claim, fault } => {
                 self.sync(*controller, *fault, |controller, server| controller.sync_claim(server, CLAIMS[*claim]));
@@ -103,12 +103,12 @@ impl World {
     }
 
     fn volume_names(&self) -> Vec<String> {
-        let volumes = self.server.objects.keys().filter(|(sort, _)| *sort == Sort::Volume);
+        let volumes = self.server.objects.keys().filter(|(kind, _)| *kind == ObjectKind::Volume);
         volumes.map(|(_, name)| name.clone()).collect()
     }
 
     fn create_claim(&mut self, name: &str, class: Option<&'static str>) {
-        let id = id(Sort::Claim, name);
+        let id = id(ObjectKind::Claim, name);
         if self.server.objects.contains_key(&id) {
             return;
         }
@@ -119,7 +119,7 @@ impl World {
     }
 
     fn delete_claim(&mut self, name: &str) {
-        let id = id(Sort::Claim, name);
+        let id = id(ObjectKind::Claim, name);
         if self.server.objects.contains_key(&id) {
             self.server.store(&id, None);
         }
@@ -130,12 +130,12 @@ impl World {
         let Some(claim) = self.server.claim(name) else { return };
         if claim.class() != LATER
             || !claim.volume_name.is_empty()
-            || self.server.objects.contains_key(&id(Sort::Volume, &provisioned_for(&claim)))
+            || self.server.objects.contains_key(&id(ObjectKind::Volume, &provisioned_for(&claim)))
         {
             return;
         }
         if claim.annotation(SELECTED_NODE) != node {
-            let id = id(Sort::Claim, name);
+            let id = id(ObjectKind::Claim, name);
             let edited = annotated(&self.server.objects[&id], &[(SELECTED_NODE, node)]).expect("well-formed");
             self.server.store(&id, Some(edited));
         }
@@ -145,7 +145,7 @@ impl World {
     fn provision(&mut self, name: &str) {
         let Some(claim) = self.server.claim(name) else { return };
         let volume_name = provisioned_for(&claim);
-        let volume_id = id(Sort::Volume, &volume_name);
+        let volume_id = id(ObjectKind::Volume, &volume_name);
         let is_requested = claim.annotation(STORAGE_PROVISIONER) == Some(DRIVER) && claim.volume_name.is_empty();
         let has_node = claim.class() != LATER || claim.annotation(SELECTED_NODE).is_some();
         if !is_requested || !has_node || self.server.objects.contains_key(&volume_id) {
@@ -169,7 +169,7 @@ impl World {
             self.server.violations.push(format!("data of {name} was deleted"));
         }
         self.driver.remove(name);
-        self.server.store(&id(Sort::Volume, name), None);
+        self.server.store(&id(ObjectKind::Volume, name), None);
     }
 
     fn sync(
@@ -208,8 +208,8 @@ impl World {
 
     fn deliver_all(&mut self) {
         let controller = &mut self.controllers[0];
-        controller.deliver(&self.server, Sort::Claim, usize::MAX);
-        controller.deliver(&self.server, Sort::Volume, usize::MAX);
+        controller.deliver(&self.server, ObjectKind::Claim, usize::MAX);
+        controller.deliver(&self.server, ObjectKind::Volume, usize::MAX);
         controller.written.clear();
     }
 

@@ -16,7 +16,7 @@ use kinds::wire::Put;
 use proptest::prelude::*;
 
 use controller::{Controller, Fault};
-use server::{Id, SPEC, Server, Sort, Stop, id};
+use server::{Id, ObjectKind, SPEC, Server, Stop, id};
 
 use super::builders::{Backend, claim, read, volume};
 use crate::storage::binder::references::referring_to_claim;
@@ -84,10 +84,10 @@ impl World {
             Step::CreateVolume { volume, reserved_for, is_delete } => {
                 self.create_volume(VOLUMES[*volume], reserved_for.map(|at| CLAIMS[at]), *is_delete);
             }
-            Step::DeleteClaim(at) => self.delete(&id(Sort::Claim, CLAIMS[*at])),
-            Step::DeleteVolume(at) => self.delete(&id(Sort::Volume, VOLUMES[*at])),
+            Step::DeleteClaim(at) => self.delete(&id(ObjectKind::Claim, CLAIMS[*at])),
+            Step::DeleteVolume(at) => self.delete(&id(ObjectKind::Volume, VOLUMES[*at])),
             Step::ChangePolicy { volume, is_delete } => {
-                let id = id(Sort::Volume, VOLUMES[*volume]);
+                let id = id(ObjectKind::Volume, VOLUMES[*volume]);
                 let Some(object) = self.server.objects.get(&id).cloned() else { return };
                 let policy = if *is_delete { "Delete" } else { "Retain" };
                 let number = persistent_volume_spec::RECLAIM_POLICY;
@@ -96,7 +96,7 @@ impl World {
                 self.server.store(&id, Some(changed.expect("well-formed")));
             }
             Step::Reserve { volume, claim } => {
-                let id = id(Sort::Volume, VOLUMES[*volume]);
+                let id = id(ObjectKind::Volume, VOLUMES[*volume]);
                 let (Some(object), Some(claim)) =
                     (self.server.objects.get(&id).cloned(), self.server.claim(CLAIMS[*claim]))
                 else {
@@ -109,8 +109,8 @@ impl World {
                 }
             }
             Step::Deliver { controller, is_claims, count } => {
-                let sort = if *is_claims { Sort::Claim } else { Sort::Volume };
-                self.controllers[*controller].deliver(&self.server, sort, *count);
+                let kind = if *is_claims { ObjectKind::Claim } else { ObjectKind::Volume };
+                self.controllers[*controller].deliver(&self.server, kind, *count);
             }
             Step::SyncClaim { controller, claim, fault } => {
                 self.sync(*controller, *fault, |controller, server| controller.sync_claim(server, CLAIMS[*claim]));
@@ -127,7 +127,7 @@ impl World {
             claim.head.uid = uid;
             claim.volume = names;
         });
-        self.create(&id(Sort::Claim, name), made.object());
+        self.create(&id(ObjectKind::Claim, name), made.object());
     }
 
     fn create_volume(&mut self, name: &str, reserved_for: Option<&'static str>, is_delete: bool) {
@@ -140,7 +140,7 @@ impl World {
         if let Some(claim) = reserved_for {
             made = made.of(claim, "");
         }
-        self.create(&id(Sort::Volume, name), made.object());
+        self.create(&id(ObjectKind::Volume, name), made.object());
     }
 
     fn create(&mut self, id: &Id, object: Vec<u8>) {
@@ -172,8 +172,8 @@ impl World {
         for _ in 0..50 {
             let before = self.server.version;
             let controller = &mut self.controllers[0];
-            controller.deliver(&self.server, Sort::Claim, usize::MAX);
-            controller.deliver(&self.server, Sort::Volume, usize::MAX);
+            controller.deliver(&self.server, ObjectKind::Claim, usize::MAX);
+            controller.deliver(&self.server, ObjectKind::Volume, usize::MAX);
             controller.written.clear();
             for at in 0..VOLUMES.len() {
                 self.act(&Step::SyncVolume { controller: 0, volume: at, fault: Fault::None });

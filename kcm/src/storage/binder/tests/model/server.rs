@@ -18,12 +18,12 @@ pub const SPEC: u32 = 2;
 const STATUS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sort {
+pub enum ObjectKind {
     Claim,
     Volume,
 }
 
-pub type Id = (Sort, String);
+pub type Id = (ObjectKind, String);
 
 /// Reason why a controller stops before its last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +58,8 @@ pub fn with_version(object: &[u8], version: u64) -> Vec<u8> {
     .expect("well-formed")
 }
 
-pub fn id(sort: Sort, name: &str) -> Id {
-    (sort, name.to_owned())
+pub fn id(kind: ObjectKind, name: &str) -> Id {
+    (kind, name.to_owned())
 }
 
 pub fn meta_of(object: &[u8]) -> Meta {
@@ -78,11 +78,11 @@ impl Server {
     }
 
     pub fn claim(&self, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
-        self.objects.get(&id(Sort::Claim, name)).map(|object| read(object))
+        self.objects.get(&id(ObjectKind::Claim, name)).map(|object| read(object))
     }
 
     pub fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
-        self.objects.get(&id(Sort::Volume, name)).map(|object| read(object))
+        self.objects.get(&id(ObjectKind::Volume, name)).map(|object| read(object))
     }
 
     pub fn put(&mut self, id: &Id, edited: &[u8], is_status: bool) -> Result<(), Stop> {
@@ -99,9 +99,9 @@ impl Server {
     }
 
     /// Checks a write against the current state.
-    pub fn check_write(&mut self, sort: &Sort, stored: &[u8]) {
-        let violations = match sort {
-            Sort::Claim => {
+    pub fn check_write(&mut self, kind: &ObjectKind, stored: &[u8]) {
+        let violations = match kind {
+            ObjectKind::Claim => {
                 let claim: Arc<PersistentVolumeClaim> = read(stored);
                 let before = self.claim(&claim.meta.name).expect("it is replaced");
                 let changes = before.volume_name != claim.volume_name;
@@ -113,7 +113,7 @@ impl Server {
                 let harmed = changes && (is_bound || volume.is_some_and(|volume| !is_own(&volume)));
                 harmed.then(|| format!("{} was made to name {}", claim.meta.name, claim.volume_name))
             }
-            Sort::Volume => {
+            ObjectKind::Volume => {
                 let volume: Arc<PersistentVolume> = read(stored);
                 let releases = volume.phase == VolumePhase::Released
                     && self.volume(&volume.meta.name).is_some_and(|before| before.phase != VolumePhase::Released);

@@ -15,7 +15,7 @@ use super::bed::Bed;
 const SERVICE_TAG: &str = "kubernetes.io/service-name";
 
 /// Returns all resources, one fact per line, in order.
-pub async fn holdings(bed: &Bed) -> Result<BTreeSet<String>> {
+pub async fn inventory(bed: &Bed) -> Result<BTreeSet<String>> {
     let services = bed.services().list(&ListParams::default()).await.context("list the Services")?.items;
     let nodes = bed.nodes().list(&ListParams::default()).await.context("list the nodes")?.items;
     let events = Api::<Event>::all(bed.client.clone()).list(&ListParams::default()).await.context("list the events")?;
@@ -105,7 +105,7 @@ impl Lines {
         for ingress in status.flat_map(|status| &status.ingress).flatten() {
             self.add(
                 &subject,
-                "way in",
+                "address",
                 &names.describe(ingress.hostname.as_deref().or(ingress.ip.as_deref()).unwrap_or("?")),
             );
         }
@@ -158,14 +158,14 @@ async fn tags(moto: &Moto, arn: &str) -> Result<BTreeMap<String, String>> {
 }
 
 fn owner(tags: &BTreeMap<String, String>) -> &str {
-    tags.get(SERVICE_TAG).map_or("nobody", |name| name.trim_start_matches("default/"))
+    tags.get(SERVICE_TAG).map_or("(no Service)", |name| name.trim_start_matches("default/"))
 }
 
 async fn balancers(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> {
     for balancer in list(moto, "DescribeLoadBalancers", "LoadBalancers").await? {
         let arn = balancer.text("LoadBalancerArn");
         let tags = tags(moto, arn).await?;
-        let subject = format!("balancer of {}", owner(&tags));
+        let subject = format!("load balancer of {}", owner(&tags));
         for (fact, path) in [
             ("name", "LoadBalancerName"),
             ("type", "Type"),
@@ -197,7 +197,8 @@ async fn balancers(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> 
     }
     for request in moto.proxy.requests("CreateLoadBalancer") {
         let value = |name: &str| request.iter().find(|(parameter, _)| parameter == name).map_or("", |(_, value)| value);
-        // Settings that moto accepts but does not return, while the Service exists.
+        // moto accepts these settings but does not return them. Requests for load balancers of deleted Services do not
+        // count: their names are not among the known ones.
         let balancer = names.describe(value("Name"));
         if balancer == value("Name") {
             continue;
@@ -205,20 +206,20 @@ async fn balancers(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> 
         for part in ["AllocationId", "PrivateIPv4Address"] {
             for number in 1..=3 {
                 let given = value(&format!("SubnetMappings.member.{number}.{part}"));
-                lines.add(&format!("balancer {balancer}"), part, &names.describe(given));
+                lines.add(&format!("load balancer {balancer}"), part, &names.describe(given));
             }
         }
     }
     Ok(())
 }
 
-/// Returns port and protocol of a target group, which identify a listener's group.
+/// Returns protocol and port of a target group: its name contains a hash, and differs between managers.
 async fn protocol_and_port(moto: &Moto, arn: &str) -> Result<String> {
     let about = [("TargetGroupArns.member.1", arn)];
     let groups = moto.aws.list(Service::Elb, "DescribeTargetGroups", &about, "TargetGroups").await?;
     Ok(groups
         .first()
-        .map_or("nowhere".to_owned(), |group| format!("{}:{}", group.text("Protocol"), group.text("Port"))))
+        .map_or("(no target group)".to_owned(), |group| format!("{}:{}", group.text("Protocol"), group.text("Port"))))
 }
 
 async fn target_groups(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> {
@@ -267,7 +268,7 @@ fn attributes(lines: &mut Lines, subject: &str, attributes: &[Element]) {
 async fn security_groups(moto: &Moto, groups: &[Element], names: &Names, lines: &mut Lines) -> Result<()> {
     for group in groups.iter().filter(|group| group.text("groupName") != "default") {
         let subject = format!("security group {}", without_hash(group.text("groupName")));
-        lines.add(&subject, "says", group.text("groupDescription"));
+        lines.add(&subject, "description", group.text("groupDescription"));
         for tag in group.all("tagSet/item") {
             lines.add(&subject, "tag", &names.describe(&format!("{}={}", tag.text("key"), tag.text("value"))));
         }
@@ -285,7 +286,7 @@ async fn security_groups(moto: &Moto, groups: &[Element], names: &Names, lines: 
                 "security group {}",
                 group.strip_prefix("<group ").and_then(|name| name.strip_suffix('>')).unwrap_or(&group)
             ),
-            "lets in",
+            "allows",
             &fact,
         );
     }
@@ -295,7 +296,7 @@ async fn security_groups(moto: &Moto, groups: &[Element], names: &Names, lines: 
 async fn instances(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> {
     for reservation in list(moto, "DescribeInstances", "reservationSet").await? {
         for instance in reservation.all("instancesSet/item") {
-            let subject = format!("machine {}", names.describe(instance.text("instanceId")));
+            let subject = format!("instance {}", names.describe(instance.text("instanceId")));
             lines.add(&subject, "source/destination check", instance.text("sourceDestCheck"));
             for tag in instance.all("tagSet/item") {
                 lines.add(&subject, "tag", &format!("{}={}", tag.text("key"), tag.text("value")));

@@ -1,0 +1,35 @@
+//! The words of CEL that cannot be identifiers.
+
+/// Keywords for values and operators.
+const LITERALS: [&str; 4] = ["true", "false", "null", "in"];
+
+/// Reserved words, which cannot be names of variables.
+const RESERVED: [&str; 17] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// Reports whether a name is reserved, so that a variable cannot have it.
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
+}
+
+/// Reports whether a name is a keyword or reserved, so that it cannot be an identifier.
+pub fn is_keyword(name: &str) -> bool {
+    LITERALS.contains(&name) || is_reserved(name)
+}

@@ -1,0 +1,162 @@
+//! Volumes: a CSI driver whose volumes are folders that all nodes share, with the usual sidecars next to the control plane,
+//! and its node service beside each kubelet.
+//!
+//! The driver is built from `go/csi`. Its services of controller and nodes report requests that would damage the data of a
+//! real volume: a second attachment of a single-node volume, a mount of a volume that is not attached, and a detachment or
+//! deletion of one that is mounted.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use control_plane::assets::go::{self, Recipe};
+use control_plane::assets::{cache_root, csi_sidecars};
+use control_plane::csi::{Driver, Service};
+use control_plane::{ControlPlane, Identity};
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::{Api, ResourceExt, api::ListParams};
+use tokio::time::{Instant, sleep};
+
+use crate::node::NodeConfig;
+
+/// The name of the driver, the provisioner of its StorageClass.
+pub const DRIVER: &str = "folder.csi.example.com";
+
+const MANIFEST: &str = include_str!("../manifests/volumes.yaml");
+
+/// All inputs of the driver's build.
+const SOURCES: [&str; 7] = [
+    include_str!("../go/csi/go.mod"),
+    include_str!("../go/csi/go.sum"),
+    include_str!("../go/csi/main.go"),
+    include_str!("../go/csi/identity.go"),
+    include_str!("../go/csi/volumes.go"),
+    include_str!("../go/csi/controller.go"),
+    include_str!("../go/csi/node.go"),
+];
+
+/// Maximum time until kubelets have registered the driver, on a machine that is busy with other programs.
+const REGISTRATION_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Builds the driver and its sidecars, unless they exist. Blocks, for minutes the first time.
+///
+/// # Errors
+/// When Go is missing or fails, or the disk is full.
+pub fn build() -> Result<()> {
+    csi_sidecars()?;
+    let cache = cache()?;
+    if cache.join(NodeConfig::DRIVER).is_file() {
+        return Ok(());
+    }
+    let output = go::folder(&cache).join(NodeConfig::DRIVER).display().to_string();
+    let arguments = ["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, "."];
+    let recipe = Recipe {
+        title: "the CSI driver of nodes",
+        binary: NodeConfig::DRIVER,
+        links: &[],
+        module: Path::new(env!("CARGO_MANIFEST_DIR")).join("go/csi"),
+        arguments: arguments.map(str::to_owned).into(),
+        cgo: false,
+    };
+    go::build(&recipe, &cache).context("get the CSI driver")
+}
+
+/// Returns the folder with this version of the driver.
+fn cache() -> Result<PathBuf> {
+    Ok(cache_root()?.join(go::version(&SOURCES)))
+}
+
+/// The driver of a running cluster.
+pub struct Storage {
+    driver: Driver,
+    folder: PathBuf,
+}
+
+impl Storage {
+    /// Starts the controller service and the sidecars, and creates the driver's objects. [`build`] comes before.
+    ///
+    /// # Errors
+    /// When a program cannot be started, or the API server refuses an object.
+    pub(crate) async fn start(cluster: &ControlPlane) -> Result<Self> {
+        let folder = cluster.folder().join("volumes");
+        fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
+        let socket = cluster.folder().join("csi-folder.sock");
+        let service = Service {
+            program: cache()?.join(NodeConfig::DRIVER),
+            arguments: vec![format!("--socket={}", socket.display()), format!("--volumes={}", folder.display())],
+            socket,
+            actions: folder.join("events.log"),
+        };
+        let driver = Driver::start_service(cluster, DRIVER, service).await?;
+        cluster.kubectl_with_input(&["apply", "--filename=-"], MANIFEST)?;
+        Ok(Self { driver, folder })
+    }
+
+    /// Returns the driver, with its actions on all nodes.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Returns the names of all volumes in the driver.
+    ///
+    /// # Errors
+    /// When its folder cannot be read.
+    pub fn volumes(&self) -> Result<BTreeSet<String>> {
+        let entries = fs::read_dir(&self.folder).context("read the folder of volumes")?;
+        let mut volumes = BTreeSet::new();
+        for entry in entries {
+            let entry = entry.context("read the folder of volumes")?;
+            if entry.path().is_dir() {
+                volumes.insert(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        Ok(volumes)
+    }
+
+    /// Returns the folder of volumes.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Copies the driver into a node's folder.
+    pub(crate) fn copy_driver(&self, node: &Path) -> Result<()> {
+        let from = cache()?.join(NodeConfig::DRIVER);
+        fs::copy(&from, node.join(NodeConfig::DRIVER)).with_context(|| format!("copy {}", from.display())).map(drop)
+    }
+
+    /// Waits until the kubelets of all nodes have registered the driver.
+    pub(crate) async fn wait_for_nodes(&self, cluster: &ControlPlane, nodes: u8) -> Result<()> {
+        let api: Api<CSINode> = Api::all(cluster.client(Identity::Admin).await?);
+        let deadline = Instant::now() + REGISTRATION_DEADLINE;
+        loop {
+            cluster.check()?;
+            let list = api.list(&ListParams::default()).await.context("list CSINodes")?;
+            let registered = list.iter().filter(|node| is_registered(node)).map(ResourceExt::name_any);
+            let registered: Vec<String> = registered.collect();
+            if registered.len() == usize::from(nodes) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("after {} s, only {registered:?} have the CSI driver", REGISTRATION_DEADLINE.as_secs());
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+fn is_registered(node: &CSINode) -> bool {
+    node.spec.drivers.iter().any(|driver| driver.name == DRIVER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifest_and_program_have_the_name_of_the_driver() {
+        assert_eq!(MANIFEST.matches(DRIVER).count(), 2);
+        assert!(SOURCES.iter().any(|source| source.contains(&format!("driverName = \"{DRIVER}\""))));
+    }
+}
