@@ -1,5 +1,7 @@
 //! `--cloud-config`: the meaning of each variable, and its checks (upstream: cloud-provider-aws, `CloudConfig`).
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::ini::{self, Variable};
 use providers::{BuildContext, ConfigError};
 
@@ -34,6 +36,8 @@ pub struct Config {
     pub managed_security_group: bool,
     /// Endpoints that are not AWS's own.
     pub overrides: Vec<Override>,
+    /// The namespaces whose Services may share a load balancer, by the name of the group.
+    pub groups: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// A family of addresses.
@@ -131,8 +135,10 @@ impl Config {
                 if let Some((_, change)) = overrides.last_mut() {
                     reading.set_override(variable, change);
                 }
+            } else if variable.section.eq_ignore_ascii_case("LoadBalancerGroup") {
+                reading.group(variable);
             } else {
-                reading.warn(variable, &variable.section, ["Global", "ServiceOverride"]);
+                reading.warn(variable, &variable.section, ["Global", "ServiceOverride", "LoadBalancerGroup"]);
             }
         }
         if !zone.is_empty() {
@@ -243,6 +249,14 @@ impl Reading<'_> {
             // Signature version 4 is all that the SDK has.
             Some(_) => {}
             None => self.warn(variable, name, OVERRIDE),
+        }
+    }
+
+    fn group(&mut self, variable: &Variable) {
+        let namespaces = self.config.groups.entry(variable.subsection.clone().unwrap_or_default()).or_default();
+        match variable.name.eq_ignore_ascii_case("Namespace") {
+            true => drop(namespaces.insert(variable.value.clone())),
+            false => self.warn(variable, &variable.name, ["Namespace"]),
         }
     }
 
@@ -358,7 +372,8 @@ mod tests {
              NodeIPFamilies = ipv6\nNodeIPFamilies = ipv4\nDisableSecurityGroupIngress\n\
              ClusterServiceLoadBalancerHealthProbeMode = Shared\nNLBSecurityGroupMode = Managed\n\
              [ServiceOverride \"1\"]\nService = ec2\nRegion = eu-central-1\nURL = http://localhost:1\n\
-             SigningRegion = eu-central-1\nSigningMethod = v4\n",
+             SigningRegion = eu-central-1\nSigningMethod = v4\n\
+             [LoadBalancerGroup \"public\"]\nNamespace = shop\nNamespace = api\n",
         )
         .unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");
@@ -370,6 +385,7 @@ mod tests {
         );
         assert_eq!(config.endpoint("EC2", "eu-central-1").map(|o| o.url.as_str()), Some("http://localhost:1"));
         assert_eq!(config.endpoint("EC2", "eu-west-1"), None);
+        assert_eq!(config.groups, [("public".to_owned(), ["api".to_owned(), "shop".to_owned()].into())].into());
     }
 
     #[test]

@@ -62,6 +62,12 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("leaked_resources"))
     }
 
+    /// Returns the registered targets of load balancers that the cloud's firewall does not let them reach, found without
+    /// the provider.
+    async fn blocked_targets(&self) -> Result<Vec<String>, FixtureError> {
+        Err(FixtureError::Unsupported("blocked_targets"))
+    }
+
     /// Returns the annotations that a plain load balancer needs in this cloud.
     fn annotations(&self) -> BTreeMap<String, String> {
         BTreeMap::new()

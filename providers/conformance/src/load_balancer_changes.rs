@@ -139,3 +139,34 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
     matches_spec(context, &spec, &Targets { incomplete: false, ..partial }).await?;
     Ok(())
 }
+
+pub(crate) async fn firewall_follows_targets(context: &Context<'_>) -> Result<(), Stop> {
+    let balancers = context.balancers()?;
+    context.fixture.blocked_targets().await?;
+    let none_blocked = async |when: &str| {
+        let blocked = context.fixture.blocked_targets().await?;
+        ensure!(blocked.is_empty(), "{when}, the firewall blocks {blocked:?}");
+        Ok::<_, Stop>(())
+    };
+    let nodes = context.nodes(2).await?;
+    let some = |count: usize| Targets::nodes(nodes[..count].to_vec());
+    let mut spec = context.spec();
+    // The first targets come later than the load balancer.
+    context.settle(&spec, &some(0)).await?;
+    for count in [1, 2, 1, 0, 2] {
+        balancers.set_targets(&spec, &some(count)).await?;
+        none_blocked(&format!("after a change to {count} targets")).await?;
+    }
+    // Other ports, together with their targets.
+    for (number, protocol) in [(443, Protocol::Tcp), (53, Protocol::Udp)] {
+        if balancers.features().protocols.contains(&protocol) {
+            spec.ports = vec![port(&format!("p{number}"), protocol, number)];
+            context.settle(&spec, &some(2)).await?;
+            none_blocked(&format!("after a change to port {number} of {protocol}")).await?;
+        }
+    }
+    let other = context.spec();
+    context.settle(&other, &some(2)).await?;
+    context.delete(&spec.id).await?;
+    none_blocked("after another load balancer was deleted").await
+}

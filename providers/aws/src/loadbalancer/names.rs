@@ -20,6 +20,12 @@ pub(crate) const CONTROLLER_RESOURCE: &str = "elbv2.k8s.aws/resource";
 pub(crate) const BACKEND: &str = "kubernetes.io/load-balancer-backend";
 /// The load balancer may have an endpoint service; only this provider writes the tag.
 pub(crate) const ENDPOINT_SERVICE: &str = "kubernetes.io/endpoint-service";
+/// The group of Services that share a load balancer; only this provider writes the tag.
+pub(crate) const GROUP: &str = "kubernetes.io/load-balancer-group";
+/// The uid of the Service whose annotations about the load balancer of a group take effect.
+pub(crate) const GROUP_LEAD: &str = "kubernetes.io/load-balancer-group-lead";
+/// Followed by the uid of the Service that a rule in the security group of a group is for.
+const GROUP_RULE: &str = "kubernetes.io/service-uid=";
 /// The Services that may use a resource that a user made; only users write the tag.
 pub(crate) const ALLOWED: &str = "kubernetes.io/allowed-services";
 /// The Service, as `namespace/name` (Load Balancer Controller: tracking provider).
@@ -132,6 +138,29 @@ pub(crate) fn security_group(id: &LoadBalancerId) -> String {
     hashed(id, &id.name, &[&id.cluster, &id.name, &id.namespace, &id.uid])
 }
 
+/// Returns the name of the load balancer that a group of Services shares, and of its security group.
+pub(crate) fn group_balancer(cluster_id: &str, key: &str, scheme: Scheme) -> String {
+    let name = key.rsplit('/').next().unwrap_or_default();
+    format!("k8s-group-{}-{}", plain(name, 8), &hash(&[cluster_id, key, scheme.as_str()])[..10])
+}
+
+/// Returns the tags of the load balancer and the security group of a group.
+pub(crate) fn group_tags(cluster: &ClusterTags, key: &str) -> Tags {
+    let mut tags: Tags = cluster.owned().into_iter().collect();
+    tags.insert(GROUP.into(), key.to_owned());
+    tags
+}
+
+/// Returns the description of a Service's rules in the security group of a group.
+pub(crate) fn group_rule(id: &LoadBalancerId) -> String {
+    format!("{GROUP_RULE}{}", id.uid)
+}
+
+/// Returns whether a rule in the security group of a group is for this Service.
+pub(crate) fn is_group_rule(id: &LoadBalancerId, description: &str) -> bool {
+    description.strip_prefix(GROUP_RULE) == Some(&id.uid)
+}
+
 /// Returns the name of the security group that all load balancers of a cluster share.
 ///
 /// It differs from the Load Balancer Controller's (`k8s-traffic-`): each would delete the group of the other once none
@@ -224,6 +253,26 @@ mod tests {
         assert!(green.starts_with("k8s-defaults-greenser-") && green.len() == 32, "{green}");
         let others = [("green-service", 81, None), ("green-server", 80, None), ("green-service", 80, Some(31_000))];
         assert!(others.into_iter().all(|(service, port, node_port)| name(service, port, node_port) != green));
+    }
+
+    #[test]
+    fn groups_have_a_load_balancer_for_each_scheme_and_key() {
+        let name = |key: &str, scheme| group_balancer("c", key, scheme);
+        let web = name("default/web", Scheme::Internal);
+        assert!(
+            web.starts_with("k8s-group-web-") && name("shop/a-very-long-name", Scheme::Internal).len() <= 32,
+            "{web}"
+        );
+        for other in [
+            name("default/web", Scheme::InternetFacing),
+            name("shop/web", Scheme::Internal),
+            name("web", Scheme::Internal),
+            group_balancer("d", "default/web", Scheme::Internal),
+        ] {
+            assert_ne!(web, other);
+        }
+        let (own, another) = (id(), LoadBalancerId { uid: "other".into(), ..id() });
+        assert!(is_group_rule(&own, &group_rule(&own)) && !is_group_rule(&another, &group_rule(&own)));
     }
 
     #[test]

@@ -7,7 +7,8 @@
 use providers::LoadBalancerId;
 
 use crate::loadbalancer::names::{
-    ALLOWED, BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, ENDPOINT_SERVICE, Flavour, RESOURCE, SERVICE, STACK, UID,
+    ALLOWED, BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, ENDPOINT_SERVICE, Flavour, GROUP, GROUP_LEAD, RESOURCE,
+    SERVICE, STACK, UID,
 };
 use crate::loadbalancer::types::Tags;
 use crate::tags::{ClusterTags, OWNED, SHARED};
@@ -32,6 +33,14 @@ pub(crate) fn is_backend(tags: &Tags, cluster: &ClusterTags, name: &str) -> bool
     let shared = tags.get(BACKEND).is_some_and(|value| value == name);
     let own = cluster.id.is_empty() || is_certain(tags, cluster);
     shared && own && ![SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key))
+}
+
+/// Returns the group of Services that share a load balancer, or its security group, with these tags.
+///
+/// Services cannot set these tags on their own load balancers.
+pub(crate) fn group<'a>(tags: &'a Tags, cluster: &ClusterTags) -> Option<&'a str> {
+    let of_a_service = [SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key));
+    tags.get(GROUP).map(String::as_str).filter(|_| is_certain(tags, cluster) && !of_a_service)
 }
 
 /// The Service that a resource was made for, by its tags.
@@ -172,13 +181,13 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
         // The Load Balancer Controller's, for Services or Ingresses.
         _ if has(CONTROLLER_CLUSTER) && !has(&cluster.key()) => false,
         true => has(UID) && !service,
-        false => has(&cluster.key()) != (service || has(BACKEND)) && !names_another(tags, cluster),
+        false => has(&cluster.key()) != (service || has(BACKEND) || has(GROUP)) && !names_another(tags, cluster),
     }
 }
 
 /// Returns whether a tag key decides about ownership, so that a Service may not set it by annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
-    let ours = [SERVICE, UID, BACKEND, ENDPOINT_SERVICE, ALLOWED];
+    let ours = [SERVICE, UID, BACKEND, ENDPOINT_SERVICE, ALLOWED, GROUP, GROUP_LEAD];
     let controllers = [STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE];
     key.starts_with(CLUSTER_PREFIX) || ours.contains(&key) || controllers.contains(&key)
 }
@@ -248,6 +257,8 @@ mod tests {
             (&[(SERVICE, "n/s")], true),
             (&[OWN, (SERVICE, "n/s")], false),
             (&[OWN, (BACKEND, "c")], false),
+            (&[OWN, (GROUP, "n/g")], false),
+            (&[(GROUP, "n/g")], true),
             (&[OTHER, (SERVICE, "n/s")], false),
             (&[(STACK, "n/s"), (CONTROLLER_CLUSTER, "x")], false),
             (&[("ingress.k8s.aws/stack", "n/s"), (CONTROLLER_CLUSTER, "x")], false),
@@ -299,6 +310,24 @@ mod tests {
             assert_eq!(names_service(&tags, &id), expected, "{value:?}");
         }
         assert!(is_reserved(ALLOWED), "a Service cannot allow others to use its own load balancer");
+    }
+
+    #[test]
+    fn group_is_named_by_tags_of_this_cluster_and_no_service() {
+        let group_tag = (GROUP, "default/web");
+        for (pairs, expected) in [
+            (&[OWN, group_tag][..], Some("default/web")),
+            (&[OWN], None),
+            (&[group_tag], None),
+            (&[OWN, OTHER, group_tag], None),
+            (&[("kubernetes.io/cluster/c", "shared"), group_tag], None),
+            (&[OWN, group_tag, (SERVICE, "n/s")], None),
+            (&[OWN, group_tag, (UID, "u")], None),
+        ] {
+            assert_eq!(group(&tags(pairs), &cluster()), expected, "{pairs:?}");
+        }
+        assert_eq!(group(&names::group_tags(&cluster(), "public"), &cluster()), Some("public"));
+        assert!(is_reserved(GROUP) && is_reserved(GROUP_LEAD));
     }
 
     #[test]

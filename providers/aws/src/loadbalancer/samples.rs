@@ -137,6 +137,7 @@ pub(crate) fn listed_balancer(name: &str, pairs: &[(&str, &str)]) -> ObservedBal
         tags: tags(pairs),
         listeners: Vec::new(),
         given: false,
+        leads: false,
         taken: Default::default(),
     }
 }

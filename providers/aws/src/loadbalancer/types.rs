@@ -44,7 +44,7 @@ words! {
 }
 words! {
     /// Kinds of identifiers of targets.
-    TargetType { Instance = "instance", Ip = "ip" }
+    TargetType { Instance = "instance", Ip = "ip", Alb = "alb" }
 }
 words! {
     /// Protocols of health checks.

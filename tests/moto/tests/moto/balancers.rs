@@ -43,7 +43,12 @@ impl AccountResources {
             Ok(texts(&moto.aws.call(Service::Elb, action, &[]).await?, tag))
         };
         let mut security_groups = BTreeSet::new();
-        for key in ["kubernetes.io/service-uid", "kubernetes.io/load-balancer-backend", "elbv2.k8s.aws/cluster"] {
+        for key in [
+            "kubernetes.io/service-uid",
+            "kubernetes.io/load-balancer-backend",
+            "kubernetes.io/load-balancer-group",
+            "elbv2.k8s.aws/cluster",
+        ] {
             let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", key)];
             security_groups.extend(moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?);
         }

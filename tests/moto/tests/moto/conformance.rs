@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Instance, Moto, Service};
-use provider_conformance::{CaseResult, Fixture, FixtureError, Outcome, Report};
+use provider_conformance::{CaseResult, Fixture, FixtureError, Outcome, ReadFailure, Report};
 use providers::{CloudProvider, InstanceRef, InstanceState, IpNet, LoadBalancerId, async_trait};
 
 use crate::balancers::AccountResources;
@@ -83,6 +83,31 @@ impl Fixture for MotoFixture {
         annotations(&[("scheme", "outside")]).pop_first()
     }
 
+    async fn blocked_targets(&self) -> Result<Vec<String>, FixtureError> {
+        self.moto.proxy.unreached(None).await.map_err(failed)
+    }
+
+    async fn fail_reads(&self, failure: ReadFailure) -> Result<(), FixtureError> {
+        let effect = match failure {
+            ReadFailure::Denied => Effect::refused("UnauthorizedOperation", "no"),
+            ReadFailure::Throttled => Effect::Throttle { retry_after: None },
+            ReadFailure::Outage => Effect::Outage,
+        };
+        self.moto.proxy.arm(Fault::always("reads", effect));
+        Ok(())
+    }
+
+    /// A number of reads in place of a time.
+    async fn delay_visibility(&self, _: Duration) -> Result<(), FixtureError> {
+        self.moto.proxy.delay_visibility(2);
+        Ok(())
+    }
+
+    async fn limit_pages(&self, size: usize) -> Result<(), FixtureError> {
+        self.moto.proxy.limit_pages(size);
+        Ok(())
+    }
+
     async fn hold_deletion(&self, time: Duration) -> Result<(), FixtureError> {
         self.moto.proxy.arm(Fault::first("DeleteLoadBalancer", Effect::Pending(time)));
         Ok(())
@@ -100,6 +125,8 @@ impl Fixture for MotoFixture {
 
     async fn restore(&self) -> Result<(), FixtureError> {
         self.moto.proxy.disarm();
+        self.moto.proxy.delay_visibility(0);
+        self.moto.proxy.limit_pages(usize::MAX);
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 
+mod alb;
 mod balancers;
 mod bed;
 mod certificates;
@@ -17,6 +18,7 @@ mod endpoint_services;
 mod forwards;
 mod gates;
 mod given;
+mod groups;
 mod histories;
 mod leaks;
 mod neighbours;
@@ -34,6 +36,7 @@ use cluster_tests::{Case, cases, run};
 
 fn main() -> std::process::ExitCode {
     let usual = cases![Usual:
+        alb::{application_load_balancer_is_the_target_of_a_service},
         balancers::{
             another_process_finishes_after_a_failed_call, another_process_finishes_after_a_lost_response,
             failed_creation_leaves_nothing_when_its_service_is_deleted, calls_do_not_grow_with_nodes_and_services,
@@ -61,6 +64,11 @@ fn main() -> std::process::ExitCode {
         given::{
             services_share_a_load_balancer_of_a_user, load_balancer_of_a_user_needs_the_clusters_tag,
             service_moves_to_a_load_balancer_of_a_user_and_back,
+        },
+        groups::{
+            services_of_a_namespace_share_a_load_balancer_until_the_last_is_deleted,
+            group_of_several_namespaces_needs_the_operators_consent,
+            service_moves_to_the_load_balancer_of_a_group_and_back, crashes_leave_nothing_of_a_group,
         },
         gates::{pods_become_ready_when_their_targets_are_healthy},
         histories::{sample_of_histories_leaks_nothing},
@@ -99,6 +107,7 @@ fn main() -> std::process::ExitCode {
     let long = cases![Ignored:
         balancers::{another_process_finishes_after_any_call},
         forwards::{weighted_groups_change_despite_a_crash_at_any_call},
+        groups::{crash_at_any_call_leaves_nothing_of_a_group},
         histories::{thousand_histories_leak_nothing},
     ];
     run(usual.into_iter().chain(long).map(checked).collect())

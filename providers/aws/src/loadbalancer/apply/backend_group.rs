@@ -341,7 +341,7 @@ fn refusal(session: &Session, group: &str, error: CloudError) -> Result<String, 
     }
 }
 
-async fn create_group(session: &Session, name: &str, tags: &Tags) -> Result<String, CloudError> {
+pub(super) async fn create_group(session: &Session, name: &str, tags: &Tags) -> Result<String, CloudError> {
     let request = session.api.ec2.create_security_group().vpc_id(&session.vpc).group_name(name);
     let request = request.description("Network Load Balancers of the Kubernetes cluster (ccm)");
     let request = request.tag_specifications(convert::ec2_tags(tags));

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use providers::{
-    BuildContext, ClassFilter, CloudError, Deletion, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec,
-    LoadBalancerStatus, Progress, Records, Targets,
+    BuildContext, ClassFilter, CloudError, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus,
+    Progress, Records, Targets,
 };
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -15,18 +15,18 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::loadbalancer::apply::backend_group::{BareRules, Shared};
 use crate::loadbalancer::apply::calls::{self, Caller};
-use crate::loadbalancer::apply::endpoint_service;
-use crate::loadbalancer::apply::opening::TargetGroups;
+use crate::loadbalancer::apply::groups::Groups;
+use crate::loadbalancer::apply::opening::{TargetGroups, unopened_targets_warning};
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::{bare_rules, diff, node_rules};
-use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, Opening, VISIBLE};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, Opening};
 use crate::loadbalancer::observed::certificates::Certificates;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
 use crate::loadbalancer::observed::stack::ObservedStack;
 use crate::loadbalancer::observed::vpc::Network;
-use crate::loadbalancer::ownership::{self, Purpose};
+use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::annotations;
@@ -36,8 +36,6 @@ use crate::session::{Session, Sessions};
 
 /// A listing of this age is still used, if nothing was changed since.
 const FRESH: Duration = Duration::from_secs(10);
-/// The maximum age of tags that a deletion relies on.
-const DELETION_TAGS: Duration = Duration::from_secs(60);
 /// Maximum number of plans in a row in one call: each needs ids of resources that the previous one created.
 const ROUNDS: usize = 6;
 
@@ -52,6 +50,7 @@ pub(crate) struct Balancers {
     pub(super) networks: Networks,
     pub(super) states: BalancerStates,
     pub(super) certificates: Certificates,
+    pub(super) groups: Groups,
     pub(super) shared: Mutex<Shared>,
     /// Services that move from a Classic Load Balancer and whose status should get the new address, and whether it did.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
@@ -101,16 +100,6 @@ impl PlanProgress {
     }
 }
 
-/// Returns the warning about targets whose security group cannot be chosen, if there are any.
-fn unopened_targets_warning(session: &Session, targets: BTreeSet<String>) -> Option<String> {
-    let targets: Vec<String> = Some(targets).filter(|targets| !targets.is_empty())?.into_iter().collect();
-    let (key, targets) = (session.cluster.key(), targets.join(", "));
-    Some(format!(
-        "targets with several security groups, none of them with the tag {key}, are not opened to the load balancer: \
-         {targets}"
-    ))
-}
-
 impl fmt::Debug for Balancers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Balancers").field("cluster", &self.cluster).finish_non_exhaustive()
@@ -127,6 +116,7 @@ impl Balancers {
             no_node_rules: config.no_node_rules,
             tags: context.default_tags.clone().into_iter().filter(|(key, _)| !foreign_tags.contains(key)).collect(),
             max_targets: context.max_targets,
+            groups: config.groups.clone(),
             foreign_tags,
         };
         Self {
@@ -138,6 +128,7 @@ impl Balancers {
             networks: Networks::default(),
             states: BalancerStates::default(),
             certificates: Certificates::default(),
+            groups: Groups::default(),
             shared: Mutex::default(),
             moved: std::sync::Mutex::default(),
             records: OnceLock::new(),
@@ -231,14 +222,22 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
-        let settings = self.certified(work).await?;
+        let settings = self.resolved(work).await?;
         let work = &Work { settings: &settings, ..*work };
         let (session, id) = (work.session, work.id);
+        let mut group = self.lock_group(work).await?;
         let (listing, mut seen, dying) = self.observe_stack(work, state).await?;
+        if let Some(created) = group.as_deref_mut().filter(|_| !seen.balancers.iter().any(|one| one.given)) {
+            self.create_group_balancer(work, created, state).await?;
+            let old = seen.balancers.first().and_then(ingress);
+            let status = LoadBalancerStatus { ingress: old.into_iter().collect() };
+            return Ok(Ensured { progress: Progress::After(state.pause()), ..Ensured::settled(status) });
+        }
         let network = self.networks.network(session).await?;
         let TargetGroups { groups, undecided } = self.target_groups(work, &listing).await?;
         let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &seen).await?;
         warnings.extend(unopened_targets_warning(session, undecided));
+        warnings.extend(self.warn_of_group(work, &seen));
         if dying.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
             let progress = Progress::After(state.pause());
@@ -337,6 +336,9 @@ impl Balancers {
             state.deleting.clear();
         }
         self.add_given(work, &listing, &mut seen)?;
+        if self.add_group(work, &listing, &mut seen) && work.settings.group.is_some() {
+            state.groups.extend(seen.balancers.iter().filter(|one| one.given).map(|one| one.name.clone()));
+        }
         if !seen.is_empty() {
             self.read_details(work, &mut seen).await?;
         }
@@ -477,120 +479,5 @@ impl Balancers {
         let mut shared = self.shared.lock().await;
         let rules = BareRules { all: &all, nodes, wanted: &wanted, remove_others: done };
         shared.set_bare(work.session, listing, work.id, rules).await
-    }
-
-    /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer
-    /// the Service's: another controller may have taken them over since.
-    async fn confirm(
-        &self,
-        session: &Session,
-        id: &LoadBalancerId,
-        seen: &mut ObservedStack,
-    ) -> Result<(), CloudError> {
-        let arns: Vec<String> = seen.ids().filter(|id| !id.starts_with("sg-")).collect();
-        if !self.inventory.forget_older(&arns, DELETION_TAGS) {
-            return Ok(());
-        }
-        let tags = self.inventory.tags_of(session, &arns).await?;
-        seen.confirm(&tags, |tags| ownership::evidence(tags, &session.cluster, id));
-        Ok(())
-    }
-
-    /// Reads the tags of load balancers that were created and not confirmed to be the Service's, and adds the confirmed
-    /// ones to the created resources. Returns false while tags may not be visible yet.
-    async fn confirm_creations(
-        &self,
-        session: &Session,
-        id: &LoadBalancerId,
-        state: &mut BalancerState,
-    ) -> Result<bool, CloudError> {
-        let now = Instant::now();
-        state.unconfirmed.retain(|_, created| now < *created + VISIBLE);
-        let arns: Vec<String> = state.unconfirmed.keys().cloned().collect();
-        let tags = self.inventory.tags_of(session, &arns).await?;
-        for (arn, tags) in &tags {
-            if ownership::is_own_creation(tags, &session.cluster, id) {
-                state.made.insert(arn.clone(), now);
-            }
-            if !ownership::is_incomplete(tags, &session.cluster) {
-                state.unconfirmed.remove(arn);
-            }
-        }
-        Ok(state.unconfirmed.is_empty())
-    }
-
-    /// Returns whether a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
-    /// visible yet.
-    fn waits_for_tags(
-        &self,
-        session: &Session,
-        id: &LoadBalancerId,
-        listing: &Listing,
-        state: &mut BalancerState,
-    ) -> bool {
-        let incomplete = listing.incomplete(session, id);
-        let now = Instant::now();
-        if incomplete.is_empty() || now >= *state.incomplete_since.get_or_insert(now) + VISIBLE {
-            return false;
-        }
-        incomplete.iter().for_each(|arn| self.inventory.forget(arn));
-        state.changed = Some(now);
-        true
-    }
-
-    /// Deletes a Service's own load balancer with all its parts.
-    pub(super) async fn remove_stack(
-        &self,
-        session: &Session,
-        id: &LoadBalancerId,
-        state: &mut BalancerState,
-    ) -> Result<Deletion, CloudError> {
-        (state.known, state.settled) = (None, None);
-        let listing = self.recent_listing(session, state).await?;
-        let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
-        self.confirm(session, id, &mut seen).await?;
-        if endpoint_service::is_marked(&seen.balancers) {
-            endpoint_service::delete_all(session, id).await?;
-        }
-        let confirmed = self.confirm_creations(session, id, state).await?;
-        self.find_strays(session, id, &mut seen).await?;
-        let mut steps = diff::delete(&seen, &id.uid).steps;
-        // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
-        // another controller.
-        let unlisted = state.made.keys().filter(|id| !listing.has(id));
-        steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
-        if !steps.is_empty() {
-            let network = self.networks.network(session).await?;
-            let mut caller = self.caller(session, &network, id);
-            for step in &steps {
-                match self.step(&mut caller, step, &mut seen, state).await {
-                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
-                    result => result?,
-                }
-            }
-            return Ok(Deletion::InProgress(state.pause()));
-        }
-        if !confirmed || self.waits_for_tags(session, id, &listing, state) {
-            return Ok(Deletion::InProgress(state.pause()));
-        }
-        if !self.remove_classic(session, id, &listing, state).await? {
-            return Ok(Deletion::InProgress(state.pause()));
-        }
-        let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
-        let mut shared = self.shared.lock().await;
-        let names = bare_rules::rule_names(id);
-        let refused = shared.revoke_bare(session, &listing, (id, &names), &all).await?;
-        if let Some(refusal) = refused.into_iter().next() {
-            return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
-        }
-        let released = shared.release(session, &listing, id).await;
-        drop(shared);
-        // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
-        self.inventory.expire().await;
-        if !released? {
-            state.changed = Some(Instant::now());
-            return Ok(Deletion::InProgress(state.pause()));
-        }
-        Ok(Deletion::Gone)
     }
 }

@@ -144,7 +144,7 @@ impl Caller<'_> {
         let response = self.session.api.change(Class::ElbChange, "CreateLoadBalancer", request.send()).await?;
         let made = response.load_balancers().first();
         let arn = made.and_then(|one| one.load_balancer_arn()).unwrap_or_default();
-        if !names::is_generated(self.id, &wanted.name) {
+        if !names::is_generated(self.id, &wanted.name) && !wanted.tags.contains_key(names::GROUP) {
             let checked = self.check_creation(arn, &wanted.name).await;
             if checked.as_ref().is_err_and(|error| !error.is_invalid()) {
                 self.unconfirmed.push(arn.to_owned());

@@ -91,7 +91,7 @@ impl Balancers {
     pub(super) async fn make_forecast(&self, work: &Work<'_>) -> Result<Forecast, CloudError> {
         let mut state = BalancerState::default();
         let listing = self.recent_listing(work.session, &state).await?;
-        if let Err(error) = self.certified(work).await {
+        if let Err(error) = self.resolved(work).await {
             return match error.is_invalid() {
                 true => Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] }),
                 false => Err(error),
@@ -103,6 +103,9 @@ impl Balancers {
             }
             words => words?,
         };
+        if let Some(group) = work.settings.group.as_ref().filter(|_| !work.settings.listeners.is_empty()) {
+            return Ok(self.forecast_group(work, &listing, group));
+        }
         let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         let network = seen.balancers.first().map(|one| one.name.as_str());
         if work.settings.listeners.is_empty() {

@@ -1,6 +1,7 @@
 //! The provider interface for load balancers, implemented by Network Load Balancers.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use providers::{
     CloudError, Deletion, Ensured, ErrorKind, Features, Forecast, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
@@ -122,9 +123,20 @@ impl LoadBalancers for Balancers {
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
+        self.delete_last(id, None).await
+    }
+
+    async fn delete_last(
+        &self,
+        id: &LoadBalancerId,
+        last: Option<Arc<LoadBalancerSpec>>,
+    ) -> Result<Deletion, CloudError> {
         let session = self.sessions.get()?;
         let state = self.states.get(id);
         let mut state = state.lock().await;
+        // After a crash nothing of the Service's may be left but what it shared with others.
+        let settings = last.and_then(|spec| self.settings(&spec).ok());
+        state.groups.extend(settings.iter().flat_map(|settings| self.former_groups(&session, settings)));
         let result = self.remove(&session, id, &mut state).await;
         if result == Ok(Deletion::Gone) {
             self.states.remove(id);
@@ -152,7 +164,8 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
-        if self.update_kept_classic(work, state).await? {
+        // The target of an Application Load Balancer does not depend on nodes.
+        if work.settings.alb.is_some() || self.update_kept_classic(work, state).await? {
             return Ok(());
         }
         if state.known.is_none() {

@@ -62,7 +62,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Separates the Service's listeners from those of others on load balancers that users made, and finds the Service's
+    /// Separates the Service's listeners and rules from those of others on load balancers that users made or that Services
+    /// share, and finds the Service's
     /// listeners on those that it no longer uses.
     pub(super) async fn separate_listeners(
         &self,
@@ -76,6 +77,11 @@ impl Balancers {
                 std::mem::take(&mut balancer.listeners).into_iter().partition(|listener| own(&listener.tags));
             balancer.listeners = own;
             balancer.taken = others.into_iter().map(|listener| listener.port).collect();
+        }
+        for group in &mut seen.security_groups {
+            if ownership::group(&group.tags, &session.cluster).is_some() {
+                group.rules.retain(|rule| names::is_group_rule(id, &rule.rule.description));
+            }
         }
         self.find_strays(session, id, seen).await
     }

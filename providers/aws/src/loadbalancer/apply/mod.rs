@@ -1,5 +1,6 @@
 //! The calls that change AWS, for one Service at a time.
 
+mod alb;
 mod backend_group;
 mod balancers;
 mod calls;
@@ -9,9 +10,11 @@ mod classic_leaks;
 mod contract;
 mod endpoint_service;
 mod given;
+mod groups;
 mod leaks;
 mod opening;
 mod readiness_gates;
+mod removal;
 mod steps;
 mod target_records;
 mod targets;

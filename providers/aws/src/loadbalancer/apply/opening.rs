@@ -10,6 +10,7 @@ use crate::loadbalancer::model::build;
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::network::{Machine, instance_id};
 use crate::loadbalancer::types::TargetType;
+use crate::session::Session;
 
 /// Security groups of targets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +28,16 @@ impl TargetGroups {
             None => drop(self.undecided.insert(target.to_owned())),
         }
     }
+}
+
+/// Returns the warning about targets whose security group cannot be chosen, if there are any.
+pub(super) fn unopened_targets_warning(session: &Session, targets: BTreeSet<String>) -> Option<String> {
+    let targets: Vec<String> = Some(targets).filter(|targets| !targets.is_empty())?.into_iter().collect();
+    let (key, targets) = (session.cluster.key(), targets.join(", "));
+    Some(format!(
+        "targets with several security groups, none of them with the tag {key}, are not opened to the load balancer: \
+         {targets}"
+    ))
 }
 
 /// Returns the groups of one network interface that rules are added to: those with the cluster's tag, or its only

@@ -164,6 +164,7 @@ impl Balancers {
         let mut seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         seen.take_out(&state.deleting);
         self.add_given(work, listing, &mut seen)?;
+        self.add_group(work, listing, &mut seen);
         if seen.balancers.is_empty() {
             return Ok(Vec::new());
         }
@@ -182,6 +183,9 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
+        if work.settings.alb.is_some() {
+            return Ok(());
+        }
         self.find_groups(work, state).await?;
         let opened = self.open_nodes(work, state).await;
         self.update_targets(work, state).await?;

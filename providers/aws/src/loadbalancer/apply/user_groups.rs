@@ -79,6 +79,16 @@ impl Balancers {
             }
             false => self.ensure_without_stack(spec, work, &listing, &groups, state).await?,
         };
+        let current = self.current_group(work);
+        let left = state.groups.iter().any(|name| Some(name.as_str()) != current.as_deref());
+        let unchecked = !state.groups_checked && listing.has_groups(&work.session.cluster);
+        if (left || unchecked) && ensured.progress == Progress::Settled {
+            // Only now: the old listeners were deleted when the new ones served.
+            if !self.leave_groups(work.session, work.id, current.as_deref(), state).await? {
+                ensured = later(ensured, PACE);
+            }
+            state.groups_checked = true;
+        }
         let serving = groups.serving && (!has_stack || (ensured.progress == Progress::Settled && state.serving));
         let named = work.settings.user_groups.iter().map(|one| one.arn.as_str()).collect();
         if serving {

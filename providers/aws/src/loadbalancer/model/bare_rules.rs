@@ -57,6 +57,7 @@ pub(crate) fn desired(
     for group in desired.groups() {
         let ranges = if group.preserves_client { &all_clients } else { &subnets };
         let traffic: BTreeSet<u16> = match group.target_type {
+            TargetType::Alb => BTreeSet::new(),
             TargetType::Instance => [group.port].into(),
             TargetType::Ip => group.targets.iter().map(|target| target.port).collect(),
         };

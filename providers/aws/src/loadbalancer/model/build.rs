@@ -11,7 +11,7 @@ use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, Stat
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::{
-    Backend, Families, GroupSettings, ListenerSettings, Other, SecurityGroups, Settings,
+    Backend, Families, Group, GroupSettings, ListenerSettings, Other, SecurityGroups, Settings,
 };
 use crate::loadbalancer::types::{
     AddressType, Balancer, Desired, Listener, Mapping, Rule, Scheme, SecurityGroup, Source, Spread, Tagging, Tags,
@@ -38,7 +38,7 @@ pub(crate) fn existing<'a>(
     id: &LoadBalancerId,
     seen: &'a ObservedStack,
 ) -> Option<&'a ObservedBalancer> {
-    if settings.existing.is_some() {
+    if settings.existing.is_some() || settings.group.is_some() {
         return seen.balancers.iter().find(|one| one.given);
     }
     let fits = |one: &&ObservedBalancer| {
@@ -95,11 +95,14 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
         tags: balancer_tags(settings, inputs),
     };
     let own = settings.security_groups == SecurityGroups::Own && !bare && settings.existing.is_none();
-    let security_group = own.then(|| SecurityGroup {
-        name: own_group_name(inputs),
-        description: "[k8s] Managed SecurityGroup for LoadBalancer".into(),
-        tags: tags(settings, inputs, "ManagedLBSecurityGroup"),
-        rules: front_rules(settings, dualstack),
+    let security_group = own.then(|| match (&settings.group, given) {
+        (Some(group), Some(shared)) => group_security_group(group, settings, inputs, (&shared.name, dualstack)),
+        _ => SecurityGroup {
+            name: own_group_name(inputs),
+            description: "[k8s] Managed SecurityGroup for LoadBalancer".into(),
+            tags: tags(settings, inputs, "ManagedLBSecurityGroup"),
+            rules: front_rules(settings, dualstack, ""),
+        },
     });
     let tagging = Tagging { prunes: settings.flavour == Flavour::Controller, foreign: settings.foreign_tags.clone() };
     Ok((Desired { balancer, security_group, listeners, backends, tagging }, warnings))
@@ -228,6 +231,28 @@ fn warning_of_targets(settings: &Settings, port: u16, group: &GroupSettings, all
     Some(format!("port {port}{of} has {most} of {all} targets: --max-targets-per-target-group"))
 }
 
+/// Returns the tags of the security group of a load balancer that several Services share: the same for all of them.
+pub(crate) fn group_tags(group: &Group, settings: &Settings, cluster: &ClusterTags) -> Tags {
+    let mut tags = settings.common_tags.clone();
+    tags.extend(names::group_tags(cluster, &group.key));
+    tags
+}
+
+/// Returns the security group of a load balancer that several Services share, with the rules of this one.
+fn group_security_group(
+    group: &Group,
+    settings: &Settings,
+    around: &StackInputs<'_>,
+    (name, dualstack): (&str, bool),
+) -> SecurityGroup {
+    SecurityGroup {
+        name: name.to_owned(),
+        description: String::new(),
+        tags: group_tags(group, settings, around.cluster),
+        rules: front_rules(settings, dualstack, &names::group_rule(around.id)),
+    }
+}
+
 /// Returns the name of the Service's existing security group, or upstream's name for a new one.
 fn own_group_name(inputs: &StackInputs<'_>) -> String {
     let name = names::security_group(inputs.id);
@@ -324,6 +349,9 @@ pub(crate) fn targets(settings: &Settings, requested: &GroupSettings, ipv6: bool
             let ids = fit.filter_map(|node| instance_id(node.provider_id.as_deref()?));
             ids.map(|id| Target { id: id.to_owned(), port: requested.port }).collect()
         }
+        TargetType::Alb => {
+            settings.alb.iter().map(|alb| Target { id: alb.arn.clone(), port: requested.port }).collect()
+        }
         TargetType::Ip => {
             let family = if ipv6 { IpFamily::IPv6 } else { IpFamily::IPv4 };
             let endpoints = match &requested.backend {
@@ -340,8 +368,8 @@ pub(crate) fn targets(settings: &Settings, requested: &GroupSettings, ipv6: bool
     }
 }
 
-/// Returns the rules of the Service's own group: clients may connect to the ports of the listeners.
-fn front_rules(settings: &Settings, dualstack: bool) -> BTreeSet<Rule> {
+/// Returns the rules for a Service, with this description: clients may connect to the ports of the listeners.
+fn front_rules(settings: &Settings, dualstack: bool, description: &str) -> BTreeSet<Rule> {
     let ranges = clients(settings, dualstack);
     let lists = settings.prefix_lists.iter().cloned().map(Source::PrefixList);
     let sources: Vec<Source> = ranges.iter().copied().map(Source::Range).chain(lists).collect();
@@ -351,7 +379,7 @@ fn front_rules(settings: &Settings, dualstack: bool) -> BTreeSet<Rule> {
         from,
         to,
         source: source.clone(),
-        description: String::new(),
+        description: description.to_owned(),
     };
     for listener in &settings.listeners {
         for transport in listener.protocol.transports() {

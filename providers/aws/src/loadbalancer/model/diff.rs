@@ -36,7 +36,11 @@ pub(crate) fn ensure(desired: &Desired, seen: &ObservedStack) -> Plan {
         return plan;
     }
     match current {
-        Some(current) if current.given => {}
+        Some(current) if current.given => {
+            if current.leads {
+                attributes(&wanted, current, &mut plan);
+            }
+        }
         Some(current) => balancer(&wanted, current, &desired.tagging, &mut plan),
         None => {
             let non_default = differing(&wanted.attributes, &Attributes::new(), &balancer_defaults());
@@ -114,12 +118,16 @@ fn balancer(wanted: &Balancer, current: &ObservedBalancer, tagging: &Tagging, pl
         let groups = wanted.security_groups.clone();
         plan.steps.push(Step::SetSecurityGroups { balancer: name.clone(), groups, private_link: link });
     }
-    let changed = differing(&wanted.attributes, &current.attributes, &balancer_defaults());
-    if !changed.is_empty() {
-        plan.steps.push(Step::SetBalancerAttributes { balancer: name.clone(), attributes: changed });
-    }
+    attributes(wanted, current, plan);
     if let Some(units) = wanted.capacity.filter(|units| current.capacity.unwrap_or(0) != *units) {
         plan.steps.push(Step::SetCapacity { balancer: name.clone(), units });
+    }
+}
+
+fn attributes(wanted: &Balancer, current: &ObservedBalancer, plan: &mut Plan) {
+    let changed = differing(&wanted.attributes, &current.attributes, &balancer_defaults());
+    if !changed.is_empty() {
+        plan.steps.push(Step::SetBalancerAttributes { balancer: wanted.name.clone(), attributes: changed });
     }
 }
 

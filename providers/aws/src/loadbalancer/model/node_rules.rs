@@ -51,6 +51,7 @@ fn ports_of(
     targets: &BTreeSet<Target>,
 ) -> Ports {
     let traffic: BTreeSet<u16> = match target_type {
+        TargetType::Alb => BTreeSet::new(),
         TargetType::Instance => [port].into(),
         TargetType::Ip => targets.iter().map(|target| target.port).collect(),
     };

@@ -7,7 +7,7 @@ use crate::loadbalancer::observed::stack::ObservedTargetGroup;
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::{Settings, UserGroup};
-use crate::loadbalancer::types::Protocol;
+use crate::loadbalancer::types::{Protocol, TargetType};
 use crate::tags::ClusterTags;
 
 /// Returns the fix if a Service may not register its targets in a group, or if they do not fit.
@@ -33,6 +33,9 @@ pub(crate) fn refusal(
             "put {id} into its tag {ALLOWED}, or {} for all Services of the namespace; spaces separate several",
             id.namespace
         ));
+    }
+    if group.target_type == TargetType::Alb {
+        return Some("use a target group of type instance or ip: this one is for an Application Load Balancer".into());
     }
     if group.target_type != settings.target_type {
         let kind = group.target_type.as_str();

@@ -89,6 +89,10 @@ pub(crate) struct BalancerState {
     /// Target groups of users in which this Service may have targets, by ARN, with the targets on record; `None`: the
     /// records were not read yet.
     pub registered: Option<BTreeMap<String, BTreeSet<Target>>>,
+    /// Names of load balancers of groups that the Service was in, and that may have to be deleted after it left.
+    pub groups: BTreeSet<String>,
+    /// Groups of an earlier process were looked for.
+    pub groups_checked: bool,
     /// The Service needs no load balancer of its own, and the former one is deleted.
     pub stack_removed: bool,
     /// Each target group with targets had a healthy one at the last read.

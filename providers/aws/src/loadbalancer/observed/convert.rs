@@ -49,6 +49,7 @@ pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<ObservedBalancer> {
         tags: Tags::new(),
         listeners: Vec::new(),
         given: false,
+        leads: false,
         taken: Default::default(),
     })
 }

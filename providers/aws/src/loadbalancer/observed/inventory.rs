@@ -362,11 +362,17 @@ impl Listing {
         self.balancers.iter().any(|balancer| balancer.security_groups.iter().any(|one| one == group))
     }
 
+    /// Returns whether Services of the cluster share load balancers.
+    pub(crate) fn has_groups(&self, cluster: &ClusterTags) -> bool {
+        let tags = self.balancers.iter().map(|one| &one.tags).chain(self.security_groups.iter().map(|one| &one.tags));
+        tags.into_iter().any(|tags| ownership::group(tags, cluster).is_some())
+    }
+
     /// Returns the security groups of instances: those with the cluster's tag that are not load balancers'.
     pub(crate) fn tagged_groups(&self, session: &Session) -> Vec<&ListedGroup> {
         let key = session.cluster.key();
         let balancers = |tags: &Tags| {
-            [names::SERVICE, names::STACK, names::CONTROLLER_RESOURCE, names::UID, names::BACKEND]
+            [names::SERVICE, names::STACK, names::CONTROLLER_RESOURCE, names::UID, names::BACKEND, names::GROUP]
                 .iter()
                 .any(|key| tags.contains_key(*key))
         };

@@ -48,7 +48,7 @@ pub(crate) fn observed(seen: &ObservedStack, deleting: bool, zones: &BTreeMap<St
     let ranges: BTreeSet<IpNet> = rules.filter_map(|rule| range(&rule.rule.source)).collect();
     let open = ranges.contains(&all_addresses(false)) || ranges.contains(&all_addresses(true));
     let mut healths: BTreeMap<TargetId, Vec<TargetHealth>> = BTreeMap::new();
-    for group in &seen.target_groups {
+    for group in seen.target_groups.iter().filter(|group| group.target_type != TargetType::Alb) {
         for (target, health) in &group.targets {
             let id = match (group.target_type, target.id.parse()) {
                 (TargetType::Ip, Ok(address)) => TargetId::Endpoint { address, port: target.port },

@@ -39,8 +39,10 @@ pub(crate) struct ObservedBalancer {
     pub tags: Tags,
     /// With [`ObservedBalancer::given`] only the Service's.
     pub listeners: Vec<ObservedListener>,
-    /// A user made it: only the Service's listeners are changed.
+    /// A user made it, or several Services share it: only the Service's listeners are changed.
     pub given: bool,
+    /// Several Services share it, and the annotations of this one decide about its attributes.
+    pub leads: bool,
     /// Ports of listeners of others on it.
     pub taken: BTreeSet<u16>,
 }
@@ -462,6 +464,7 @@ fn new_balancer(balancer: &Balancer, made: &CreatedResource) -> ObservedBalancer
         tags: balancer.tags.clone(),
         listeners: Vec::new(),
         given: false,
+        leads: false,
         taken: BTreeSet::new(),
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const MAX_WARNINGS: usize = 32;
 pub(crate) const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
 /// Known annotations, without [`PREFIX`]; one that ends in a dot is followed by a port.
-pub(crate) const KNOWN: [&str; 61] = [
+pub(crate) const KNOWN: [&str; 63] = [
     "type",
     "internal",
     "proxy-protocol",
@@ -75,7 +75,9 @@ pub(crate) const KNOWN: [&str; 61] = [
     "multi-cluster-target-group",
     "minimum-load-balancer-capacity",
     "replace-classic",
+    "application-load-balancer",
     "arn",
+    "group",
     "endpoint-service",
     "endpoint-service-acceptance-required",
     "endpoint-service-allowed-principals",

@@ -11,9 +11,9 @@ use providers::{
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
-use crate::loadbalancer::spec::endpoint_service;
 use crate::loadbalancer::spec::ports::{domains, listeners};
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
+use crate::loadbalancer::spec::{alb, endpoint_service, group};
 use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 
 /// Default time for which a replaced Classic Load Balancer still serves clients: resolvers cache its address for
@@ -38,11 +38,14 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
         }
     };
     let asked = reading.choice("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
+    let alb = alb::read(spec, &mut reading);
     let target_type = match kind {
+        _ if alb.is_some() => TargetType::Alb,
         Some("nlb-ip") => TargetType::Ip,
         _ => asked.unwrap_or(TargetType::Instance),
     };
     let mut settings = read_settings(spec, policy, flavour, target_type, &mut reading);
+    settings.alb = alb;
     settings.untyped = flavour == Flavour::CloudProvider && kind != Some("nlb");
     reading.finish()?;
     settings.classic_only = reading.classic_only();
@@ -53,7 +56,7 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
     }
     settings.warnings = reading.take_warnings();
     let targeting = match target_type {
-        TargetType::Instance => Targeting::Nodes,
+        TargetType::Instance | TargetType::Alb => Targeting::Nodes,
         TargetType::Ip => Targeting::Endpoints,
     };
     Ok((targeting, Some(settings)))
@@ -72,7 +75,8 @@ fn read_settings(
     let families = families(spec, reading);
     let security_groups = security_groups(reading);
     let given = matches!(security_groups, SecurityGroups::Given(_));
-    let node_rules = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given) && !policy.no_node_rules;
+    let node_rules = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given);
+    let node_rules = node_rules && !policy.no_node_rules && target_type != TargetType::Alb;
     check_ranges(spec, given, families, reading);
     let icmp = reading.switch("enable-icmp-for-path-mtu-discovery");
     let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
@@ -106,13 +110,16 @@ fn read_settings(
         listeners,
         user_groups,
         domains: domains(reading),
+        alb: None,
         tags: tags(policy, flavour, reading),
+        common_tags: policy.tags.clone(),
         foreign_tags: policy.foreign_tags.clone(),
         max_targets: policy.max_targets,
         node_labels: reading.pairs("target-node-labels", true).into_iter().collect(),
         shared_groups: reading.boolean("multi-cluster-target-group").unwrap_or(false),
         untyped: false,
         existing: existing(reading),
+        group: group::read(spec, policy, reading),
         endpoint_service: endpoint_service::read(reading),
         replace_classic: replace_classic(reading),
         classic_only: None,

@@ -114,6 +114,7 @@ fn number(requested: &ServicePort, served: &[&Port], target_type: TargetType) ->
         (TargetType::Instance, _) => port.node_port,
         (TargetType::Ip, TargetPort::Number(number)) => Some(*number),
         (TargetType::Ip, TargetPort::Name(_)) => Some(1),
+        (TargetType::Alb, _) => Some(port.port),
     };
     let what = || format!("serviceName {}, servicePort {}", requested.service, requested.port);
     let number = of(served[0]).ok_or_else(|| {

@@ -1,10 +1,12 @@
 //! Desired settings of a Service: its fields and annotations, read and checked before any call.
 
 pub(super) mod actions;
+pub(super) mod alb;
 pub(super) mod annotation_reader;
 pub(super) mod annotations;
 pub(super) mod backends;
 pub(super) mod endpoint_service;
+mod group;
 pub(super) mod ports;
 pub(super) mod settings;
 mod target_group;

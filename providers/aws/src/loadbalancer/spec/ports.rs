@@ -130,6 +130,11 @@ pub(crate) fn listeners(
         let suffix = format!("listener-attributes.{}-{}", listener.protocol.as_str(), listener.port);
         listener.attributes = reading.pairs(&suffix, false);
         let spread = reading.spread(listener.protocol.as_str(), listener.port);
+        if target_type == TargetType::Alb && spread.is_some() {
+            let fix = "leave it out: all traffic goes to the Application Load Balancer";
+            reading.refuse_action(listener.protocol.as_str(), listener.port, "targetGroups", fix);
+            continue;
+        }
         listener.spread = spread.and_then(|spread| backends::resolve(&spread, listener, spec, &groups, reading));
     }
     refuse_unknown_listeners(&listeners, reading);
@@ -213,6 +218,7 @@ fn merge_port(
     if number != first.group.port {
         let other = spec.ports.iter().find(|other| other.port == port.port).map(|other| other.name.as_str());
         let (field, what) = match target_type {
+            TargetType::Alb => ("spec.ports[].port", "port"),
             TargetType::Instance => ("spec.ports[].nodePort", "nodePort"),
             TargetType::Ip => ("spec.ports[].targetPort", "targetPort"),
         };
@@ -237,6 +243,7 @@ fn target_port(port: &Port, target_type: TargetType, reading: &mut Reading<'_>) 
             reading.refuse_field("spec.ports[].nodePort", format!("none for port {}", port.port), fix);
             1
         }),
+        (TargetType::Alb, _) => port.port,
         (TargetType::Ip, TargetPort::Number(number)) => *number,
         // A named port may differ between pods. Each target has its own port, so that of the group has no effect.
         (TargetType::Ip, TargetPort::Name(_)) => 1,

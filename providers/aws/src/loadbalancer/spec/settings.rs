@@ -1,6 +1,6 @@
 //! Typed settings of a Service, and the cluster-wide policy that they are read with.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -26,6 +26,17 @@ pub(crate) struct Policy {
     pub foreign_tags: BTreeSet<String>,
     /// Maximum number of targets in a group.
     pub max_targets: Option<usize>,
+    /// The namespaces whose Services share a load balancer, by the name of the group.
+    pub groups: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// A load balancer that several Services share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// `<namespace>/<name>`, or only the name if the operator shares it between namespaces.
+    pub key: String,
+    /// Annotations about the load balancer itself, without their prefix.
+    pub balancer_annotations: Vec<String>,
 }
 
 /// The desired address families of a load balancer.
@@ -77,6 +88,17 @@ pub(crate) struct Backend {
     pub port: u16,
     /// Its targets are reached by IPv6.
     pub ipv6: bool,
+}
+
+/// An Application Load Balancer that a user made, as the target of all listeners.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Alb {
+    /// Its name or ARN, as the annotation has it.
+    pub name: String,
+    /// Empty until it was found.
+    pub arn: String,
+    /// An annotation sets the protocol of health checks; otherwise it is that of the listener there.
+    pub probe_is_given: bool,
 }
 
 /// A target group that the user made for a port of the Service.
@@ -134,12 +156,16 @@ pub(crate) struct Settings {
     pub attributes: Attributes,
     pub capacity: Option<i32>,
     pub listeners: Vec<ListenerSettings>,
+    /// The Application Load Balancer that all traffic goes to.
+    pub alb: Option<Alb>,
     /// Host names whose certificates are found in ACM.
     pub domains: Vec<String>,
     /// Target groups of the user, for ports without a listener.
     pub user_groups: Vec<UserGroup>,
     /// Tags that the user adds.
     pub tags: Tags,
+    /// Tags of all resources of the cluster, which are among these.
+    pub common_tags: Tags,
     /// Keys of tags that another program manages.
     pub foreign_tags: BTreeSet<String>,
     /// Maximum number of targets in a group.
@@ -150,6 +176,8 @@ pub(crate) struct Settings {
     pub shared_groups: bool,
     /// The ARN of a load balancer that the user made; only listeners and target groups are managed here.
     pub existing: Option<String>,
+    /// The load balancer that the Service shares with others.
+    pub group: Option<Group>,
     /// An endpoint service (AWS PrivateLink) for the load balancer.
     pub endpoint_service: Option<EndpointServiceSettings>,
     /// No type is set, so that cloud-provider-aws would have made a Classic Load Balancer.

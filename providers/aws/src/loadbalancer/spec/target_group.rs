@@ -125,11 +125,18 @@ impl<'a> GroupReader<'a> {
             (false, true) => (10, Some(10), 3),
             (false, false) => (30, None, 3),
         };
-        let word = reading.text("healthcheck-protocol").unwrap_or(if local { "HTTP" } else { "TCP" });
+        let word = reading.text("healthcheck-protocol").unwrap_or(if local || self.target_type == TargetType::Alb {
+            "HTTP"
+        } else {
+            "TCP"
+        });
         let protocol = Probe::parse(&word.to_ascii_uppercase()).unwrap_or_else(|| {
             reading.refuse("healthcheck-protocol", word, "use TCP, HTTP or HTTPS");
             Probe::Tcp
         });
+        if self.target_type == TargetType::Alb && protocol == Probe::Tcp {
+            reading.refuse("healthcheck-protocol", word, "use HTTP or HTTPS for an Application Load Balancer");
+        }
         let node_health_port = service.health_port.filter(|_| local).map(|port| port.to_string());
         let port = match reading.text("healthcheck-port") {
             None => node_health_port.unwrap_or_else(|| TRAFFIC_PORT.into()),
@@ -184,7 +191,7 @@ fn preserves_client(
             true
         }
         Some(value) => value == "true",
-        None => target_type == TargetType::Instance || protocol.always_preserves_client(),
+        None => target_type != TargetType::Ip || protocol.always_preserves_client(),
     }
 }
 
@@ -196,6 +203,7 @@ fn health_port(ports: &[Port], target_type: TargetType, given: &str, reading: &m
     let named = ports.iter().find(|port| port.name == given);
     let number = named.and_then(|port| match (target_type, &port.target_port) {
         (TargetType::Instance, _) => port.node_port,
+        (TargetType::Alb, _) => Some(port.port),
         (TargetType::Ip, TargetPort::Number(number)) => Some(*number),
         (TargetType::Ip, TargetPort::Name(_)) => None,
     });

@@ -2,9 +2,11 @@
 
 use super::world::{World, name};
 use crate::loadbalancer::model::diff;
-use crate::loadbalancer::observed::stack::ObservedBalancer;
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedSecurityGroup};
 use crate::loadbalancer::samples::{listed_balancer, nodes, spec};
-use crate::loadbalancer::types::Mapping;
+use crate::loadbalancer::types::{Mapping, Scheme};
+use crate::tags::ClusterTags;
 
 const ARN: (&str, &str) = ("arn", "arn:loadbalancer/net/users");
 
@@ -53,4 +55,26 @@ fn listeners_on_a_former_load_balancer_of_the_user_are_deleted_before_their_grou
     world.seen.strays = vec!["arn:listener/old".into()];
     let deletion = diff::delete(&world.seen, "uid");
     assert_eq!(name(&deletion.steps[0]), "DeleteListener");
+}
+
+#[test]
+fn member_of_a_group_changes_its_own_rules_and_attributes_only_if_it_leads() {
+    for leads in [false, true] {
+        let mut world = World::default();
+        let name = names::group_balancer("c", "default/web", Scheme::Internal);
+        let tags = names::group_tags(&ClusterTags::new("c", false), "default/web");
+        let security = ObservedSecurityGroup { id: "sg-group".into(), name: name.clone(), tags, rules: Vec::new() };
+        let security_groups = vec![security.id.clone(), "sg-backend".into()];
+        world.seen.balancers.push(ObservedBalancer { leads, name, security_groups, ..given() });
+        world.seen.security_groups.push(security);
+        let member = spec(&[("group", "web"), ("scheme", "internal"), ("cross-zone-load-balancing-enabled", "true")]);
+        world.settle(&member, &nodes([1]));
+        let rules = &world.seen.security_groups[0].rules;
+        assert!(!rules.is_empty() && rules.iter().all(|one| names::is_group_rule(&member.id, &one.rule.description)));
+        let cross_zone = world.seen.balancers[0].attributes.get("load_balancing.cross_zone.enabled");
+        assert_eq!(cross_zone.is_some(), leads, "{:?}", world.names());
+        let never =
+            ["CreateBalancer", "SetSecurityGroups", "SetSubnets", "AddTags", "RemoveTags", "DeleteSecurityGroup"];
+        assert!(!world.names().iter().any(|step| never.contains(&step.as_str())), "{:?}", world.names());
+    }
 }

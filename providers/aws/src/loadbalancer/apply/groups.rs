@@ -1,0 +1,334 @@
+//! Load balancers that several Services share: each Service has its own listeners, target groups and rules in the
+//! security group, which have its tags or name its uid. The load balancer and its security group have the tag of the group,
+//! and no tag of a Service. The last Service deletes them.
+//!
+//! A load balancer without listeners is deleted by whichever Service notices it, also after a crash. One lock for each
+//! group keeps a Service from deleting what another one has just created.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use providers::{CloudError, ErrorKind, Forecast, LoadBalancerId, PlannedChange, Targets};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+
+use crate::client::Class;
+use crate::loadbalancer::apply::backend_group::create_group;
+use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::calls::{self, revoke};
+use crate::loadbalancer::model::build::{self, StackInputs};
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::balancer_state::{BalancerState, VISIBLE};
+use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
+use crate::loadbalancer::observed::network;
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
+use crate::loadbalancer::ownership;
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::settings::{Group, Settings};
+use crate::loadbalancer::types::{Balancer, Scheme, Tags};
+use crate::session::Session;
+
+/// Resources of a group that this process has created, which may not be listed yet.
+#[derive(Debug, Default)]
+pub(super) struct Created {
+    /// The uid of the Service that they were created for.
+    by: String,
+    balancer: Option<Instant>,
+    security_group: Option<(String, Instant)>,
+}
+
+impl Created {
+    /// Returns whether another Service has created something that has no listener yet.
+    fn is_new_for_another(&self, id: &LoadBalancerId, now: Instant) -> bool {
+        let last = self.balancer.max(self.security_group.as_ref().map(|(_, at)| *at));
+        self.by != id.uid && last.is_some_and(|at| now < at + VISIBLE)
+    }
+}
+
+/// The locks of all groups, by the name of the load balancer.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Mutex<HashMap<String, Arc<tokio::sync::Mutex<Created>>>>);
+
+impl Groups {
+    async fn lock(&self, balancer: &str) -> OwnedMutexGuard<Created> {
+        let lock = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(balancer.to_owned()).or_default().clone()
+        };
+        lock.lock_owned().await
+    }
+}
+
+/// Returns the scheme of the load balancer of a group that a Service uses: a group has one for each scheme.
+fn scheme(settings: &Settings) -> Scheme {
+    settings.scheme.unwrap_or(Scheme::Internal)
+}
+
+/// Returns the name of the load balancer of a group that a Service uses.
+fn name(session: &Session, settings: &Settings, group: &Group) -> String {
+    names::group_balancer(&session.cluster.id, &group.key, scheme(settings))
+}
+
+/// Returns the load balancer of a group with this name, if it is listed.
+fn find<'a>(session: &Session, listing: &'a Listing, name: &str) -> Option<&'a ObservedBalancer> {
+    listing.balancers.iter().find(|one| one.name == name && ownership::group(&one.tags, &session.cluster).is_some())
+}
+
+impl Balancers {
+    /// Locks the group of a Service, if it has one, for the time in which the Service's listeners are created.
+    pub(super) async fn lock_group(&self, work: &Work<'_>) -> Result<Option<OwnedMutexGuard<Created>>, CloudError> {
+        let Some(group) = &work.settings.group else { return Ok(None) };
+        if work.session.cluster.id.is_empty() {
+            let fix = "set KubernetesClusterID in the cloud config: the load balancer is found by the cluster's tag";
+            return Err(CloudError::invalid_annotation(&format!("{PREFIX}group"), &group.key, fix));
+        }
+        Ok(Some(self.groups.lock(&name(work.session, work.settings, group)).await))
+    }
+
+    /// Adds the load balancer of the Service's group and its security group to the observed state. Returns false if the load
+    /// balancer does not exist yet.
+    pub(super) fn add_group(&self, work: &Work<'_>, listing: &Listing, seen: &mut ObservedStack) -> bool {
+        let (session, settings) = (work.session, work.settings);
+        let Some(group) = &settings.group else { return true };
+        let name = name(session, settings, group);
+        let Some(found) = find(session, listing, &name).filter(|one| one.state != State::Failed) else { return false };
+        seen.elsewhere.remove(&found.arn);
+        let leads = found.tags.get(names::GROUP_LEAD) == Some(&work.id.uid);
+        seen.balancers.push(ObservedBalancer { given: true, leads, ..found.clone() });
+        let security = listing.security_groups.iter().filter(|one| one.name == name);
+        let security = security.filter(|one| ownership::group(&one.tags, &session.cluster).is_some());
+        seen.security_groups.extend(security.map(ListedGroup::seen));
+        true
+    }
+
+    /// Creates the load balancer of a group for its first Service, whose annotations about the load balancer itself take
+    /// effect. It is listed soon.
+    pub(super) async fn create_group_balancer(
+        &self,
+        work: &Work<'_>,
+        created: &mut Created,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let Work { session, id, settings, .. } = *work;
+        let Some(group) = &settings.group else { return Ok(()) };
+        let name = name(session, settings, group);
+        state.groups.insert(name.clone());
+        state.changed = Some(Instant::now());
+        // Another Service may have created it since the last listing.
+        let listing = self.inventory.listing_since(session, Instant::now()).await?;
+        if let Some(listed) = find(session, &listing, &name) {
+            if listed.state == State::Failed {
+                delete_balancer(session, &listed.arn).await?;
+            }
+            return Ok(());
+        }
+        let now = Instant::now();
+        if created.balancer.is_some_and(|at| now < at + VISIBLE) {
+            return Ok(());
+        }
+        created.by.clone_from(&id.uid);
+        let network = self.networks.network(session).await?;
+        let common = build::group_tags(group, settings, &session.cluster);
+        let security = security_group(session, &listing, &name, &common, created).await?;
+        let backend = match settings.node_rules {
+            true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
+            false => None,
+        };
+        let alone = Settings { group: None, name: None, scheme: Some(scheme(settings)), ..settings.clone() };
+        let (none, no_targets) = (ObservedStack::default(), Targets::default());
+        let around = StackInputs {
+            id,
+            cluster: &session.cluster,
+            network: &network,
+            seen: &none,
+            backend: backend.as_deref(),
+            given: &[],
+            targets: &no_targets,
+        };
+        let (desired, _) = build::desired(&alone, &around)?;
+        let mut tags = settings.tags.clone();
+        tags.extend(common);
+        tags.insert(names::GROUP_LEAD.into(), id.uid.clone());
+        let security_groups = std::iter::once(security).chain(backend).collect();
+        let wanted = Balancer { name, tags, security_groups, ..desired.balancer };
+        let mut caller = self.caller(session, &network, id);
+        caller.execute(&Step::CreateBalancer(wanted), &none).await?;
+        created.balancer = Some(Instant::now());
+        state.changed = created.balancer;
+        tracing::info!(service = %id, group = group.key, "created the load balancer of a group");
+        Ok(())
+    }
+
+    /// Returns warnings about annotations that another Service of the group decides.
+    pub(super) fn warn_of_group(&self, work: &Work<'_>, seen: &ObservedStack) -> Vec<String> {
+        let Some(group) = &work.settings.group else { return Vec::new() };
+        if seen.balancers.iter().any(|one| one.given && one.leads) {
+            return Vec::new();
+        }
+        let one = |suffix: &String| {
+            format!(
+                "annotation {PREFIX}{suffix} has no effect: the load balancer of the group {} was created for another Service",
+                group.key
+            )
+        };
+        group.balancer_annotations.iter().map(one).collect()
+    }
+
+    /// Removes a Service's rules from the security groups of groups that it is not in, and deletes the load balancers and
+    /// security groups that no Service uses any longer. Returns false while AWS works on those of the Service's former
+    /// groups.
+    pub(super) async fn leave_groups(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        current: Option<&str>,
+        state: &mut BalancerState,
+    ) -> Result<bool, CloudError> {
+        let listing = self.recent_listing(session, state).await?;
+        let of_group = |tags| ownership::group(tags, &session.cluster).is_some();
+        let security: Vec<_> = listing.security_groups.iter().filter(|one| of_group(&one.tags)).collect();
+        let ids: Vec<String> = security.iter().map(|one| one.id.clone()).collect();
+        if !ids.is_empty() {
+            let rules = network::rules(session, &ids).await?;
+            for group in security.iter().filter(|one| Some(one.name.as_str()) != current) {
+                let own = rules.get(&group.id).into_iter().flatten();
+                let own: Vec<String> = own
+                    .filter(|rule| names::is_group_rule(id, &rule.rule.description))
+                    .map(|rule| rule.id.clone())
+                    .collect();
+                if !own.is_empty() {
+                    state.groups.insert(group.name.clone());
+                    revoke(session, &group.id, &own).await?;
+                }
+            }
+        }
+        let balancers: Vec<_> = listing.balancers.iter().filter(|one| of_group(&one.tags)).collect();
+        let names: BTreeSet<&str> = security.iter().map(|one| one.name.as_str()).collect();
+        let names: BTreeSet<&str> = names.into_iter().chain(balancers.iter().map(|one| one.name.as_str())).collect();
+        let mut busy = BTreeSet::new();
+        for name in names.into_iter().filter(|name| Some(*name) != current) {
+            match self.end_group((session, id), &listing, name, state).await {
+                Ok(true) => {}
+                Ok(false) => drop(busy.insert(name.to_owned())),
+                // What is left of other groups must not keep a Service from being deleted.
+                Err(error) if !state.groups.contains(name) => {
+                    tracing::warn!(load_balancer = name, %error, "an unused load balancer of a group was not deleted");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        state.groups.retain(|name| busy.contains(name) || Some(name.as_str()) == current);
+        Ok(busy.is_disjoint(&state.groups))
+    }
+
+    /// Deletes the load balancer and the security group of a group that no Service uses. Returns false while AWS works on
+    /// it.
+    async fn end_group(
+        &self,
+        (session, id): (&Session, &LoadBalancerId),
+        listing: &Listing,
+        name: &str,
+        state: &mut BalancerState,
+    ) -> Result<bool, CloudError> {
+        let mut created = self.groups.lock(name).await;
+        if created.is_new_for_another(id, Instant::now()) {
+            return Ok(true);
+        }
+        if let Some(balancer) = find(session, listing, name) {
+            // Each listener sends traffic to a target group, so that one that is used needs no further call.
+            let used = |users: &Vec<String>| users.contains(&balancer.arn);
+            if listing.target_groups.iter().any(|(_, users)| used(users)) {
+                return Ok(true);
+            }
+            match calls::listeners(session, &balancer.arn).await {
+                Ok(listeners) if !listeners.is_empty() => return Ok(true),
+                Err(error) if error.is_not_found() => {}
+                listeners => {
+                    listeners?;
+                    delete_balancer(session, &balancer.arn).await?;
+                    tracing::info!(
+                        load_balancer = balancer.arn,
+                        "deleted a load balancer of a group: no Service uses it"
+                    );
+                }
+            }
+            *created = Created::default();
+            state.changed = Some(Instant::now());
+            state.groups.insert(name.to_owned());
+            return Ok(false);
+        }
+        let security = listing.security_groups.iter().filter(|one| one.name == name);
+        for group in security.filter(|one| ownership::group(&one.tags, &session.cluster).is_some()) {
+            if listing.is_carried(&group.id) {
+                continue;
+            }
+            let request = session.api.ec2.delete_security_group().group_id(&group.id);
+            *created = Created::default();
+            state.changed = Some(Instant::now());
+            match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
+                Err(error) if error.is_not_found() => {}
+                // Its network interfaces outlive a load balancer.
+                Err(error) if error.kind == ErrorKind::Conflict => return Ok(false),
+                response => {
+                    response?;
+                    // The next listing proves it.
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the actions of the next `ensure` of a Service in a group.
+    pub(super) fn forecast_group(&self, work: &Work<'_>, listing: &Listing, group: &Group) -> Forecast {
+        let name = name(work.session, work.settings, group);
+        let (change, reason) = match find(work.session, listing, &name) {
+            Some(_) => (
+                PlannedChange::Kept,
+                format!("its listeners are on the load balancer {name} of the group {}", group.key),
+            ),
+            None => (PlannedChange::Created, format!("the group {} has no load balancer yet: {name}", group.key)),
+        };
+        Forecast { change, reasons: vec![reason] }
+    }
+
+    /// Returns the name of the load balancer of the Service's group.
+    pub(super) fn current_group(&self, work: &Work<'_>) -> Option<String> {
+        work.settings.group.as_ref().map(|group| name(work.session, work.settings, group))
+    }
+
+    /// Returns the name of the load balancer of the group that a deleted Service was in.
+    pub(super) fn former_groups(&self, session: &Session, settings: &Settings) -> BTreeSet<String> {
+        settings.group.iter().map(|group| name(session, settings, group)).collect()
+    }
+}
+
+/// Returns the security group of a group; creates it if it does not exist.
+async fn security_group(
+    session: &Session,
+    listing: &Listing,
+    name: &str,
+    tags: &Tags,
+    created: &mut Created,
+) -> Result<String, CloudError> {
+    let own = |one: &&ListedGroup| one.name == name && ownership::group(&one.tags, &session.cluster).is_some();
+    if let Some(listed) = listing.security_groups.iter().find(own) {
+        return Ok(listed.id.clone());
+    }
+    let now = Instant::now();
+    if let Some((id, _)) = created.security_group.as_ref().filter(|(_, at)| now < *at + VISIBLE) {
+        return Ok(id.clone());
+    }
+    let id = create_group(session, name, tags).await?;
+    created.security_group = Some((id.clone(), now));
+    Ok(id)
+}
+
+async fn delete_balancer(session: &Session, arn: &str) -> Result<(), CloudError> {
+    let request = session.api.elb.delete_load_balancer().load_balancer_arn(arn);
+    match session.api.change(Class::ElbChange, "DeleteLoadBalancer", request.send()).await {
+        Err(error) if error.is_not_found() => Ok(()),
+        response => response.map(drop),
+    }
+}

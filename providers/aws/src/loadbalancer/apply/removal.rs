@@ -1,0 +1,137 @@
+//! The deletion of a Service's own load balancer, in the order in which its parts are used.
+
+use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId};
+use tokio::time::{Duration, Instant};
+
+use crate::loadbalancer::apply::balancers::Balancers;
+use crate::loadbalancer::apply::endpoint_service;
+use crate::loadbalancer::model::{bare_rules, diff};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, VISIBLE};
+use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::stack::ObservedStack;
+use crate::loadbalancer::ownership::{self, Purpose};
+use crate::loadbalancer::plan::Step;
+use crate::session::Session;
+
+/// The maximum age of tags that a deletion relies on.
+const DELETION_TAGS: Duration = Duration::from_secs(60);
+
+impl Balancers {
+    /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer
+    /// the Service's: another controller may have taken them over since.
+    async fn confirm(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        seen: &mut ObservedStack,
+    ) -> Result<(), CloudError> {
+        let arns: Vec<String> = seen.ids().filter(|id| !id.starts_with("sg-")).collect();
+        if !self.inventory.forget_older(&arns, DELETION_TAGS) {
+            return Ok(());
+        }
+        let tags = self.inventory.tags_of(session, &arns).await?;
+        seen.confirm(&tags, |tags| ownership::evidence(tags, &session.cluster, id));
+        Ok(())
+    }
+
+    /// Reads the tags of load balancers that were created and not confirmed to be the Service's, and adds the confirmed
+    /// ones to the created resources. Returns false while tags may not be visible yet.
+    async fn confirm_creations(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        state: &mut BalancerState,
+    ) -> Result<bool, CloudError> {
+        let now = Instant::now();
+        state.unconfirmed.retain(|_, created| now < *created + VISIBLE);
+        let arns: Vec<String> = state.unconfirmed.keys().cloned().collect();
+        let tags = self.inventory.tags_of(session, &arns).await?;
+        for (arn, tags) in &tags {
+            if ownership::is_own_creation(tags, &session.cluster, id) {
+                state.made.insert(arn.clone(), now);
+            }
+            if !ownership::is_incomplete(tags, &session.cluster) {
+                state.unconfirmed.remove(arn);
+            }
+        }
+        Ok(state.unconfirmed.is_empty())
+    }
+
+    /// Returns whether a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
+    /// visible yet.
+    fn waits_for_tags(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        listing: &Listing,
+        state: &mut BalancerState,
+    ) -> bool {
+        let incomplete = listing.incomplete(session, id);
+        let now = Instant::now();
+        if incomplete.is_empty() || now >= *state.incomplete_since.get_or_insert(now) + VISIBLE {
+            return false;
+        }
+        incomplete.iter().for_each(|arn| self.inventory.forget(arn));
+        state.changed = Some(now);
+        true
+    }
+
+    /// Deletes a Service's own load balancer with all its parts.
+    pub(super) async fn remove_stack(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        state: &mut BalancerState,
+    ) -> Result<Deletion, CloudError> {
+        (state.known, state.settled) = (None, None);
+        let listing = self.recent_listing(session, state).await?;
+        let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
+        self.confirm(session, id, &mut seen).await?;
+        if endpoint_service::is_marked(&seen.balancers) {
+            endpoint_service::delete_all(session, id).await?;
+        }
+        let confirmed = self.confirm_creations(session, id, state).await?;
+        self.find_strays(session, id, &mut seen).await?;
+        let mut steps = diff::delete(&seen, &id.uid).steps;
+        // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
+        // another controller.
+        let unlisted = state.made.keys().filter(|id| !listing.has(id));
+        steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
+        if !steps.is_empty() {
+            let network = self.networks.network(session).await?;
+            let mut caller = self.caller(session, &network, id);
+            for step in &steps {
+                match self.step(&mut caller, step, &mut seen, state).await {
+                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
+                    result => result?,
+                }
+            }
+            return Ok(Deletion::InProgress(state.pause()));
+        }
+        if !confirmed || self.waits_for_tags(session, id, &listing, state) {
+            return Ok(Deletion::InProgress(state.pause()));
+        }
+        if !self.leave_groups(session, id, None, state).await? {
+            return Ok(Deletion::InProgress(state.pause()));
+        }
+        if !self.remove_classic(session, id, &listing, state).await? {
+            return Ok(Deletion::InProgress(state.pause()));
+        }
+        let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
+        let mut shared = self.shared.lock().await;
+        let names = bare_rules::rule_names(id);
+        let refused = shared.revoke_bare(session, &listing, (id, &names), &all).await?;
+        if let Some(refusal) = refused.into_iter().next() {
+            return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
+        }
+        let released = shared.release(session, &listing, id).await;
+        drop(shared);
+        // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
+        self.inventory.expire().await;
+        if !released? {
+            state.changed = Some(Instant::now());
+            return Ok(Deletion::InProgress(state.pause()));
+        }
+        Ok(Deletion::Gone)
+    }
+}

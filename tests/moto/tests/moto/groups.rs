@@ -1,0 +1,206 @@
+//! Load balancers that several Services share: ports, rules and targets of one Service never affect another, and the last
+//! one deletes everything.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use cluster_tests::Space;
+use moto::{Effect, Fault, Moto, Policy, Service};
+use providers::{Deletion, LoadBalancerId, LoadBalancerSpec, LoadBalancers, PlannedChange};
+
+use crate::balancers::{AccountResources, id, new_process, port, settle, spec, targets, texts};
+use crate::bed::{CLUSTER, POLICY, provider_of};
+
+/// A Service with one port on the load balancer of a group.
+fn member(number: usize, group: &str, listens: u16) -> LoadBalancerSpec {
+    LoadBalancerSpec { ports: vec![port(listens)], ..spec(number, &[("group", group)]) }
+}
+
+/// Deletes a Service as ccm does, with the last spec as a hint.
+async fn delete(balancers: &dyn LoadBalancers, spec: &LoadBalancerSpec) -> Result<()> {
+    let last = Arc::new(spec.clone());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut status = String::new();
+    while Instant::now() < deadline {
+        match balancers.delete_last(&spec.id, Some(last.clone())).await {
+            Ok(Deletion::Gone) => return Ok(()),
+            Ok(Deletion::InProgress(_)) => status = "in progress".into(),
+            Err(error) => status = error.to_string(),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    bail!("{} is not deleted: {status}", spec.id)
+}
+
+async fn ports(moto: &Moto, balancer: &str) -> Result<Vec<String>> {
+    let listeners =
+        moto.aws.list(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", balancer)], "Listeners").await?;
+    let mut ports: Vec<String> = listeners.iter().map(|one| one.text("Port").to_owned()).collect();
+    ports.sort();
+    Ok(ports)
+}
+
+/// Returns the ports that the security group of the only group allows.
+async fn open(moto: &Moto) -> Result<Vec<String>> {
+    let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", "kubernetes.io/load-balancer-group")];
+    let group =
+        moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?.into_iter().next().context("no group")?;
+    let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*group)];
+    let rules = moto.aws.call(Service::Ec2, "DescribeSecurityGroupRules", &filter).await?;
+    let incoming = rules.split("<item>").filter(|rule| rule.contains("<isEgress>false"));
+    let mut ports: Vec<String> = incoming.filter_map(|rule| texts(rule, "fromPort").into_iter().next()).collect();
+    ports.sort();
+    Ok(ports)
+}
+
+/// Two Services share a load balancer; a third one is refused a taken port, and each is deleted alone.
+pub async fn services_of_a_namespace_share_a_load_balancer_until_the_last_is_deleted(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(2).await?);
+    let (first, second, third) = (member(1, "web", 80), member(2, "web", 443), member(3, "web", 80));
+    let balancers = new_process(&moto).await?;
+    let forecast = balancers.forecast(&first).await?;
+    ensure!(forecast.change == PlannedChange::Created && forecast.reasons[0].contains("default/web"), "{forecast:?}");
+    let name = settle(&moto, &*balancers, &first, &all).await?;
+    ensure!(settle(&moto, &*balancers, &second, &all).await? == name, "it is another load balancer");
+    let held = AccountResources::read(&moto).await?;
+    ensure!(held.balancers.len() == 1 && held.target_groups.len() == 2, "{held:?}");
+    ensure!(held.security_groups.len() == 2 && held.node_rules == 1, "{held:?}");
+    ensure!(ports(&moto, &held.balancers[0]).await? == ["443", "80"], "{:?}", ports(&moto, &held.balancers[0]).await?);
+    ensure!(open(&moto).await? == ["443", "80"], "{:?}", open(&moto).await?);
+    let error = balancers.ensure(&third, &all).await.err().context("the port is free")?;
+    ensure!(error.message.contains("has a listener of another owner"), "{error}");
+    ensure!(balancers.forecast(&second).await?.change == PlannedChange::Kept);
+    let changes = moto.proxy.changes();
+    settle(&moto, &*balancers, &first, &all).await?;
+    settle(&moto, &*balancers, &second, &all).await?;
+    ensure!(moto.proxy.changes() == changes, "changes without a reason: {:?}", moto.proxy.calls());
+    ensure!(
+        balancers.list_owned().await?.iter().all(|owned| owned.id != third.id),
+        "{:?}",
+        balancers.list_owned().await?
+    );
+
+    delete(&*balancers, &third).await?;
+    delete(&*balancers, &first).await?;
+    ensure!(ports(&moto, &held.balancers[0]).await? == ["443"], "{:?}", ports(&moto, &held.balancers[0]).await?);
+    ensure!(open(&moto).await? == ["443"], "{:?}", open(&moto).await?);
+    settle(&moto, &*new_process(&moto).await?, &second, &all).await?;
+    // Now the port is free.
+    settle(&moto, &*balancers, &third, &all).await?;
+    delete(&*new_process(&moto).await?, &second).await?;
+    delete(&*new_process(&moto).await?, &third).await?;
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
+    ensure!(moto.proxy.denied().is_empty() && moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.denied());
+    Ok(())
+}
+
+/// A name is of one namespace, unless the cloud config lists several.
+pub async fn group_of_several_namespaces_needs_the_operators_consent(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
+    let config = "[LoadBalancerGroup \"public\"]\nNamespace = default\nNamespace = shop\n";
+    let provider = provider_of(format!("{}{config}", moto.cloud_config()))?;
+    provider.initialize().await?;
+    let balancers = provider.load_balancers().context("no load balancers")?;
+    let of = |namespace: &str, spec: LoadBalancerSpec| LoadBalancerSpec {
+        id: LoadBalancerId { namespace: namespace.into(), ..spec.id.clone() },
+        ..spec
+    };
+    let (own, other) = (member(1, "web", 80), of("shop", member(2, "web", 443)));
+    let first = settle(&moto, &*balancers, &own, &all).await?;
+    ensure!(settle(&moto, &*balancers, &other, &all).await? != first, "a Service of another namespace joined");
+    let (one, two, three) =
+        (member(3, "public", 80), of("shop", member(4, "public", 443)), of("tenant", member(5, "public", 8080)));
+    let shared = settle(&moto, &*balancers, &one, &all).await?;
+    ensure!(settle(&moto, &*balancers, &two, &all).await? == shared, "it is another load balancer");
+    let error = balancers.ensure(&three, &all).await.err().context("another namespace joined")?;
+    ensure!(error.message.contains("add Namespace = tenant to [LoadBalancerGroup \"public\"]"), "{error}");
+    // Internal and public Services never share one.
+    let internal =
+        LoadBalancerSpec { ports: vec![port(9000)], ..spec(6, &[("group", "public"), ("scheme", "internal")]) };
+    ensure!(settle(&moto, &*balancers, &internal, &all).await? != shared, "an internal Service is public");
+    for spec in [&own, &other, &one, &two, &internal] {
+        delete(&*balancers, spec).await?;
+    }
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
+    Ok(())
+}
+
+/// A Service moves to a shared load balancer, to another one, and back to its own; other Services are not affected.
+pub async fn service_moves_to_the_load_balancer_of_a_group_and_back(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let other = member(2, "web", 443);
+    let balancers = new_process(&moto).await?;
+    settle(&moto, &*balancers, &other, &all).await?;
+    let own = LoadBalancerSpec { id: id(1), ..spec(1, &[]) };
+    let on = |group: &str| LoadBalancerSpec { id: own.id.clone(), ..member(1, group, 80) };
+    for (wanted, balancer_count) in [(own.clone(), 2), (on("web"), 1), (on("api"), 2), (own.clone(), 2)] {
+        let next = new_process(&moto).await?;
+        settle(&moto, &*next, &wanted, &all).await?;
+        let held = AccountResources::read(&moto).await?;
+        let counts = (held.balancers.len(), held.target_groups.len());
+        ensure!(counts == (balancer_count, 2), "{:?} has {held:?}", wanted.annotations);
+        settle(&moto, &*balancers, &other, &all).await?;
+    }
+    delete(&*balancers, &own).await?;
+    ensure!(open(&moto).await? == ["443"], "{:?}", open(&moto).await?);
+    delete(&*balancers, &other).await?;
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
+    ensure!(moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
+    Ok(())
+}
+
+pub async fn crashes_leave_nothing_of_a_group(_: Space) -> Result<()> {
+    crash_at_changes(4).await
+}
+
+/// `cargo xtask soak --only aws`
+pub async fn crash_at_any_call_leaves_nothing_of_a_group(_: Space) -> Result<()> {
+    crash_at_changes(1).await
+}
+
+/// Two Services are created and deleted; the process crashes after every `step`th change in turn, executed or not, and
+/// another one finishes.
+async fn crash_at_changes(step: usize) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    for (round, effect) in [Effect::Outage, Effect::ResponseLost].into_iter().enumerate() {
+        for nth in (1 + round as u64 % step as u64..).step_by(step) {
+            let at = format!("{effect:?} at change {nth}");
+            let pair = [member(1, "web", 80), member(2, "web", 443)];
+            moto.proxy.arm(Fault::nth("changes", nth, effect.clone()));
+            for spec in &pair {
+                // Each process makes one call, as if it crashed after it.
+                for _ in 0..2 {
+                    drop(new_process(&moto).await?.ensure(spec, &all).await);
+                }
+                settle(&moto, &*new_process(&moto).await?, spec, &all).await.with_context(|| at.clone())?;
+            }
+            let held = AccountResources::read(&moto).await?;
+            ensure!(held.balancers.len() == 1 && held.target_groups.len() == 2, "{at}: {held:?}");
+            for spec in &pair {
+                for _ in 0..2 {
+                    let last = Some(Arc::new(spec.clone()));
+                    drop(new_process(&moto).await?.delete_last(&spec.id, last).await);
+                }
+                delete(&*new_process(&moto).await?, spec).await.with_context(|| at.clone())?;
+            }
+            let faults_applied = moto.proxy.faults_applied();
+            moto.proxy.disarm();
+            let held = AccountResources::read(&moto).await?;
+            ensure!(held.is_empty(), "{at}: {held:?}");
+            if faults_applied == 0 {
+                ensure!(nth > 8, "only {nth} changes were made");
+                break;
+            }
+        }
+    }
+    Ok(())
+}
