@@ -71,14 +71,13 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     /// Releases the pods that wait for a deleted load balancer. Returns the outcome while a retry is needed. Pods that
     /// cannot be written do not keep the Service forever.
     async fn release_pods(&self, id: &LoadBalancerId, state: &mut LoadBalancerState) -> Option<Outcome> {
-        if !readiness_gates::release(&self.kubernetes, id, &state.gates).await {
+        if !readiness_gates::release(&self.kubernetes, id, state.gates.as_ref()).await {
             state.failed_releases += 1;
             if state.failed_releases < MAX_FAILED_RELEASES {
                 return Some(Outcome::RequeueWithBackoff);
             }
             warn!(service = %id, "pods keep a readiness gate of the deleted load balancer");
         }
-        state.gates.clear();
         None
     }
 
@@ -100,8 +99,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.last_spec = self.last_spec(id, service, state);
         state.ensured = None;
         state.load_balancer = Some(id.clone());
-        if let Some(spec) = state.last_spec.as_ref().filter(|_| state.gates.is_empty()) {
-            // After a restart: the types of the conditions are known as long as the load balancer exists.
+        if let Some(spec) = state.last_spec.as_ref().filter(|_| state.gates.is_none()) {
+            // After a restart: the types of the conditions are known as long as the load balancer exists. Each deletion
+            // takes several steps, and one of them reads the types.
             state.gates = readiness_gates::find(&self.kubernetes, &*self.cloud, spec).await;
         }
         match self.cloud.delete_last(id, state.last_spec.clone()).await {

@@ -35,8 +35,8 @@ pub struct LoadBalancerState {
     pub ingress: Option<Vec<Ingress>>,
     /// The provider's annotations for the Service, once known.
     pub annotations: Option<BTreeMap<String, String>>,
-    /// Types of the pod conditions that the load balancer sets.
-    pub gates: BTreeSet<String>,
+    /// Types of the pod conditions that the load balancer sets; `None`: the cloud has not returned them yet.
+    pub gates: Option<BTreeSet<String>>,
     /// Failed attempts to set these conditions after the load balancer was deleted.
     pub failed_releases: u32,
     /// The operation that an event announced and that is not finished yet.

@@ -52,7 +52,7 @@ pub async fn update(
             return Some(error.retry_after().unwrap_or(PROBE_INTERVAL).max(PROBE_INTERVAL));
         }
     };
-    state.gates = gates.iter().map(|gate| gate.condition.clone()).collect();
+    state.gates = Some(gates.iter().map(|gate| gate.condition.clone()).collect());
     let mut next_probe = None;
     for (pod, endpoints) in waiting {
         for unmet in pod.prefixed_gates(prefix).filter(|gate| gate.status != Status::True) {
@@ -82,29 +82,32 @@ fn waiting(cluster: &impl Cluster, targets: &Targets, prefix: &str) -> Vec<Waiti
     waiting.collect()
 }
 
-/// Returns the types of the pod conditions that a load balancer sets, if a pod of its namespace waits for one of them.
-pub async fn find(cluster: &impl Cluster, cloud: &dyn LoadBalancers, spec: &LoadBalancerSpec) -> BTreeSet<String> {
-    let Some(prefix) = cloud.features().gates else { return BTreeSet::new() };
+/// Returns the types of the pod conditions that a load balancer sets. Returns `None` without a call if no pod of its
+/// namespace waits for a load balancer, and if the call fails.
+pub async fn find(
+    cluster: &impl Cluster,
+    cloud: &dyn LoadBalancers,
+    spec: &LoadBalancerSpec,
+) -> Option<BTreeSet<String>> {
+    let prefix = cloud.features().gates?;
     let waits = |pod: &Arc<GatedPod>| pod.prefixed_gates(prefix).any(|gate| gate.status != Status::True);
     if !cluster.gated_pods(&spec.id.namespace).iter().any(waits) {
-        return BTreeSet::new();
+        return None;
     }
     match cloud.gates(spec).await {
-        Ok(gates) => gates.into_iter().map(|gate| gate.condition.to_string()).collect(),
-        Err(error) if error.is_not_found() => BTreeSet::new(),
+        Ok(gates) => Some(gates.into_iter().map(|gate| gate.condition).collect()),
+        Err(error) if error.is_not_found() => Some(BTreeSet::new()),
         Err(error) => {
             warn!(service = %spec.id, %error, "readiness gates of the load balancer are unknown; pods may keep waiting");
-            BTreeSet::new()
+            None
         }
     }
 }
 
 /// Sets the conditions `gates` of pods that wait for a deleted load balancer, so that they no longer wait. Returns false
 /// if a retry is needed.
-pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: &BTreeSet<String>) -> bool {
-    if gates.is_empty() {
-        return true;
-    }
+pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: Option<&BTreeSet<String>>) -> bool {
+    let Some(gates) = gates.filter(|gates| !gates.is_empty()) else { return true };
     let mut are_released = true;
     for pod in cluster.gated_pods(&id.namespace) {
         for gate in pod.gates.iter().filter(|gate| gate.status != Status::True && gates.contains(&*gate.condition)) {
