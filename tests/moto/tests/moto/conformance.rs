@@ -10,7 +10,7 @@ use moto::{Effect, Fault, Instance, Moto, Service};
 use provider_conformance::{CaseResult, Fixture, FixtureError, Outcome, ReadFailure, Report};
 use providers::{CloudProvider, InstanceRef, InstanceState, IpNet, LoadBalancerId, async_trait};
 
-use crate::balancers::AccountResources;
+use crate::balancers::{AccountResources, texts};
 use crate::bed::{CLUSTER, provider, provider_of};
 
 /// The cloud behind the provider, for the suite.
@@ -160,8 +160,51 @@ impl Fixture for MotoFixture {
         Ok(items.any(|item| item.contains(&route) && item.contains(&self.moto.network.gateway)))
     }
 
+    /// A load balancer that AWS would return as created, because the provider would ask for the same settings.
+    async fn create_foreign_load_balancer(&self, id: &LoadBalancerId) -> Result<(), FixtureError> {
+        let [a, b, c] = [0, 1, 2].map(|index| &*self.moto.network.subnets[index]);
+        let name = id.default_name();
+        let balancer = [
+            ("Name", &*name),
+            ("Type", "network"),
+            ("Scheme", "internet-facing"),
+            ("SubnetMappings.member.1.SubnetId", a),
+            ("SubnetMappings.member.2.SubnetId", b),
+            ("SubnetMappings.member.3.SubnetId", c),
+            ("Tags.member.1.Key", "team"),
+            ("Tags.member.1.Value", "another"),
+        ];
+        self.moto.aws.call(Service::Elb, "CreateLoadBalancer", &balancer).await.map(drop).map_err(failed)
+    }
+
+    async fn has_foreign_load_balancer(&self, id: &LoadBalancerId) -> Result<bool, FixtureError> {
+        let Some(arn) = self.foreign(id).await? else { return Ok(false) };
+        let tags = self.moto.aws.call(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", &arn)]).await;
+        let listeners = self.moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &arn)]).await;
+        let keys = texts(&tags.map_err(failed)?, "Key");
+        Ok(keys == ["team"] && texts(&listeners.map_err(failed)?, "ListenerArn").is_empty())
+    }
+
+    async fn delete_foreign_load_balancer(&self, id: &LoadBalancerId) -> Result<(), FixtureError> {
+        let Some(arn) = self.foreign(id).await? else { return Ok(()) };
+        let deleted = self.moto.aws.call(Service::Elb, "DeleteLoadBalancer", &[("LoadBalancerArn", &arn)]).await;
+        deleted.map(drop).map_err(failed)
+    }
+
     fn timeout(&self) -> Duration {
         Duration::from_secs(60)
+    }
+}
+
+impl MotoFixture {
+    /// Returns the ARN of the load balancer of another owner.
+    async fn foreign(&self, id: &LoadBalancerId) -> Result<Option<String>, FixtureError> {
+        let named = [("Names.member.1", &*id.default_name())];
+        match self.moto.aws.call(Service::Elb, "DescribeLoadBalancers", &named).await {
+            Ok(found) => Ok(texts(&found, "LoadBalancerArn").pop()),
+            Err(error) if format!("{error:#}").contains("LoadBalancerNotFound") => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
     }
 }
 

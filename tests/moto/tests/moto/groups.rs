@@ -148,12 +148,35 @@ pub async fn service_moves_to_the_load_balancer_of_a_group_and_back(_: Space) ->
         ensure!(counts == (balancer_count, 2), "{:?} has {held:?}", wanted.annotations);
         settle(&moto, &*balancers, &other, &all).await?;
     }
-    delete(&*balancers, &own).await?;
+    // The first process may still use a listing of before the other ones' changes.
+    delete(&*new_process(&moto).await?, &own).await?;
     ensure!(open(&moto).await? == ["443"], "{:?}", open(&moto).await?);
     delete(&*balancers, &other).await?;
     let resources = AccountResources::read(&moto).await?;
     ensure!(resources.is_empty(), "{resources:?}");
     ensure!(moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
+    Ok(())
+}
+
+/// The listener of a Service that has just joined is missing from reads while the only other Service is deleted.
+pub async fn load_balancer_of_a_group_stays_while_a_new_listener_is_invisible(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let (first, second) = (member(1, "web", 80), member(2, "web", 443));
+    let balancers = new_process(&moto).await?;
+    let name = settle(&moto, &*balancers, &first, &all).await?;
+    moto.proxy.delay_visibility(1000);
+    // The result is not settled: reads miss what was created.
+    let ensured = balancers.ensure(&second, &all).await;
+    delete(&*balancers, &first).await.with_context(|| format!("after {ensured:?}"))?;
+    moto.proxy.delay_visibility(0);
+    let held = AccountResources::read(&moto).await?;
+    ensure!(held.balancers.len() == 1, "after {ensured:?}: {held:?}");
+    ensure!(ports(&moto, &held.balancers[0]).await? == ["443"], "{:?}", ports(&moto, &held.balancers[0]).await?);
+    ensure!(settle(&moto, &*balancers, &second, &all).await? == name, "it is another load balancer");
+    delete(&*balancers, &second).await?;
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
     Ok(())
 }
 

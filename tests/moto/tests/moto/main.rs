@@ -24,6 +24,7 @@ mod leaks;
 mod neighbours;
 mod nodes;
 mod reach;
+mod refusals;
 mod routes;
 mod sharing;
 mod tagging;
@@ -69,6 +70,7 @@ fn main() -> std::process::ExitCode {
             services_of_a_namespace_share_a_load_balancer_until_the_last_is_deleted,
             group_of_several_namespaces_needs_the_operators_consent,
             service_moves_to_the_load_balancer_of_a_group_and_back, crashes_leave_nothing_of_a_group,
+            load_balancer_of_a_group_stays_while_a_new_listener_is_invisible,
         },
         gates::{pods_become_ready_when_their_targets_are_healthy},
         histories::{sample_of_histories_leaks_nothing},
@@ -89,6 +91,7 @@ fn main() -> std::process::ExitCode {
             rule_of_two_load_balancers_stays_while_one_needs_it, pod_with_its_own_security_group_is_reached,
             target_behind_a_closed_group_is_unhealthy,
         },
+        refusals::{refused_update_of_targets_is_retried},
         routes::{routes_are_added_and_removed_with_nodes, every_table_gets_its_routes, routes_are_created_despite_faults},
         sharing::{cluster_deregisters_only_its_own_targets, record_is_a_config_map},
         tagging::{instances_have_tags_while_they_have_nodes},

@@ -19,14 +19,15 @@ use crate::loadbalancer::apply::groups::Groups;
 use crate::loadbalancer::apply::opening::{TargetGroups, unopened_targets_warning};
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::{bare_rules, diff, node_rules};
+use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, Opening};
 use crate::loadbalancer::observed::certificates::Certificates;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
-use crate::loadbalancer::observed::stack::ObservedStack;
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::observed::vpc::Network;
-use crate::loadbalancer::ownership::Purpose;
+use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::annotations;
@@ -238,7 +239,8 @@ impl Balancers {
         let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &seen).await?;
         warnings.extend(unopened_targets_warning(session, undecided));
         warnings.extend(self.warn_of_group(work, &seen));
-        if dying.contains(&desired.balancer.name) {
+        let waits_for_tags = self.find_name_conflict(work, &listing, &desired.balancer.name, &seen, state)?;
+        if waits_for_tags || dying.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
             let progress = Progress::After(state.pause());
             return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
@@ -249,6 +251,9 @@ impl Balancers {
             let unchanged = settled && state.opening.covers(&opening.groups, &opening.ports);
             warnings.extend(self.open_backend(session, backend, &opening, unchanged).await?);
         }
+        if let Some(created) = group.as_deref_mut() {
+            created.add_user(id, Instant::now());
+        }
         let (followed, notices) =
             self.change_stack(work, (&listing, &network), &desired, &mut seen, &opening.groups, state).await?;
         state.opening = opening;
@@ -256,11 +261,39 @@ impl Balancers {
         state.remember_groups(id, &desired, &seen);
         let balancer = seen.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
-        let progress = match followed.again || !dying.is_empty() {
+        // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
+        let leaves_nodes = backend.is_some() && !work.settings.node_rules;
+        let progress = match followed.again || leaves_nodes || !dying.is_empty() {
             true => Progress::After(state.pause()),
             false => state.settle(spec),
         };
         Ok(Ensured { progress, warnings, ..Ensured::settled(status) })
+    }
+
+    /// Returns whether a load balancer has the name of a new one and may be the Service's: its tags may not be visible yet.
+    ///
+    /// AWS would return it as created. Names are made from uids, which two clusters share if one is a copy of the other.
+    ///
+    /// # Errors
+    /// `Conflict` if it belongs to another owner.
+    fn find_name_conflict(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        name: &str,
+        seen: &ObservedStack,
+        state: &BalancerState,
+    ) -> Result<bool, CloudError> {
+        // The owner of a name that users choose is checked after the creation.
+        let is_new = seen.balancer(name).is_none() && names::is_generated(work.id, name);
+        let Some(other) = listing.balancer(name).filter(|one| is_new && !state.deleting.contains(&one.arn)) else {
+            return Ok(false);
+        };
+        if ownership::is_incomplete(&other.tags, &work.session.cluster) && !state.is_overdue() {
+            self.inventory.forget(&other.arn);
+            return Ok(true);
+        }
+        Err(name_taken(other))
     }
 
     /// Returns the desired state, the security group that all load balancers share if this one should carry it, and
@@ -274,7 +307,7 @@ impl Balancers {
     ) -> Result<(Desired, Option<String>, Vec<String>), CloudError> {
         let Work { session, id, settings, targets } = *work;
         let given = self.given_groups(session, settings).await?;
-        let backend = match build::wants_backend(settings, build::existing(settings, id, seen)) {
+        let backend = match build::wants_backend(settings, build::existing(settings, id, seen), seen) {
             true => Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?),
             false => None,
         };
@@ -480,4 +513,14 @@ impl Balancers {
         let rules = BareRules { all: &all, nodes, wanted: &wanted, remove_others: done };
         shared.set_bare(work.session, listing, work.id, rules).await
     }
+}
+
+/// Returns the error about a load balancer of another owner that has the name of a new one.
+pub(super) fn name_taken(other: &ObservedBalancer) -> CloudError {
+    let message = format!(
+        "the load balancer {} has the name {} of the one to be created, and belongs to another owner: delete it, or \
+         choose another name by annotation {PREFIX}name",
+        other.arn, other.name
+    );
+    CloudError::new(ErrorKind::Conflict, "CreateLoadBalancer", message)
 }

@@ -5,7 +5,7 @@
 //! A load balancer without listeners is deleted by whichever Service notices it, also after a crash. One lock for each
 //! group keeps a Service from deleting what another one has just created.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use providers::{CloudError, ErrorKind, Forecast, LoadBalancerId, PlannedChange, Targets};
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::backend_group::create_group;
-use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::balancers::{Balancers, Work, name_taken};
 use crate::loadbalancer::apply::calls::{self, revoke};
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::names;
@@ -29,20 +29,30 @@ use crate::loadbalancer::spec::settings::{Group, Settings};
 use crate::loadbalancer::types::{Balancer, Scheme, Tags};
 use crate::session::Session;
 
-/// Resources of a group that this process has created, which may not be listed yet.
+/// Resources of a group that this process has created, and that may not be listed yet; and the group's Services.
 #[derive(Debug, Default)]
 pub(super) struct Created {
-    /// The uid of the Service that they were created for.
-    by: String,
+    /// Services that may have listeners there which reads do not return yet: their uids, with the time of the last change.
+    users: BTreeMap<String, Instant>,
     balancer: Option<Instant>,
     security_group: Option<(String, Instant)>,
 }
 
 impl Created {
-    /// Returns whether another Service has created something that has no listener yet.
-    fn is_new_for_another(&self, id: &LoadBalancerId, now: Instant) -> bool {
-        let last = self.balancer.max(self.security_group.as_ref().map(|(_, at)| *at));
-        self.by != id.uid && last.is_some_and(|at| now < at + VISIBLE)
+    /// Returns whether another Service may have a listener that reads do not return yet.
+    fn is_used_by_another(&self, id: &LoadBalancerId, now: Instant) -> bool {
+        self.users.iter().any(|(uid, at)| *uid != id.uid && now < *at + VISIBLE)
+    }
+
+    /// Records that a Service's listeners may have been created.
+    pub(super) fn add_user(&mut self, id: &LoadBalancerId, now: Instant) {
+        self.users.retain(|_, at| now < *at + VISIBLE);
+        self.users.insert(id.uid.clone(), now);
+    }
+
+    /// Records that a Service has no listeners.
+    fn remove_user(&mut self, id: &LoadBalancerId) {
+        self.users.remove(&id.uid);
     }
 }
 
@@ -123,15 +133,20 @@ impl Balancers {
             }
             return Ok(());
         }
+        let foreign = |one: &&ObservedBalancer| !ownership::is_incomplete(&one.tags, &session.cluster);
+        if let Some(other) = listing.balancer(&name).filter(foreign) {
+            return Err(name_taken(other));
+        }
         let now = Instant::now();
         if created.balancer.is_some_and(|at| now < at + VISIBLE) {
             return Ok(());
         }
-        created.by.clone_from(&id.uid);
+        created.add_user(id, now);
         let network = self.networks.network(session).await?;
         let common = build::group_tags(group, settings, &session.cluster);
         let security = security_group(session, &listing, &name, &common, created).await?;
-        let backend = match settings.node_rules {
+        // The rules in nodes' security groups reference it. The first Service may need none, and later ones may.
+        let backend = match !self.policy.no_node_rules {
             true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
             false => None,
         };
@@ -232,7 +247,8 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
         let mut created = self.groups.lock(name).await;
-        if created.is_new_for_another(id, Instant::now()) {
+        created.remove_user(id);
+        if created.is_used_by_another(id, Instant::now()) {
             return Ok(true);
         }
         if let Some(balancer) = find(session, listing, name) {
@@ -330,5 +346,27 @@ async fn delete_balancer(session: &Session, arn: &str) -> Result<(), CloudError>
     match session.api.change(Class::ElbChange, "DeleteLoadBalancer", request.send()).await {
         Err(error) if error.is_not_found() => Ok(()),
         response => response.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadbalancer::samples;
+
+    #[test]
+    fn group_is_used_while_a_new_listener_of_another_service_may_be_invisible() {
+        let own = samples::id();
+        let other = LoadBalancerId { uid: "other".into(), ..own.clone() };
+        let mut created = Created::default();
+        let start = Instant::now();
+        assert!(!created.is_used_by_another(&own, start), "nothing was created");
+        created.add_user(&own, start);
+        assert!(!created.is_used_by_another(&own, start), "only the Service itself uses it");
+        created.add_user(&other, start);
+        assert!(created.is_used_by_another(&own, start));
+        assert!(!created.is_used_by_another(&own, start + VISIBLE), "its listener is visible by now");
+        created.remove_user(&other);
+        assert!(!created.is_used_by_another(&own, start), "the other one has left");
     }
 }

@@ -66,7 +66,7 @@ impl Balancers {
         listing: &Listing,
         state: &mut BalancerState,
     ) -> bool {
-        let incomplete = listing.incomplete(session, id);
+        let incomplete = listing.incomplete(session, id, &state.groups);
         let now = Instant::now();
         if incomplete.is_empty() || now >= *state.incomplete_since.get_or_insert(now) + VISIBLE {
             return false;

@@ -51,9 +51,18 @@ pub(crate) fn existing<'a>(
 }
 
 /// Returns whether a load balancer should carry the group that nodes' rules reference.
-pub(crate) fn wants_backend(settings: &Settings, existing: Option<&ObservedBalancer>) -> bool {
+pub(crate) fn wants_backend(settings: &Settings, existing: Option<&ObservedBalancer>, seen: &ObservedStack) -> bool {
     let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
-    settings.node_rules && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !bare
+    let wanted = settings.node_rules || is_leaving_nodes(settings, existing, seen);
+    wanted && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !bare
+}
+
+/// Returns whether a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
+/// Balancer. They are reached only while it carries the group that their rules reference.
+fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, seen: &ObservedStack) -> bool {
+    let own = existing.filter(|one| settings.alb.is_some() && !one.given);
+    let mut forwards = own.into_iter().flat_map(|one| &one.listeners).flat_map(|listener| &listener.forwards);
+    forwards.any(|(arn, _)| seen.target_group_by_arn(arn).is_some_and(|group| group.target_type != TargetType::Alb))
 }
 
 /// Returns the whole stack.
@@ -80,7 +89,7 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
     let name = balancer_name(settings, inputs, existing, scheme);
     let (listeners, backends) = listeners(settings, inputs, (&name, dualstack), &mut warnings);
     let bare = existing.is_some_and(|one| one.security_groups.is_empty());
-    let backend = inputs.backend.filter(|_| wants_backend(settings, existing)).map(str::to_owned);
+    let backend = inputs.backend.filter(|_| wants_backend(settings, existing, inputs.seen)).map(str::to_owned);
     let groups = if bare { &[][..] } else { inputs.given };
     let balancer = Balancer {
         name,

@@ -316,16 +316,21 @@ impl Listing {
         users.filter(|arn| listed(arn) && !own(arn)).cloned().collect()
     }
 
-    /// Returns the resources that may be a Service's by their names, and whose tags may not be visible yet.
-    pub(crate) fn incomplete(&self, session: &Session, id: &LoadBalancerId) -> Vec<String> {
+    /// Returns the resources that may be a Service's, or of its `groups`, by their names, and whose tags may not be
+    /// visible yet.
+    pub(crate) fn incomplete(&self, session: &Session, id: &LoadBalancerId, groups: &BTreeSet<String>) -> Vec<String> {
         let shared = names::backend_group(&backend_cluster(session, &id.cluster));
-        let may = |name: &str, tags: &Tags| {
-            (names::may_be_generated(id, name) || name == shared) && ownership::is_incomplete(tags, &session.cluster)
-        };
+        let fits = |name: &str| names::may_be_generated(id, name) || name == shared || groups.contains(name);
+        let may = |name: &str, tags: &Tags| fits(name) && ownership::is_incomplete(tags, &session.cluster);
         let balancers = self.balancers.iter().filter(|one| may(&one.name, &one.tags)).map(|one| &one.arn);
         let groups = self.target_groups.iter().map(|(group, _)| group).filter(|one| may(&one.name, &one.tags));
         let security = self.security_groups.iter().filter(|one| may(&one.name, &one.tags)).map(|one| &one.id);
         balancers.chain(groups.map(|one| &one.arn)).chain(security).cloned().collect()
+    }
+
+    /// Returns the load balancer with this name, of any owner.
+    pub(crate) fn balancer(&self, name: &str) -> Option<&ObservedBalancer> {
+        self.balancers.iter().find(|balancer| balancer.name == name)
     }
 
     /// Returns whether this ARN or id is listed, for any owner.

@@ -41,7 +41,7 @@ impl World {
             cluster: &cluster,
             network,
             seen: &self.seen,
-            backend: build::wants_backend(&settings, existing).then_some("sg-backend"),
+            backend: build::wants_backend(&settings, existing, &self.seen).then_some("sg-backend"),
             given: &[],
             targets,
         };
