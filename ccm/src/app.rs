@@ -15,6 +15,7 @@ use runtime::manager::Manager;
 use tracing::warn;
 
 use crate::cloud::Cloud;
+use crate::cloud::secrets::ApiSecrets;
 use crate::context::{Clock, Context};
 use crate::flags::{COMPONENT, Options};
 use crate::registry::CONTROLLERS;
@@ -97,6 +98,7 @@ pub async fn manager_with_clock(
         .resyncing(context.options.values.get_duration("min-resync-period"))
         .build();
     let mut manager = Manager::new(clients, watches, manager_options(&context.options, None))?;
+    context.cloud.read_secrets(Box::new(ApiSecrets { writer: manager.own_writer() }));
     let cloud = context.cloud.clone();
     manager.metrics().append(move || cloud.provider().metrics());
     manager.record_leadership(COMPONENT.name);

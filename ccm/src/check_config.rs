@@ -15,6 +15,7 @@ use runtime::write::Writer;
 
 use crate::app;
 use crate::cloud::no_cluster_id;
+use crate::cloud::secrets::{ApiSecrets, Secrets};
 use crate::controllers::service::forecast;
 use crate::flags::{COMPONENT, Options};
 
@@ -47,6 +48,10 @@ pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) 
             bail!("{SERVICES} calls the cloud, and {FILES_ONLY} forbids that: use one of them");
         }
         let provider = app::provider(&options, factories).await?;
+        if calls && !provider.secrets().is_empty() {
+            let secrets = Secrets::new(provider.secrets(), Box::new(ApiSecrets { writer: reader(&options).await? }));
+            secrets.load(&*provider).await.context("the provider's Secrets cannot be used")?;
+        }
         let summary = check(&options, &*provider, calls).await?;
         println!("{summary}");
         if services {
@@ -58,9 +63,8 @@ pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) 
     })
 }
 
-/// Reads all Services and returns what would happen to the load balancer of each.
-async fn forecasts(options: &Options, provider: &dyn CloudProvider) -> anyhow::Result<Vec<String>> {
-    let cloud = provider.load_balancers().with_context(|| format!("{} has no load balancers", provider.name()))?;
+/// Returns a reader of the API server.
+async fn reader(options: &Options) -> anyhow::Result<Writer> {
     let connection = ConnectOptions {
         kubeconfig: Some(options.kubeconfig.clone()).filter(|path| !path.is_empty()).map(Into::into),
         master: Some(options.master.clone()).filter(|address| !address.is_empty()),
@@ -68,7 +72,13 @@ async fn forecasts(options: &Options, provider: &dyn CloudProvider) -> anyhow::R
     };
     let clients = Arc::new(connect(&connection).await?);
     let pace = Arc::new(TokenBucket::new(READS_PER_SECOND, READ_BURST));
-    let reader = Writer::new(clients, Identity::Own, pace, Fence::open());
+    Ok(Writer::new(clients, Identity::Own, pace, Fence::open()))
+}
+
+/// Reads all Services and returns what would happen to the load balancer of each.
+async fn forecasts(options: &Options, provider: &dyn CloudProvider) -> anyhow::Result<Vec<String>> {
+    let cloud = provider.load_balancers().with_context(|| format!("{} has no load balancers", provider.name()))?;
+    let reader = reader(options).await?;
     let decode = Decode { interner: Arc::default(), sections: Service::BALANCING };
     let mut services = Vec::new();
     let read = reader.list_each(&Service::RESOURCE, "", |object| services.push(Service::decode(&decode, object))).await;

@@ -21,6 +21,9 @@ pub struct InstanceRef {
     /// `status.addresses` of the Node: for clouds that identify instances by an address, or report none for a moment.
     #[serde(default)]
     pub addresses: Vec<Address>,
+    /// The Node's annotations, as given, of those that the provider reads (see [`InstanceFeatures::annotations`]).
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl InstanceRef {
@@ -95,8 +98,60 @@ pub struct Instance {
     /// In the order in which they are written to the Node: most readers use the first of a kind. The order is always
     /// the same.
     pub addresses: Vec<Address>,
-    /// Additional labels for a new Node. The controller drops those in Kubernetes' own domains.
+    /// Additional labels for a new Node, and those that follow the instance (see [`InstanceFeatures::labels`]). The
+    /// controller drops those in Kubernetes' own domains, and those that the API server would refuse.
     pub labels: BTreeMap<String, String>,
+    /// The taints of the Node with the prefix [`InstanceFeatures::taints`], all of them at any time; others are dropped.
+    #[serde(default)]
+    pub taints: Vec<Taint>,
+}
+
+/// The effects of taints (upstream: core/v1, `TaintEffect`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum TaintEffect {
+    /// New pods are not scheduled to the Node.
+    NoSchedule,
+    /// New pods are scheduled to other Nodes if possible.
+    PreferNoSchedule,
+    /// Running pods are evicted, too.
+    NoExecute,
+}
+
+impl TaintEffect {
+    /// Returns its name in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoExecute => "NoExecute",
+        }
+    }
+}
+
+/// A taint of a Node, identified by key and effect.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Taint {
+    /// Its key, with the provider's prefix.
+    pub key: String,
+    /// Its effect.
+    pub effect: TaintEffect,
+    /// Its value; may be empty.
+    #[serde(default)]
+    pub value: String,
+}
+
+/// The features of a provider's instances, constant while the process runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InstanceFeatures {
+    /// Prefixes of the Node annotations that it reads. Others are not in [`InstanceRef::annotations`], and not even
+    /// kept in memory if there is no prefix.
+    pub annotations: Vec<String>,
+    /// Prefix of the labels that follow the instance for as long as the Node exists, with a domain of the vendor's. Nothing
+    /// else may use it: labels with the prefix that are not in [`Instance::labels`] are removed. `None`: labels are only
+    /// set on new Nodes.
+    pub labels: Option<&'static str>,
+    /// Prefix of the keys of taints that follow the instance in the same way. `None`: it sets none.
+    pub taints: Option<&'static str>,
 }
 
 /// The state of an instance.
@@ -118,6 +173,11 @@ pub enum InstanceState {
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait Instances: Send + Sync {
+    /// Returns its features.
+    fn instance_features(&self) -> InstanceFeatures {
+        InstanceFeatures::default()
+    }
+
     /// Returns the state of each requested instance, in the order of the request, always as many as requested.
     ///
     /// It accepts any number, including zero, and makes as few calls as the cloud's batches allow. An instance that

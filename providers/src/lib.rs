@@ -25,6 +25,7 @@ mod model;
 mod provider;
 mod records;
 mod route;
+mod secret;
 mod tagging;
 mod target;
 
@@ -35,7 +36,9 @@ pub use error::{CloudError, ErrorKind};
 pub use factory::{BuildContext, ConfigError, Factory, build, parse_config};
 #[cfg(feature = "doubles")]
 pub use instance::MockInstances;
-pub use instance::{Address, AddressKind, Instance, InstanceRef, InstanceState, Instances};
+pub use instance::{
+    Address, AddressKind, Instance, InstanceFeatures, InstanceRef, InstanceState, Instances, Taint, TaintEffect,
+};
 #[cfg(feature = "doubles")]
 pub use load_balancer::MockLoadBalancers;
 pub use load_balancer::{
@@ -55,6 +58,7 @@ pub use records::Records;
 #[cfg(feature = "doubles")]
 pub use route::MockRoutes;
 pub use route::{Route, RouteChange, RouteSpec, RouteTarget, Routes};
+pub use secret::{SecretData, SecretName};
 #[cfg(feature = "doubles")]
 pub use tagging::MockTagging;
 pub use tagging::Tagging;

@@ -9,6 +9,7 @@ use crate::instance::Instances;
 use crate::load_balancer::LoadBalancers;
 use crate::records::Records;
 use crate::route::Routes;
+use crate::secret::{SecretData, SecretName};
 use crate::tagging::Tagging;
 
 /// A cloud. Controllers that need a missing capability do not start.
@@ -55,6 +56,24 @@ pub trait CloudProvider: Send + Sync {
     /// Returns the tags of instances, for the tagging controller.
     fn tagging(&self) -> Option<Arc<dyn Tagging>> {
         None
+    }
+
+    /// Returns the Secrets of the cluster from which it reads credentials, by its configuration; constant while the process
+    /// runs. The process needs the right to get them.
+    fn secrets(&self) -> Vec<SecretName> {
+        Vec::new()
+    }
+
+    /// Receives one of its Secrets, without a call of the cloud: before [`initialize`](CloudProvider::initialize), and again
+    /// whenever the Secret has changed; `None`: it does not exist. Calls that begin afterwards use it, and `initialize`
+    /// is not called again.
+    ///
+    /// # Errors
+    /// `Invalid` if it cannot be used; the message names the Secret, the key and the fix. The provider then keeps the
+    /// credentials that it has.
+    fn receive_secret(&self, name: &SecretName, data: Option<SecretData>) -> Result<(), CloudError> {
+        let _ = (name, data);
+        Ok(())
     }
 
     /// Receives the storage in the cluster for state that must survive. Called once, before any other call; a provider

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kinds::Node;
-use providers::{Address, AddressKind, CloudError, ErrorKind, InstanceRef, InstanceState, Instances};
+use kinds::{Node, Sections};
+use providers::{Address, AddressKind, CloudError, CloudProvider, ErrorKind, InstanceRef, InstanceState, Instances};
 use tokio::sync::oneshot;
 use tracing::error;
 
@@ -18,9 +18,18 @@ const BATCH_WINDOW: Duration = Duration::from_millis(50);
 /// a call; a call that hangs does not delay others for longer.
 const PREVIOUS_CALL_WAIT: Duration = Duration::from_secs(1);
 
-/// Returns the cloud identity of a node's instance.
-pub fn instance_ref(node: &Node) -> InstanceRef {
+/// Returns the parts of a node that are kept for a provider's instances.
+pub fn node_sections(provider: &dyn CloudProvider) -> Sections {
+    let reads_annotations =
+        provider.instances().is_some_and(|instances| !instances.instance_features().annotations.is_empty());
+    if reads_annotations { Node::CLOUD | Node::ANNOTATIONS } else { Node::CLOUD }
+}
+
+/// Returns the cloud identity of a node's instance, with the annotations whose keys begin with one of `prefixes`.
+pub fn instance_ref(node: &Node, prefixes: &[String]) -> InstanceRef {
     let given = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_owned);
+    let is_read = |key: &str| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
+    let annotations = node.annotations.iter().filter(|(key, _)| is_read(key));
     let labels = node.meta.labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
     InstanceRef {
         node: node.meta.name.to_string(),
@@ -28,6 +37,7 @@ pub fn instance_ref(node: &Node) -> InstanceRef {
         system_uuid: node.cloud.as_ref().and_then(|cloud| given(&cloud.system_uuid)),
         labels: labels.collect::<BTreeMap<_, _>>(),
         addresses: addresses(node),
+        annotations: annotations.map(|(key, value)| (key.to_string(), value.to_string())).collect(),
     }
 }
 
@@ -116,6 +126,19 @@ mod tests {
             provider_id: format!("x://{}", requested.node),
             ..Instance::default()
         }))
+    }
+
+    #[test]
+    fn request_has_the_annotations_that_the_provider_reads() {
+        let node = Node {
+            annotations: [("acme.com/id", "7"), ("other", "1")].map(|(key, value)| (key.into(), value.into())).into(),
+            ..crate::controllers::node::tests::node(&[], None)
+        };
+        for (prefixes, expected) in [(&[][..], &[][..]), (&["acme.com/".to_owned()], &[("acme.com/id", "7")])] {
+            let requested = instance_ref(&node, prefixes).annotations;
+            let requested: Vec<_> = requested.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            assert_eq!(requested, expected);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,16 +5,19 @@
 
 pub mod instances;
 pub(crate) mod retry;
+pub mod secrets;
 pub mod taints;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use providers::{CloudError, CloudProvider, ErrorKind};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{error, info};
+
+use self::secrets::{SecretReader, Secrets};
 
 /// The delay after the first failure; it doubles up to [`LONGEST_PAUSE`].
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
@@ -34,6 +37,8 @@ pub struct Cloud {
     provider: Arc<dyn CloudProvider>,
     /// `--allow-untagged-cloud`: the provider may have no cluster ID.
     untagged: bool,
+    /// The provider's Secrets, if it has any.
+    secrets: OnceLock<Secrets>,
     ready: AtomicBool,
     attempt: Mutex<Attempt>,
 }
@@ -50,7 +55,21 @@ impl Cloud {
     /// some providers read it from the cloud.
     pub fn new(provider: Arc<dyn CloudProvider>, untagged: bool) -> Arc<Self> {
         let attempt = Attempt { due: Instant::now(), pause: SHORTEST_PAUSE };
-        Arc::new(Self { provider, untagged, ready: AtomicBool::new(false), attempt: Mutex::new(attempt) })
+        Arc::new(Self {
+            provider,
+            untagged,
+            secrets: OnceLock::new(),
+            ready: AtomicBool::new(false),
+            attempt: Mutex::new(attempt),
+        })
+    }
+
+    /// Sets the source of the provider's Secrets; only the first call has an effect.
+    pub fn read_secrets(&self, reader: Box<dyn SecretReader>) {
+        let names = self.provider.secrets();
+        if !names.is_empty() {
+            let _ = self.secrets.set(Secrets::new(names, reader));
+        }
     }
 
     /// Returns the provider. Its capabilities may be read at any time; calls wait for [`Cloud::ready`].
@@ -64,6 +83,9 @@ impl Cloud {
     /// The delay before the next attempt if it is not initialized; the cloud must not be called before.
     pub async fn ready(&self) -> Result<(), Duration> {
         if self.ready.load(Ordering::Acquire) {
+            if let Some(secrets) = self.secrets.get() {
+                secrets.refresh(&*self.provider).await;
+            }
             return Ok(());
         }
         let mut attempt = self.attempt.lock().await;
@@ -74,11 +96,7 @@ impl Cloud {
         if !wait.is_zero() {
             return Err(wait);
         }
-        let mut initialized = self.provider.initialize().await;
-        if initialized.is_ok() && !self.untagged && !self.provider.has_cluster_id() {
-            initialized = Err(CloudError::new(ErrorKind::Invalid, "FindCluster", no_cluster_id(&*self.provider)));
-        }
-        match initialized {
+        match self.initialize().await {
             Ok(()) => {
                 info!(provider = self.provider.name(), "the cloud provider is ready");
                 self.ready.store(true, Ordering::Release);
@@ -94,6 +112,17 @@ impl Cloud {
                 Err(pause)
             }
         }
+    }
+
+    async fn initialize(&self) -> Result<(), CloudError> {
+        if let Some(secrets) = self.secrets.get() {
+            secrets.load(&*self.provider).await?;
+        }
+        self.provider.initialize().await?;
+        if !self.untagged && !self.provider.has_cluster_id() {
+            return Err(CloudError::new(ErrorKind::Invalid, "FindCluster", no_cluster_id(&*self.provider)));
+        }
+        Ok(())
     }
 }
 

@@ -28,9 +28,9 @@ fn is_shutdown_taint(taint: &Taint) -> bool {
     taint.is(SHUTDOWN, kinds::taint::NO_SCHEDULE)
 }
 
-/// Returns the node's taints except for those of an uninitialized node.
-pub fn initialized(node: &Node) -> Value {
-    list(node.taints.iter().filter(|taint| &*taint.key != UNINITIALIZED))
+/// Returns these taints except for those of an uninitialized node.
+pub fn initialized(taints: &[Taint]) -> Value {
+    list(taints.iter().filter(|taint| &*taint.key != UNINITIALIZED))
 }
 
 /// Returns a patch that marks the node as shut down.
@@ -57,7 +57,8 @@ fn patch_of_version(node: &Node, spec: Value) -> Value {
     })
 }
 
-fn list<'a>(taints: impl Iterator<Item = &'a Taint>) -> Value {
+/// Returns a list of taints as in a node's spec.
+pub fn list<'a>(taints: impl Iterator<Item = &'a Taint>) -> Value {
     taints.map(to_json).collect()
 }
 

@@ -56,6 +56,8 @@ pub struct Node {
     pub cpu_millis: i64,
     /// Its attached volumes; only with section [`Node::VOLUMES`].
     pub volumes: Option<Box<NodeVolumes>>,
+    /// Its annotations, ordered by key; only with section [`Node::ANNOTATIONS`].
+    pub annotations: Box<[(Str, Str)]>,
 }
 
 impl Node {
@@ -65,6 +67,8 @@ impl Node {
     pub const CPU: Sections = Sections(1 << 1);
     /// Section: the volumes that are attached to it or in use.
     pub const VOLUMES: Sections = Sections(1 << 2);
+    /// Section: all annotations.
+    pub const ANNOTATIONS: Sections = Sections(1 << 3);
 
     /// Returns the condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&NodeCondition> {
@@ -136,7 +140,11 @@ impl Kind for Node {
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
         let (mut ttl_seconds, mut provided_ip, mut is_managed) = (None, None, false);
+        let (is_annotated, mut annotations) = (context.sections.contains(Self::ANNOTATIONS), Vec::new());
         let meta = Meta::decode(interner, find(object, object::METADATA), |key, value| {
+            if is_annotated {
+                annotations.push((interner.str(key), Str::from(value)));
+            }
             if key == TTL {
                 ttl_seconds = value.parse().ok();
             } else if key == PROVIDED_NODE_IP {
@@ -155,6 +163,7 @@ impl Kind for Node {
         } else {
             None
         };
+        annotations.sort_unstable();
         let mut node = Self {
             meta,
             ttl_seconds,
@@ -165,6 +174,7 @@ impl Kind for Node {
             cloud,
             cpu_millis: 0,
             volumes: None,
+            annotations: annotations.into(),
         };
         node.read_spec(interner, spec)?;
         if context.sections.contains(Self::CPU) {
@@ -340,6 +350,22 @@ mod tests {
         });
         let cloud = Node::decode(&context, &annotated).expect("well-formed").cloud.expect("the section is selected");
         assert_eq!(cloud.provided_ip.as_deref(), Some("10.0.0.1"));
+    }
+
+    #[test]
+    fn annotations_are_decoded_only_when_selected() {
+        let mut object = Vec::new();
+        object.put_message(object::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "a");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+            meta.put_entry(object_meta::ANNOTATIONS, "b", "2");
+            meta.put_entry(object_meta::ANNOTATIONS, "a", "1");
+        });
+        assert!(decode(&object).annotations.is_empty());
+        let context = Decode { interner: Arc::default(), sections: Node::ANNOTATIONS };
+        let annotations = Node::decode(&context, &object).expect("well-formed").annotations;
+        let pairs: Vec<_> = annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
+        assert_eq!(pairs, [("a", "1"), ("b", "2")]);
     }
 
     #[test]

@@ -120,6 +120,11 @@ impl Secret {
         }
     }
 
+    /// Returns all entries of its data; none without [`Secret::WHOLE`].
+    pub fn entries(&self) -> impl Iterator<Item = Result<(&str, &[u8]), WireError>> {
+        self.raw.iter().flat_map(|raw| data(raw.expose()))
+    }
+
     /// Returns the object for a PUT with other annotations and entries of its data. `None` without [`Secret::WHOLE`].
     pub fn update(&self, annotations: &[(&str, &str)], data: &[(&str, &[u8])]) -> Option<Result<Vec<u8>, WireError>> {
         let keep = |field: &crate::wire::Field<'_>| {
@@ -225,6 +230,16 @@ mod tests {
     fn decode(object: &[u8]) -> Secret {
         let context = Decode { interner: Arc::default(), sections: Secret::WHOLE };
         Secret::decode(&context, object).expect("a secret")
+    }
+
+    #[test]
+    fn entries_are_those_of_a_whole_secret_of_any_type() {
+        let object = secret("Opaque", &[("token", "one"), ("user", "")]);
+        let decoded = decode(&object);
+        let entries: Vec<_> = decoded.entries().collect::<Result<_, _>>().expect("well-formed");
+        assert_eq!(entries, [("token", &b"one"[..]), ("user", b"")]);
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        assert_eq!(Secret::decode(&context, &object).expect("a secret").entries().count(), 0);
     }
 
     #[test]

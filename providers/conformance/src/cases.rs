@@ -9,7 +9,8 @@ use crate::context::{Context, Stop};
 use crate::fixture::Fixture;
 use crate::report::{CaseResult, Outcome};
 use crate::{
-    incomplete_reads, instances, load_balancer_changes, load_balancer_creation, load_balancer_deletion, routes,
+    credentials, incomplete_reads, instances, load_balancer_changes, load_balancer_creation, load_balancer_deletion,
+    routes,
 };
 
 type Run = for<'a> fn(&'a Context<'_>) -> BoxFuture<'a, Result<(), Stop>>;
@@ -25,6 +26,7 @@ macro_rules! __cases {
     ($callback:path, $argument:expr) => {
         $callback! {
             $argument,
+            instances::instance_features_are_consistent,
             instances::describe_accepts_an_empty_request,
             instances::describe_returns_states_in_the_requested_order,
             instances::describe_returns_all_fields_of_a_running_instance,
@@ -33,6 +35,8 @@ macro_rules! __cases {
             instances::describe_reports_unknown_instances_as_gone,
             instances::describe_does_not_report_another_clouds_instance_as_gone,
             instances::describe_isolates_an_invalid_id_in_a_batch_of_500,
+            instances::describe_finds_an_instance_by_annotations,
+            instances::labels_and_taints_follow_the_instance,
             load_balancer_creation::features_are_consistent,
             load_balancer_creation::unknown_load_balancer_is_absent_and_gone,
             load_balancer_creation::ensure_creates_the_load_balancer_that_observe_returns,
@@ -63,6 +67,7 @@ macro_rules! __cases {
             incomplete_reads::lists_are_read_to_the_last_page,
             incomplete_reads::load_balancer_that_is_not_visible_yet_is_created_once,
             incomplete_reads::foreign_load_balancer_of_the_same_name_is_kept,
+            credentials::changed_secret_replaces_the_credentials,
             routes::route_is_set_listed_and_removed,
             routes::route_is_replaced_for_another_instance,
             routes::invalid_route_change_does_not_stop_the_others,

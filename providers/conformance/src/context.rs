@@ -92,6 +92,10 @@ impl<'a> Context<'a> {
         self.provider.name()
     }
 
+    pub fn provider(&self) -> &dyn CloudProvider {
+        &**self.provider
+    }
+
     pub fn instances(&self) -> Result<Arc<dyn Instances>, Stop> {
         self.provider.instances().ok_or_else(|| Stop::Skip("the provider has no instances".into()))
     }

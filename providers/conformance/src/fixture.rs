@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ipnet::IpNet;
-use providers::{InstanceRef, LoadBalancerId};
+use providers::{InstanceRef, LoadBalancerId, SecretData, SecretName};
 
 /// The reason why a fixture failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +54,23 @@ pub trait Fixture: Send + Sync {
     /// Destroys an instance; it no longer exists when this returns, even if it did not exist before.
     async fn delete_instance(&self, _instance: &InstanceRef) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("delete_instance"))
+    }
+
+    /// Returns Node annotations by which the provider finds this instance, for a Node of any name without a provider ID.
+    fn identifying_annotations(&self, _instance: &InstanceRef) -> Option<BTreeMap<String, String>> {
+        None
+    }
+
+    /// Changes an instance in the cloud so that it has more labels and taints with the provider's prefixes for its Node
+    /// than before, or reverts that.
+    async fn change_labels_and_taints(&self, _instance: &InstanceRef, _more: bool) -> Result<(), FixtureError> {
+        Err(FixtureError::Unsupported("change_labels_and_taints"))
+    }
+
+    /// Replaces the provider's credentials in the cloud; the former ones no longer work. Returns the Secret from which the
+    /// provider reads them, with the new ones.
+    async fn replace_credentials(&self) -> Result<(SecretName, SecretData), FixtureError> {
+        Err(FixtureError::Unsupported("replace_credentials"))
     }
 
     /// Returns all resources in the cloud that were created for a Service and that cost money or occupy a name, found

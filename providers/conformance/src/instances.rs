@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use providers::{InstanceRef, InstanceState};
+use providers::{Instance, InstanceFeatures, InstanceRef, InstanceState};
 
 use crate::context::{Context, Stop, ensure};
 
@@ -17,6 +17,22 @@ async fn describe_one(context: &Context<'_>, instance: InstanceRef) -> Result<In
     let mut states = context.instances()?.describe(&[instance]).await;
     ensure!(states.len() == 1, "one instance was requested, and {} were returned", states.len());
     Ok(states.remove(0))
+}
+
+pub(crate) async fn instance_features_are_consistent(context: &Context<'_>) -> Result<(), Stop> {
+    let features = context.instances()?.instance_features();
+    let is_empty = features.annotations.iter().any(String::is_empty);
+    ensure!(!is_empty, "an empty prefix: all annotations of all Nodes would be kept in memory");
+    for prefix in [features.labels, features.taints].into_iter().flatten() {
+        let domain = prefix.split_once('/').map_or("", |(domain, _)| domain);
+        let own = ["kubernetes.io", "k8s.io"].iter().any(|own| domain == *own || domain.ends_with(&format!(".{own}")));
+        ensure!(domain.contains('.') && !own, "{prefix:?} does not begin with a domain of the vendor's and a slash");
+    }
+    ensure!(
+        features == context.instances()?.instance_features(),
+        "instance_features() returns another value the second time"
+    );
+    Ok(())
 }
 
 pub(crate) async fn describe_accepts_an_empty_request(context: &Context<'_>) -> Result<(), Stop> {
@@ -133,4 +149,58 @@ pub(crate) async fn describe_isolates_an_invalid_id_in_a_batch_of_500(context: &
         ensure!(is_expected, "with a bad id in the batch, number {index}, {requested:?}, is reported as {state:?}");
     }
     Ok(())
+}
+
+pub(crate) async fn describe_finds_an_instance_by_annotations(context: &Context<'_>) -> Result<(), Stop> {
+    let instances = context.instances()?;
+    let instance = context.instance("node").await?;
+    let Some(annotations) = context.fixture.identifying_annotations(&instance) else {
+        return Err(Stop::Skip("the fixture has no identifying_annotations".into()));
+    };
+    let prefixes = instances.instance_features().annotations;
+    for key in annotations.keys() {
+        let is_read = prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
+        ensure!(is_read, "{key} has none of the prefixes {prefixes:?}, so that no request contains it");
+    }
+    let expected = describe_one(context, instance.clone()).await?;
+    let named = InstanceRef::named(context.unique_name("renamed"));
+    let by_annotations = describe_one(context, InstanceRef { annotations: annotations.clone(), ..named }).await?;
+    ensure!(by_annotations == expected, "by its annotations it is {by_annotations:?}, by itself {expected:?}");
+    // The provider ID takes precedence: users can change annotations, and IDs are immutable.
+    let other = context.instance("other").await?;
+    let id = running(&expected)?.provider_id.clone();
+    let mixed =
+        InstanceRef { annotations: context.fixture.identifying_annotations(&other).unwrap_or_default(), ..instance };
+    let found = describe_one(context, mixed.with_provider_id(&id)).await?;
+    ensure!(found == expected, "an instance is found by annotations instead of its provider ID: {found:?}");
+    Ok(())
+}
+
+pub(crate) async fn labels_and_taints_follow_the_instance(context: &Context<'_>) -> Result<(), Stop> {
+    let features = context.instances()?.instance_features();
+    if features.labels.is_none() && features.taints.is_none() {
+        return Err(Stop::Skip("the provider has no labels and taints that follow instances".into()));
+    }
+    let instance = context.instance("node").await?;
+    let before = describe_one(context, instance.clone()).await?;
+    let (labels, taints) = followed(running(&before)?, &features)?;
+    context.fixture.change_labels_and_taints(&instance, true).await?;
+    let changed = describe_one(context, instance.clone()).await?;
+    let (more_labels, more_taints) = followed(running(&changed)?, &features)?;
+    ensure!(features.labels.is_none() || more_labels > labels, "no additional label: {changed:?}");
+    ensure!(features.taints.is_none() || more_taints > taints, "no additional taint: {changed:?}");
+    context.fixture.change_labels_and_taints(&instance, false).await?;
+    let reverted = describe_one(context, instance).await?;
+    ensure!(reverted == before, "the instance was {before:?} and is {reverted:?} after the change was reverted");
+    Ok(())
+}
+
+/// Returns the numbers of labels and taints with the provider's prefixes. All taints have them.
+fn followed(instance: &Instance, features: &InstanceFeatures) -> Result<(usize, usize), Stop> {
+    let has = |prefix: Option<&str>, key: &str| prefix.is_some_and(|prefix| key.starts_with(prefix));
+    let other = instance.taints.iter().find(|taint| !has(features.taints, &taint.key));
+    ensure!(other.is_none(), "{other:?} has not the prefix {:?}", features.taints);
+    let identities: BTreeSet<_> = instance.taints.iter().map(|taint| (&taint.key, taint.effect)).collect();
+    ensure!(identities.len() == instance.taints.len(), "the same taint twice: {:?}", instance.taints);
+    Ok((instance.labels.keys().filter(|key| has(features.labels, key)).count(), instance.taints.len()))
 }

@@ -10,6 +10,7 @@ struct Readme;
 
 mod cases;
 mod context;
+mod credentials;
 mod fixture;
 mod incomplete_reads;
 mod instances;

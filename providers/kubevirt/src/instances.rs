@@ -136,7 +136,7 @@ fn state_of(instance: &VirtualMachineInstance, wanted: &InstanceRef, places: Opt
         zone: place.zone,
         region: place.region,
         addresses: addresses(instance, wanted),
-        labels: BTreeMap::new(),
+        ..Instance::default()
     }))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
-use providers::{CloudError, CloudProvider, Health, TargetId};
+use providers::{CloudError, CloudProvider, ErrorKind, Health, TargetId};
 use tokio::time::Instant;
 
 use crate::config::{InstanceConfig, MockConfig, Quotas};
@@ -21,9 +21,13 @@ use crate::state::State;
 pub struct MockCloud {
     inner: Arc<Mutex<Inner>>,
     created: Instant,
+    /// The credentials of the provider that has this handle.
+    token: Arc<Mutex<Option<String>>>,
 }
 
 struct Inner {
+    /// The only credentials that calls may have; `None`: any.
+    required_token: Option<String>,
     state: State,
     faults: Faults,
     calls: BTreeMap<Operation, CallCount>,
@@ -43,13 +47,24 @@ impl MockCloud {
             faults.add(fault.clone())?;
         }
         let state = State::new(config, created);
-        let inner = Inner { state, faults, calls: BTreeMap::new(), requests: 0 };
-        Ok(Self { inner: Arc::new(Mutex::new(inner)), created })
+        let inner = Inner { required_token: None, state, faults, calls: BTreeMap::new(), requests: 0 };
+        Ok(Self { inner: Arc::new(Mutex::new(inner)), created, token: Arc::default() })
     }
 
     /// Returns a provider over this cloud for a cluster. Each call creates another one, as a restarted process would.
     pub fn provider(&self, cluster_name: &str) -> Arc<dyn CloudProvider> {
-        Arc::new(Provider::new(self.clone(), cluster_name, false))
+        let own = Self { token: Arc::default(), ..self.clone() };
+        Arc::new(Provider::new(own, cluster_name, false))
+    }
+
+    /// Sets the credentials that calls must have, so that others are refused from now on; `None`: any.
+    pub fn set_token(&self, token: Option<&str>) {
+        self.lock().required_token = token.map(str::to_owned);
+    }
+
+    /// Sets the credentials of the provider that has this handle.
+    pub(crate) fn use_token(&self, token: String) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
     }
 
     /// Creates or replaces an instance; returns its provider ID.
@@ -152,6 +167,7 @@ impl MockCloud {
         subject: &str,
         execute: impl FnOnce(&mut State, &CombinedEffect, Instant) -> Result<T, CloudError>,
     ) -> Result<T, CloudError> {
+        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (effect, request) = {
             let mut inner = self.lock();
             inner.requests += 1;
@@ -163,7 +179,11 @@ impl MockCloud {
         }
         let result = {
             let mut inner = self.lock();
+            let is_refused = inner.required_token.is_some() && inner.required_token != token;
             let result = match effect.refusal {
+                _ if is_refused => {
+                    Err(CloudError::new(ErrorKind::Denied, operation.as_str(), "the credentials are not valid"))
+                }
                 Some((kind, message)) => Err(CloudError::new(kind, operation.as_str(), message)),
                 None => {
                     let now = Instant::now();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use ipnet::{Ipv4Net, Ipv6Net};
-use providers::{Address, AddressKind};
+use providers::{Address, AddressKind, Taint};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
@@ -40,6 +40,9 @@ pub struct MockConfig {
     /// Address that serves state, calls, faults and instances over HTTP; `None`: not served. Any client may change
     /// anything, so keep it on a loopback address.
     pub listen: Option<SocketAddr>,
+    /// The Secret with the provider's credentials in its key `token`, as `namespace/name`; `None`: it needs none. The cloud
+    /// accepts any until one is set with [`MockCloud::set_token`](crate::MockCloud::set_token).
+    pub secret: Option<String>,
     /// URL of a mock cloud that another process serves at its `listen`, as `http://127.0.0.1:9902`: several processes
     /// then use the same cloud, which outlives each of them. No other field may be set.
     pub url: Option<String>,
@@ -61,6 +64,7 @@ impl Default for MockConfig {
             quotas: Quotas::default(),
             faults: Vec::new(),
             listen: None,
+            secret: None,
             url: None,
         }
     }
@@ -98,8 +102,10 @@ pub struct InstanceConfig {
     pub region: Option<String>,
     /// By default its own name and an address in 10.0.0.0/8 derived from the name.
     pub addresses: Vec<Address>,
-    /// Additional labels for its Node.
+    /// Additional labels for its Node. Those that begin with `node.mock.cloud/` follow the instance.
     pub labels: BTreeMap<String, String>,
+    /// Taints of its Node; their keys begin with `node.mock.cloud/`.
+    pub taints: Vec<Taint>,
     /// It exists but does not run.
     pub stopped: bool,
     /// Time until reads return it, in milliseconds.
@@ -134,6 +140,7 @@ impl InstanceConfig {
             region,
             addresses: if self.addresses.is_empty() { addresses() } else { self.addresses.clone() },
             labels: self.labels.clone(),
+            taints: self.taints.clone(),
         }
     }
 }

@@ -2,13 +2,28 @@
 
 use std::time::Duration;
 
-use providers::{CloudError, ErrorKind, InstanceRef, InstanceState, Instances, async_trait};
+use providers::{CloudError, ErrorKind, InstanceFeatures, InstanceRef, InstanceState, Instances, async_trait};
 
 use crate::cloud::MockCloud;
 use crate::fault::Operation;
 
 /// Maximum number of instances per call.
 const BATCH: usize = 100;
+
+/// Prefix of the labels and taints that follow an instance.
+pub const NODE_PREFIX: &str = "node.mock.cloud/";
+
+/// Annotation of a Node with the name of its instance, which is otherwise the Node's.
+pub const INSTANCE_ANNOTATION: &str = "mock.cloud/instance";
+
+/// Returns the features of the mock's instances.
+pub(crate) fn features() -> InstanceFeatures {
+    InstanceFeatures {
+        annotations: vec![INSTANCE_ANNOTATION.to_owned()],
+        labels: Some(NODE_PREFIX),
+        taints: Some(NODE_PREFIX),
+    }
+}
 
 pub(crate) struct MockInstances(pub MockCloud);
 
@@ -54,6 +69,10 @@ fn absent(wanted: &InstanceRef) -> InstanceState {
 
 #[async_trait]
 impl Instances for MockInstances {
+    fn instance_features(&self) -> InstanceFeatures {
+        features()
+    }
+
     async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
         let mut states = Vec::with_capacity(instances.len());
         for batch in instances.chunks(BATCH) {

@@ -36,6 +36,7 @@ mod wire;
 pub use cloud::MockCloud;
 pub use config::{InstanceConfig, MockConfig, Quotas};
 pub use fault::{Effect, Fault, FaultError, Operation, Pattern};
+pub use instances::{INSTANCE_ANNOTATION, NODE_PREFIX};
 pub use provider::factory;
 pub use settings::{CLASS, PREFIX, WRITTEN_PREFIX};
 pub use snapshot::{

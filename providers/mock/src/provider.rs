@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use providers::{
     BuildContext, CloudError, CloudProvider, ConfigError, ErrorKind, Factory, Instances, LoadBalancers, Routes,
-    async_trait, parse_config,
+    SecretData, SecretName, async_trait, parse_config,
 };
 use tokio::net::TcpListener;
 use tracing::info;
@@ -48,6 +48,21 @@ impl CloudProvider for Provider {
         !self.cluster.is_empty()
     }
 
+    fn secrets(&self) -> Vec<SecretName> {
+        self.cloud.config().secret.as_deref().and_then(secret_name).into_iter().collect()
+    }
+
+    fn receive_secret(&self, name: &SecretName, data: Option<SecretData>) -> Result<(), CloudError> {
+        let token = data.as_ref().and_then(|data| data.get(TOKEN));
+        let token = token.and_then(|token| std::str::from_utf8(token).ok()).filter(|token| !token.is_empty());
+        let Some(token) = token else {
+            let message = format!("the Secret {name} has no key {TOKEN} with a text: add it");
+            return Err(CloudError::new(ErrorKind::Invalid, "ReadCredentials", message));
+        };
+        self.cloud.use_token(token.to_owned());
+        Ok(())
+    }
+
     async fn initialize(&self) -> Result<(), CloudError> {
         let serving = self.server.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let Some(address) = self.cloud.config().listen.filter(|_| self.serves && !serving) else { return Ok(()) };
@@ -74,6 +89,16 @@ impl CloudProvider for Provider {
     }
 }
 
+/// The key of the credentials in the Secret.
+const TOKEN: &str = "token";
+
+/// Reads a name with its namespace.
+fn secret_name(text: &str) -> Option<SecretName> {
+    let (namespace, name) = text.split_once('/')?;
+    let is_word = |word: &str| !word.is_empty() && !word.contains('/');
+    (is_word(namespace) && is_word(name)).then(|| SecretName { namespace: namespace.into(), name: name.into() })
+}
+
 /// Returns the factory of `--cloud-provider=mock`. `--cloud-config` is a [`MockConfig`] as JSON, or absent.
 pub fn factory() -> Factory {
     Factory { name: "mock", build }
@@ -92,6 +117,14 @@ fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> 
             return Err(invalid("remove all other fields: they belong to the process that serves the cloud".into()));
         }
         return Ok(Arc::new(RemoteProvider::new(url, &context.cluster_name).map_err(invalid)?));
+    }
+    if let Some(secret) = config.secret.as_ref().filter(|secret| secret_name(secret).is_none()) {
+        return Err(ConfigError::Invalid {
+            file: context.config_name(),
+            field: "secret".into(),
+            value: secret.clone(),
+            fix: "use namespace/name".into(),
+        });
     }
     let unreadable = |error: crate::fault::FaultError| ConfigError::Unreadable {
         file: context.config_name(),

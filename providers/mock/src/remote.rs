@@ -13,14 +13,15 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use providers::{
-    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, Features, InstanceRef, InstanceState, Instances,
-    LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned, Route, RouteChange, Routes, Targeting, Targets,
-    async_trait,
+    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, Features, InstanceFeatures, InstanceRef, InstanceState,
+    Instances, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned, Route, RouteChange, Routes, Targeting,
+    Targets, async_trait,
 };
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::config::MockConfig;
+use crate::instances;
 use crate::settings;
 use crate::wire::Call;
 
@@ -124,6 +125,10 @@ struct Remote(Arc<Connection>);
 
 #[async_trait]
 impl Instances for Remote {
+    fn instance_features(&self) -> InstanceFeatures {
+        instances::features()
+    }
+
     async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
         let described: Result<Vec<InstanceState>, _> =
             self.0.call("DescribeInstances", &Call::Describe(instances.to_vec())).await;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::config::{InstanceConfig, MockConfig, Quotas};
 use crate::fault::Operation;
+use crate::instances::INSTANCE_ANNOTATION;
 use crate::snapshot::{Attributes, InstanceView, ListenerView, LoadBalancerView, RouteView};
 
 #[derive(Debug, Clone)]
@@ -127,6 +128,9 @@ impl State {
                 _ => find_by(&|record| record.instance.provider_id == *id),
             };
         }
+        if let Some(name) = wanted.annotations.get(INSTANCE_ANNOTATION) {
+            return self.instances.contains_key(name).then(|| name.clone());
+        }
         if self.instances.contains_key(&wanted.node) {
             return Some(wanted.node.clone());
         }
@@ -136,7 +140,8 @@ impl State {
 
     fn create_automatic(&mut self, wanted: &InstanceRef, now: Instant) -> Option<String> {
         let name = &wanted.node;
-        if !self.config.auto_instances || name.is_empty() || self.removed.contains(name) {
+        let has_other_name = wanted.annotations.contains_key(INSTANCE_ANNOTATION);
+        if !self.config.auto_instances || name.is_empty() || self.removed.contains(name) || has_other_name {
             return None;
         }
         if self.instances.contains_key(name) {

@@ -37,6 +37,11 @@ pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
 /// Labels to set.
 pub type Edits = BTreeMap<String, String>;
 
+/// Maximum length of a label's value, and of its key without the domain.
+const LABEL_LENGTH: usize = 63;
+/// Maximum length of the domain of a label's key.
+const DOMAIN_LENGTH: usize = 253;
+
 /// The reason why the addresses configured in the kubelet (`--node-ip`) are not valid for the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadNodeIp(pub String);
@@ -53,7 +58,8 @@ pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
 /// Returns the labels that a new node gets from its instance, and the provider's labels that are left out.
 ///
 /// Both labels of each pair replace existing ones. A label of the provider is left out if the node has another value
-/// for it, or if its name belongs to Kubernetes.
+/// for it, if its name belongs to Kubernetes, or if the API server would refuse it: a cloud's own labels may have any
+/// text, and one of them must not keep the node uninitialized.
 /// Upstream: cloud-provider, CloudNodeController.getNodeModifiersFromCloudProvider.
 pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edits, Vec<&'a str>) {
     let mut edits = Edits::new();
@@ -68,7 +74,7 @@ pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edi
     let mut left_out = Vec::new();
     for (key, value) in &instance.labels {
         match label(labels, key).or_else(|| edits.get(key).map(String::as_str)) {
-            _ if is_kubernetes_own(key) => left_out.push(key.as_str()),
+            _ if is_kubernetes_own(key) || !is_label(key, value) => left_out.push(key.as_str()),
             Some(there) if there != value => left_out.push(key.as_str()),
             Some(_) => {}
             None => {
@@ -79,8 +85,27 @@ pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edi
     (edits, left_out)
 }
 
+/// Reports whether the API server accepts a label or taint (upstream: apimachinery, IsQualifiedName, IsValidLabelValue).
+pub fn is_label(key: &str, value: &str) -> bool {
+    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
+    let is_lower =
+        |part: &str| part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    let is_domain =
+        |domain: &str| domain.len() <= DOMAIN_LENGTH && domain.split('.').all(|part| is_word(part) && is_lower(part));
+    is_word(name) && domain.is_none_or(is_domain) && (value.is_empty() || is_word(value))
+}
+
+/// Reports whether a text has letters, digits, dashes, underscores and dots, with a letter or digit at both ends.
+fn is_word(text: &str) -> bool {
+    let is_end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    text.len() <= LABEL_LENGTH
+        && is_end(text.bytes().next())
+        && is_end(text.bytes().last())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
 /// Reports whether a label's name belongs to `kubernetes.io` or `k8s.io` or a subdomain.
-fn is_kubernetes_own(key: &str) -> bool {
+pub fn is_kubernetes_own(key: &str) -> bool {
     key.split_once('/').is_some_and(|(domain, _)| {
         ["kubernetes.io", "k8s.io"]
             .iter()

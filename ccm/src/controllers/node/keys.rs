@@ -15,8 +15,8 @@ use crate::cloud::taints::is_uninitialized;
 pub(super) enum Key {
     /// Initialize this node, or reconcile its labels.
     Node(ObjectKey),
-    /// Compare all nodes' addresses with the cloud's.
-    Addresses,
+    /// Compare all nodes with their instances.
+    Updates,
 }
 
 impl QueueKey for Key {}
@@ -25,7 +25,7 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(node) => f.write_str(&node.name),
-            Self::Addresses => f.write_str("the addresses of all nodes"),
+            Self::Updates => f.write_str("the instances of all nodes"),
         }
     }
 }

@@ -1,11 +1,12 @@
-//! cloud-node-controller: initializes new nodes with data of their cloud instances, and keeps their addresses up to
-//! date.
+//! cloud-node-controller: initializes new nodes with data of their cloud instances, and keeps their addresses, and
+//! labels and taints of the provider, up to date.
 //!
 //! A kubelet with an external cloud provider registers its node with a taint. This controller sets the addresses first.
 //! Then one patch sets provider ID and labels, and removes the taint.
 //! Upstream: k8s.io/cloud-provider/controllers/node.
 
 mod decide;
+mod decide_updates;
 mod keys;
 mod metrics;
 mod sync;
@@ -24,7 +25,7 @@ use runtime::worker::WorkOptions;
 
 use self::metrics::Delays;
 use self::sync::CloudNode;
-use crate::cloud::instances::Describer;
+use crate::cloud::instances::{Describer, node_sections};
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write, needs_instances};
 
 /// The controller.
@@ -54,8 +55,8 @@ fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     Ok(needs_instances(context))
 }
 
-fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Node>(Node::CLOUD, &[keys::INITIALIZED]);
+fn watches(builder: &mut Builder, context: &Context) {
+    builder.need::<Node>(node_sections(context.cloud.provider()), &[keys::INITIALIZED]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -77,6 +78,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let reconciler = CloudNode {
         cloud: context.cloud.clone(),
         describer: Describer::new(instances.clone()),
+        features: instances.instance_features(),
         instances,
         nodes,
         writer: manager.writer(account),
@@ -86,7 +88,7 @@ fn start(manager: &mut Manager, context: &Context) {
         delays: Delays::register(manager.metrics()),
         clock: context.clock.clone(),
         frequency: options.values.get_duration("node-status-update-frequency"),
-        address_workers: usize::try_from(updates).ok().filter(|updates| *updates > 0).unwrap_or(workers),
+        update_workers: usize::try_from(updates).ok().filter(|updates| *updates > 0).unwrap_or(workers),
     };
     let options = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
     manager.add(options, queue, Arc::new(reconciler));

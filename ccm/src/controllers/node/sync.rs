@@ -1,4 +1,4 @@
-//! Initialization of a node, its labels, and the update of the addresses of all nodes.
+//! Initialization of a node, its labels, and the updates of all nodes from their instances.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Time};
 use kinds::{Kind, Node};
-use providers::{Address, CloudError, ErrorKind, Instance, InstanceState, Instances};
+use providers::{Address, CloudError, ErrorKind, Instance, InstanceFeatures, InstanceState, Instances};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
@@ -18,11 +18,12 @@ use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
 use super::decide::{addresses, has_addresses, initial_labels, missing_instance, reconciled_labels};
+use super::decide_updates::{Changes, LabelEdits, changed_taints, changes, label_edits};
 use super::keys::{self, Key};
 use super::metrics::Delays;
 use crate::cloud::Cloud;
 use crate::cloud::instances::{Describer, describe_all, instance_ref};
-use crate::cloud::taints::{initialized, is_uninitialized};
+use crate::cloud::taints::{self, initialized, is_uninitialized};
 use crate::context::Clock;
 
 /// Delay after an error that a user or operator must fix.
@@ -32,6 +33,7 @@ pub(super) struct CloudNode {
     pub(super) cloud: Arc<Cloud>,
     pub(super) instances: Arc<dyn Instances>,
     pub(super) describer: Describer,
+    pub(super) features: InstanceFeatures,
     pub(super) nodes: Arc<Store<Node>>,
     pub(super) writer: Writer,
     pub(super) recorder: Recorder,
@@ -40,20 +42,20 @@ pub(super) struct CloudNode {
     pub(super) delays: Delays,
     pub(super) clock: Clock,
     pub(super) frequency: Duration,
-    pub(super) address_workers: usize,
+    pub(super) update_workers: usize,
 }
 
 impl Reconcile for CloudNode {
     type Key = Key;
 
     fn begin(&self) {
-        self.queue.add(Key::Addresses);
+        self.queue.add(Key::Updates);
     }
 
     fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         match key {
             Key::Node(node) => self.sync(node).boxed(),
-            Key::Addresses => self.update_addresses().boxed(),
+            Key::Updates => self.update_nodes().boxed(),
         }
     }
 }
@@ -74,7 +76,7 @@ impl CloudNode {
         if let Err(wait) = self.cloud.ready().await {
             return Ok(Outcome::RequeueAfter(wait));
         }
-        match self.describer.describe(instance_ref(&node)).await {
+        match self.describer.describe(instance_ref(&node, &self.features.annotations)).await {
             InstanceState::Running(instance) => self.initialize(key, &node, &instance).await,
             InstanceState::Stopped => {
                 info!("instance not running; the node will be initialized when it runs");
@@ -130,7 +132,11 @@ impl CloudNode {
                 "labels of the cloud provider not set: the node has other values, or the names are reserved"
             );
         }
-        let mut spec = Map::from_iter([("taints".to_owned(), initialized(node))]);
+        let mut labels: LabelEdits = labels.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        labels.extend(label_edits(&node.meta.labels, instance, self.features.labels));
+        let changed_taints = changed_taints(&node.taints, instance, self.features.taints);
+        let taints = initialized(changed_taints.as_deref().unwrap_or(&node.taints));
+        let mut spec = Map::from_iter([("taints".to_owned(), taints)]);
         if !has_id {
             spec.insert("providerID".into(), json!(instance.provider_id));
         }
@@ -178,48 +184,75 @@ impl CloudNode {
         Some(version)
     }
 
-    /// Reads the instances of all initialized nodes in one call, and writes the addresses that changed.
-    async fn update_addresses(&self) -> Result<Outcome, ReconcileError> {
+    /// Reads the instances of all initialized nodes in one call, and writes what changed.
+    async fn update_nodes(&self) -> Result<Outcome, ReconcileError> {
         if let Err(wait) = self.cloud.ready().await {
             return Ok(Outcome::RequeueAfter(wait));
         }
         let nodes = self.nodes.by_index(&keys::INITIALIZED, keys::initialized());
-        let requested: Vec<_> = nodes.iter().map(|node| instance_ref(node)).collect();
+        let requested: Vec<_> = nodes.iter().map(|node| instance_ref(node, &self.features.annotations)).collect();
         let states = describe_all(&*self.instances, &requested).await;
         let mut unknown: Option<(usize, CloudError)> = None;
         let mut changed = Vec::new();
         for (node, state) in nodes.iter().zip(states) {
             match state {
-                InstanceState::Running(instance) => match addresses(node, &instance) {
-                    Ok(Some(wanted)) if !has_addresses(node, &wanted) => changed.push((node.clone(), wanted)),
-                    Ok(_) => {}
-                    Err(bad) => {
-                        warn!(node = &*node.meta.name, problem = bad.0, "node addresses not changed")
+                InstanceState::Running(instance) => {
+                    let changes = changes(node, &instance, &self.features);
+                    if let Err(bad) = &changes.addresses {
+                        warn!(node = &*node.meta.name, problem = bad.0, "node addresses not changed");
                     }
-                },
+                    if !changes.is_empty() {
+                        changed.push((node.clone(), instance));
+                    }
+                }
                 InstanceState::Stopped | InstanceState::Gone => {}
                 InstanceState::Unknown(error) => unknown = Some((unknown.map_or(0, |(count, _)| count) + 1, error)),
             }
         }
         if let Some((count, error)) = unknown {
-            warn!(count, %error, "node addresses could not be read from the cloud");
+            warn!(count, %error, "instances of nodes could not be read from the cloud");
         }
         stream::iter(changed)
-            .for_each_concurrent(self.address_workers, async |(node, wanted)| {
-                let key = node.meta.key();
-                // The node was read before the provider was called.
-                let Some(current) = self.read(&key).current() else { return };
-                if current.meta.uid != node.meta.uid || has_addresses(&current, &wanted) {
-                    return;
-                }
-                match self.write_addresses(&node, &wanted).await {
-                    Ok(answer) => drop(self.wrote(&key, &answer)),
-                    Err(error) if error.is_object_deleted() => {}
-                    Err(error) => warn!(node = &*node.meta.name, %error, "node addresses not written"),
-                }
-            })
+            .for_each_concurrent(self.update_workers, async |(node, instance)| self.update_node(&node, &instance).await)
             .await;
         Ok(Outcome::RequeueAfter(self.frequency))
+    }
+
+    /// Writes the changes of a node that was read before its instance.
+    async fn update_node(&self, node: &Node, instance: &Instance) {
+        let Some(current) = self.read(&node.meta.key()).current() else { return };
+        if current.meta.uid != node.meta.uid || is_uninitialized(&current) {
+            return;
+        }
+        match self.write_changes(&current, changes(&current, instance, &self.features)).await {
+            Ok(()) => {}
+            Err(error) if error.is_object_deleted() => {}
+            Err(error) => warn!(node = &*node.meta.name, %error, "node not updated; retried in the next round"),
+        }
+    }
+
+    async fn write_changes(&self, node: &Node, changes: Changes) -> Result<(), WriteError> {
+        let (key, mut version) = (node.meta.key(), node.meta.version);
+        if let Ok(Some(wanted)) = changes.addresses {
+            let answer = self.write_addresses(node, &wanted).await?;
+            version = self.wrote(&key, &answer).unwrap_or(version);
+        }
+        if changes.labels.is_empty() && changes.taints.is_none() {
+            return Ok(());
+        }
+        let mut patch = json!({"metadata": {"uid": node.meta.uid.to_string()}});
+        if !changes.labels.is_empty() {
+            patch["metadata"]["labels"] = json!(changes.labels);
+        }
+        if let Some(taints) = &changes.taints {
+            // The list is replaced as a whole.
+            patch["metadata"]["resourceVersion"] = json!(version.to_string());
+            patch["spec"] = json!({"taints": taints::list(taints.iter())});
+        }
+        let answer = self.writer.patch(&Node::RESOURCE, &key, &patch).await?;
+        self.wrote(&key, &answer);
+        info!(node = &*node.meta.name, "labels and taints of the node changed as its instance");
+        Ok(())
     }
 }
 

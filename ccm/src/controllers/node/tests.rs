@@ -105,6 +105,13 @@ fn new_node_gets_the_labels_of_its_instance() {
             &[("xk8s.io/z", "1"), ("topology.k8s.aws/u", "1")],
             &["a.k8s.io/y", "kubernetes.io/x"],
         ),
+        // Texts that the API server refuses: the node must be initialized nevertheless.
+        (
+            &[],
+            given("", "", "", &[("acme.com/team", "two words"), ("acme.com/a b", "1"), ("plain", "1")]),
+            &[("plain", "1")],
+            &["acme.com/a b", "acme.com/team"],
+        ),
     ] {
         let (labels, left_out) = initial_labels(&pairs(has), &instance);
         assert_eq!((labels, left_out.as_slice()), (edits(want), out), "{has:?} {instance:?}");

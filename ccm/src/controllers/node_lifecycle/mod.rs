@@ -23,6 +23,7 @@ use runtime::worker::WorkOptions;
 
 use self::metrics::Rounds;
 use self::sync::Lifecycle;
+use crate::cloud::instances::node_sections;
 use crate::cloud::taints::is_shut_down;
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write, needs_instances};
 
@@ -60,8 +61,8 @@ fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     Ok(needs_instances(context))
 }
 
-fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Node>(Node::CLOUD, &[TO_CHECK]);
+fn watches(builder: &mut Builder, context: &Context) {
+    builder.need::<Node>(node_sections(context.cloud.provider()), &[TO_CHECK]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -78,6 +79,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let account = DESCRIPTOR.service_account;
     let reconciler = Lifecycle {
         cloud: context.cloud.clone(),
+        annotations: instances.instance_features().annotations,
         instances,
         nodes,
         writer: manager.writer(account),

@@ -31,6 +31,8 @@ use crate::context::Clock;
 pub(super) struct Lifecycle {
     pub(super) cloud: Arc<Cloud>,
     pub(super) instances: Arc<dyn Instances>,
+    /// Prefixes of the node annotations that the provider reads.
+    pub(super) annotations: Vec<String>,
     pub(super) nodes: Arc<Store<Node>>,
     pub(super) writer: Writer,
     pub(super) recorder: Recorder,
@@ -68,8 +70,11 @@ impl Lifecycle {
         // Decided once: a node must never get the state of another one.
         let nodes = nodes.into_iter().map(|node| (needs_instance_state(&self.facts(&node)), node));
         let nodes: Vec<(bool, Arc<Node>)> = nodes.collect();
-        let requested: Vec<_> =
-            nodes.iter().filter(|(is_needed, _)| *is_needed).map(|(_, node)| instance_ref(node)).collect();
+        let requested: Vec<_> = nodes
+            .iter()
+            .filter(|(is_needed, _)| *is_needed)
+            .map(|(_, node)| instance_ref(node, &self.annotations))
+            .collect();
         let mut states = describe_all(&*self.instances, &requested).await.into_iter();
         states.as_slice().iter().for_each(|state| self.rounds.count_calls(state));
         let decided: Vec<_> = nodes

@@ -20,6 +20,8 @@ use crate::context::Clock;
 /// The API server, through a cache and a writer.
 pub struct Kubernetes {
     pub nodes: Arc<Store<Node>>,
+    /// Prefixes of the node annotations that the provider reads.
+    pub annotations: Vec<String>,
     pub writer: Writer,
     pub recorder: Recorder,
     pub consistency: Consistency,
@@ -27,11 +29,11 @@ pub struct Kubernetes {
 }
 
 /// Returns the fields of a node that its routes need.
-fn route_node(node: &Node) -> RouteNode {
+fn route_node(node: &Node, annotations: &[String]) -> RouteNode {
     let cloud = node.cloud.as_deref();
     let status = node.condition(NETWORK_UNAVAILABLE).map(|condition| &*condition.status);
     RouteNode {
-        instance: instances::instance_ref(node),
+        instance: instances::instance_ref(node, annotations),
         uid: node.meta.uid.to_string(),
         addresses: instances::addresses(node),
         pod_cidrs: node.pod_cidrs.iter().map(|cidr| cidr.to_string()).collect(),
@@ -64,7 +66,7 @@ impl ClusterAccess for Kubernetes {
     fn nodes(&self) -> (Vec<RouteNode>, bool) {
         let mut nodes = self.nodes.by_index(&by_namespace(), index_key(""));
         nodes.sort_by(|a, b| a.meta.by_creation(&b.meta));
-        (nodes.iter().map(|node| route_node(node)).collect(), self.nodes.undecodable() == 0)
+        (nodes.iter().map(|node| route_node(node, &self.annotations)).collect(), self.nodes.undecodable() == 0)
     }
 
     fn warn(&self, node: &RouteNode, message: String) {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kinds::{Node, Sections};
+use kinds::Node;
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::QueueKey;
@@ -27,6 +27,7 @@ use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 
 use crate::cloud::Cloud;
+use crate::cloud::instances::node_sections;
 use crate::context::{Context, Descriptor, QueueKeys, Start, Verb, Write};
 use kubernetes::Kubernetes;
 use sync::RouteTable;
@@ -56,8 +57,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Node>(Sections::default() | Node::CLOUD, &[by_namespace()]);
+fn watches(builder: &mut Builder, context: &Context) {
+    builder.need::<Node>(node_sections(context.cloud.provider()), &[by_namespace()]);
 }
 
 /// Upstream: cloud-provider/app, startRouteController.
@@ -89,8 +90,10 @@ fn start(manager: &mut Manager, context: &Context) {
         }
     });
     let account = DESCRIPTOR.service_account;
+    let instances = context.cloud.provider().instances();
     let kubernetes = Kubernetes {
         nodes,
+        annotations: instances.map(|instances| instances.instance_features().annotations).unwrap_or_default(),
         writer: manager.writer(account),
         recorder: manager.recorder(COMPONENT, account),
         consistency: Consistency::default(),

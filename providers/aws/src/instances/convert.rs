@@ -30,7 +30,7 @@ fn instance(found: &types::Instance, region: &str, families: &[Family]) -> Insta
         zone: zone.to_owned(),
         region: region.to_owned(),
         addresses: addresses(found, families),
-        labels: Default::default(),
+        ..Instance::default()
     }
 }
 

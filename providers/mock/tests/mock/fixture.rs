@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use provider_conformance::{Fixture, FixtureError, ReadFailure};
-use provider_mock::{Effect, Fault, InstanceConfig, MockCloud, MockConfig, Operation, PREFIX, Pattern};
+use provider_mock::{
+    Effect, Fault, INSTANCE_ANNOTATION, InstanceConfig, MockCloud, MockConfig, NODE_PREFIX, Operation, PREFIX, Pattern,
+};
 use providers::{
-    CloudProvider, Deletion, InstanceRef, IpNet, LoadBalancerId, LoadBalancerSpec, Port, Protocol, TargetPort, Targets,
-    async_trait,
+    CloudProvider, Deletion, InstanceRef, IpNet, LoadBalancerId, LoadBalancerSpec, Port, Protocol, SecretData,
+    SecretName, Taint, TaintEffect, TargetPort, Targets, async_trait,
 };
 
 pub const CLUSTER: &str = "testers";
@@ -53,7 +55,8 @@ fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 /// Returns a mock whose load balancers take some time to be created and deleted, as in a real cloud.
 pub async fn start_mock() -> (Arc<dyn CloudProvider>, MockFixture) {
-    let cloud = cloud(MockConfig { provisioning_millis: 5, deletion_millis: 5, ..MockConfig::default() });
+    let secret = Some("kube-system/mock".to_owned());
+    let cloud = cloud(MockConfig { provisioning_millis: 5, deletion_millis: 5, secret, ..MockConfig::default() });
     let provider = cloud.provider(CLUSTER);
     provider.initialize().await.expect("nothing to do");
     (provider, MockFixture(cloud))
@@ -78,6 +81,27 @@ impl Fixture for MockFixture {
     async fn delete_instance(&self, instance: &InstanceRef) -> Result<(), FixtureError> {
         self.0.remove_instance(&instance.node);
         Ok(())
+    }
+
+    fn identifying_annotations(&self, instance: &InstanceRef) -> Option<BTreeMap<String, String>> {
+        Some([(INSTANCE_ANNOTATION.to_owned(), instance.node.clone())].into())
+    }
+
+    async fn change_labels_and_taints(&self, instance: &InstanceRef, more: bool) -> Result<(), FixtureError> {
+        let mut config = InstanceConfig::named(&instance.node);
+        if more {
+            let key = format!("{NODE_PREFIX}maintenance");
+            config.labels = [(key.clone(), "planned".to_owned())].into();
+            config.taints = vec![Taint { key, effect: TaintEffect::NoSchedule, value: String::new() }];
+        }
+        self.0.add_instance(&config);
+        Ok(())
+    }
+
+    async fn replace_credentials(&self) -> Result<(SecretName, SecretData), FixtureError> {
+        self.0.set_token(Some("new"));
+        let name = SecretName { namespace: "kube-system".into(), name: "mock".into() };
+        Ok((name, [("token", b"new".to_vec())].into_iter().collect()))
     }
 
     async fn leaked_resources(&self, id: &LoadBalancerId) -> Result<Vec<String>, FixtureError> {
