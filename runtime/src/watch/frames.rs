@@ -66,6 +66,10 @@ where
             if let Some(frame) = if self.lines { self.line()? } else { self.buffered()? } {
                 return Ok(Some(frame));
             }
+            if self.buffer.is_empty() {
+                // Hundreds of watches wait at the same time.
+                self.buffer = BytesMut::new();
+            }
             let silence = self.silence;
             match timeout(silence, self.chunk()).await.map_err(|_| FrameError::Silent(silence))? {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),

@@ -52,6 +52,9 @@ const IDLE_LIST: Duration = Duration::from_secs(1);
 const LONG_LIST: Duration = Duration::from_secs(30);
 
 /// Keeps one store up to date until it is dropped.
+///
+/// There is one for each kind, and nearly all the time it waits for the next event of its watch. The futures of requests
+/// are several times larger than that wait, and are therefore on the heap only while they run.
 pub struct Reflector<K: Kind> {
     pub clients: Arc<Clients>,
     pub scope: Scope,
@@ -114,7 +117,7 @@ impl<K: Kind> Reflector<K> {
             return self.list_and_watch().await;
         }
         if std::mem::take(&mut self.is_history_doubtful) {
-            self.compare_history().await?;
+            Box::pin(self.compare_history()).await?;
         }
         self.watch().await
     }
@@ -181,15 +184,15 @@ impl<K: Kind> Reflector<K> {
         let permit = self.lists.clone().acquire_owned().await.ok();
         match self.listing.form() {
             ListForm::Streamed => {
-                let frames = self.list_streamed(permit).await?;
+                let frames = Box::pin(self.list_streamed(permit)).await?;
                 self.set_listed();
                 return self.follow(frames).await;
             }
             ListForm::Whole => {
-                self.list_whole().await?;
+                Box::pin(self.list_whole()).await?;
                 drop(permit);
             }
-            ListForm::Paged => self.list_pages(permit).await?,
+            ListForm::Paged => Box::pin(self.list_pages(permit)).await?,
         }
         self.set_listed();
         self.watch().await
@@ -339,7 +342,7 @@ impl<K: Kind> Reflector<K> {
 
     async fn watch(&mut self) -> Result<(), WatchError> {
         let version = self.store.progress().version();
-        let frames = self.frames(self.scope.watch(version)).await?;
+        let frames = Box::pin(self.frames(self.scope.watch(version))).await?;
         self.follow(frames).await
     }
 

@@ -140,9 +140,13 @@ fn store(indexes: Vec<Index<Thing>>) -> Arc<Store<Thing>> {
     Arc::new(Store::new(Decode { interner: Arc::default(), sections: Sections::default() }, indexes))
 }
 
-fn start(clients: &Arc<Clients>, store: &Arc<Store<Thing>>, lists: &Arc<Semaphore>, tasks: &mut JoinSet<()>) {
+fn reflector(clients: &Arc<Clients>, store: &Arc<Store<Thing>>, lists: &Arc<Semaphore>) -> Reflector<Thing> {
     let scope = Scope { resource: Thing::RESOURCE, namespace: None, form: Form::Protobuf };
-    tasks.spawn(Reflector::new(clients.clone(), scope, store.clone(), lists.clone()).run());
+    Reflector::new(clients.clone(), scope, store.clone(), lists.clone())
+}
+
+fn start(clients: &Arc<Clients>, store: &Arc<Store<Thing>>, lists: &Arc<Semaphore>, tasks: &mut JoinSet<()>) {
+    tasks.spawn(reflector(clients, store, lists).run());
 }
 
 fn names(store: &Store<Thing>) -> Vec<String> {
@@ -313,14 +317,22 @@ async fn records_are_repeated_in_each_resync_period_without_a_request_for_a_list
     store.subscribe(move |change| {
         counts.fetch_add(usize::from(change.old.is_some() && change.new.is_some()), Ordering::Relaxed);
     });
-    let scope = Scope { resource: Thing::RESOURCE, namespace: None, form: Form::Protobuf };
     let permits = Arc::new(Semaphore::new(1));
     let mut tasks = JoinSet::new();
-    tasks.spawn(Reflector::new(clients, scope, store.clone(), permits).resyncing(PERIOD).run());
+    tasks.spawn(reflector(&clients, &store, &permits).resyncing(PERIOD).run());
     store.progress().synced().await;
     tokio::time::sleep(PERIOD - Duration::from_secs(1)).await;
     assert_eq!(repeated.load(Ordering::Relaxed), 0, "no record is repeated before the period ends");
     tokio::time::sleep(PERIOD + Duration::from_secs(2)).await;
     assert_eq!(repeated.load(Ordering::Relaxed), 2);
     assert_eq!(lists.load(Ordering::Relaxed), 1);
+}
+
+/// Each of hundreds of kinds has such a future. Those of its requests have 3 to 5 kB.
+#[tokio::test]
+async fn waiting_watch_is_small() {
+    let clients = clients(|_| Reply::Open(Vec::new())).await;
+    let run = reflector(&clients, &store(Vec::new()), &Arc::new(Semaphore::new(1))).run();
+    let size = size_of_val(&run);
+    assert!(size <= 1536, "{size} bytes");
 }
