@@ -148,7 +148,7 @@ pub async fn service_moves_to_the_load_balancer_of_a_group_and_back(_: Space) ->
         ensure!(counts == (balancer_count, 2), "{:?} has {held:?}", wanted.annotations);
         settle(&moto, &*balancers, &other, &all).await?;
     }
-    // The first process may still use a listing of before the other ones' changes.
+    // The first process may still use a listing from before the changes of the others.
     delete(&*new_process(&moto).await?, &own).await?;
     ensure!(open(&moto).await? == ["443"], "{:?}", open(&moto).await?);
     delete(&*balancers, &other).await?;

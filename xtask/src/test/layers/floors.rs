@@ -118,7 +118,7 @@ pub const CRATES: &[Layers] = &[
         is_complete: true,
         floors: &[
             &["error", "model"],
-            &["instance", "records", "tagging"],
+            &["instance", "records", "secret", "tagging"],
             &["route", "target"],
             &["load_balancer"],
             &["provider"],
@@ -166,7 +166,7 @@ pub const CRATES: &[Layers] = &[
         floors: &[
             &["fixture", "report"],
             &["context"],
-            &["load_balancer_creation", "instances", "routes"],
+            &["credentials", "load_balancer_creation", "instances", "routes"],
             &["incomplete_reads", "load_balancer_changes", "load_balancer_deletion"],
             &["cases"],
         ],
