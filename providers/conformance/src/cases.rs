@@ -46,6 +46,7 @@ macro_rules! __cases {
             load_balancer_creation::ensure_recovers_from_a_failure_at_any_change,
             load_balancer_creation::invalid_annotation_is_reported_and_nothing_created,
             load_balancer_creation::unsupported_features_are_invalid,
+            load_balancer_creation::written_annotations_have_the_prefix,
             load_balancer_creation::protocols_can_be_mixed,
             load_balancer_creation::dual_stack_gets_addresses_of_both_families,
             load_balancer_changes::ports_are_changed,

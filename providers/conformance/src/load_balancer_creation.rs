@@ -231,6 +231,30 @@ pub(crate) async fn unsupported_features_are_invalid(context: &Context<'_>) -> R
     Ok(())
 }
 
+pub(crate) async fn written_annotations_have_the_prefix(context: &Context<'_>) -> Result<(), Stop> {
+    let features = context.balancers()?.features();
+    let Some(prefix) = features.written_annotations else {
+        return Err(Stop::Skip("the provider writes no annotations".into()));
+    };
+    let read = features.annotations.iter().find(|read| prefix.starts_with(read.as_str()));
+    ensure!(
+        read.is_none(),
+        "annotations with {prefix:?} are written, and read by {read:?}: each write is a new request"
+    );
+    let targets = Targets::nodes(context.nodes(1).await?);
+    let mut spec = context.spec();
+    let plain = spec.annotations.clone();
+    for variant in context.fixture.variants() {
+        spec.annotations = merged(plain.clone(), variant);
+        let written = context.settle(&spec, &targets).await?.annotations;
+        let other = written.keys().find(|key| !key.starts_with(prefix));
+        ensure!(other.is_none(), "the annotation {other:?} is written, which has not the prefix {prefix:?}");
+        let again = context.settle(&spec, &targets).await?.annotations;
+        ensure!(written == again, "without a change {written:?} and then {again:?} is written");
+    }
+    Ok(())
+}
+
 /// Returns a port's name, of lower-case letters as the API server requires.
 fn port_name(protocol: Protocol) -> String {
     protocol.as_str().to_lowercase()

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use provider_conformance::{Outcome, block_on, case_names};
 use providers::{
-    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, Features, InstanceRef, InstanceState, Instances,
-    LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned, Progress, Route, RouteChange, Routes, Targeting,
-    Targets, async_trait,
+    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, Features, InstanceFeatures, InstanceRef, InstanceState,
+    Instances, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned, Progress, Route, RouteChange, Routes,
+    SecretData, SecretName, Targeting, Targets, async_trait,
 };
 
 use crate::fixture::start_mock;
@@ -32,6 +32,10 @@ enum Defect {
     ReportsForeignAsDone,
     TakesFailedReadsForAbsence,
     AdoptsByName,
+    IgnoresNodeAnnotations,
+    KeepsLabelsAndTaints,
+    IgnoresChangedSecrets,
+    WritesOtherAnnotations,
 }
 
 struct Defective {
@@ -53,6 +57,17 @@ impl CloudProvider for Defective {
         self.inner.initialize().await
     }
 
+    fn secrets(&self) -> Vec<SecretName> {
+        self.inner.secrets()
+    }
+
+    fn receive_secret(&self, name: &SecretName, data: Option<SecretData>) -> Result<(), CloudError> {
+        match self.defect {
+            Defect::IgnoresChangedSecrets if data.as_ref().is_some_and(|data| data.keys().count() > 0) => Ok(()),
+            _ => self.inner.receive_secret(name, data),
+        }
+    }
+
     fn instances(&self) -> Option<Arc<dyn Instances>> {
         Some(Arc::new(DefectiveInstances(self.inner.instances()?, self.defect)))
     }
@@ -70,8 +85,23 @@ struct DefectiveInstances(Arc<dyn Instances>, Defect);
 
 #[async_trait]
 impl Instances for DefectiveInstances {
+    fn instance_features(&self) -> InstanceFeatures {
+        self.0.instance_features()
+    }
+
     async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState> {
-        let mut states = self.0.describe(instances).await;
+        let mut instances = instances.to_vec();
+        if self.1 == Defect::IgnoresNodeAnnotations {
+            instances.iter_mut().for_each(|instance| instance.annotations.clear());
+        }
+        let mut states = self.0.describe(&instances).await;
+        if self.1 == Defect::KeepsLabelsAndTaints {
+            for state in &mut states {
+                if let InstanceState::Running(instance) = state {
+                    instance.taints.clear();
+                }
+            }
+        }
         match self.1 {
             Defect::ReturnsReverseOrder => states.reverse(),
             Defect::ForgetsUnknownInstances => states.retain(|state| *state != InstanceState::Gone),
@@ -129,8 +159,13 @@ impl LoadBalancers for DefectiveBalancers {
             self.0.set_targets(spec, &Targets::default()).await?;
         }
         let ensured = self.0.ensure(spec, targets).await?;
-        let settled = self.1 == Defect::SettlesTooEarly;
-        Ok(if settled { Ensured { progress: Progress::Settled, ..ensured } } else { ensured })
+        Ok(match self.1 {
+            Defect::SettlesTooEarly => Ensured { progress: Progress::Settled, ..ensured },
+            Defect::WritesOtherAnnotations => {
+                Ensured { annotations: [("other.example.com/name".into(), "a".into())].into(), ..ensured }
+            }
+            _ => ensured,
+        })
     }
 
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
@@ -230,6 +265,10 @@ fn each_defect_fails_its_case() {
         (Defect::ReportsErrorsAsGone, "failed_read_does_not_report_an_instance_as_gone"),
         (Defect::TakesFailedReadsForAbsence, "failed_read_does_not_complete_a_deletion"),
         (Defect::AdoptsByName, "foreign_load_balancer_of_the_same_name_is_kept"),
+        (Defect::IgnoresNodeAnnotations, "describe_finds_an_instance_by_annotations"),
+        (Defect::KeepsLabelsAndTaints, "labels_and_taints_follow_the_instance"),
+        (Defect::IgnoresChangedSecrets, "changed_secret_replaces_the_credentials"),
+        (Defect::WritesOtherAnnotations, "written_annotations_have_the_prefix"),
         (Defect::ReportsForeignAsDone, "foreign_route_is_not_changed"),
     ];
     for (defect, name) in table {

@@ -110,7 +110,12 @@ impl Fixture for MockFixture {
     }
 
     fn variants(&self) -> Vec<BTreeMap<String, String>> {
-        vec![annotations(&[("scheme", "internal")]), annotations(&[("hostname", "true")]), BTreeMap::new()]
+        vec![
+            annotations(&[("scheme", "internal")]),
+            annotations(&[("hostname", "true")]),
+            annotations(&[("report", "true")]),
+            BTreeMap::new(),
+        ]
     }
 
     fn endpoint_annotations(&self) -> Option<BTreeMap<String, String>> {
