@@ -148,9 +148,12 @@ fn pool_of<T: 'static>(pools: &[(TypeId, Box<dyn RecordPool>)]) -> Option<&Pool<
     pool.downcast_ref()
 }
 
-/// Returns the value of a label, if the set contains it.
+/// Returns the value of a label, if the set contains it. The set must be sorted by key, as [`Labels`] are.
+///
+/// Costs O(log n): an object may have 20,000 labels, and a selector as many requirements.
 pub fn label<'a>(labels: &'a [(Str, Str)], key: &str) -> Option<&'a str> {
-    labels.iter().find(|(name, _)| &**name == key).map(|(_, value)| &**value)
+    let at = labels.binary_search_by(|(name, _)| (**name).cmp(key)).ok()?;
+    Some(&*labels[at].1)
 }
 
 #[cfg(test)]

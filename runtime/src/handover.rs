@@ -10,7 +10,7 @@
 //! but is not being deleted either. The owner waits for a missing child until its record in the cache is removed,
 //! terminating, has other labels, or is newer than the list.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -197,12 +197,13 @@ fn newest_of(owner: &Meta, listed: &[Meta]) -> Option<u64> {
 
 /// Returns the cached children that should be in a list by this selector but are not.
 fn missing<C: Kind>(stored: &[Arc<C>], selector: &Selector, list: &MetaList) -> Vec<Arc<C>> {
+    let listed: HashSet<&Uid> = list.items.iter().map(|known| &known.uid).collect();
     let is_missing = |child: &&Arc<C>| {
         let meta = child.meta();
         meta.version <= list.version
             && !meta.is_deleting()
             && selector.matches(&meta.labels)
-            && !list.items.iter().any(|known| known.uid == meta.uid)
+            && !listed.contains(&meta.uid)
     };
     stored.iter().filter(is_missing).cloned().collect()
 }

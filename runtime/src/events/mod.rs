@@ -115,9 +115,12 @@ pub enum SinkError {
     /// The server refused the request: a retry would not help.
     #[error("the server rejected the event: {0}")]
     Rejected(String),
-    /// No response, or a response that requests a later retry.
+    /// No response.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
+    /// The server requests a retry after this time.
+    #[error("the server requests a retry in {0:?}: {1}")]
+    Postponed(Duration, String),
 }
 
 /// Results of the recorded events. Their sum excludes events that are still queued.
@@ -325,26 +328,30 @@ impl Sender {
 }
 
 /// Makes up to twelve attempts, ten seconds apart; the first pause is random, at most ten seconds (`recordToSink`). An
-/// attempt without a response within 30 seconds counts as failed, so that a dead connection cannot block a component.
+/// attempt without a response within 30 seconds counts as failed, so that a dead connection cannot block a component. A
+/// server that requests a retry gets it after that time (client-go, request.go).
 async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
     for tries in 1..=MAX_ATTEMPTS {
         let written = tokio::time::timeout(ATTEMPT_TIMEOUT, write(&*sink, &event));
         let timed_out = |_| Err(SinkError::Unreachable(format!("no response within {ATTEMPT_TIMEOUT:?}")));
-        match written.await.unwrap_or_else(timed_out) {
+        let pause = match written.await.unwrap_or_else(timed_out) {
             Ok(()) => return true,
-            Err(SinkError::Unreachable(error)) => {
-                tracing::warn!(name = event.name, tries, error, "event not written");
+            Err(error @ SinkError::Unreachable(_)) => {
+                tracing::warn!(name = event.name, tries, %error, "event not written");
+                if tries == 1 { RETRY_INTERVAL.mul_f64(rand::random()) } else { RETRY_INTERVAL }
+            }
+            Err(SinkError::Postponed(delay, error)) => {
+                tracing::warn!(name = event.name, tries, ?delay, error, "event not written");
+                delay.min(RETRY_INTERVAL)
             }
             Err(error) => {
                 tracing::warn!(name = event.name, %error, "event dropped: it was rejected");
                 return false;
             }
-        }
-        let pause = match tries {
-            1 => RETRY_INTERVAL.mul_f64(rand::random()),
-            MAX_ATTEMPTS => return false,
-            _ => RETRY_INTERVAL,
         };
+        if tries == MAX_ATTEMPTS {
+            return false;
+        }
         tokio::select! {
             biased;
             () = until_closed(&mut closed) => return false,

@@ -17,12 +17,15 @@ impl EventSink for Writer {
 }
 
 /// Classifies an error: a response is final (`recordEvent`) unless it requests a later retry.
+///
+/// A 429 that requests none is final, too: EventRateLimit refuses the events of one namespace this way, and those of
+/// others must not wait for them.
 fn classify(error: WriteError) -> SinkError {
+    let delay = error.retry_after();
     match error {
-        WriteError::Refused(status) => match status.code {
-            404 => SinkError::NotFound,
-            429 => SinkError::Unreachable(status.to_string()),
-            500.. if status.retry_after.is_some() => SinkError::Unreachable(status.to_string()),
+        WriteError::Refused(status) => match (status.code, delay) {
+            (404, _) => SinkError::NotFound,
+            (429 | 500.., Some(delay)) => SinkError::Postponed(delay, status.to_string()),
             _ => SinkError::Rejected(status.to_string()),
         },
         // This process must not repeat the write later, because another one may lead then.
@@ -30,5 +33,29 @@ fn classify(error: WriteError) -> SinkError {
             SinkError::Rejected(error.to_string())
         }
         error => SinkError::Unreachable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kinds::envelope::ApiStatus;
+
+    use super::*;
+
+    #[test]
+    fn refusal_is_final_unless_it_requests_a_retry() {
+        for (code, retry_after, is_final) in
+            [(403, None, true), (429, None, true), (429, Some(1), false), (500, None, true), (503, Some(2), false)]
+        {
+            let refusal = WriteError::Refused(ApiStatus { code, retry_after, ..ApiStatus::default() });
+            let expected = retry_after.map(|seconds| Duration::from_secs(seconds.into()));
+            match classify(refusal) {
+                SinkError::Rejected(_) => assert!(is_final, "{code}"),
+                SinkError::Postponed(delay, _) => assert_eq!(Some(delay), expected, "{code}"),
+                other => panic!("{code}: {other:?}"),
+            }
+        }
     }
 }

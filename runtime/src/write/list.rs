@@ -14,6 +14,9 @@ use crate::text::percent_encode;
 /// fakeSVMNamespaceName).
 const NO_NAMESPACE: &str = "@fake:svm_ns!";
 
+/// Objects in a page of metadata. Their number is not limited (a Job may have 100,000 pods), that of bytes in a response is.
+const METADATA_PAGE_SIZE: usize = 1000;
+
 /// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token again and
 /// again. A worker that waited for the end would be lost.
 pub(super) fn endless(resource: &Resource) -> DecodeError {
@@ -51,12 +54,24 @@ impl Writer {
         selector: &str,
     ) -> Result<MetaList, WriteError> {
         let collection = super::path::collection(resource, Some(namespace))?;
-        let path = format!("{collection}?labelSelector={}", percent_encode(selector));
-        let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
-        let page = envelope::page(&response.0)?;
-        let interner = Interner::default();
-        let items = page.items.into_iter().map(|item| Meta::decode(&interner, find(item, 1), |_, _| {}));
-        Ok(MetaList { version: page.version, items: items.collect::<Result<_, _>>()? })
+        let first = format!("{collection}?labelSelector={}&limit={METADATA_PAGE_SIZE}", percent_encode(selector));
+        let (interner, mut path) = (Interner::default(), first.clone());
+        let (mut items, mut token) = (Vec::new(), String::new());
+        loop {
+            let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+            let page = envelope::page(&response.0)?;
+            for item in &page.items {
+                items.push(Meta::decode(&interner, find(item, 1), |_, _| {})?);
+            }
+            if page.next.is_empty() {
+                return Ok(MetaList { version: page.version, items });
+            }
+            if page.next == token {
+                return Err(endless(resource).into());
+            }
+            page.next.clone_into(&mut token);
+            path = format!("{first}&continue={}", percent_encode(&token));
+        }
     }
 
     /// Reads the version that the API server has reached for a resource. If the resource is namespaced, the response
@@ -99,7 +114,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use kinds::schema::list_meta;
+    use kinds::schema::{list_meta, object_meta};
     use kinds::wire::Put;
 
     use super::*;
@@ -142,5 +157,35 @@ mod tests {
         let first = writer.list_versions(&THINGS, "").await.expect("a page");
         assert_eq!(first.next, "next");
         assert!(writer.list_versions(&THINGS, &first.next).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn metadata_of_all_pages_is_listed() {
+        let clients = clients(|_, uri, _| {
+            let is_second = uri.to_string().contains("continue=next");
+            let mut list = Vec::new();
+            list.put_message(1, |meta| {
+                meta.put_str(list_meta::CONTINUE, if is_second { "" } else { "next" });
+                meta.put_str(list_meta::RESOURCE_VERSION, "5");
+            });
+            list.put_message(2, |object| {
+                object.put_message(1, |meta| {
+                    meta.put_str(object_meta::NAME, if is_second { "b" } else { "a" });
+                    meta.put_str(object_meta::RESOURCE_VERSION, "4");
+                });
+            });
+            (200, envelope::wrap(&THINGS, &list))
+        });
+        let bucket = Arc::new(TokenBucket::new(100.0, 100));
+        let writer = Writer::new(clients.await, Identity::Own, bucket, Fence::open());
+        let list = writer.list_metadata(&THINGS, "ns", "app=web").await.expect("a list");
+        assert_eq!(list.version, 5);
+        assert_eq!(list.items.iter().map(|item| &*item.name).collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[tokio::test]
+    async fn metadata_without_an_end_is_given_up() {
+        let error = endless_pages(true).await.list_metadata(&THINGS, "ns", "").await.expect_err("no end").to_string();
+        assert!(error.contains("no end of the list of things"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! Pods as endpoints: their ports and addresses, and the relevant changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,23 +39,25 @@ pub fn addresses(pod: &Pod) -> impl Iterator<Item = Ip> {
     network(pod).into_iter().flat_map(|network| network.ips.iter().filter_map(Ip::canonical))
 }
 
-/// Returns the number of a Service's port on pods with these named ports. Upstream: k8s.io/endpointslice, FindPort.
-fn number(port: &ServicePort, named: &[NamedPort]) -> Option<i32> {
-    match &port.target_port {
-        IntOrString::Int(number) => Some(*number),
-        IntOrString::Text(name) => {
-            named.iter().find(|known| known.name == *name && known.protocol == port.protocol).map(|known| known.number)
-        }
-    }
-}
-
-/// Returns the ports of a Service on pods with these named ports. Missing ports are left out.
+/// Returns the ports of a Service on pods with these named ports. Missing ports are left out. Of several ports of a pod
+/// with the same name and protocol, the first one counts. Upstream: k8s.io/endpointslice, FindPort.
+///
+/// Costs O(n + m): the API server limits neither the ports of a Service nor those of a container.
 pub fn ports(service: &Service, named: &[NamedPort]) -> Vec<Port> {
+    let is_named = service.ports.iter().any(|port| matches!(port.target_port, IntOrString::Text(_)));
+    let mut numbers: HashMap<(&str, &str), i32> = HashMap::new();
+    for known in named.iter().filter(|_| is_named) {
+        numbers.entry((&known.name, &known.protocol)).or_insert(known.number);
+    }
+    let number = |port: &ServicePort| match &port.target_port {
+        IntOrString::Int(number) => Some(*number),
+        IntOrString::Text(name) => numbers.get(&(&**name, &*port.protocol)).copied(),
+    };
     let port = |port: &ServicePort| {
         Some(Port {
             name: port.name.clone(),
             protocol: port.protocol.clone(),
-            number: Some(number(port, named)?),
+            number: Some(number(port)?),
             app_protocol: port.app_protocol.clone(),
         })
     };

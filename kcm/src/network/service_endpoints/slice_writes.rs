@@ -14,6 +14,7 @@ use kinds::meta::{Meta, ObjectKey};
 use kinds::{EndpointSlice, Kind};
 use runtime::consistency::Consistency;
 use runtime::queue::Queue;
+use runtime::slow_start::slow_start;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
 
@@ -194,7 +195,11 @@ impl SliceWrites {
         heads: &Heads<'_>,
         plan: &Plan,
     ) -> Result<WriteCounts, WriteFailure> {
-        first_failure(join_all(plan.create.iter().map(|contents| pace.add(self.create(key, heads, contents)))).await)?;
+        // A quota may refuse thousands of slices: later batches are not begun.
+        let create = |at: usize| pace.add(self.create(key, heads, &plan.create[at]));
+        if let (_, Some(failure)) = slow_start(plan.create.len(), create).await {
+            return Err(failure);
+        }
         // No write is cancelled: otherwise its result would be unknown.
         let updates: Vec<_> =
             plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, heads, slice, contents))).collect();

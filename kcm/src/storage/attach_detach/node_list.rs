@@ -12,8 +12,9 @@ use tokio::time::Instant;
 const PAUSE_FACTOR: u32 = 20;
 /// Longest time between two writes of a node, if something waits for the second one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Time between two writes of a node, if nothing waits for the second one.
-const RELAXED_PAUSE: Duration = Duration::from_secs(4);
+/// Shortest time between two writes of a node, if no pod waits for the second one. Users still see it: the deletion of a
+/// volume or of a node waits for the detachment.
+const RELAXED_PAUSE: Duration = Duration::from_millis(500);
 /// The response to a write shows for this time that a kubelet does not use a volume.
 const RELEASE_LIFETIME: Duration = Duration::from_secs(5);
 
@@ -87,7 +88,7 @@ impl NodeList {
         let is_current = |name: &Str| current.iter().any(|entry| entry.name == *name);
         let is_awaited =
             self.decisions.iter().any(|(name, decision)| decision.is_awaited && decision.is_listed != is_current(name));
-        let pause = if is_awaited { pause } else { RELAXED_PAUSE };
+        let pause = if is_awaited { pause } else { pause.max(RELAXED_PAUSE) };
         (end + pause).saturating_duration_since(now)
     }
 
@@ -182,7 +183,8 @@ mod tests {
             ("awaited", true, 5, 100),
             ("awaited, slow API server", true, 50, 1000),
             ("awaited, very slow API server", true, 5000, 2000),
-            ("not awaited", false, 5, 4000),
+            ("not awaited", false, 5, 500),
+            ("not awaited, slow API server", false, 50, 1000),
         ] {
             let mut list = NodeList::default();
             list.decide(&volume, false, is_awaited);

@@ -239,14 +239,15 @@ impl CronJobs {
                 continue;
             }
             let key = ObjectKey { namespace: active.namespace.clone(), name: active.name.clone() };
-            match self.writer.get(&Job::RESOURCE, &key).await {
-                Ok(_) => {}
-                Err(error) if error.is_not_found() => {
+            match self.writer.get(&Job::RESOURCE, &key).await.and_then(|answer| Ok(answer.meta()?)) {
+                Ok(job) if job.uid == active.uid => {}
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                // Another object may have the name by now.
+                Ok(_) | Err(_) => {
                     let message = format!("Active job went missing: {}", active.name);
                     self.recorder.event(&about(cron_job), EventType::Normal, "MissingJob", message);
                     status.active.retain(|known| known.uid != active.uid);
                 }
-                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -278,6 +279,11 @@ impl CronJobs {
             let key = ObjectKey { namespace: active.namespace, name: active.name };
             let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|answer| Ok(answer.meta()?));
             let job = job.inspect_err(|error| self.warn(cron_job, "FailedGet", format!("Get job: {error}")))?;
+            if job.uid != active.uid {
+                // The run was deleted, and another object has its name.
+                status.active.retain(|known| known.uid != active.uid);
+                continue;
+            }
             if !self.delete(cron_job, &job, status).await {
                 return Err(ReconcileError::new(format!("could not replace job {key}")));
             }

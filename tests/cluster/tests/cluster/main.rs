@@ -272,6 +272,7 @@ fn main() -> std::process::ExitCode {
             invalid_cronjobs_are_reported_and_start_nothing,
             finished_jobs_are_deleted_after_their_ttl,
             job_of_another_owner_takes_the_name_of_a_run,
+            job_with_the_name_of_a_deleted_run_is_not_replaced,
         },
         workloads::job::{
             job_completes, failures_end_job, deadline_ends_job, indexes_are_completed, elastic_job_shrinks,

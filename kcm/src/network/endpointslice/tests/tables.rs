@@ -6,10 +6,11 @@ use kinds::endpoint::Port;
 use kinds::endpoint_slice::Contents;
 use kinds::intstr::IntOrString;
 use kinds::ip::Family;
-use kinds::pod::Phase;
+use kinds::pod::{NamedPort, Phase};
 use kinds::{Meta, Pod, Service, Time, Uid};
 
 use super::builders::{World, labels, pod, port, service, slice_of, with_port};
+use crate::network::service_endpoints::pods::ports;
 use crate::network::service_endpoints::slice_writes::Plan;
 
 fn terminating(pod: Pod) -> Pod {
@@ -265,4 +266,17 @@ fn endpoint_in_two_slices_stays_in_one() {
     let decision = world.decide();
     assert_eq!(decision.now.delete.iter().map(|slice| &*slice.meta.name).collect::<Vec<_>>(), ["web-twin"]);
     assert_eq!(decision.now.writes() + decision.later.writes(), 1);
+}
+
+#[test]
+fn cost_of_named_ports_grows_with_the_sum_of_both_lists() {
+    let mut service = service();
+    let target = |at: usize| port(&format!("a{at}"), IntOrString::Text(format!("a{at}").as_str().into()));
+    service.ports = (0..20_000).map(target).collect();
+    let named: Vec<NamedPort> = (0..30_000)
+        .map(|number| NamedPort { name: format!("b{number}").as_str().into(), protocol: "TCP".into(), number })
+        .collect();
+    let started = std::time::Instant::now();
+    assert!(ports(&service, &named).is_empty());
+    assert!(started.elapsed().as_secs() < 2, "the product of both takes tens of seconds");
 }

@@ -132,7 +132,9 @@ pub fn annotated(mut set: ReplicaSet, annotations: &[(&str, &str)]) -> ReplicaSe
 }
 
 pub fn labels(pairs: &[(&str, &str)]) -> Arc<[(Str, Str)]> {
-    pairs.iter().map(|(key, value)| (Str::from(*key), Str::from(*value))).collect()
+    let mut labels: Vec<(Str, Str)> = pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    labels.sort_unstable();
+    labels.into()
 }
 
 /// Annotations after edits.

@@ -195,6 +195,30 @@ pub async fn overlapping_runs_are_forbidden_or_replaced(space: Space) -> Result<
     .await
 }
 
+/// A run was deleted while no manager ran, and another Job got its name.
+pub async fn job_with_the_name_of_a_deleted_run_is_not_replaced(space: Space) -> Result<()> {
+    overdue(&space, "replace", &json!({BEHAVIOUR: READY}), json!({"concurrencyPolicy": "Replace"})).await?;
+    space.create::<Job>(job("other", &json!({BEHAVIOUR: READY}), json!({}))).await?;
+    let deleted = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "namespace": space.namespace, "name": "other",
+        "uid": "11111111-2222-4333-8444-555555555555",
+    });
+    space.patch_status::<CronJob>("replace", json!({"status": {"active": [deleted]}})).await?;
+    let _manager = Manager::start_with(&space, &Faults::default(), &["--controllers=cronjob-controller"]).await?;
+    eventually("the run went missing, and the next one is created", || async {
+        let events = space.events("replace").await?;
+        ensure!(events.keys().any(|event| event.starts_with("Normal MissingJob")), "{events:?}");
+        ensure!(jobs(&space, "replace").await?.len() == 1);
+        Ok(())
+    })
+    .await?;
+    during(QUIET, "the other Job is left alone", || async {
+        ensure!(space.get::<Job>("other").await?.metadata.deletion_timestamp.is_none());
+        Ok(())
+    })
+    .await
+}
+
 pub async fn suspended_and_late_cronjobs_start_nothing(space: Space) -> Result<()> {
     overdue(&space, "suspended", &json!({}), json!({"suspend": true})).await?;
     overdue(&space, "late", &json!({}), json!({"startingDeadlineSeconds": 10})).await?;
