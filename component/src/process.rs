@@ -9,7 +9,7 @@ use runtime::manager::{ExitReason, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
 use runtime::telemetry::PLATFORM;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -142,8 +142,7 @@ async fn run<F>(
 where
     F: Future<Output = anyhow::Result<Built>>,
 {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut signals = Signals::listen()?;
     info!(version = env!("CARGO_PKG_VERSION"), "starting {}", component.binary);
     for note in options.deprecations() {
         warn!("{note}");
@@ -164,31 +163,25 @@ where
         user_agent: user_agent.clone(),
         ..ConnectOptions::default()
     };
-    let built = tokio::select! {
-        built = build(options.clone(), connection) => built?,
-        // The start waits for APIs that are not served yet.
-        _ = terminate.recv() => return Ok(ExitReason::Shutdown),
-        _ = interrupt.recv() => return Ok(ExitReason::Shutdown),
+    let start = async {
+        let built = build(options.clone(), connection).await?;
+        let server = match serving::serve_options(&options, &user_agent) {
+            Some(serve) => {
+                let served_content = serving::served_content(&options, &built, set_verbosity);
+                Some(Server::start(serve, served_content).await?)
+            }
+            None => None,
+        };
+        Ok((built, server))
     };
-    let server = match serving::serve_options(&options, &user_agent) {
-        Some(serve) => {
-            let served_content = serving::served_content(&options, &built, set_verbosity);
-            Some(Server::start(serve, served_content).await?)
-        }
-        None => None,
-    };
+    let Some((built, server)) = signals.interrupt(start).await? else { return Ok(ExitReason::Shutdown) };
     let (stop, stopped) = oneshot::channel();
-    let signals = async move {
-        tokio::select! {
-            _ = terminate.recv() => info!("SIGTERM: finishing running work"),
-            _ = interrupt.recv() => info!("SIGINT: finishing running work"),
-        }
+    let second_signal = async move {
+        let signal = signals.next().await;
+        info!("{signal}: finishing running work");
         // The manager may have ended by itself.
         let _ = stop.send(());
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        signals.next().await;
     };
     let work = async {
         let ended = built.manager.run(async { _ = stopped.await }).await;
@@ -199,7 +192,43 @@ where
     };
     tokio::select! {
         ended = work => Ok(ended),
-        () = signals => bail!("second signal: exiting immediately"),
+        () = second_signal => bail!("second signal: exiting immediately"),
+    }
+}
+
+/// The signals that request the end of the process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Replaces the default actions of the signals, which would end the process immediately.
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
+        })
+    }
+
+    /// Waits for a signal, and returns its name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// Runs `start`. Returns `None`, and drops it, if a signal arrives before it ends: a start may wait for APIs that are
+    /// not served yet, and for credentials of a plugin that hangs.
+    async fn interrupt<T>(&mut self, start: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<Option<T>> {
+        tokio::select! {
+            started = start => started.map(Some),
+            signal = self.next() => {
+                info!("{signal}: ending the start");
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -246,7 +275,39 @@ fn hostname() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::version;
+    use std::future::pending;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::{Signals, version};
+
+    /// Sends a signal to this process.
+    fn send(signal: &str) {
+        let kill = format!("kill -{signal} {}", std::process::id());
+        let sent = Command::new("sh").args(["-c", &kill]).status().expect("a shell");
+        assert!(sent.success(), "{kill}: {sent}");
+    }
+
+    #[tokio::test]
+    async fn start_ends_at_a_signal() {
+        let mut signals = Signals::listen().expect("signals");
+        for signal in ["TERM", "INT"] {
+            let hanging_start = async {
+                send(signal);
+                pending::<anyhow::Result<()>>().await
+            };
+            let ended = timeout(Duration::from_secs(30), signals.interrupt(hanging_start)).await;
+            assert_eq!(ended.expect("the signal was ignored").expect("no error"), None, "SIG{signal}");
+        }
+        let started = signals.interrupt(async { Ok("manager") }).await;
+        assert_eq!(started.expect("no error"), Some("manager"));
+        signals
+            .interrupt(async { anyhow::bail!("no credentials") as anyhow::Result<()> })
+            .await
+            .expect_err("the error is lost");
+    }
 
     #[test]
     fn raw_version_has_all_parts() {

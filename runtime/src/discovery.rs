@@ -175,7 +175,8 @@ impl Snapshot {
 
     /// Returns true if some version of the group is unavailable.
     pub fn has_failed(&self, group: &str) -> bool {
-        self.failed.keys().any(|version| version.rsplit_once('/').is_some_and(|(failed, _)| failed == group))
+        // A version of the core group has no slash.
+        self.failed.keys().any(|version| version.rsplit_once('/').map_or("", |(failed, _)| failed) == group)
     }
 
     fn read(document: &Document) -> Self {
@@ -440,6 +441,8 @@ impl Discovery {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use serde_json::json;
 
     use super::*;
@@ -496,6 +499,35 @@ mod tests {
         assert!(groups("", "v2").is_empty());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn new_document_is_kept_when_the_next_request_fails() {
+        let document = |group: &str, plural: &str| {
+            let resources = [resource(plural, "Thing", &["get"])];
+            let versions = json!([{"version": "v1", "freshness": "Current", "resources": resources}]);
+            json!({"items": [{"metadata": {"name": group}, "versions": versions}]}).to_string().into_bytes()
+        };
+        // The responses to each call of the discovery, for the core group and for the others.
+        let responses = Mutex::new(VecDeque::from([
+            (200, document("", "pods")),
+            (200, document("apps", "sets")),
+            (200, document("", "nodes")),
+            (500, b"{}".to_vec()),
+            // Both documents are unchanged since the last request.
+            (304, Vec::new()),
+            (304, Vec::new()),
+        ]));
+        let clients = crate::testing::clients(move |_, _, _| lock(&responses).pop_front().expect("a response")).await;
+        let discovery = Discovery::new(clients);
+        let plurals =
+            |snapshot: &Snapshot| snapshot.preferred().iter().map(|served| served.resource.plural).collect::<Vec<_>>();
+        let first = discovery.no_older_than(Duration::ZERO).await.expect("both documents");
+        assert_eq!(plurals(&first), ["pods", "sets"]);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        discovery.no_older_than(Duration::ZERO).await.expect_err("the second request fails");
+        let last = discovery.no_older_than(Duration::ZERO).await.expect("both documents");
+        assert_eq!(plurals(&last), ["nodes", "sets"], "the document before the failure was lost");
+    }
+
     #[test]
     fn unavailable_group_is_reported_and_others_are_found() {
         let served = snapshot(json!([
@@ -510,6 +542,8 @@ mod tests {
             served.failed().iter().map(|(group, problem)| format!("{group}: {problem}")).collect::<Vec<_>>(),
             ["broken.example.com/v1: stale GroupVersion discovery: broken.example.com/v1"]
         );
+        let stale_core = snapshot(json!([{"metadata": {}, "versions": [{"version": "v1", "freshness": "Stale"}]}]));
+        assert!(stale_core.has_failed("") && !stale_core.has_failed("apps") && !stale_core.has_failed("v1"));
     }
 
     #[test]

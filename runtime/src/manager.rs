@@ -473,11 +473,76 @@ mod tests {
     use std::pin::pin;
     use std::sync::Mutex;
 
+    use futures::future::{BoxFuture, FutureExt as _};
     use kinds::{Node, Pod, Sections};
-    use tokio::time::timeout;
+    use tokio::time::{sleep, timeout};
 
     use super::*;
+    use crate::election::world::{World, candidate};
+    use crate::queue::QueueOptions;
+    use crate::testing;
     use crate::watch::Builder;
+    use crate::worker::{Outcome, ReconcileError};
+
+    /// Longer than a Lease lasts without a renewal.
+    const LONG_RECONCILE: Duration = Duration::from_secs(60);
+
+    /// A reconcile that takes [`LONG_RECONCILE`], and then records whether this process may still write.
+    struct SlowReconcile {
+        fence: Fence,
+        may_write_at_end: Mutex<Option<bool>>,
+    }
+
+    impl Reconcile for SlowReconcile {
+        type Key = String;
+        fn reconcile<'a>(&'a self, _: &'a String) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+            async {
+                sleep(LONG_RECONCILE).await;
+                *self.may_write_at_end.lock().expect("the result") = Some(self.fence.holds());
+                Ok(Outcome::Done)
+            }
+            .boxed()
+        }
+    }
+
+    /// Runs a manager that leads in `world`, and requests its shutdown while a reconcile runs. Returns whether the
+    /// process could write at the end of the reconcile; `None` if the reconcile was cancelled.
+    async fn shut_down_during_reconcile(world: &Arc<World>) -> Option<bool> {
+        let clients = testing::clients(|_, _, _| (500, Vec::new())).await;
+        // The time for workers is unlimited.
+        let options = ManagerOptions { shutdown_timeout: Duration::ZERO, ..ManagerOptions::default() };
+        let mut manager = Manager::new(clients, Builder::default().build(), options).expect("a manager");
+        let (election, fence) = candidate(world, "us");
+        (manager.election, manager.fence) = (Some(election), fence.clone());
+        let reconciler = Arc::new(SlowReconcile { fence, may_write_at_end: Mutex::default() });
+        let queue = Queue::new(QueueOptions::named("test"));
+        queue.add("key".to_owned());
+        manager.add(WorkOptions { name: "test", workers: 1, max_retries: None }, queue, reconciler.clone());
+        let ended = manager.run(sleep(Duration::from_secs(5))).await;
+        assert_eq!(ended, ExitReason::Shutdown);
+        *reconciler.may_write_at_end.lock().expect("the result")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_is_renewed_until_workers_have_finished() {
+        let world = World::new();
+        assert_eq!(shut_down_during_reconcile(&world).await, Some(true));
+        assert_eq!(world.holder(), "", "the Lease was not released");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn workers_are_cancelled_when_the_lease_is_lost_during_the_shutdown() {
+        let world = World::new();
+        let other_leads = async {
+            sleep(Duration::from_secs(20)).await;
+            let mut lease = world.lease();
+            lease.spec.as_mut().expect("a spec").holder_identity = Some("other".to_owned());
+            world.put(Some(lease));
+        };
+        let (may_write_at_end, ()) = tokio::join!(shut_down_during_reconcile(&world), other_leads);
+        assert_eq!(may_write_at_end, None, "the reconcile continued without the Lease");
+        assert_eq!(world.holder(), "other");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn controller_starts_when_its_own_kinds_are_listed() {

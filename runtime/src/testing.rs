@@ -1,6 +1,7 @@
 //! Fakes for the tests of controllers: stores without a watch, metadata of invented objects, a client without a server.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -109,6 +110,17 @@ pub fn writer_of(clients: Arc<Clients>) -> Writer {
 /// # Panics
 /// When the clients cannot be built.
 pub async fn clients(respond: impl Fn(&Method, &str, &[u8]) -> (u16, Vec<u8>) + Send + Sync + 'static) -> Arc<Clients> {
+    slow_clients(Duration::ZERO, respond).await
+}
+
+/// Like [`clients`]; each response arrives `delay` after its request.
+///
+/// # Panics
+/// When the clients cannot be built.
+pub async fn slow_clients(
+    delay: Duration,
+    respond: impl Fn(&Method, &str, &[u8]) -> (u16, Vec<u8>) + Send + Sync + 'static,
+) -> Arc<Clients> {
     let respond = Arc::new(respond);
     let layer = RequestLayer::new(move |_, request, _| {
         let respond = respond.clone();
@@ -116,6 +128,9 @@ pub async fn clients(respond: impl Fn(&Method, &str, &[u8]) -> (u16, Vec<u8>) + 
             let (head, body) = request.into_parts();
             let body = body.collect().await?.to_bytes();
             let (status, body) = respond(&head.method, &head.uri.to_string(), &body);
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
             let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
             let mut response = Response::new(body);
             *response.status_mut() = StatusCode::from_u16(status).expect("a status");

@@ -78,7 +78,8 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// Formats a duration, such as `2h 5m` or `1.5s`.
 pub(crate) fn human_duration(seconds: f64) -> String {
-    let whole = seconds.max(0.0).round() as u64;
+    let seconds = seconds.max(0.0);
+    let whole = seconds.round() as u64;
     match whole {
         0..10 => format!("{seconds:.1}s"),
         10..60 => format!("{whole}s"),
@@ -93,6 +94,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn negative_duration_is_shown_as_zero() {
+        for (seconds, expected) in [(-3.0, "0.0s"), (2.5, "2.5s"), (61.0, "1m 1s")] {
+            assert_eq!(human_duration(seconds), expected);
+        }
+    }
 
     #[test]
     fn long_text_is_truncated_at_a_character() {

@@ -244,7 +244,8 @@ fn parse_int(text: &str) -> Option<i64> {
     };
     let prefixed = base != 10;
     let misplaced = body.ends_with('_') || body.contains("__") || (!prefixed && body.starts_with('_'));
-    if misplaced || body.starts_with(['+', '-']) {
+    // `from_str_radix` accepts a sign at the start of the digits.
+    if misplaced || body.contains(['+', '-']) {
         return None;
     }
     let magnitude = i128::from_str_radix(&body.replace('_', ""), base).ok()?;
@@ -420,8 +421,7 @@ fn are_identifiers(text: &str, pre_release: bool) -> bool {
 }
 
 fn is_quantity(text: &str) -> bool {
-    const SUFFIXES: [&str; 17] =
-        ["", "n", "u", "m", "k", "K", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    const SUFFIXES: [&str; 16] = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let body = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = body.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(body.len());
     let (number, suffix) = body.split_at(end);
@@ -490,6 +490,8 @@ mod tests {
             ("08", None),
             ("--1", None),
             ("0x", None),
+            ("0x_+1", None),
+            ("0_+7", None),
             ("", None),
             ("1.0", None),
             ("2147483648", None),
@@ -524,6 +526,7 @@ mod tests {
             (Type::Version, "v1.37.0-0.a-b", "v1.37.0-01"),
             (Type::Version, "v1.37.0+01", "v1.37.0+a..b"),
             (Type::Quantity, "2Ki", "2Kb"),
+            (Type::Quantity, "1k", "1K"),
             (Type::Quantity, "1e3", "z"),
             (Type::Quantity, "0.5", "1.2.3"),
         ] {

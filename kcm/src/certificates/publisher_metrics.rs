@@ -85,3 +85,43 @@ impl Syncs {
         self.duration.observe(label(), duration.as_secs_f64());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kinds::envelope::ApiStatus;
+
+    use super::*;
+
+    fn refused(code: u16, reason: &str) -> Failure {
+        WriteError::Refused(ApiStatus { code, reason: reason.to_owned(), ..ApiStatus::default() }).into()
+    }
+
+    #[tokio::test]
+    async fn sync_is_counted_by_the_servers_code_and_local_failures_as_500() {
+        let retried = || Ok(Outcome::RequeueWithBackoff);
+        // (name, sync, code in the metrics, result; `None`: an error)
+        let cases = [
+            ("success", Ok(Outcome::Done), Some(200), Some(Ok(Outcome::Done))),
+            ("forbidden", Err(refused(403, "Forbidden")), Some(403), None),
+            ("conflict", Err(refused(409, "Conflict")), Some(409), Some(retried())),
+            ("name is taken", Err(refused(409, "AlreadyExists")), Some(409), Some(retried())),
+            ("local failure", Err(ReconcileError::new("the object cannot be rewritten").into()), Some(500), None),
+            ("not leading", Err(WriteError::NotLeading.into()), Some(500), None),
+            ("stale cache", Ok(Outcome::WaitingForCache), None, Some(Ok(Outcome::WaitingForCache))),
+        ];
+        for (name, sync, code, expected) in cases {
+            let metrics = Metrics::new();
+            let syncs = Syncs::register(&metrics, "publisher", ["syncs", "durations"]);
+            let ended = syncs.count(async { sync }).await;
+            match expected {
+                Some(expected) => assert_eq!(ended, expected, "{name}"),
+                None => assert!(ended.is_err(), "{name}: {ended:?}"),
+            }
+            let text = metrics.text();
+            let counted: Vec<&str> = text.lines().filter(|line| line.starts_with("publisher_sync_total")).collect();
+            let wanted: Vec<String> =
+                code.iter().map(|code| format!("publisher_sync_total{{code=\"{code}\"}} 1")).collect();
+            assert_eq!(counted, wanted, "{name}");
+        }
+    }
+}

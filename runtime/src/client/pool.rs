@@ -28,7 +28,7 @@ use crate::metrics::RestClient;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 /// How often an exec plugin is called for new certificates: their expiry is not known here.
-const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
+pub(super) const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 
 /// Connects by TCP, through a proxy if there is one, and TLS within [`CONNECT_TIMEOUT`].
 #[derive(Clone)]
@@ -169,11 +169,22 @@ pub(super) struct Connections {
     loaded: Mutex<LoadedFrom>,
 }
 
-/// The contents of the files that the current connections were loaded from, and the time.
+/// The contents of the files and the certificate of the exec plugin that the current connections were loaded from, and
+/// the time of the last comparison.
 #[derive(Clone, Copy)]
 struct LoadedFrom {
     fingerprint: u64,
+    certificate: u64,
     at: Instant,
+}
+
+/// Returns a hash of the client certificate of a configuration.
+fn client_certificate(tls: &rustls::ClientConfig) -> u64 {
+    let mut hash = DefaultHasher::new();
+    // A resolver of one certificate returns it for any server.
+    let certificate = tls.client_auth_cert_resolver.resolve(&[], &[]);
+    certificate.map(|certified| certified.cert.clone()).hash(&mut hash);
+    hash.finish()
 }
 
 impl Connections {
@@ -187,11 +198,8 @@ impl Connections {
             && user.client_certificate.is_none()
             && user.client_certificate_data.is_none()
             && tls.client_auth_cert_resolver.has_certs();
-        Ok(Self {
-            current: RwLock::new(credentials.lanes(tls)?),
-            credentials,
-            loaded: Mutex::new(LoadedFrom { fingerprint, at: Instant::now() }),
-        })
+        let loaded = LoadedFrom { fingerprint, certificate: client_certificate(&tls), at: Instant::now() };
+        Ok(Self { current: RwLock::new(credentials.lanes(tls)?), credentials, loaded: Mutex::new(loaded) })
     }
 
     /// Reports whether anything about the connections can change while the process runs.
@@ -199,21 +207,31 @@ impl Connections {
         self.credentials.exec_certificate || self.credentials.files().next().is_some()
     }
 
-    /// Switches to new connections if a file changed. Blocks the thread. Returns whether it switched.
+    /// Switches to new connections if a file or the certificate of the exec plugin changed. Blocks the thread. Returns
+    /// whether it switched.
     ///
     /// # Errors
     /// When the files cannot be read or do not match, as in the middle of a rotation; the old connections stay in use.
     pub(super) fn reload(&self) -> Result<bool, ConnectError> {
+        self.reload_at(Instant::now())
+    }
+
+    /// Like [`Connections::reload`], at this time: it decides whether the exec plugin is called.
+    pub(super) fn reload_at(&self, now: Instant) -> Result<bool, ConnectError> {
         let loaded = *lock(&self.loaded);
-        let aged = self.credentials.exec_certificate && loaded.at.elapsed() >= EXEC_CERTIFICATE_AGE;
+        let is_old = now.saturating_duration_since(loaded.at) >= EXEC_CERTIFICATE_AGE;
         let fingerprint = self.credentials.fingerprint()?;
-        if fingerprint == loaded.fingerprint && !aged {
+        if fingerprint == loaded.fingerprint && !(self.credentials.exec_certificate && is_old) {
             return Ok(false);
         }
-        let lanes = self.credentials.lanes(self.credentials.tls()?)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = lanes;
-        *lock(&self.loaded) = LoadedFrom { fingerprint, at: Instant::now() };
-        Ok(true)
+        let tls = self.credentials.tls()?;
+        let current = LoadedFrom { fingerprint, certificate: client_certificate(&tls), at: now };
+        let is_changed = (fingerprint, current.certificate) != (loaded.fingerprint, loaded.certificate);
+        if is_changed {
+            *self.current.write().unwrap_or_else(PoisonError::into_inner) = self.credentials.lanes(tls)?;
+        }
+        *lock(&self.loaded) = current;
+        Ok(is_changed)
     }
 
     fn current(&self) -> Arc<LaneConnections> {

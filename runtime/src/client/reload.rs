@@ -72,8 +72,7 @@ impl ReloadedFiles {
             let metrics = self.metrics.clone();
             let reloaded = tokio::task::spawn_blocking(move || reload(&connections, token, &metrics));
             if reloaded.await.is_err() {
-                tracing::error!("reloading the credentials panicked; they are no longer reloaded");
-                return;
+                tracing::error!("reloading the credentials panicked; retrying after the interval");
             }
         }
     }

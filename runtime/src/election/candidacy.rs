@@ -22,6 +22,8 @@ use crate::events::WallClock;
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between renewals without a ping.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// Interval between log lines about an error that does not change.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum time for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -141,9 +143,11 @@ impl Candidacy {
 
     /// Renews the candidacy after each ping, until it is dropped. Errors are logged and retried.
     pub(crate) async fn run(mut self) {
+        let mut reported = ReportedError::default();
         loop {
-            if let Err(error) = self.renew_if_due().await {
-                tracing::warn!(candidate = self.identity, %error, "the LeaseCandidate was not renewed");
+            let result = self.renew_if_due().await;
+            if let Some(error) = reported.changed(&result) {
+                tracing::warn!(candidate = self.identity, error, "the LeaseCandidate was not renewed");
             }
             sleep(PING_INTERVAL).await;
         }
@@ -179,6 +183,28 @@ impl Candidacy {
                 "binaryVersion": self.versions.binary, "emulationVersion": self.versions.emulation,
             },
         })
+    }
+}
+
+/// The last error, so that one that returns every second is not logged each time.
+#[derive(Default)]
+struct ReportedError {
+    text: Option<String>,
+    at: Option<Instant>,
+}
+
+impl ReportedError {
+    /// Returns the error of an attempt that differs from the one of the attempt before, or was last returned
+    /// [`REPORT_INTERVAL`] ago.
+    fn changed(&mut self, result: &Result<(), LeaseError>) -> Option<&str> {
+        let text = result.as_ref().err().map(ToString::to_string);
+        let is_repeated = self.text == text && self.at.is_some_and(|at| at.elapsed() < REPORT_INTERVAL);
+        self.text = text;
+        if is_repeated {
+            return None;
+        }
+        self.at = Some(Instant::now());
+        self.text.as_deref()
     }
 }
 
@@ -235,6 +261,21 @@ mod tests {
         ] {
             assert_eq!(next_step(candidate.as_ref(), age), expected, "{name}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn persistent_error_is_reported_once_a_minute_and_a_new_one_immediately() {
+        let mut reported = ReportedError::default();
+        let failed = |text: &str| Err(LeaseError::Failed(text.to_owned()));
+        let mut lines = 0;
+        for _ in 0..120 {
+            lines += usize::from(reported.changed(&failed("forbidden")).is_some());
+            tokio::time::advance(PING_INTERVAL).await;
+        }
+        assert_eq!(lines, 2, "an error of two minutes");
+        assert!(reported.changed(&failed("timeout")).is_some_and(|error| error.ends_with("timeout")));
+        assert_eq!(reported.changed(&Ok(())), None);
+        assert!(reported.changed(&failed("timeout")).is_some(), "it had succeeded in between");
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ mod term;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod world;
+pub(crate) mod world;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -200,6 +200,8 @@ pub struct Election {
     observed: Option<Observed>,
     /// The last write without a response.
     sent: Option<Sent>,
+    /// This process has sent a request to write the lease.
+    has_written: bool,
     /// The holder that was logged last.
     logged_holder: String,
 }
@@ -234,6 +236,7 @@ impl Election {
             random: StdRng::from_os_rng(),
             observed: None,
             sent: None,
+            has_written: false,
             logged_holder: String::new(),
         };
         Ok((election, fence))
@@ -297,9 +300,15 @@ impl Election {
     /// Releases the lease so that a successor need not wait: no holder, a duration of one second. Stop all work first:
     /// the fence closes immediately, but requests that were sent before may still arrive. Retries until the renew
     /// deadline. Returns true if the lease is known to have another holder or none (`LeaderElector.release`).
+    ///
+    /// A candidate that never wrote the lease has nothing to release, and sends no request. In a coordinated election
+    /// the API server may have written its identity.
     pub async fn release(mut self) -> bool {
         let led = self.fence.is_leader();
         self.fence.revoke();
+        if !led && !self.has_written && self.config.coordinated.is_none() {
+            return true;
+        }
         let deadline = Instant::now() + self.config.renew_deadline;
         let released = timeout_at(deadline, self.vacate()).await.unwrap_or(false);
         if led {
@@ -461,6 +470,7 @@ impl Election {
         spec.strategy = self.strategy(before.as_ref());
         let started = Instant::now();
         self.sent = Some(Sent { spec: spec.clone(), started });
+        self.has_written = true;
         let stored = match before {
             Some(mut lease) => {
                 lease.spec = Some(spec);
@@ -507,7 +517,11 @@ impl Election {
         let holder = self.observed.as_ref().map_or("", Observed::holder);
         if holder != self.logged_holder {
             self.logged_holder = holder.to_owned();
-            tracing::info!(lease = self.describe(), holder, "new leader");
+            if holder.is_empty() {
+                tracing::info!(lease = self.describe(), "the leader lease has no holder");
+            } else {
+                tracing::info!(lease = self.describe(), holder, "new leader");
+            }
         }
     }
 

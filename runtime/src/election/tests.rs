@@ -161,6 +161,23 @@ async fn leader_stops_immediately_when_it_reads_another_holder() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn standby_that_never_led_sends_no_request_when_it_releases() {
+    let world = World::new();
+    let a = Process::start(&world, "a", 0, 1);
+    until(&world, 1, || a.fence.holds()).await;
+    let (mut standby, fence) = candidate(&world, "b");
+    tokio::select! {
+        () = standby.acquire() => panic!("the lease is held"),
+        () = sleep(SECOND * 5) => {}
+    }
+    // An unreachable API server would keep it until the renew deadline.
+    world.fail_next(FaultKind::RequestLost, 100);
+    let start = Instant::now();
+    assert!(standby.release().await);
+    assert_eq!((start.elapsed(), fence.is_leader()), (Duration::ZERO, false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn successor_leads_at_its_next_attempt_after_a_release() {
     let world = World::new();
     let mut a = Process::start(&world, "a", 0, 1);

@@ -46,7 +46,7 @@ enum Call {
 
 /// The server: one lease with a resource version, and every fence, so that each takeover can be checked.
 #[derive(Default)]
-pub(super) struct World {
+pub(crate) struct World {
     lease: Mutex<Option<Lease>>,
     version: Mutex<u64>,
     pub(super) faults: Mutex<VecDeque<Fault>>,
@@ -57,7 +57,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
 
@@ -66,16 +66,16 @@ impl World {
         Arc::new(CandidateConnection(self.clone()))
     }
 
-    pub(super) fn lease(&self) -> Lease {
+    pub(crate) fn lease(&self) -> Lease {
         self.lease.lock().unwrap().clone().expect("there is a lease")
     }
 
-    pub(super) fn holder(&self) -> String {
+    pub(crate) fn holder(&self) -> String {
         self.lease.lock().unwrap().as_ref().map_or("", holder).to_owned()
     }
 
     /// Changes the lease without a candidate; `None` deletes it.
-    pub(super) fn put(&self, lease: Option<Lease>) {
+    pub(crate) fn put(&self, lease: Option<Lease>) {
         let lease = lease.map(|lease| self.versioned(lease));
         *self.lease.lock().unwrap() = lease;
     }
@@ -259,7 +259,7 @@ impl Process {
 }
 
 /// Creates a candidate whose fence is checked by the world.
-pub(super) fn candidate(world: &Arc<World>, identity: &str) -> (Election, Fence) {
+pub(crate) fn candidate(world: &Arc<World>, identity: &str) -> (Election, Fence) {
     let config = ElectionConfig::new("kube-system", "kube-controller-manager", identity);
     let (election, fence) = Election::with_store(Arc::new(CandidateConnection(world.clone())), config).unwrap();
     world.fences.lock().unwrap().push((identity.to_owned(), fence.clone()));

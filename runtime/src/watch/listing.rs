@@ -54,7 +54,8 @@ impl Listing {
     /// stream again. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a streaming list.
     pub fn failed(&mut self, error: &WatchError) -> Retry {
         if self.form() != ListForm::Streamed {
-            self.has_failed = !would_fail_in_any_form(error);
+            // An error that any form would have had says nothing about the form that failed before.
+            self.has_failed |= !would_fail_in_any_form(error);
             return Retry::Later;
         }
         match error {
@@ -120,6 +121,20 @@ mod tests {
             assert_eq!(listing.form(), next, "{name}");
             listing.succeeded();
             assert_eq!(listing.form(), later, "{name}");
+        }
+    }
+
+    #[test]
+    fn pages_are_used_until_a_list_succeeds_when_their_first_list_is_refused() {
+        for preferred in [ListForm::Streamed, ListForm::Whole] {
+            let mut listing = Listing::new(preferred);
+            listing.failed(&broken());
+            for code in [429, 503] {
+                listing.failed(&refused(code));
+                assert_eq!(listing.form(), ListForm::Paged, "{preferred:?}, {code}");
+            }
+            listing.succeeded();
+            assert_eq!(listing.form(), preferred);
         }
     }
 }

@@ -23,7 +23,7 @@ use super::early::{Endings, POD_COST, ResourceName, has_comparable_versions, lea
 use crate::context::Clock;
 
 /// Attempts of an update that conflicts with others, before it is retried with backoff.
-const MAX_CONFLICTS: usize = 10;
+pub const MAX_CONFLICTS: usize = 10;
 
 /// Number of resources of one namespace that are emptied concurrently.
 const MAX_CONCURRENT_RESOURCES: usize = 32;

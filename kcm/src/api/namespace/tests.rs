@@ -1,15 +1,26 @@
 //! Tests of a namespace's conditions, in upstream's wording, and of when it is processed again.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kinds::meta::{ObjectKey, Uid};
+use kinds::schema::{namespace as object, namespace_spec, namespace_status, object_meta};
 use kinds::status::Condition;
-use kinds::{Resource, Str, Time};
+use kinds::wire::Put;
+use kinds::{Decode, Kind, Namespace, Resource, Sections, Str, Time, envelope};
 use proptest::prelude::*;
-use runtime::worker::Outcome;
+use runtime::discovery::Discovery;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::testing::{clients, filled_store, writer_of};
+use runtime::watch::Builder;
+use runtime::worker::{Outcome, Reconcile as _, ReconcileError};
+use serde_json::json;
 
+use super::GRACE;
 use super::decide::{CleanupResult, Findings, discovery_problem, pods_estimate, resync, without_own};
+use super::sync::{MAX_CONFLICTS, Namespaces};
 
 const PODS: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
 const WIDGETS: Resource =
@@ -174,4 +185,70 @@ proptest! {
 fn waiting_namespace_is_not_requeued_when_the_period_is_zero() {
     assert_eq!(resync(Duration::ZERO), Outcome::Done);
     assert_eq!(resync(Duration::from_secs(300)), Outcome::RequeueAfter(Duration::from_secs(300)));
+}
+
+/// An empty namespace that is being deleted, as the API server has it.
+fn terminating_namespace(phase: &str) -> Vec<u8> {
+    let mut namespace = Vec::new();
+    namespace.put_message(object::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, "n");
+        meta.put_str(object_meta::UID, "uid-of-n");
+        meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        Time(5).put(meta, object_meta::DELETION_TIMESTAMP);
+    });
+    namespace.put_message(object::SPEC, |spec| spec.put_str(namespace_spec::FINALIZERS, "kubernetes"));
+    namespace.put_message(object::STATUS, |status| status.put_str(namespace_status::PHASE, phase));
+    namespace
+}
+
+/// Reconciles a namespace of this phase while the API server refuses every update with a conflict. Returns the result,
+/// and the paths of the updates.
+async fn reconcile_with_conflicts(phase: &'static str) -> (Result<Outcome, ReconcileError>, Vec<String>) {
+    let updates = Arc::<Mutex<Vec<String>>>::default();
+    let sent = updates.clone();
+    let clients = clients(move |method, path, _| {
+        if method.as_str() == "PUT" {
+            sent.lock().expect("the updates").push(path.to_owned());
+            let status = json!({"kind": "Status", "apiVersion": "v1", "code": 409, "reason": "Conflict"});
+            return (409, status.to_string().into_bytes());
+        }
+        if path.starts_with("/api/v1/namespaces/") {
+            return (200, envelope::wrap(&Namespace::RESOURCE, &terminating_namespace(phase)));
+        }
+        // Discovery: a group without resources.
+        let versions = json!([{"version": "v1", "freshness": "Current", "resources": []}]);
+        (200, json!({"items": [{"metadata": {}, "versions": versions}]}).to_string().into_bytes())
+    })
+    .await;
+    let decoding = Decode { interner: Arc::default(), sections: Sections::default() };
+    let namespace = Namespace::decode(&decoding, &terminating_namespace(phase)).expect("a namespace");
+    let namespaces = Namespaces {
+        namespaces: Arc::new(filled_store(decoding, Vec::new(), [namespace])),
+        discovery: Arc::new(Discovery::new(clients.clone())),
+        watched: Builder::default().build().watched(),
+        queue: Queue::new(QueueOptions::named("test")),
+        writer: writer_of(clients),
+        clock: Arc::new(|| at(60)),
+        sync_period: Duration::ZERO,
+        endings: Default::default(),
+    };
+    namespaces.endings.begin(&Uid::parse("uid-of-n"));
+    tokio::time::advance(GRACE).await;
+    let key = ObjectKey { namespace: "".into(), name: "n".into() };
+    let result = tokio::time::timeout(Duration::from_secs(60), namespaces.reconcile(&key)).await;
+    let updates = updates.lock().expect("the updates").clone();
+    (result.expect("the reconcile never ended"), updates)
+}
+
+#[tokio::test(start_paused = true)]
+async fn update_that_always_conflicts_is_retried_with_backoff() {
+    for (phase, path, problem) in [
+        ("Active", "/api/v1/namespaces/n/status", "status conflicts"),
+        ("Terminating", "/api/v1/namespaces/n/finalize", "finalizers conflicts"),
+    ] {
+        let (result, updates) = reconcile_with_conflicts(phase).await;
+        let error = result.expect_err("every update was refused");
+        assert!(error.message.contains(problem) && !error.terminal, "{phase}: {error:?}");
+        assert_eq!(updates, vec![path; MAX_CONFLICTS], "{phase}");
+    }
 }

@@ -187,6 +187,12 @@ impl Classes {
     }
 }
 
+/// Reports whether device classes decide which devices count for a quota's resource: it is an extended resource, or a
+/// class by its own name.
+pub fn may_depend_on_classes(name: &str) -> bool {
+    name.strip_prefix("requests.").is_some_and(|resource| resource.contains('/'))
+}
+
 /// Returns the amounts that a ResourceClaim counts for. `pod` are the amounts of the pod that the claim was created
 /// for: devices that its requests count already are not counted twice.
 pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod: Option<&Usage<'_>>) -> Amount {

@@ -50,6 +50,8 @@ pub struct Content {
     pub objects: HashMap<Str, Option<usize>>,
     /// Families with objects that cannot be decoded: their amounts would be too low.
     pub unreadable: BTreeSet<Family>,
+    /// Some device classes cannot be decoded: any of them may provide an extended resource.
+    pub has_unreadable_classes: bool,
 }
 
 /// The usage of a namespace.
@@ -71,6 +73,10 @@ pub fn used(quota: &ResourceQuota, content: &Content, now: Timestamp) -> Namespa
     let mut used = NamespaceUsage::default();
     let pods_by_usage = pods_by_usage(&content.pods, now, &mut used.recheck);
     for (name, _) in &quota.hard {
+        if content.has_unreadable_classes && amounts::may_depend_on_classes(name) {
+            used.unknown.push(name.clone());
+            continue;
+        }
         let families: Vec<Family> = Family::ALL
             .iter()
             .map(|(family, ..)| *family)

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use kinds::meta::ObjectKey;
+use kinds::resource_claim::DeviceClass;
 use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 use runtime::watch::{MetaChange, Registry};
 
-use super::amounts::Family;
+use super::amounts::{Family, may_depend_on_classes};
 use super::decide::{counted_objects, equal_quantities};
 use super::recounts::{CountMode, Recounts};
 
@@ -56,6 +57,12 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
             of_services.wake(&new.meta.namespace, "", "services", CountMode::Full);
         }
     });
+    let of_classes = waker.clone();
+    registry.store::<DeviceClass>().subscribe(move |change| {
+        if provides_other_resource(change) {
+            of_classes.wake_dependents_of_classes();
+        }
+    });
     let of_claims = waker;
     registry.store::<PersistentVolumeClaim>().subscribe(move |change| {
         if let (Some(old), Some(new)) = (change.old, change.new)
@@ -86,6 +93,24 @@ impl Waker {
             }
         }
     }
+
+    /// Enqueues the quotas of all namespaces that limit devices by class or by extended resource.
+    fn wake_dependents_of_classes(&self) {
+        for quota in self.quotas.all() {
+            if quota.hard.iter().any(|(name, _)| may_depend_on_classes(name)) {
+                let key = quota.meta.key();
+                self.recounts.request(&key);
+                self.queue.add_coalesced(key);
+            }
+        }
+    }
+}
+
+/// Returns true if a device class is new, was deleted, or provides another extended resource than before. Claims for its
+/// devices count for other resources then.
+pub fn provides_other_resource(change: &Change<'_, DeviceClass>) -> bool {
+    let resource = |class: &Arc<DeviceClass>| class.extended_resource.clone();
+    change.old.map(resource) != change.new.map(resource)
 }
 
 /// Returns the kinds whose objects a quota counts.

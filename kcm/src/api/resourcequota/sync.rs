@@ -17,7 +17,7 @@ use runtime::write::Writer;
 use tokio::time::Instant;
 
 use super::CLASSES;
-use super::amounts::{Classes, Family};
+use super::amounts::{Classes, Family, may_depend_on_classes};
 use super::census::Census;
 use super::decide::{self, Content, NamespaceUsage};
 use super::recounts::{CountMode, Recounts};
@@ -100,8 +100,11 @@ impl Quotas {
         let period = Some(self.period).filter(|period| !period.is_zero());
         let next = [period, used.recheck, recount_delay].into_iter().flatten().min();
         let next = self.recounts.schedule(key, next.map(|delay| now + delay));
-        if !content.unreadable.is_empty() {
-            let families: Vec<String> = content.unreadable.iter().map(|family| format!("{family:?}")).collect();
+        let mut families: Vec<String> = content.unreadable.iter().map(|family| format!("{family:?}")).collect();
+        if used.unknown.iter().any(|name| content.has_unreadable_classes && may_depend_on_classes(name)) {
+            families.push("DeviceClasses".to_owned());
+        }
+        if !families.is_empty() {
             let message =
                 format!("not all objects can be decoded (see the log): {}; keeping old amounts", families.join(", "));
             return Err(ReconcileError::new(message));
@@ -159,6 +162,7 @@ impl Quotas {
             }
         }
         content.classes = classes;
+        content.has_unreadable_classes = self.device_classes.undecodable() > 0;
         content
     }
 

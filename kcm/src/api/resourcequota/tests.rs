@@ -19,14 +19,16 @@ use kinds::{
     Decode, Interner, Kind, PersistentVolumeClaim, Pod, Resource, ResourceQuota, Sections, Service, Str, Time,
 };
 use proptest::prelude::*;
-use runtime::store::Change;
-use runtime::watch::MetaChange;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Change, by_namespace};
+use runtime::testing::deliver;
+use runtime::watch::{Builder, MetaChange};
 
 use super::amounts::{Classes, Family, is_volume_claim_in_scope, of_device_claim};
 use super::census::Census;
 use super::decide::{Content, NamespaceUsage, counted_objects, quantities_to_write, status_exceeds, used};
-use super::keys::{amounts_changed, counts_kind, needs_full_count, with_other_status};
-use super::recounts::CountMode;
+use super::keys::{amounts_changed, counts_kind, needs_full_count, subscribe, with_other_status};
+use super::recounts::{CountMode, Recounts};
 
 const NOW: i64 = 1_000_000;
 
@@ -372,6 +374,59 @@ fn other_kinds_are_counted_and_unknown_ones_keep_their_amount() {
     assert_eq!(found.unknown, ["count/widgets.example.com".into()]);
     let expected = pairs(&[("count/configmaps", "3"), ("count/widgets.example.com", "7")]);
     assert_eq!(quantities_to_write(&quota, &found, CountMode::Full), Some(expected));
+}
+
+#[test]
+fn extended_resources_keep_their_amount_while_a_device_class_cannot_be_decoded() {
+    let content = Content { has_unreadable_classes: true, ..Content::default() };
+    let hard = ["requests.example.com/gpu", "requests.deviceclass.resource.kubernetes.io/gpu", "requests.cpu", "pods"];
+    let found = used(&quota(&hard), &content, now());
+    assert_eq!(found.unknown, [hard[1].into(), hard[0].into()]);
+    let mut counted = texts(&found);
+    counted.sort_unstable();
+    assert_eq!(counted, ["pods=0", "requests.cpu=0"]);
+}
+
+#[tokio::test]
+async fn quotas_of_extended_resources_are_counted_again_when_a_device_class_changes() {
+    let mut builder = Builder::default();
+    builder.need::<ResourceQuota>(Sections::default(), &[by_namespace()]);
+    builder.need::<Pod>(Sections::default(), &[by_namespace()]);
+    builder.need::<Service>(Sections::default(), &[by_namespace()]);
+    builder.need::<PersistentVolumeClaim>(Sections::default(), &[by_namespace()]);
+    builder.need_if_served::<DeviceClass>(Sections::default(), &[]);
+    builder.need_named_kinds();
+    let registry = builder.build();
+    let queue = Queue::new(QueueOptions::named("test"));
+    let recounts = Arc::new(Recounts::default());
+    for (name, limited) in [("devices", "requests.example.com/gpu"), ("pods", "pods")] {
+        let mut quota = quota(&[limited]);
+        quota.meta = runtime::testing::meta("ns", name, 1);
+        deliver(&registry.store(), quota);
+    }
+    subscribe(&registry, &queue, &recounts);
+    let classes = registry.store::<DeviceClass>();
+    let class = |resource, version| {
+        let mut class = device_class("gpu", resource, 1);
+        class.meta.version = version;
+        class
+    };
+    for (name, class, is_queued) in [
+        ("new class", class(None, 2), true),
+        ("same resource", class(None, 3), false),
+        ("first resource", class(Some("example.com/gpu"), 4), true),
+        ("same resource again", class(Some("example.com/gpu"), 5), false),
+        ("other resource", class(Some("example.com/accelerator"), 6), true),
+    ] {
+        deliver(&classes, class);
+        assert_eq!(queue.len(), usize::from(is_queued), "{name}");
+        if is_queued {
+            let key = queue.next().await.expect("the quota");
+            assert_eq!(&*key.name, "devices", "{name}");
+            assert_eq!(recounts.begin(&key, tokio::time::Instant::now()), CountMode::Full, "{name}");
+            queue.done(&key);
+        }
+    }
 }
 
 #[test]

@@ -62,3 +62,65 @@ fn not_ready(pod: &Pod, now: jiff::Timestamp) -> Value {
         }] },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use kinds::schema::object_meta;
+    use kinds::wire::Put as _;
+    use kinds::{Decode, Sections, envelope};
+    use runtime::testing::{NoEvents, filled_store, slow_clients, writer_of};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Time that the API server takes for a write.
+    const WRITE_TIME: Duration = Duration::from_secs(1);
+
+    fn decoding() -> Decode {
+        Decode { interner: Arc::default(), sections: Sections::default() }
+    }
+
+    fn named<K: Kind>(name: &str) -> K {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, "ns");
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        K::decode(&decoding(), &object).expect("well-formed")
+    }
+
+    /// A ready pod on the node `a`.
+    fn pod(name: &str) -> Pod {
+        Pod { node: "a".into(), ready: true, ..named(name) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_of_one_node_are_marked_concurrently() {
+        let requests = Arc::<Mutex<Vec<(Instant, String)>>>::default();
+        let sent = requests.clone();
+        let clients = slow_clients(WRITE_TIME, move |_, path, _| {
+            sent.lock().expect("the requests").push((Instant::now(), path.to_owned()));
+            (200, envelope::wrap(&Pod::RESOURCE, &[]))
+        });
+        let pods: Vec<Pod> = (0..2 * MAX_CONCURRENT_WRITES).map(|number| pod(&format!("web-{number}"))).collect();
+        let marker = PodMarker {
+            pods: Arc::new(filled_store(decoding(), vec![by_node()], pods)),
+            writer: writer_of(clients.await),
+            recorder: Recorder::new("node-controller", Arc::new(NoEvents)).0,
+            clock: Arc::new(|| jiff::Timestamp::UNIX_EPOCH),
+        };
+        let node: Node = named("a");
+        let start = Instant::now();
+        marker.mark_not_ready([node].iter()).await;
+        assert_eq!(start.elapsed(), WRITE_TIME * 2, "pods are not marked in two rounds");
+        let requests = requests.lock().expect("the requests");
+        let in_first_round = requests.iter().filter(|(at, _)| *at < start + WRITE_TIME).count();
+        assert_eq!((in_first_round, requests.len()), (MAX_CONCURRENT_WRITES, 2 * MAX_CONCURRENT_WRITES));
+        let paths: std::collections::BTreeSet<&String> = requests.iter().map(|(_, path)| path).collect();
+        assert_eq!(paths.len(), requests.len(), "a pod was marked twice");
+    }
+}

@@ -98,7 +98,7 @@ impl SelinuxWarnings {
     /// Records events about the conflicts for both pods. Stops at the first pod that no longer exists.
     fn report(&self, conflicts: &[Conflict]) {
         for conflict in conflicts {
-            let Some(pod) = self.pods.get(&conflict.pod) else { return };
+            let Some(pod) = self.pods.get(&conflict.pod) else { continue };
             debug!(pod = %conflict.pod, other = %conflict.other, property = conflict.property.name(), "conflicting use of a volume");
             self.recorder.event(&about(&*pod), EventType::Normal, conflict.property.reason(), conflict.message());
         }

@@ -10,7 +10,7 @@ use runtime::lock::lock;
 use super::label;
 
 /// Method of labeling a volume's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Policy {
     /// The volume is mounted with the label.
     MountOption,
@@ -61,7 +61,7 @@ pub struct Volume {
 }
 
 /// Effective labeling of a volume for a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Use {
     /// The label to mount with; empty if the volume is not mounted with one.
     label: Str,
@@ -162,6 +162,16 @@ impl UsedVolume {
         entry.request.outcome(self.supports_context)
     }
 
+    /// Returns the pods by their effective labeling. Pods with the same one never conflict, so that only different ones
+    /// have to be compared: few, unless nearly all of them conflict.
+    fn pods_by_use(&self) -> BTreeMap<Use, Vec<&ObjectKey>> {
+        let mut groups: BTreeMap<Use, Vec<&ObjectKey>> = BTreeMap::new();
+        for (pod, entry) in &self.pods {
+            groups.entry(self.outcome(entry)).or_default().push(pod);
+        }
+        groups
+    }
+
     /// Records the labeling that a pod requests. Returns its conflicts with the pods that were compared since the
     /// driver changed; the others are compared with it in their own reconciles.
     fn put(&mut self, pod: &ObjectKey, request: Request) -> Vec<Conflict> {
@@ -238,11 +248,14 @@ impl UsedVolumes {
         let state = self.lock();
         let mut found = BTreeSet::new();
         for volume in state.volumes.values() {
-            let uses: Vec<_> = volume.pods.iter().map(|(pod, entry)| (pod, volume.outcome(entry))).collect();
-            for (at, (pod, mine)) in uses.iter().enumerate() {
-                for (other, theirs) in &uses[at + 1..] {
-                    for conflict in conflicts((pod, mine), (other, theirs)) {
-                        if found.len() >= most {
+            let groups = volume.pods_by_use();
+            for (mine, pods) in &groups {
+                let in_conflict =
+                    |(theirs, _): &(&Use, &Vec<&ObjectKey>)| *theirs > mine && are_in_conflict(mine, theirs);
+                for (theirs, others) in groups.iter().filter(in_conflict) {
+                    let pairs = pods.iter().flat_map(|pod| others.iter().map(move |other| (pod, other)));
+                    for conflict in pairs.flat_map(|(pod, other)| conflicts((pod, mine), (other, theirs))) {
+                        if found.len() + 2 > most {
                             return found;
                         }
                         found.insert(conflict.reversed());
@@ -270,6 +283,11 @@ impl State {
             }
         }
     }
+}
+
+/// Reports whether pods with these labelings of a volume cannot use it on the same node.
+fn are_in_conflict(one: &Use, other: &Use) -> bool {
+    one.policy != other.policy || label::conflict(&one.label, &other.label)
 }
 
 /// Compares the labeling of a volume by two pods.
@@ -395,9 +413,25 @@ mod tests {
         for at in 0..100 {
             put(&used, &format!("p{at}"), "x", with(&format!(":::s0:c{at}")));
         }
-        assert_eq!(used.conflicts(50).len(), 50);
+        for most in [50, 51, 1, 0] {
+            assert_eq!(used.conflicts(most).len(), most / 2 * 2, "both sides of a conflict, or none");
+        }
         assert_eq!(used.pods_of_driver("disk.example.com").len(), 102);
         assert_eq!(used.pods_of_driver("other.example.com"), []);
+    }
+
+    #[test]
+    fn pods_with_the_same_labeling_are_not_compared_with_each_other() {
+        let used = UsedVolumes::default();
+        for at in 0..200 {
+            put(&used, &format!("p{at}"), "v", with(":::s0:c1"));
+        }
+        put(&used, "other", "v", with(":::s0:c2"));
+        put(&used, "recursive", "v", recursive());
+        let sizes: Vec<usize> = used.lock().volumes["v"].pods_by_use().values().map(Vec::len).collect();
+        assert_eq!(sizes, [1, 200, 1]);
+        // 201 pods with a label differ from the recursive one in the label and the policy, and 200 from the other one.
+        assert_eq!(used.conflicts(10_000).len(), 2 * (201 * 2 + 200));
     }
 
     #[test]

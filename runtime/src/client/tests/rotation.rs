@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::super::pool::EXEC_CERTIFICATE_AGE;
 use super::*;
 use crate::metrics::Metrics;
 
@@ -77,4 +78,28 @@ async fn token_file_overrides_the_token_and_is_reloaded() {
         seen.last().expect("a request").headers["authorization"] == "Bearer second-token"
     })
     .await;
+}
+
+#[tokio::test]
+async fn connections_are_replaced_when_the_exec_plugin_returns_another_certificate() {
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    let write_credential = |name: &str| {
+        let signed = bed.authority.sign(name);
+        let status = json!({"clientCertificateData": signed.certificate, "clientKeyData": signed.key});
+        let credential =
+            json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
+        file(bed.directory.path(), "credential", &credential.to_string())
+    };
+    let printed = write_credential("first");
+    let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [printed],
+        "interactiveMode": "Never"}});
+    let url = format!("https://{}", bed.server.address);
+    file(bed.directory.path(), "kubeconfig", &kubeconfig(&url, user));
+    let source = kubeconfig::load(&bed.options()).expect("a configuration");
+    let connections = Connections::new(Pool::Own, &source).expect("connections");
+    let renewal = std::time::Instant::now() + EXEC_CERTIFICATE_AGE;
+    assert!(!connections.reload_at(renewal).expect("the plugin was called"), "the certificate is the same");
+    write_credential("second");
+    assert!(!connections.reload_at(renewal).expect("the plugin was not called"), "it was called a moment ago");
+    assert!(connections.reload_at(renewal + EXEC_CERTIFICATE_AGE).expect("the plugin was called"));
 }
