@@ -113,8 +113,17 @@ pub struct Served {
 /// The resources that the server served at one time.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// By `group/version` and kind.
-    kinds: HashMap<(String, String), Served>,
+    /// The groups of each path; no group is in two of them. Shared with the cache of responses.
+    roots: Vec<Arc<Groups>>,
+    /// Unavailable versions (`group/version`), with the reason.
+    failed: BTreeMap<String, String>,
+}
+
+/// The resources of one discovery document. There may be thousands, so that each is stored without copies of its names.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Groups {
+    /// All kinds in all versions, sorted by [`kind_key`].
+    kinds: Vec<Served>,
     preferred: Vec<Served>,
     /// Unavailable versions (`group/version`), with the reason.
     failed: BTreeMap<String, String>,
@@ -122,31 +131,37 @@ pub struct Snapshot {
     versions: HashMap<String, Vec<String>>,
 }
 
+/// The group, version and kind, by which [`Groups`] are sorted.
+fn kind_key(served: &Served) -> (&'static str, &'static str, &'static str) {
+    (served.resource.group, served.resource.version, served.resource.kind)
+}
+
 impl Snapshot {
     /// Returns each resource once, in the preferred version of its group if that version contains it (client-go,
     /// ServerPreferredResources).
-    pub fn preferred(&self) -> &[Served] {
-        &self.preferred
+    pub fn preferred(&self) -> impl Iterator<Item = &Served> {
+        self.roots.iter().flat_map(|groups| &groups.preferred)
     }
 
     /// Returns the resource with this group and plural name, in the most preferred version that contains it.
     pub fn of_group_resource(&self, group: &str, plural: &str) -> Option<Served> {
-        self.preferred.iter().find(|served| (served.resource.group, served.resource.plural) == (group, plural)).copied()
+        self.preferred().find(|served| (served.resource.group, served.resource.plural) == (group, plural)).copied()
     }
 
     /// Returns the resource of a kind in exactly this version; `None` if it is not served, or its group is unavailable.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<Served> {
-        self.kinds.get(&(api_version.to_owned(), kind.to_owned())).copied()
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        self.of_version(group, version, kind)
+    }
+
+    fn of_version(&self, group: &str, version: &str, kind: &str) -> Option<Served> {
+        self.roots.iter().find_map(|groups| groups.of_version(group, version, kind))
     }
 
     /// Returns the resource of a kind in the most preferred version of the group that contains it (apimachinery,
     /// RESTMapper.RESTMapping).
     pub fn of_group_kind(&self, group: &str, kind: &str) -> Option<Served> {
-        let versions = self.versions.get(group)?;
-        versions.iter().find_map(|version| {
-            let api_version = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
-            self.of_kind(&api_version, kind)
-        })
+        self.versions_of(group).iter().find_map(|version| self.of_version(group, version, kind))
     }
 
     /// Returns the kinds of a resource in a version, sorted. An empty group means all groups, because upstream's mapper
@@ -157,7 +172,8 @@ impl Snapshot {
         let matches = |resource: &Resource| {
             (group.is_empty() || resource.group == group) && resource.version == version && resource.plural == plural
         };
-        let mut found: Vec<_> = self.kinds.values().map(|served| served.resource).filter(matches).collect();
+        let kinds = self.roots.iter().flat_map(|groups| &groups.kinds);
+        let mut found: Vec<_> = kinds.map(|served| served.resource).filter(matches).collect();
         found.sort_by_key(|resource| (resource.group, resource.kind));
         found
     }
@@ -165,7 +181,7 @@ impl Snapshot {
     /// Returns the versions of a group, the preferred one first, including unavailable ones; empty if it is not
     /// registered.
     pub fn versions_of(&self, group: &str) -> &[String] {
-        self.versions.get(group).map_or(&[], Vec::as_slice)
+        self.roots.iter().find_map(|groups| groups.versions.get(group)).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the versions (`group/version`) that are registered but unavailable, with the reason.
@@ -179,12 +195,10 @@ impl Snapshot {
         self.failed.keys().any(|version| version.rsplit_once('/').map_or("", |(failed, _)| failed) == group)
     }
 
-    fn read(document: &Document) -> Self {
-        let mut snapshot = Self::default();
-        for group in &document.items {
-            snapshot.add_group(group);
-        }
-        snapshot
+    /// Merges the documents of all paths.
+    fn join(roots: Vec<Arc<Groups>>) -> Self {
+        let failed = roots.iter().flat_map(|groups| &groups.failed);
+        Self { failed: failed.map(|(version, problem)| (version.clone(), problem.clone())).collect(), roots }
     }
 
     /// Creates a snapshot of one discovery document, for tests.
@@ -193,19 +207,35 @@ impl Snapshot {
     /// When the text is not a discovery document.
     #[cfg(test)]
     pub(crate) fn from_json(document: &str) -> Self {
-        Self::read(&serde_json::from_str(document).expect("a discovery document"))
+        let document = serde_json::from_str(document).expect("a discovery document");
+        Self::join(vec![Arc::new(Groups::read(&document))])
+    }
+}
+
+impl Groups {
+    fn read(document: &Document) -> Self {
+        let mut groups = Self::default();
+        for group in &document.items {
+            groups.add_group(group);
+        }
+        // The order of a document is kept for resources of the same kind, of which only the one with the verb `get` serves
+        // the objects.
+        groups.kinds.sort_by_key(kind_key);
+        groups.kinds.dedup_by(|later, known| {
+            let is_same = kind_key(later) == kind_key(known);
+            if is_same && !known.verbs.contains(Verbs::GET) {
+                *known = *later;
+            }
+            is_same
+        });
+        groups.kinds.shrink_to_fit();
+        groups.preferred.shrink_to_fit();
+        groups
     }
 
-    /// Merges the documents of all paths; no group is in two of them.
-    fn join<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Self {
-        let mut whole = Self::default();
-        for part in parts {
-            whole.kinds.extend(part.kinds.iter().map(|(kind, served)| (kind.clone(), *served)));
-            whole.preferred.extend(&part.preferred);
-            whole.versions.extend(part.versions.iter().map(|(group, versions)| (group.clone(), versions.clone())));
-            whole.failed.extend(part.failed.iter().map(|(group, problem)| (group.clone(), problem.clone())));
-        }
-        whole
+    fn of_version(&self, group: &str, version: &str, kind: &str) -> Option<Served> {
+        let place = self.kinds.binary_search_by(|served| kind_key(served).cmp(&(group, version, kind)));
+        place.ok().map(|place| self.kinds[place])
     }
 
     fn add_group(&mut self, group: &Group) {
@@ -245,12 +275,8 @@ impl Snapshot {
                     verbs: listed.verbs.iter().fold(Verbs::default(), |verbs, word| verbs | Verbs::read(word)),
                     scales: listed.subresources.iter().any(Subresource::is_scale),
                 };
-                // Several resources may have the same kind. Only the one with the verb `get` serves the objects.
-                let known = self.kinds.entry((api_version.clone(), kind.kind.clone())).or_insert(served);
-                if !known.verbs.contains(Verbs::GET) {
-                    *known = served;
-                }
-                if seen.insert(listed.resource.clone()) {
+                self.kinds.push(served);
+                if seen.insert(plural) {
                     self.preferred.push(served);
                 }
             }
@@ -358,7 +384,7 @@ struct ListedKind {
 #[derive(Default)]
 struct RootResponse {
     etag: Option<header::HeaderValue>,
-    snapshot: Snapshot,
+    groups: Arc<Groups>,
 }
 
 #[derive(Default)]
@@ -405,7 +431,7 @@ impl Discovery {
         }
         cache.requested_at = Some(Instant::now());
         if std::mem::take(&mut cache.is_changed) {
-            let snapshot = Snapshot::join(cache.roots.iter().map(|root| &root.snapshot));
+            let snapshot = Snapshot::join(cache.roots.iter().map(|root| root.groups.clone()).collect());
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
         }
         Ok(self.current())
@@ -434,7 +460,7 @@ impl Discovery {
         if document.items.is_empty() {
             return Err(unreadable("it contains no groups; an API server of 1.30 or later is needed".to_owned()));
         }
-        *root = RootResponse { etag, snapshot: Snapshot::read(&document) };
+        *root = RootResponse { etag, groups: Arc::new(Groups::read(&document)) };
         Ok(true)
     }
 }
@@ -466,8 +492,7 @@ mod tests {
                 ]},
             ],
         }]));
-        let preferred: Vec<_> =
-            served.preferred().iter().map(|one| (one.resource.plural, one.resource.version)).collect();
+        let preferred: Vec<_> = served.preferred().map(|one| (one.resource.plural, one.resource.version)).collect();
         assert_eq!(preferred, [("sets", "v1"), ("olds", "v1beta1")]);
         let old = served.of_kind("apps/v1beta1", "Old").expect("served");
         assert!(old.verbs.contains(Verbs::DELETE | Verbs::LIST | Verbs::WATCH) && !old.verbs.contains(Verbs::GET));
@@ -559,7 +584,7 @@ mod tests {
                 {"version": "v1", "freshness": "Current", "resources": [resource("good", "Good", &["list"])]},
             ]},
         ]));
-        let names: Vec<_> = served.preferred().iter().map(|one| (one.resource.group, one.resource.plural)).collect();
+        let names: Vec<_> = served.preferred().map(|one| (one.resource.group, one.resource.plural)).collect();
         assert_eq!(names, [("example.com", "good")]);
         assert!(served.failed().is_empty(), "skipped resources are not failures");
     }
@@ -584,7 +609,7 @@ mod tests {
             );
             for text in [&document, &text] {
                 let Ok(document) = serde_json::from_str::<Document>(text) else { continue };
-                let snapshot = Snapshot::read(&document);
+                let snapshot = Snapshot::join(vec![Arc::new(Groups::read(&document))]);
                 for served in snapshot.preferred() {
                     let path = served.resource.path(Some("ns"));
                     proptest::prop_assert!(!path.contains(['?', '%', ' ']) && !path.contains("/../"), "{}", path);
@@ -605,7 +630,21 @@ mod tests {
             ]},
         ]));
         assert_eq!(served.versions_of("custom.metrics.k8s.io"), ["v1beta2", "v1beta1"]);
-        assert!(served.preferred().is_empty() && served.failed().is_empty());
+        assert!(served.preferred().next().is_none() && served.failed().is_empty());
+    }
+
+    #[test]
+    fn kind_of_several_resources_is_the_one_with_the_verb_get() {
+        let (scales, pods) = (resource("scales", "Pod", &["update"]), resource("pods", "Pod", &["get", "list"]));
+        let (nodes, later) = (resource("nodes", "Node", &["get"]), resource("copies", "Pod", &["get"]));
+        let served = snapshot(json!([
+            {"metadata": {"name": "z.example.com"}, "versions": [{"version": "v1", "resources": [nodes]}]},
+            {"metadata": {}, "versions": [{"version": "v1", "resources": [scales, pods, later]}]},
+        ]));
+        assert_eq!(served.of_kind("v1", "Pod").expect("served").resource.plural, "pods");
+        assert_eq!(served.of_kind("z.example.com/v1", "Node").expect("served").resource.plural, "nodes");
+        assert_eq!((served.of_kind("v1", "Node"), served.of_kind("z.example.com/v1", "Pod")), (None, None));
+        assert_eq!(served.preferred().count(), 4, "each resource is listed");
     }
 
     #[test]

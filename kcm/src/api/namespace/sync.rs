@@ -9,7 +9,7 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{Meta, ObjectKey};
 use kinds::namespace_deletion::{TerminatingNamespace, pod_grace, pod_meta};
 use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
-use runtime::discovery::{Discovery, Served, Verbs};
+use runtime::discovery::{Discovery, Served, Snapshot, Verbs};
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::watch::{Source, Watched, is_empty_since, wait_until_deleted};
@@ -166,7 +166,7 @@ impl Namespaces {
         let count =
             |served: &Served| object_counts.iter().find(|(kind, _)| *kind == name(served)).map(|(_, count)| *count);
         let mut kinds: Vec<(Served, usize)> =
-            to_empty(snapshot.preferred()).filter_map(|served| Some((served, count(&served)?))).collect();
+            to_empty(&snapshot).filter_map(|served| Some((served, count(&served)?))).collect();
         kinds.sort_by_key(|(served, count)| (name(served) != PODS, Reverse(*count)));
         let Some(((first, sample), others)) = kinds.split_first() else { return };
         let start = Instant::now();
@@ -259,8 +259,7 @@ impl Namespaces {
             Err(error) => (self.discovery.current(), Some(error.to_string())),
         };
         let mut pass = Pass { findings: Findings::after_discovery(problem), totals: false, left: Vec::new() };
-        let (pods, others): (Vec<Served>, Vec<Served>) =
-            to_empty(snapshot.preferred()).partition(|served| name(served) == PODS);
+        let (pods, others): (Vec<Served>, Vec<Served>) = to_empty(&snapshot).partition(|served| name(served) == PODS);
         for served in pods {
             let left = self.empty(&served, namespace).await;
             let delays_others = left.result.objects > 0;
@@ -418,11 +417,11 @@ impl Namespaces {
 }
 
 /// Returns the resources of a namespace that are emptied. Events are served in two groups, and are the same objects.
-fn to_empty(served: &[Served]) -> impl Iterator<Item = Served> {
+fn to_empty(snapshot: &Snapshot) -> impl Iterator<Item = Served> {
     let is_deletable = |served: &&Served| served.resource.namespaced && served.verbs.contains(Verbs::DELETE);
-    let has_events = served.iter().any(|served| name(served) == EVENTS);
+    let has_events = snapshot.preferred().any(|served| name(served) == EVENTS);
     let is_alias = move |served: &&Served| has_events && name(served) == EVENTS_ALIAS;
-    served.iter().filter(is_deletable).filter(move |served| !is_alias(served)).copied()
+    snapshot.preferred().filter(is_deletable).filter(move |served| !is_alias(served)).copied()
 }
 
 fn name(served: &Served) -> ResourceName {

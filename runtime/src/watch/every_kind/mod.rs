@@ -388,7 +388,7 @@ impl EveryKind {
                         self.remove_kind(&removed);
                     }
                     self.kinds_to_add(&snapshot).into_iter().for_each(|resource| self.add_kind(resource));
-                    let served = snapshot.preferred().iter().map(|served| name(&served.resource)).collect();
+                    let served = snapshot.preferred().map(|served| name(&served.resource)).collect();
                     self.served.send_replace(Some(served));
                 }
                 Err(error) => {
@@ -440,7 +440,7 @@ impl EveryKind {
     fn kinds_to_add(&self, snapshot: &Snapshot) -> Vec<Resource> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         let known = |name: &Name| self.typed.contains_key(name) || untyped.contains_key(name);
-        let watchable = snapshot.preferred().iter().filter(|served| is_watchable(served)).map(|served| served.resource);
+        let watchable = snapshot.preferred().filter(|served| is_watchable(served)).map(|served| served.resource);
         watchable.filter(|resource| !known(&name(resource)) && self.requested.contains(name(resource))).collect()
     }
 
