@@ -65,7 +65,10 @@ impl Index {
     pub fn path(&self, group: &str, version: &str) -> Option<&str> {
         let name = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
         let path = self.paths.get(&name)?.path.as_str();
-        path.starts_with(DOCUMENTS).then_some(path)
+        // A proxy may normalize the path, and an aggregated server may have chosen it.
+        let is_plain = |segment: &str| !matches!(segment, "." | "..") && !segment.contains('%');
+        let segments = path.split('?').next().unwrap_or_default();
+        (path.starts_with(DOCUMENTS) && segments.split('/').all(is_plain)).then_some(path)
     }
 }
 
@@ -148,12 +151,14 @@ mod tests {
             "api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=A"},
             "apis/apps/v1": {"serverRelativeURL": "/openapi/v3/apis/apps/v1?hash=B"},
             "apis/evil/v1": {"serverRelativeURL": "https://example.com/openapi/v3/"},
-            "apis/secrets/v1": {"serverRelativeURL": "/api/v1/secrets"}
+            "apis/secrets/v1": {"serverRelativeURL": "/api/v1/secrets"},
+            "apis/parent/v1": {"serverRelativeURL": "/openapi/v3/../../api/v1/secrets"},
+            "apis/encoded/v1": {"serverRelativeURL": "/openapi/v3/%2e%2e/%2e%2e/api/v1/secrets?hash=C"}
         }}"#;
         let index: Index = serde_json::from_str(index).expect("an index");
         assert_eq!(index.path("", "v1"), Some("/openapi/v3/api/v1?hash=A"));
         assert_eq!(index.path("apps", "v1"), Some("/openapi/v3/apis/apps/v1?hash=B"));
-        for group in ["evil", "secrets", "missing"] {
+        for group in ["evil", "secrets", "parent", "encoded", "missing"] {
             assert_eq!(index.path(group, "v1"), None, "{group}");
         }
     }

@@ -1,10 +1,15 @@
 //! Names, data and retention of revisions.
 
+use kinds::schema::object_meta;
 use kinds::template::Template;
-use kinds::{Interner, Meta, Time};
+use kinds::wire::Put as _;
+use kinds::{Decode, Interner, Kind as _, Meta, Sections, Time, envelope};
+use runtime::consistency::Consistency;
+use runtime::testing::{filled_store, writer};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pods::creation_gate::CreationGate;
 
 fn revision(name: &str, number: i64, created: i64, data: &[u8]) -> Arc<ControllerRevision> {
     let interner = Interner::default();
@@ -232,5 +237,53 @@ proptest::proptest! {
             proptest::prop_assert!(meaning::are_semantically_equal(&snapshot.data, &snapshot.data));
         }
         meaning::are_semantically_equal(&bytes, json.to_string().as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn revision_of_another_uid_is_neither_renumbered_nor_labelled() {
+    for (uid, is_written) in [("a", true), ("other", false)] {
+        let writes = Arc::<Mutex<usize>>::default();
+        let counted = writes.clone();
+        let mut current = Vec::new();
+        current.put_message(1, |meta| {
+            meta.put_str(object_meta::NAME, "a");
+            meta.put_str(object_meta::NAMESPACE, "ns");
+            meta.put_str(object_meta::UID, uid);
+            meta.put_str(object_meta::RESOURCE_VERSION, "7");
+        });
+        let response = envelope::wrap(&ControllerRevision::RESOURCE, &current);
+        let writer = writer(move |method, _| {
+            *counted.lock().expect("the count") += usize::from(method.as_str() == "PUT");
+            (200, response.clone())
+        })
+        .await;
+        let known = revision("a", 1, 0, b"{}");
+        let reference = kinds::OwnerRef {
+            api_version: "apps/v1".into(),
+            kind: "StatefulSet".into(),
+            name: "web".into(),
+            uid: Uid::parse("u"),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        let decode = || Decode { interner: Arc::default(), sections: Sections::default() };
+        let history = History {
+            owner: &known.meta,
+            reference: &reference,
+            revisions: &Arc::new(filled_store(decode(), Vec::new(), [])),
+            consistency: &Consistency::default(),
+            writer: &writer,
+            gate: &CreationGate::new(Arc::new(filled_store(decode(), Vec::new(), []))),
+        };
+        let renumbered = history.renumber(&known, 2).await;
+        let labelled = history.label(&known, "key", "value").await;
+        if is_written {
+            assert!(renumbered.is_ok() && labelled.is_ok(), "{renumbered:?}, {labelled:?}");
+        } else {
+            assert!(renumbered.is_err_and(|error| error.is_conflict()));
+            assert!(labelled.is_err_and(|error| error.is_conflict()));
+        }
+        assert_eq!(*writes.lock().expect("the count"), if is_written { 2 } else { 0 }, "{uid}");
     }
 }

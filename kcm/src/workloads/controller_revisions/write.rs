@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kinds::controller_revision::{Fingerprint, NewRevision};
+use kinds::envelope::ApiStatus;
 use kinds::meta::{Meta, ObjectKey, OwnerRef};
 use kinds::selector::Selector;
 use kinds::{ControllerRevision, Kind};
@@ -10,7 +11,7 @@ use runtime::consistency::Consistency;
 use runtime::controller_ref::Owner;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::ReconcileError;
-use runtime::write::{WriteError, Writer};
+use runtime::write::{ObjectResponse, WriteError, Writer};
 
 use super::{Snapshot, by_number, hash, revision_name};
 use crate::pods::creation_gate::CreationGate;
@@ -198,12 +199,29 @@ impl History<'_> {
         number: i64,
     ) -> Result<Arc<ControllerRevision>, WriteError> {
         let (resource, key) = (&ControllerRevision::RESOURCE, revision.meta.key());
-        let current = self.writer.get(resource, &key).await?;
+        let current = self.read(revision).await?;
         let object = ControllerRevision::renumbered(current.object()?, number).map_err(kinds::DecodeError::from)?;
         let renumbered: ControllerRevision =
             self.writer.replace(resource, &key, None, &object).await?.decode(self.revisions.decoding())?;
         self.wrote(renumbered.meta.version);
         Ok(Arc::new(renumbered))
+    }
+
+    /// Reads a revision from the API server.
+    ///
+    /// # Errors
+    /// A conflict when another one has its name.
+    async fn read(&self, revision: &ControllerRevision) -> Result<ObjectResponse, WriteError> {
+        let current = self.writer.get(&ControllerRevision::RESOURCE, &revision.meta.key()).await?;
+        if current.meta()?.uid == revision.meta.uid {
+            return Ok(current);
+        }
+        Err(WriteError::Refused(ApiStatus {
+            code: 409,
+            reason: "Conflict".to_owned(),
+            message: format!("ControllerRevision {} was replaced by another one", revision.meta.key()),
+            ..ApiStatus::default()
+        }))
     }
 
     /// Adds a label to a revision.
@@ -212,20 +230,20 @@ impl History<'_> {
     /// A conflict when it has changed, or another one has its name.
     pub async fn label(&self, revision: &ControllerRevision, key: &str, value: &str) -> Result<(), WriteError> {
         let (resource, name) = (&ControllerRevision::RESOURCE, revision.meta.key());
-        let current = self.writer.get(resource, &name).await?;
+        let current = self.read(revision).await?;
         let object = ControllerRevision::labelled(current.object()?, key, value).map_err(kinds::DecodeError::from)?;
         let labelled = self.writer.replace(resource, &name, None, &object).await?.meta()?;
         self.wrote(labelled.version);
         Ok(())
     }
 
-    /// Deletes a revision. It is no failure if it no longer exists.
+    /// Deletes a revision. It is no failure if it no longer exists, or another one has its name.
     ///
     /// # Errors
     /// When the server refuses.
     pub async fn delete(&self, revision: &ControllerRevision) -> Result<(), WriteError> {
         match self.writer.delete(&ControllerRevision::RESOURCE, &revision.meta.key(), &revision.meta.uid).await {
-            Err(error) if !error.is_not_found() => Err(error),
+            Err(error) if !error.is_object_deleted() => Err(error),
             _ => Ok(()),
         }
     }

@@ -299,6 +299,7 @@ fn announcements_are_valid_for_two_minutes() {
         (pod("a", |pod| pod.disruption = disrupted_since(120, false)), Some(0)),
         (pod("a", |pod| pod.disruption = disrupted_since(9999, false)), Some(0)),
         (pod("a", |pod| pod.disruption = disrupted_since(9999, true)), None),
+        (pod("a", |pod| pod.disruption = disrupted_since(-100, false)), Some(220)),
         (pod("a", |pod| (pod.disruption, pod.phase) = (disrupted_since(9999, false), Phase::Pending)), Some(0)),
         (pod("a", |pod| (pod.disruption, pod.phase) = (disrupted_since(9999, false), Phase::Failed)), None),
         (pod("a", |pod| (pod.disruption, pod.meta.deletion) = (disrupted_since(9999, false), Time(NOW))), None),
@@ -306,6 +307,8 @@ fn announcements_are_valid_for_two_minutes() {
         assert_eq!(remaining(&pod, now()), expected.map(Duration::from_secs), "{pod:?}");
         assert_eq!(is_announced(&pod), expected.is_some());
     }
+    let in_a_thousand_years = pod("a", |pod| pod.disruption = disrupted_since(-32_000_000_000, false));
+    assert!(remaining(&in_a_thousand_years, now()).is_some_and(|left| left > Duration::from_secs(1_000_000_000)));
     let patch = withdrawal(&pod("a", |_| {}), now());
     assert_eq!(patch["metadata"], json!({"uid": "a", "resourceVersion": "7"}));
     assert_eq!(patch["status"]["conditions"][0]["status"], "False");
