@@ -120,7 +120,8 @@ impl CloudNode {
         };
         let mut version = node.meta.version;
         if let Some(wanted) = wanted.filter(|wanted| !has_addresses(node, wanted)) {
-            match self.write_addresses(node, &wanted).await {
+            // Bound to the version: the next patch replaces all taints, and relies on the version that this one returns.
+            match self.write_addresses(node, &wanted, Some(version)).await {
                 Ok(answer) => version = self.wrote(key, &answer).unwrap_or(version),
                 Err(error) => return handle_failed_write(error),
             }
@@ -169,11 +170,20 @@ impl CloudNode {
         }
     }
 
-    async fn write_addresses(&self, node: &Node, wanted: &[Address]) -> Result<ObjectResponse, WriteError> {
+    /// Writes addresses; with a version only if the node has not changed since.
+    async fn write_addresses(
+        &self,
+        node: &Node,
+        wanted: &[Address],
+        version: Option<u64>,
+    ) -> Result<ObjectResponse, WriteError> {
         // A strategic merge would combine several addresses of one type: the list is replaced instead.
         let entries = wanted.iter().map(|wanted| json!({"type": wanted.kind.as_str(), "address": wanted.address}));
         let list: Value = std::iter::once(json!({"$patch": "replace"})).chain(entries).collect();
-        let patch = json!({"metadata": {"uid": node.meta.uid.to_string()}, "status": {"addresses": list}});
+        let mut patch = json!({"metadata": {"uid": node.meta.uid.to_string()}, "status": {"addresses": list}});
+        if let Some(version) = version {
+            patch["metadata"]["resourceVersion"] = json!(version.to_string());
+        }
         self.writer.patch_status(&Node::RESOURCE, &node.meta.key(), &patch).await
     }
 
@@ -231,12 +241,18 @@ impl CloudNode {
         }
     }
 
+    /// Writes the changes of an initialized node. A conflict of its labels and taints does not delay its addresses.
     async fn write_changes(&self, node: &Node, changes: Changes) -> Result<(), WriteError> {
-        let (key, mut version) = (node.meta.key(), node.meta.version);
-        if let Ok(Some(wanted)) = changes.addresses {
-            let answer = self.write_addresses(node, &wanted).await?;
-            version = self.wrote(&key, &answer).unwrap_or(version);
+        // Before the addresses: all taints are replaced, which is valid only for the version that they were read from.
+        let marked = self.write_labels_and_taints(node, &changes).await;
+        if let Ok(Some(wanted)) = &changes.addresses {
+            let answer = self.write_addresses(node, wanted, None).await?;
+            self.wrote(&node.meta.key(), &answer);
         }
+        marked
+    }
+
+    async fn write_labels_and_taints(&self, node: &Node, changes: &Changes) -> Result<(), WriteError> {
         if changes.labels.is_empty() && changes.taints.is_none() {
             return Ok(());
         }
@@ -245,10 +261,10 @@ impl CloudNode {
             patch["metadata"]["labels"] = json!(changes.labels);
         }
         if let Some(taints) = &changes.taints {
-            // The list is replaced as a whole.
-            patch["metadata"]["resourceVersion"] = json!(version.to_string());
+            patch["metadata"]["resourceVersion"] = json!(node.meta.version.to_string());
             patch["spec"] = json!({"taints": taints::list(taints.iter())});
         }
+        let key = node.meta.key();
         let answer = self.writer.patch(&Node::RESOURCE, &key, &patch).await?;
         self.wrote(&key, &answer);
         info!(node = &*node.meta.name, "labels and taints of the node changed as its instance");
