@@ -544,7 +544,7 @@ mod tests {
         let clients = crate::testing::clients(move |_, _, _| lock(&responses).pop_front().expect("a response")).await;
         let discovery = Discovery::new(clients);
         let plurals =
-            |snapshot: &Snapshot| snapshot.preferred().iter().map(|served| served.resource.plural).collect::<Vec<_>>();
+            |snapshot: &Snapshot| snapshot.preferred().map(|served| served.resource.plural).collect::<Vec<_>>();
         let first = discovery.no_older_than(Duration::ZERO).await.expect("both documents");
         assert_eq!(plurals(&first), ["pods", "sets"]);
         tokio::time::advance(Duration::from_secs(1)).await;

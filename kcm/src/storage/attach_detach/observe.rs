@@ -107,8 +107,11 @@ impl Caches {
             self.place(name, node, memory_of_site, attachment, (is_writing, has_foreign), now)
         };
         let places = nodes.into_iter().map(place).collect();
-        // Several volumes with the same storage: the strictest rule holds.
-        let is_exclusive = volumes.iter().any(|volume| volume_name::is_exclusive(volume))
+        // Several volumes with the same storage: the strictest rule holds, as for a volume whose access modes are unknown
+        // because it was deleted: a pod on a second node may still wait for it.
+        let is_unknown = volumes.is_empty() && inline.is_none();
+        let is_exclusive = is_unknown
+            || volumes.iter().any(|volume| volume_name::is_exclusive(volume))
             || inline.as_ref().is_some_and(|inline| inline.is_exclusive);
         let inline = inline.filter(|_| used.is_none());
         let volume = used.or_else(|| volumes.first().cloned());

@@ -110,9 +110,7 @@ fn main() -> std::process::ExitCode {
             node_is_deleted_only_when_its_instance_does_not_exist,
         },
         cloud::credentials::{changed_secret_is_used_without_a_restart},
-        cloud::node_updates::{
-            labels_and_taints_follow_the_instance, taints_changed_by_others_during_initialization_stay,
-        },
+        cloud::node_updates::{labels_and_taints_follow_the_instance},
         cloud::failover::{standby_continues_over_the_same_cloud_after_the_leader_is_killed},
         cloud::kubevirt::{
             provider_with_listed_nodes_conforms, provider_with_a_selector_conforms,

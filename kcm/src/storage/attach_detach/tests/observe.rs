@@ -190,7 +190,9 @@ async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
     cluster.memory.store(&of_csi(DRIVER, HANDLE), sites.clone());
     cluster.claims.clear();
     cluster.volumes.clear();
-    assert_eq!(wanted(&cluster.observe()), [("node", true)]);
+    let observation = cluster.observe();
+    assert_eq!(wanted(&observation), [("node", true)]);
+    assert!(observation.is_exclusive, "its access modes are unknown");
 
     let mut replaced = Cluster::new();
     replaced.memory.store(&of_csi(DRIVER, HANDLE), sites);

@@ -1,7 +1,7 @@
 //! Nodes after their initialization: labels and taints with the provider's prefixes follow the instance, and others stay.
 
 use anyhow::{Result, ensure};
-use cluster_tests::{CloudBed, Faults, Space, Verb, eventually};
+use cluster_tests::{CloudBed, Faults, Space, eventually};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use provider_mock::{INSTANCE_ANNOTATION, InstanceConfig, NODE_PREFIX};
@@ -75,36 +75,4 @@ pub async fn labels_and_taints_follow_the_instance(_: Space) -> Result<()> {
     has(&cloud, None, &[&maintenance, user]).await?;
     set(None, None);
     has(&cloud, None, &[user]).await
-}
-
-/// The watch delivers nothing while another client replaces the taints of a new node, whose addresses and taints are then
-/// written from the cache.
-pub async fn taints_changed_by_others_during_initialization_stay(_: Space) -> Result<()> {
-    let cloud = CloudBed::start().await?;
-    let faults = Faults::default();
-    let _manager = cloud.ccm_at(&faults, &[], SignedDuration::ZERO).await?;
-    let waiting = json!({"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"});
-    let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
-    let (removed, added) = ("user.example.com/removed", "user.example.com/added");
-    cloud.register("late", json!({"spec": {"taints": [waiting, taint(removed)]}})).await?;
-    let described = || cloud.cloud.snapshot().calls.values().map(|count| count.calls).sum::<u64>();
-    eventually("the instance is requested", || async {
-        ensure!(described() > 0, "no call of the cloud");
-        Ok(())
-    })
-    .await?;
-    faults.freeze("nodes");
-    cloud.edit("late", json!({"spec": {"taints": [waiting, taint(added)]}})).await?;
-    cloud.cloud.add_instance(&InstanceConfig::named("late"));
-    eventually("the addresses are written from the cache", || async {
-        let patches = faults.count(|call| call.verb == Verb::Patch && call.resource == "nodes");
-        ensure!(patches > 1, "{patches} patches");
-        Ok(())
-    })
-    .await?;
-    faults.thaw("nodes");
-    let node = super::node::initialised(&cloud, "late").await?;
-    let (_, taints) = seen(&node, "team");
-    ensure!(taints == [added], "the taints are {taints:?}");
-    Ok(())
 }
