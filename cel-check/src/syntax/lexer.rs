@@ -18,6 +18,8 @@ pub struct Token {
 pub enum TokenKind {
     /// An identifier; not `in`, `true`, `false` or `null`.
     Ident(String),
+    /// The name of a field in backticks, without them. It may contain characters that identifiers cannot.
+    Quoted(String),
     /// A literal; numbers are without their sign.
     Literal(Literal),
     /// An operator, a bracket or `in`.
@@ -97,6 +99,9 @@ impl Lexer<'_> {
         if first.is_ascii_alphabetic() || first == '_' {
             return Ok(self.word());
         }
+        if first == '`' {
+            return self.quoted();
+        }
         let fits = |symbol: &&&str| symbol.chars().enumerate().all(|(ahead, expected)| self.peek(ahead) == expected);
         let symbol = SYMBOLS.iter().find(fits).ok_or_else(|| self.error("unexpected character"))?;
         self.at += symbol.len();
@@ -112,6 +117,20 @@ impl Lexer<'_> {
             "null" => TokenKind::Literal(Literal::Null),
             word => TokenKind::Ident(word.to_owned()),
         }
+    }
+
+    fn quoted(&mut self) -> Result<TokenKind, SyntaxError> {
+        self.at += 1;
+        let start = self.at;
+        self.skip_while(|character| {
+            character.is_ascii_alphanumeric() || matches!(character, '_' | '.' | '-' | '/' | ' ')
+        });
+        let name = self.text_since(start);
+        if name.is_empty() || self.peek(0) != '`' {
+            return Err(self.error("invalid name in backticks"));
+        }
+        self.at += 1;
+        Ok(TokenKind::Quoted(name))
     }
 
     fn number(&mut self) -> Result<TokenKind, SyntaxError> {
@@ -224,7 +243,7 @@ mod tests {
         ] {
             assert_eq!(kinds(text)[0], TokenKind::Literal(Literal::String(expected.to_owned())), "{text}");
         }
-        for text in ["'a", "'a\n'", "'\\", r"'\q'", "`a`", "#"] {
+        for text in ["'a", "'a\n'", "'\\", r"'\q'", "`a", "``", "`a:b`", "#"] {
             assert!(tokens(text).is_err(), "{text}");
         }
     }

@@ -80,6 +80,17 @@ impl Parser {
         Ok((name, offset))
     }
 
+    /// Parses the name of a field, which may be in backticks (cel-go, escapeIdent).
+    fn field_name(&mut self) -> Parsed<(String, u32)> {
+        let TokenKind::Quoted(name) = self.peek() else { return self.name() };
+        let (name, offset) = (name.clone(), self.offset());
+        self.at += 1;
+        if self.is_symbol(0, "(") {
+            return Err(self.error("a function has no name in backticks"));
+        }
+        Ok((name, offset))
+    }
+
     fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth >= MAX_NESTING {
             return Err(self.error("the expression is nested too deeply"));
@@ -184,7 +195,7 @@ impl Parser {
     /// Parses the field or the member call after `operand.`.
     fn selection(&mut self, operand: Expr, dot: u32) -> Parsed {
         let is_optional = self.take("?").is_some();
-        let (name, at) = self.name()?;
+        let (name, at) = self.field_name()?;
         if is_optional {
             let field = self.builder.literal(at, Literal::String(name))?;
             return self.builder.call(dot, "_?._", vec![operand, field]);
@@ -273,11 +284,11 @@ impl Parser {
     }
 
     fn message(&mut self) -> Parsed {
-        let offset = self.expect("{")?;
+        let offset = self.open("{", "}")?;
         let mut values = Vec::new();
         while self.take("}").is_none() {
             self.take("?");
-            self.name()?;
+            self.field_name()?;
             self.expect(":")?;
             values.push(self.expr()?);
             self.separator("}")?;
@@ -286,7 +297,7 @@ impl Parser {
     }
 
     fn list(&mut self) -> Parsed {
-        let offset = self.expect("[")?;
+        let offset = self.open("[", "]")?;
         let mut elements = Vec::new();
         while self.take("]").is_none() {
             let is_optional = self.take("?").is_some();
@@ -297,7 +308,7 @@ impl Parser {
     }
 
     fn map(&mut self) -> Parsed {
-        let offset = self.expect("{")?;
+        let offset = self.open("{", "}")?;
         let mut entries = Vec::new();
         while self.take("}").is_none() {
             let is_optional = self.take("?").is_some();
@@ -307,6 +318,15 @@ impl Parser {
             self.separator("}")?;
         }
         self.builder.node(offset, ExprKind::Map(entries))
+    }
+
+    /// Parses an opening bracket, and the comma that may be all that the brackets contain.
+    fn open(&mut self, open: &str, close: &str) -> Parsed<u32> {
+        let offset = self.expect(open)?;
+        if self.is_symbol(1, close) {
+            self.take(",");
+        }
+        Ok(offset)
     }
 
     /// Parses a comma, which may be absent before the closing bracket.
@@ -353,6 +373,9 @@ mod tests {
             ("a.b(c)[d].?e", "_?._@9(_[_]@6(b@3(a,c),d),String(\"e\"))"),
             ("a in b", "@in@2(a,b)"),
             (".a(b)", ".a@2(b)"),
+            ("a.`b.c/d-e`.f", "a.b.c/d-e.f"),
+            ("a.?`b c`", "_?._@1(a,String(\"b c\"))"),
+            ("[,] + {,}", "_+_@4(List([]),Map([]))"),
         ] {
             assert_eq!(show(text), expected, "{text}");
         }
@@ -399,6 +422,9 @@ mod tests {
     #[test]
     fn invalid_expression_is_refused() {
         for text in ["", "a b", "a.", "a.in", "namespace", "[1", "{1}", "a(", "has(a)", "a.all(1, b)", "a ? b", "1 +"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        for text in ["`a`.b", "a.`b`()", "a.``", "a.`b", "a.`b:c`", "`f`(a)", "[,,]", "{,", "[,1]"] {
             assert!(parse(text).is_err(), "{text}");
         }
     }
