@@ -132,6 +132,12 @@ pub fn page(body: &[u8]) -> Result<Page<'_>, DecodeError> {
     Ok(page)
 }
 
+/// Returns the version of a list as the server has written it.
+pub fn list_version_text(body: &[u8]) -> Result<&str, DecodeError> {
+    let metadata = find(unwrap(body)?, 1);
+    Ok(std::str::from_utf8(find(metadata, list_meta::RESOURCE_VERSION)).unwrap_or_default())
+}
+
 /// Returns the version in a list's metadata.
 pub fn list_version(metadata: &[u8]) -> Result<u64, DecodeError> {
     parse_version(std::str::from_utf8(find(metadata, list_meta::RESOURCE_VERSION)).unwrap_or_default())

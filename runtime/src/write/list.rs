@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use http::Method;
-use kinds::meta::{Meta, ObjectKey};
+use kinds::meta::{Meta, ObjectKey, parse_version};
+use kinds::schema::object_meta;
 use kinds::wire::find;
 use kinds::{DecodeError, Interner, Resource, envelope};
 
@@ -35,8 +36,8 @@ pub struct MetaList {
 /// A page of a list of keys and versions.
 #[derive(Debug)]
 pub struct VersionPage {
-    /// The objects.
-    pub objects: Vec<(ObjectKey, u64)>,
+    /// The objects, with their versions as the server has written them.
+    pub objects: Vec<(ObjectKey, String)>,
     /// Token for the next page; empty on the last one.
     pub next: String,
 }
@@ -74,15 +75,23 @@ impl Writer {
         }
     }
 
-    /// Reads the version that the API server has reached for a resource. If the resource is namespaced, the response
-    /// contains no objects.
+    /// Reads the version that the API server has reached for a resource.
     ///
     /// # Errors
     /// When the request fails or the response cannot be decoded.
     pub async fn latest_version(&self, resource: &Resource) -> Result<u64, WriteError> {
+        Ok(parse_version(&self.latest_version_text(resource).await?)?)
+    }
+
+    /// Reads the version that the API server has reached for a resource, as it has written it: that of an aggregated API
+    /// need not be a number. If the resource is namespaced, the response contains no objects.
+    ///
+    /// # Errors
+    /// When the request fails or the response cannot be decoded.
+    pub async fn latest_version_text(&self, resource: &Resource) -> Result<String, WriteError> {
         let path = format!("{}?limit=1", super::path::collection(resource, Some(NO_NAMESPACE))?);
         let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
-        Ok(envelope::page(&response.0)?.version)
+        Ok(envelope::list_version_text(&response.0)?.to_owned())
     }
 
     /// Reads from the API server one page of the keys and versions of a resource's objects: the first page if `token`
@@ -96,12 +105,14 @@ impl Writer {
             path += &format!("&continue={}", percent_encode(token));
         }
         let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
-        let (page, interner) = (envelope::page(&response.0)?, Interner::default());
+        let page = envelope::page(&response.0)?;
         let keyed = |item: &&[u8]| {
-            let meta = Meta::decode(&interner, find(item, 1), |_, _| {})?;
-            Ok((meta.key(), meta.version))
+            let meta = find(item, 1);
+            let text = |field| std::str::from_utf8(find(meta, field)).unwrap_or_default();
+            let key = ObjectKey::new(text(object_meta::NAMESPACE), text(object_meta::NAME));
+            (key, text(object_meta::RESOURCE_VERSION).to_owned())
         };
-        let objects = page.items.iter().map(keyed).collect::<Result<_, DecodeError>>()?;
+        let objects = page.items.iter().map(keyed).collect();
         if !token.is_empty() && page.next == token {
             return Err(endless(resource).into());
         }
@@ -114,7 +125,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use kinds::schema::{list_meta, object_meta};
+    use kinds::schema::list_meta;
     use kinds::wire::Put;
 
     use super::*;
@@ -157,6 +168,21 @@ mod tests {
         let first = writer.list_versions(&THINGS, "").await.expect("a page");
         assert_eq!(first.next, "next");
         assert!(writer.list_versions(&THINGS, &first.next).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn version_is_returned_as_the_server_has_written_it() {
+        for text in ["5", "abcde", ""] {
+            let clients = clients(move |_, _, _| {
+                let mut list = Vec::new();
+                list.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, text));
+                (200, envelope::wrap(&THINGS, &list))
+            });
+            let bucket = Arc::new(TokenBucket::new(100.0, 100));
+            let writer = Writer::new(clients.await, Identity::Own, bucket, Fence::open());
+            assert_eq!(writer.latest_version_text(&THINGS).await.expect("a version"), text);
+            assert_eq!(writer.latest_version(&THINGS).await.ok(), text.parse().ok());
+        }
     }
 
     #[tokio::test]

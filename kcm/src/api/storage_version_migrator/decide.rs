@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::{Resource, StorageVersionMigration, Time};
+use runtime::discovery::Verbs;
 use runtime::write::WriteError;
 
 /// A new migration waits this long for a resource that is not served yet: its definition may be new, too.
@@ -78,6 +79,11 @@ pub fn read_version(text: &str) -> Result<u64, String> {
     let is_well_formed = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
     let version = text.parse().ok().filter(|_| is_well_formed);
     version.ok_or_else(|| format!("resource version is not well formed: {}", shortened(text)))
+}
+
+/// Returns true if the objects of a resource with these verbs can be migrated.
+pub fn is_migratable(verbs: Verbs) -> bool {
+    verbs.contains(Verbs::UPDATE | Verbs::PATCH | Verbs::LIST)
 }
 
 /// Returns a resource in the format of upstream's messages. Upstream: apimachinery/pkg/runtime/schema,

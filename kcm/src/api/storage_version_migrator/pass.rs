@@ -7,12 +7,23 @@ use serde_json::json;
 use tracing::{debug, info};
 
 use super::NAME;
-use super::decide::{ListFailure, PatchResult, classify, list_failure};
+use super::decide::{ListFailure, PatchResult, classify, list_failure, read_version};
 
 /// Patches in one reconcile.
 const BATCH: usize = 200;
 /// Pages of the list in one reconcile.
 const PAGES: usize = 20;
+
+/// The reason why a page of objects could not be listed.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// The request failed.
+    #[error(transparent)]
+    Request(#[from] WriteError),
+    /// The version of an object is no number, so that it cannot be compared.
+    #[error("{0}")]
+    Version(String),
+}
 
 /// The objects of a migration that are left to patch.
 pub struct Pass {
@@ -59,7 +70,7 @@ impl Pass {
     ///
     /// # Errors
     /// When a page cannot be read. The next call continues there.
-    pub async fn list_pages(&mut self, patcher: &Writer, resource: &Resource) -> Result<(), WriteError> {
+    pub async fn list_pages(&mut self, patcher: &Writer, resource: &Resource) -> Result<(), ListError> {
         for _ in 0..PAGES {
             let Some(token) = &self.next else { break };
             let page = match patcher.list_versions(resource, token).await {
@@ -71,13 +82,18 @@ impl Pass {
                     }
                     ListFailure::StartAgain => {
                         *self = Self::new(self.uid.clone(), self.version);
-                        return Err(error);
+                        return Err(error.into());
                     }
-                    ListFailure::Retry | ListFailure::Fatal => return Err(error),
+                    ListFailure::Retry | ListFailure::Fatal => return Err(error.into()),
                 },
             };
             self.total += page.objects.len();
-            self.left.extend(page.objects.into_iter().filter(|(_, written)| *written <= self.version));
+            for (key, written) in page.objects {
+                let written = read_version(&written).map_err(ListError::Version)?;
+                if written <= self.version {
+                    self.left.push((key, written));
+                }
+            }
             self.next = Some(page.next).filter(|next| !next.is_empty());
             if self.is_listed() {
                 self.left.shrink_to_fit();
@@ -218,5 +234,24 @@ mod tests {
         assert!(pass.patch_batch(&writer, &RESOURCE).await.is_err() && !pass.is_complete());
         *lock(&is_served) = true;
         assert!(pass.patch_batch(&writer, &RESOURCE).await.is_ok() && pass.is_complete(), "it was deleted");
+    }
+
+    #[tokio::test]
+    async fn object_with_a_malformed_version_ends_the_list() {
+        let writer = writer(move |_, _| {
+            let mut list = Vec::new();
+            list.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, "20"));
+            list.put_message(2, |object| {
+                object.put_message(1, |meta| {
+                    meta.put_str(object_meta::NAME, "a");
+                    meta.put_str(object_meta::RESOURCE_VERSION, "abcde");
+                });
+            });
+            (200, envelope::wrap(&RESOURCE, &list))
+        })
+        .await;
+        let error =
+            Pass::new(Uid::default(), 10).list_pages(&writer, &RESOURCE).await.expect_err("a malformed version");
+        assert_eq!(error.to_string(), "resource version is not well formed: abcde");
     }
 }

@@ -13,7 +13,7 @@ use kinds::meta::ObjectKey;
 use kinds::storage_version_migration::MigrationCondition;
 use kinds::{Kind, StorageVersionMigration, Time};
 use runtime::consistency::Consistency;
-use runtime::discovery::{Discovery, Served, Verbs};
+use runtime::discovery::{Discovery, Served};
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -21,9 +21,10 @@ use runtime::write::{WriteError, Writer};
 use tracing::{debug, info, warn};
 
 use super::decide::{
-    ListFailure, failed_message, is_new, is_retriable, list_failure, read_version, resource_name, running_message,
+    ListFailure, failed_message, is_migratable, is_new, is_retriable, list_failure, read_version, resource_name,
+    running_message,
 };
-use super::pass::Pass;
+use super::pass::{ListError, Pass};
 use super::true_condition;
 use crate::context::Clock;
 
@@ -113,20 +114,20 @@ impl Migrator {
             return self.fail(migration, "resource does not exist in discovery".to_owned()).await;
         };
         let name = resource_name(&resource);
-        if !verbs.contains(Verbs::UPDATE | Verbs::PATCH | Verbs::LIST) {
+        if !is_migratable(verbs) {
             let message = format!("resource {name:?} does not support discovery operations: [update patch list]");
             return self.fail(migration, message).await;
         }
-        let version = self.patcher.latest_version(&resource).await.map_err(|error| {
+        let version = self.patcher.latest_version_text(&resource).await.map_err(|error| {
             let message = format!("error getting latest resourceVersion for {name}: {error}");
             ReconcileError { message, ..error.into() }
         })?;
-        if let Err(problem) = read_version(&version.to_string()) {
+        if let Err(problem) = read_version(&version) {
             let message = format!("latest resourceVersion for {name} is not valid: {problem}");
             return self.fail(migration, message).await;
         }
         let mut migration = migration.clone();
-        migration.version = version.to_string().into();
+        migration.version = version.into();
         self.write(&migration).await
     }
 
@@ -145,12 +146,16 @@ impl Migrator {
         let known = self.passes().remove(&key);
         let known = known.filter(|pass| pass.is_of(migration, version));
         let mut pass = known.unwrap_or_else(|| Pass::new(migration.meta.uid.clone(), version));
-        if let Err(error) = pass.list_pages(&self.patcher, &resource).await {
-            if list_failure(&error) == ListFailure::Fatal && !is_new(migration.meta.created, self.now()) {
-                return self.fail(migration, failed_message(None, &error.to_string())).await;
+        match pass.list_pages(&self.patcher, &resource).await {
+            Ok(()) => {}
+            Err(ListError::Version(problem)) => return self.fail(migration, failed_message(None, &problem)).await,
+            Err(ListError::Request(error)) => {
+                if list_failure(&error) == ListFailure::Fatal && !is_new(migration.meta.created, self.now()) {
+                    return self.fail(migration, failed_message(None, &error.to_string())).await;
+                }
+                self.passes().insert(key, pass);
+                return Err(error.into());
             }
-            self.passes().insert(key, pass);
-            return Err(error.into());
         }
         if !pass.is_listed() {
             self.passes().insert(key, pass);

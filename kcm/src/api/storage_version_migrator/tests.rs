@@ -6,13 +6,14 @@ use kinds::envelope::{ApiStatus, ContinueToken};
 use kinds::schema::{object_meta, storage_version_migration as f};
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Resource, Sections, StorageVersionMigration, Time};
+use runtime::discovery::Verbs;
 use runtime::write::WriteError;
 use serde_json::{Value, json};
 
 use super::crd::{Step, applied};
 use super::decide::{
-    ListFailure, PatchResult, classify, failed_message, is_new, list_failure, next_migrations, read_version,
-    resource_name, running_message,
+    ListFailure, PatchResult, classify, failed_message, is_migratable, is_new, list_failure, next_migrations,
+    read_version, resource_name, running_message,
 };
 use super::{start_of, true_condition};
 use crate::context::Start;
@@ -192,5 +193,16 @@ fn stored_versions_are_removed_only_after_a_success_of_the_same_generation() {
         let condition = &applied["status"]["conditions"][0];
         assert_eq!((&condition["status"], &condition["message"]), (&json!(expected.0), &json!(expected.1)), "{name}");
         assert_eq!(condition["observedGeneration"], generation, "{name}");
+    }
+}
+
+#[test]
+fn resource_is_migratable_with_all_of_the_verbs_that_a_migration_needs() {
+    let needed = [Verbs::UPDATE, Verbs::PATCH, Verbs::LIST];
+    let all = needed.into_iter().fold(Verbs::GET, |verbs, verb| verbs | verb);
+    assert!(is_migratable(all));
+    for missing in needed {
+        let others = needed.into_iter().filter(|verb| *verb != missing);
+        assert!(!is_migratable(others.fold(Verbs::GET, |verbs, verb| verbs | verb)), "{missing:?}");
     }
 }
