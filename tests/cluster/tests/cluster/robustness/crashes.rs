@@ -4,6 +4,7 @@
 //! crashes. By default, the tests crash at a sample of the writes; the ignored tests crash at all of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::{
@@ -41,6 +42,9 @@ static SCENARIOS: [Scenario; 17] = [
     statefulset::SCENARIO,
 ];
 
+/// Longer than a manager waits to combine the changes of a status.
+const LAST_WRITES: Duration = Duration::from_secs(1);
+
 /// The size of the sample of writes to crash at.
 const SAMPLE: usize = 8;
 
@@ -76,8 +80,12 @@ async fn run_until_crash(scenario: &Scenario, space: &Space, faults: &Faults) ->
 async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur): (Rule, bool)) -> Result<usize> {
     let faults = Faults::script([fault]);
     let observer = Observer::start(space, scenario.judge).await?;
+    let finish = async {
+        (scenario.run)(space.clone()).await?;
+        last_writes(&faults).await
+    };
     tokio::select! {
-        done = (scenario.run)(space.clone()) => done.with_context(|| list_writes(&faults))?,
+        done = finish => done.with_context(|| list_writes(&faults))?,
         ended = run_until_crash(scenario, space, &faults) => ended?,
     }
     ensure!(faults.unmet() == 0 || !must_occur, "the fault did not occur: this proves nothing");
@@ -90,6 +98,21 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur):
     ensure!(made == scenario.pods, "there were {made} pods instead of {}\n{}", scenario.pods, list_writes(&faults));
     (scenario.clear)(space.clone()).await?;
     Ok(writes)
+}
+
+/// Waits until the manager has written what it still had to: a status that was read as right may be an old one, and those
+/// of several changes are combined.
+async fn last_writes(faults: &Faults) -> Result<()> {
+    eventually("the manager has nothing left to write", || async {
+        let before = faults.count(Call::is_object_write);
+        during(LAST_WRITES, "no object is written", || async {
+            let written = faults.count(Call::is_object_write);
+            ensure!(written == before, "{written} writes");
+            Ok(())
+        })
+        .await
+    })
+    .await
 }
 
 /// Returns the writes so far, for error messages.
