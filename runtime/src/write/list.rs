@@ -1,26 +1,33 @@
 //! Uncached lists with their version.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::Method;
 use kinds::meta::{Meta, ObjectKey, parse_version};
 use kinds::schema::object_meta;
 use kinds::wire::find;
 use kinds::{DecodeError, Interner, Resource, envelope};
+use tokio::time::Instant;
 
-use super::{PAGE_SIZE, WriteError, Writer};
-use crate::client::media::METADATA_LIST;
+use super::{WriteError, Writer};
+use crate::client::media::{METADATA_LIST, PROTOBUF};
 use crate::text::percent_encode;
 
 /// A namespace that cannot exist, so that a list of it is empty (pkg/controller/storageversionmigrator,
 /// fakeSVMNamespaceName).
 const NO_NAMESPACE: &str = "@fake:svm_ns!";
 
+/// Objects in a page of whole objects, and of versions.
+const PAGE_SIZE: u32 = 500;
 /// Objects in a page of metadata. Their number is not limited (a Job may have 100,000 pods), that of bytes in a response is.
-const METADATA_PAGE_SIZE: usize = 1000;
+const METADATA_PAGE_SIZE: u32 = 1000;
+/// Maximum time of a list that is read as a whole: many times what the largest one takes at the default rate limit.
+const LONGEST_LIST: Duration = Duration::from_secs(600);
 
 /// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token again and
 /// again. A worker that waited for the end would be lost.
-pub(super) fn endless(resource: &Resource) -> DecodeError {
+fn endless(resource: &Resource) -> DecodeError {
     DecodeError::field("continue", format!("leads to no end of the list of {}", resource.plural))
 }
 
@@ -47,7 +54,7 @@ impl Writer {
     /// version of the list.
     ///
     /// # Errors
-    /// When the request fails or the response cannot be decoded.
+    /// When a request fails, a page cannot be decoded, or the pages never end.
     pub async fn list_metadata(
         &self,
         resource: &Resource,
@@ -56,22 +63,57 @@ impl Writer {
     ) -> Result<MetaList, WriteError> {
         let collection = super::path::collection(resource, Some(namespace))?;
         let first = format!("{collection}?labelSelector={}&limit={METADATA_PAGE_SIZE}", percent_encode(selector));
-        let (interner, mut path) = (Interner::default(), first.clone());
-        let (mut items, mut token) = (Vec::new(), String::new());
+        let (interner, mut items) = (Interner::default(), Vec::new());
+        let decode = |item: &[u8]| {
+            items.push(Meta::decode(&interner, find(item, 1), |_, _| {})?);
+            Ok(())
+        };
+        let version = self.read_pages(resource, &first, METADATA_LIST, decode).await?;
+        Ok(MetaList { version, items })
+    }
+
+    /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the API server page by page,
+    /// and passes each to `visit`, without its envelope.
+    ///
+    /// # Errors
+    /// When a request fails, a page cannot be decoded, or the pages never end.
+    pub async fn list_each(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        mut visit: impl FnMut(&[u8]),
+    ) -> Result<(), WriteError> {
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let first = format!("{}?limit={PAGE_SIZE}", super::path::collection(resource, namespace)?);
+        let pass = |item: &[u8]| {
+            visit(item);
+            Ok(())
+        };
+        self.read_pages(resource, &first, PROTOBUF, pass).await.map(drop)
+    }
+
+    /// Reads a list from its first page on, and passes each object to `visit`. Returns the version of the list.
+    async fn read_pages(
+        &self,
+        resource: &Resource,
+        first: &str,
+        accept: &str,
+        mut visit: impl FnMut(&[u8]) -> Result<(), DecodeError>,
+    ) -> Result<u64, WriteError> {
+        let deadline = Instant::now() + LONGEST_LIST;
+        let mut next = String::new();
         loop {
-            let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+            let response = self.send(Method::GET, format!("{first}{next}"), "", accept, Bytes::new()).await?;
             let page = envelope::page(&response.0)?;
-            for item in &page.items {
-                items.push(Meta::decode(&interner, find(item, 1), |_, _| {})?);
-            }
+            page.items.iter().try_for_each(|item| visit(item))?;
             if page.next.is_empty() {
-                return Ok(MetaList { version: page.version, items });
+                return Ok(page.version);
             }
-            if page.next == token {
+            let following = format!("&continue={}", percent_encode(page.next));
+            if following == next || Instant::now() >= deadline {
                 return Err(endless(resource).into());
             }
-            page.next.clone_into(&mut token);
-            path = format!("{first}&continue={}", percent_encode(&token));
+            next = following;
         }
     }
 
@@ -159,6 +201,8 @@ mod tests {
             let writer = endless_pages(is_repeated).await;
             let error = writer.list_each(&THINGS, "ns", |_| {}).await.expect_err("no end").to_string();
             assert!(error.contains("no end of the list of things"), "{error}");
+            let error = writer.list_metadata(&THINGS, "ns", "").await.expect_err("no end").to_string();
+            assert!(error.contains("no end of the list of things"), "{error}");
         }
     }
 
@@ -207,11 +251,5 @@ mod tests {
         let list = writer.list_metadata(&THINGS, "ns", "app=web").await.expect("a list");
         assert_eq!(list.version, 5);
         assert_eq!(list.items.iter().map(|item| &*item.name).collect::<Vec<_>>(), ["a", "b"]);
-    }
-
-    #[tokio::test]
-    async fn metadata_without_an_end_is_given_up() {
-        let error = endless_pages(true).await.list_metadata(&THINGS, "ns", "").await.expect_err("no end").to_string();
-        assert!(error.contains("no end of the list of things"), "{error}");
     }
 }

@@ -21,7 +21,6 @@ use kinds::envelope::{self, ApiStatus};
 use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::wire::find;
 use kinds::{Decode, DecodeError, Interner, Kind, Resource};
-use tokio::time::Instant;
 
 use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
 use crate::client::rate::TokenBucket;
@@ -39,10 +38,6 @@ const APPLY: &str = "application/apply-patch+yaml";
 /// Maximum size of a response in bytes: about forty of the largest objects that the API server stores by default.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
-/// Objects per page of a list that is read as a whole.
-const PAGE_SIZE: u32 = 500;
-/// Maximum time of a list that is read as a whole: many times what the largest one takes at the default rate limit.
-const LONGEST_LIST: Duration = Duration::from_secs(600);
 
 pub use dynamic::{Deletion, Propagation, Scale};
 pub use list::{MetaList, VersionPage};
@@ -404,36 +399,6 @@ impl Writer {
         let page = envelope::page(&response.0)?;
         let read = page.items.first().map(|item| K::decode(decode, item)).transpose()?;
         Ok((page.version, read))
-    }
-
-    /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the API server page by page,
-    /// and passes each to `visit`, without its envelope.
-    ///
-    /// # Errors
-    /// When a request fails, a page cannot be decoded, or the pages never end.
-    pub async fn list_each(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        mut visit: impl FnMut(&[u8]),
-    ) -> Result<(), WriteError> {
-        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
-        let mut next = String::new();
-        let deadline = Instant::now() + LONGEST_LIST;
-        loop {
-            let path = format!("{}?limit={PAGE_SIZE}{next}", path::collection(resource, namespace)?);
-            let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
-            let page = envelope::page(&response.0)?;
-            page.items.iter().for_each(|item| visit(item));
-            if page.next.is_empty() {
-                return Ok(());
-            }
-            let following = format!("&continue={}", percent_encode(page.next));
-            if following == next || Instant::now() >= deadline {
-                return Err(list::endless(resource).into());
-            }
-            next = following;
-        }
     }
 
     /// Sends a patch of this type. Returns the object's metadata.

@@ -259,14 +259,7 @@ async fn revision_of_another_uid_is_neither_renumbered_nor_labelled() {
         })
         .await;
         let known = revision("a", 1, 0, b"{}");
-        let reference = kinds::OwnerRef {
-            api_version: "apps/v1".into(),
-            kind: "StatefulSet".into(),
-            name: "web".into(),
-            uid: Uid::parse("u"),
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        };
+        let reference = known.controller_ref();
         let decode = || Decode { interner: Arc::default(), sections: Sections::default() };
         let history = History {
             owner: &known.meta,
