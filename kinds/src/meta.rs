@@ -51,8 +51,8 @@ impl<'a> Parts<'a> {
 /// An object's uid. The API server creates UUIDs, which take 16 bytes here; anything else is stored as text.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Uid {
-    /// The usual form.
-    Uuid(u128),
+    /// The usual form, the highest byte first. As a `u128` it would align, and pad, each record to 16 bytes.
+    Uuid([u8; 16]),
     /// Any other text.
     Text(Arc<str>),
 }
@@ -60,7 +60,7 @@ pub enum Uid {
 impl Uid {
     /// Reads a uid.
     pub fn parse(text: &str) -> Self {
-        parse_uuid(text).map_or_else(|| Self::Text(text.into()), Self::Uuid)
+        parse_uuid(text).map_or_else(|| Self::Text(text.into()), |value| Self::Uuid(value.to_be_bytes()))
     }
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uuid(value) => {
-                let hex = format!("{value:032x}");
+                let hex = format!("{:032x}", u128::from_be_bytes(*value));
                 write!(f, "{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
             }
             Self::Text(text) => f.write_str(text),

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn key(number: u128, namespace: &str) -> Work {
-        Work::Check(NodeKey { uid: Uid::Uuid(number), namespace: namespace.into() })
+        Work::Check(NodeKey { uid: Uid::Uuid(number.to_be_bytes()), namespace: namespace.into() })
     }
 
     #[tokio::test]

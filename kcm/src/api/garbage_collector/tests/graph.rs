@@ -20,7 +20,9 @@ fn checks(effects: &[Effect]) -> Vec<u128> {
     let mut checks: Vec<u128> = effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::Check(Uid::Uuid(number)) | Effect::CheckLater(Uid::Uuid(number)) => Some(*number),
+            Effect::Check(Uid::Uuid(number)) | Effect::CheckLater(Uid::Uuid(number)) => {
+                Some(u128::from_be_bytes(*number))
+            }
             _ => None,
         })
         .collect();

@@ -326,7 +326,7 @@ impl Simulation {
                     let Uid::Uuid(number) = meta.uid else { return None };
                     // A cluster-scoped object can only have cluster-scoped owners: others can never be read.
                     let possible = KINDS[kind].namespaced || !KINDS[*owner_kind].namespaced;
-                    let mut reference = owner(&KINDS[*owner_kind], number);
+                    let mut reference = owner(&KINDS[*owner_kind], u128::from_be_bytes(number));
                     reference.block_owner_deletion = Some(form.blocks);
                     if form.wrong_name {
                         reference.name = "wrong".into();

@@ -16,7 +16,7 @@ pub const B: Resource = Resource { group: "example.com", version: "v1", kind: "B
 pub const C: Resource = Resource { group: "", version: "v1", kind: "C", plural: "cs", namespaced: false };
 
 pub fn uid(number: u128) -> Uid {
-    Uid::Uuid(number)
+    Uid::Uuid(number.to_be_bytes())
 }
 
 /// Returns an object named after its uid.
