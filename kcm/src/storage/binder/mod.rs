@@ -21,6 +21,7 @@ mod reconciler;
 mod recycle;
 mod recycler_pod;
 mod references;
+mod reserved_volumes;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -53,7 +54,7 @@ const COMPONENT: &str = "persistentvolume-controller";
 
 /// Number of claims, and of volumes, that are reconciled concurrently. Upstream has one worker each, which limits it to
 /// some 30 bindings a second; here a volume is reserved for one claim before it is written.
-const WORKERS: usize = 20;
+const WORKERS: usize = 40;
 
 /// Minimum of the sync period: a shorter one, or zero, would reconcile waiting claims continuously.
 const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);

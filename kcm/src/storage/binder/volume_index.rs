@@ -13,6 +13,8 @@ use kinds::persistent_volume::Phase;
 use kinds::selector::Selector;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 
+use super::reserved_volumes::ReservedVolumes;
+
 /// Properties of a volume that must be equal to the claim's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Bucket {
@@ -60,8 +62,7 @@ enum Hold {
 #[derive(Debug, Default)]
 pub struct VolumeIndex {
     free: HashMap<Bucket, ByModes>,
-    /// The volumes that refer to each claim, by name: mostly one, so that a list takes the least memory.
-    reserved: HashMap<ObjectKey, Vec<Arc<PersistentVolume>>>,
+    reserved: ReservedVolumes,
     holds: HashMap<Str, (Hold, ObjectKey)>,
     holders: HashSet<ObjectKey>,
 }
@@ -108,27 +109,17 @@ impl VolumeIndex {
     }
 
     fn insert(&mut self, volume: &Arc<PersistentVolume>) {
-        let name = volume.meta.name.clone();
-        if let Some(key) = claim_key(volume) {
-            let reserved = self.reserved.entry(key).or_insert_with(|| Vec::with_capacity(1));
-            match reserved.binary_search_by(|other| other.meta.name.cmp(&name)) {
-                Ok(at) => reserved[at] = volume.clone(),
-                Err(at) => reserved.insert(at, volume.clone()),
-            }
+        if volume.claim.is_some() {
+            self.reserved.put(volume);
         } else if let Some((modes, size)) = place(volume) {
             let free = self.free.entry(Bucket::of_volume(volume)).or_default();
-            free.entry(modes).or_default().insert((size, name), volume.clone());
+            free.entry(modes).or_default().insert((size, volume.meta.name.clone()), volume.clone());
         }
     }
 
     fn remove(&mut self, volume: &PersistentVolume) {
-        if let Some(key) = claim_key(volume) {
-            if let Some(reserved) = self.reserved.get_mut(&key) {
-                reserved.retain(|other| other.meta.name != volume.meta.name);
-                if reserved.is_empty() {
-                    self.reserved.remove(&key);
-                }
-            }
+        if volume.claim.is_some() {
+            self.reserved.remove(volume);
         } else if let Some((modes, size)) = place(volume) {
             let bucket = Bucket::of_volume(volume);
             let Some(by_modes) = self.free.get_mut(&bucket) else { return };
@@ -146,7 +137,7 @@ impl VolumeIndex {
 
     /// Returns the volumes that refer to a claim of this name, whatever its uid.
     pub fn reserved_for(&self, claim: &ObjectKey) -> impl Iterator<Item = &Arc<PersistentVolume>> {
-        self.reserved.get(claim).into_iter().flatten()
+        self.reserved.of(claim).iter()
     }
 
     /// Returns the best volume for a claim: of those with the fewest access modes the one that is reserved for the
