@@ -16,7 +16,7 @@ struct Slot<V> {
     read: Read<V>,
 }
 
-/// Reads a value for a namespace. A read always begins after the call that receives its result. Calls that arrive while
+/// Reads a value for a key. A read always begins after the call that receives its result. Calls that arrive while
 /// one is in progress share the next one.
 pub struct SharedReads<V> {
     read: Arc<dyn Fn(Str) -> BoxFuture<'static, Result<V, String>> + Send + Sync>,
@@ -29,18 +29,18 @@ impl<V: Send + Sync + 'static> SharedReads<V> {
         Self { read: Arc::new(read), slots: Arc::default() }
     }
 
-    /// Returns the result of a read of the namespace that begins after this call. A failure is shared like a success;
+    /// Returns the result of a read for the key that begins after this call. A failure is shared like a success;
     /// the next call reads again.
-    pub async fn get(&self, namespace: &Str) -> Result<Arc<V>, Arc<str>> {
+    pub async fn get(&self, key: &Str) -> Result<Arc<V>, Arc<str>> {
         let read = {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            let current = slots.get(namespace);
+            let current = slots.get(key);
             match current.filter(|slot| !slot.has_begun.load(Ordering::SeqCst)) {
                 Some(waiting) => waiting.read.clone(),
                 None => {
-                    let slot = self.next(namespace, current.map(|slot| slot.read.clone()));
+                    let slot = self.next(key, current.map(|slot| slot.read.clone()));
                     let read = slot.read.clone();
-                    slots.insert(namespace.clone(), slot);
+                    slots.insert(key.clone(), slot);
                     read
                 }
             }
@@ -48,19 +48,19 @@ impl<V: Send + Sync + 'static> SharedReads<V> {
         read.await
     }
 
-    fn next(&self, namespace: &Str, previous: Option<Read<V>>) -> Slot<V> {
+    fn next(&self, key: &Str, previous: Option<Read<V>>) -> Slot<V> {
         let has_begun = Arc::new(AtomicBool::new(false));
-        let (begun, namespace) = (has_begun.clone(), namespace.clone());
+        let (begun, key) = (has_begun.clone(), key.clone());
         let (function, slots) = (self.read.clone(), self.slots.clone());
         let read = async move {
             if let Some(previous) = previous {
                 let _ = previous.await;
             }
             begun.store(true, Ordering::SeqCst);
-            let result = function(namespace.clone()).await;
+            let result = function(key.clone()).await;
             let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
-            if slots.get(&namespace).is_some_and(|slot| Arc::ptr_eq(&slot.has_begun, &begun)) {
-                slots.remove(&namespace);
+            if slots.get(&key).is_some_and(|slot| Arc::ptr_eq(&slot.has_begun, &begun)) {
+                slots.remove(&key);
             }
             result.map(Arc::new).map_err(Arc::from)
         };
@@ -81,12 +81,12 @@ mod tests {
     fn counted() -> (Arc<SharedReads<usize>>, Arc<Semaphore>, Arc<AtomicUsize>) {
         let (permits, count) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
         let (gate, counter) = (permits.clone(), count.clone());
-        let reads = SharedReads::new(move |namespace: Str| {
+        let reads = SharedReads::new(move |key: Str| {
             let (gate, counter) = (gate.clone(), counter.clone());
             async move {
                 let number = counter.fetch_add(1, Ordering::SeqCst) + 1;
                 gate.acquire().await.expect("it stays open").forget();
-                if &*namespace == "broken" { Err("no answer".to_owned()) } else { Ok(number) }
+                if &*key == "broken" { Err("no answer".to_owned()) } else { Ok(number) }
             }
             .boxed()
         });

@@ -56,6 +56,11 @@ impl<'a> Plugin<'a> {
     }
 }
 
+/// Returns true if the kubelet attaches a volume, by its unique name.
+pub fn is_attached_by_kubelet(name: &str) -> bool {
+    matches!(Plugin::of(name), Some(Plugin::Kubelet(_)))
+}
+
 /// Returns the unique name of a CSI driver's volume.
 pub fn of_csi(driver: &str, handle: &str) -> Str {
     format!("{CSI}{driver}^{handle}").into()

@@ -22,21 +22,41 @@ pub struct AttachedVolume {
 pub struct NodeVolumes {
     /// The node has the annotation [`CONTROLLER_ATTACHES`].
     pub is_managed: bool,
-    /// `status.volumesAttached`: attached to the node, by the attach-detach controller.
-    pub attached: Box<[AttachedVolume]>,
-    /// `status.volumesInUse`: mounted or about to be mounted, by the kubelet. Unique names.
-    pub in_use: Box<[Str]>,
+    attached: Box<[AttachedVolume]>,
+    /// Positions in `attached`, sorted by name. A node may list tens of thousands of volumes.
+    by_name: Box<[usize]>,
+    /// Sorted.
+    in_use: Box<[Str]>,
 }
 
 impl NodeVolumes {
+    /// Creates them from the lists of a node's status.
+    pub fn new(is_managed: bool, attached: Vec<AttachedVolume>, mut in_use: Vec<Str>) -> Self {
+        let mut by_name: Box<[usize]> = (0..attached.len()).collect();
+        by_name.sort_unstable_by_key(|at| &*attached[*at].name);
+        in_use.sort_unstable();
+        Self { is_managed, attached: attached.into(), by_name, in_use: in_use.into() }
+    }
+
+    /// Returns `status.volumesAttached` in its order: attached to the node, by the attach-detach controller.
+    pub fn attached(&self) -> &[AttachedVolume] {
+        &self.attached
+    }
+
+    /// Returns `status.volumesInUse`, sorted: unique names of volumes that are mounted or about to be mounted, by the
+    /// kubelet.
+    pub fn in_use(&self) -> &[Str] {
+        &self.in_use
+    }
+
     /// Reports whether the status lists a volume as attached.
     pub fn lists(&self, volume: &str) -> bool {
-        self.attached.iter().any(|attached| &*attached.name == volume)
+        self.by_name.binary_search_by_key(&volume, |at| &*self.attached[*at].name).is_ok()
     }
 
     /// Reports whether the kubelet uses a volume.
     pub fn uses(&self, volume: &str) -> bool {
-        self.in_use.iter().any(|name| &**name == volume)
+        self.in_use.binary_search_by(|name| (**name).cmp(volume)).is_ok()
     }
 
     /// Reads them from a `NodeStatus`. Names of volumes are unique, so that interning them would only cost memory.
@@ -61,7 +81,7 @@ impl NodeVolumes {
                 _ => {}
             }
         }
-        Ok(Self { is_managed, attached: attached.into(), in_use: in_use.into() })
+        Ok(Self::new(is_managed, attached, in_use))
     }
 }
 
@@ -81,6 +101,19 @@ mod tests {
         let volumes = NodeVolumes::read(true, &status).expect("well-formed");
         assert!(volumes.is_managed && volumes.uses("kubernetes.io/csi/d^1") && volumes.lists("kubernetes.io/csi/d^2"));
         assert!(!volumes.uses("kubernetes.io/csi/d^2") && !volumes.lists("kubernetes.io/csi/d^1"));
-        assert_eq!(&*volumes.attached[0].device_path, "/dev/sdb");
+        assert_eq!(&*volumes.attached()[0].device_path, "/dev/sdb");
+    }
+
+    #[test]
+    fn volumes_are_found_in_long_lists_of_any_order() {
+        let name = |number: u32| Str::from(format!("kubernetes.io/csi/d^{number}"));
+        let entry = |number| AttachedVolume { name: name(number), device_path: "".into() };
+        let numbers = || (0..1000).rev().step_by(2);
+        let volumes = NodeVolumes::new(true, numbers().map(entry).collect(), numbers().map(name).collect());
+        assert_eq!(volumes.attached()[0], entry(999), "the order of the status is kept");
+        for number in 0..1000 {
+            let is_listed = number % 2 == 1;
+            assert_eq!((volumes.lists(&name(number)), volumes.uses(&name(number))), (is_listed, is_listed), "{number}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Attaches a volume to a node: requests it, waits for the driver, and reports it to the kubelet and the users.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
@@ -11,12 +12,12 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::detach::NODE_READ_PAUSE;
+use super::decide::Step;
 use super::memory::SiteMemory;
-use super::messages;
 use super::metrics::Operation;
 use super::observe::Place;
 use super::reconcile::{AttachDetach, Recheck, Subject};
+use super::{decide_wait, messages};
 use crate::storage::volume_name::{Plugin, attachment_name};
 
 /// A driver that needs longer is reported in an event after each such period.
@@ -27,8 +28,14 @@ const ATTACH_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 impl AttachDetach {
     /// Requests the attachment.
     pub async fn attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Recheck {
-        if memory.must_confirm && !self.is_in_use(subject, place).await? {
-            return Ok(Some(NODE_READ_PAUSE));
+        if memory.must_confirm {
+            // The node's event requeues the volume. Its kubelet may be dead and never report the volume.
+            if !place.site.is_in_use {
+                return Ok(None);
+            }
+            if !self.is_in_use(subject, place).await? {
+                return Ok(Some(Duration::ZERO));
+            }
         }
         memory.must_confirm = false;
         memory.attach_started.get_or_insert(subject.now);
@@ -68,10 +75,16 @@ impl AttachDetach {
         }
     }
 
-    /// Returns true if the node's kubelet uses the volume, according to the API server.
+    /// Returns true if the node's kubelet uses the volume, according to the API server. If not, the cache is behind, and the
+    /// volume waits for it.
     async fn is_in_use(&self, subject: &Subject<'_>, place: &Place) -> Result<bool, ReconcileError> {
         let node = self.read_node(&place.node).await?;
-        Ok(node.and_then(|node| node.volumes).is_some_and(|volumes| volumes.uses(subject.name)))
+        let Some(node) = &*node else { return Ok(false) };
+        let is_in_use = node.volumes.as_ref().is_some_and(|volumes| volumes.uses(subject.name));
+        if !is_in_use {
+            self.await_node(subject, place, node);
+        }
+        Ok(is_in_use)
     }
 
     /// Returns the version of an attachment that exists already, from the API server.
@@ -140,22 +153,37 @@ impl AttachDetach {
         }
     }
 
-    /// Records an event about each pod of the node, once: the volume has to be detached from another node first.
-    pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
-        let others = || subject.observation.places.iter().filter(|other| other.node != place.node);
-        if memory.is_wait_reported || !others().any(|other| other.site.occupies()) {
-            return;
+    /// Records an event about each pod of the node, once: the volume has to be detached from another node first. Returns
+    /// the time until that is due.
+    pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
+        let others =
+            || subject.observation.places.iter().zip(subject.steps).filter(|(other, _)| other.node != place.node);
+        let time_to_report = |(other, step): (&Place, &Step)| {
+            let has_failed = other.attachment.as_ref().is_some_and(|attachment| attachment.detach_error.is_some());
+            decide_wait::time_to_report(&other.site, *step, has_failed)
+        };
+        let remaining = others().filter_map(time_to_report).min()?;
+        if memory.is_wait_reported {
+            return None;
+        }
+        if !remaining.is_zero() {
+            return Some(remaining);
         }
         memory.is_wait_reported = true;
         let users: Vec<&ObjectKey> = others()
-            .filter(|other| other.site.occupies() && other.site.is_wanted)
-            .flat_map(|other| other.memory.users.iter().map(|user| &user.pod))
+            .filter(|(other, _)| other.site.occupies() && other.site.is_wanted)
+            .flat_map(|(other, _)| other.memory.users.iter().map(|user| &user.pod))
             .collect();
         info!(volume = %subject.name, node = %place.node, "waiting until the volume is detached from another node");
         let label = &subject.observation.label;
+        // Thousands of pods may use the volume on either node.
+        let namespaces: BTreeSet<&str> = memory.users.iter().map(|user| &*user.pod.namespace).collect();
+        let message = |namespace| (namespace, messages::waiting(label, namespace, users.iter().copied()));
+        let messages: HashMap<&str, String> = namespaces.into_iter().map(message).collect();
         self.record_each(memory, EventType::Warning, messages::FAILED, |pod| {
-            messages::waiting(label, &pod.namespace, users.iter().copied())
+            messages.get(&*pod.namespace).cloned().unwrap_or_default()
         });
+        None
     }
 
     fn record(

@@ -16,7 +16,8 @@ pub enum Attachment {
     /// There is none.
     #[default]
     Absent,
-    /// It may exist: the response to the request that creates it was lost.
+    /// It may exist: the response to the request that creates it was lost; or a kubelet that attaches the volume itself
+    /// uses it, although no pod wants it there and the status does not list it.
     Uncertain,
     /// It is requested. The driver has not reported success; it may nevertheless have attached the volume.
     Requested,

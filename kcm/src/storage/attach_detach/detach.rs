@@ -1,11 +1,12 @@
 //! Detaches a volume from a node, after a check that its kubelet does not use it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
 use kinds::{Kind, Node, Str, VolumeAttachment};
 use runtime::worker::ReconcileError;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::decide::Forced;
 use super::memory::SiteMemory;
@@ -17,8 +18,6 @@ use crate::storage::volume_name::{Plugin, attachment_name};
 /// The API server ends each request after a minute: by then a creation without a response has succeeded, or it never
 /// will.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
-/// Pause before a node whose status still changes is read again.
-pub const NODE_READ_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before the cache is checked again for an attachment that the API server no longer has.
 const CACHE_RECHECK: Duration = Duration::from_secs(5);
 
@@ -32,7 +31,7 @@ impl AttachDetach {
         memory: &mut SiteMemory,
     ) -> Recheck {
         if !self.is_released(subject, place, forced).await? {
-            return Ok(Some(NODE_READ_PAUSE));
+            return Ok(Some(Duration::ZERO));
         }
         memory.detach_started.get_or_insert(subject.now);
         if let Some(reason) = forced {
@@ -41,7 +40,7 @@ impl AttachDetach {
         let Plugin::Csi { driver, handle } = subject.plugin else {
             info!(volume = %subject.name, node = %place.node, "volume is no longer reserved for the node");
             self.operations.forced(forced);
-            (memory.is_held, memory.is_attached) = (false, false);
+            (memory.is_held, memory.is_attached, memory.is_abandoned) = (false, false, true);
             // Pods on other nodes may wait for it.
             self.volume_queue.add(subject.name.clone());
             return Ok(None);
@@ -66,7 +65,7 @@ impl AttachDetach {
 
     /// Reports whether the node's kubelet has released the volume, or whether the reason to detach it by force still holds,
     /// according to the API server: by the response to the write that removed the volume from the status, if that was a
-    /// short time ago, otherwise by a read.
+    /// short time ago, otherwise by a read. If not, the cache is behind, and the volume waits for it.
     async fn is_released(
         &self,
         subject: &Subject<'_>,
@@ -76,36 +75,34 @@ impl AttachDetach {
         if forced.is_none() && self.memory.take_release(&place.node, subject.name) {
             return Ok(true);
         }
-        let Some(node) = self.read_node(&place.node).await? else { return Ok(true) };
-        let Some(volumes) = &node.volumes else { return Ok(false) };
-        let state = state_of(Some(&node));
-        // The cache is behind: the kubelet could still find the volume in the list, or attach volumes itself by now.
-        if volumes.lists(subject.name) || !state.is_managed {
-            return Ok(false);
-        }
+        let node = self.read_node(&place.node).await?;
+        let Some(node) = &*node else { return Ok(true) };
+        let (state, volumes) = (state_of(Some(node)), node.volumes.as_deref());
         let is_forced = match forced {
             Some(Forced::Timeout) => !state.is_ready,
             Some(Forced::OutOfService) => state.is_out_of_service,
             None => false,
         };
-        if volumes.uses(subject.name) && !is_forced {
-            let message =
-                format!("volume {} is still in use by node {}, according to Node status", subject.name, place.node);
-            return Err(ReconcileError::new(message));
+        // The kubelet could still find the volume in the list, or attach volumes itself by now.
+        let is_released = state.is_managed
+            && volumes
+                .is_some_and(|volumes| !volumes.lists(subject.name) && (is_forced || !volumes.uses(subject.name)));
+        if !is_released {
+            self.await_node(subject, place, node);
         }
-        Ok(true)
+        Ok(is_released)
     }
 
     /// Returns a node as the API server has it.
-    pub async fn read_node(&self, name: &Str) -> Result<Option<Node>, ReconcileError> {
-        match self.writer.get(&Node::RESOURCE, &ObjectKey::new("", name.clone())).await {
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error.into()),
-            Ok(answer) => {
-                let node = answer.decode(self.caches.nodes.decoding());
-                Ok(Some(node.map_err(|error| ReconcileError::new(error.to_string()))?))
-            }
-        }
+    pub async fn read_node(&self, name: &Str) -> Result<Arc<Option<Node>>, ReconcileError> {
+        let read = self.node_reads.get(name).await;
+        read.map_err(|error| ReconcileError::new(format!("failed to read node {name} from the API server: {error}")))
+    }
+
+    /// Delays the next reconcile of a volume until the cache contains a node as it was read.
+    pub fn await_node(&self, subject: &Subject<'_>, place: &Place, read: &Node) {
+        debug!(volume = %subject.name, node = %place.node, version = read.meta.version, "waiting for the node's cache");
+        self.consistency.wrote(subject.key, &self.caches.nodes, read.meta.version);
     }
 
     /// Checks whether an attachment exists after the response to its creation was lost.

@@ -3,19 +3,24 @@
 use kinds::{Node, VolumeAttachment};
 use runtime::store::{Index, index_key};
 
-/// Returns the index of nodes by the volumes that their status lists as attached. Needs [`Node::VOLUMES`]; look up by
-/// [`listed_volume`].
+use crate::storage::volume_name::is_attached_by_kubelet;
+
+/// Returns the index of nodes by the volumes that their status lists as attached. A volume that a kubelet attaches has no
+/// VolumeAttachment: its index has the nodes that use it, too. Needs [`Node::VOLUMES`]; look up by [`listed_volume`].
 pub const fn nodes_by_attached_volume() -> Index<Node> {
     Index {
         name: "attached-volume",
         keys: |node, emit| {
-            let attached = node.volumes.iter().flat_map(|volumes| &volumes.attached);
-            attached.for_each(|volume| emit(listed_volume(&volume.name)));
+            if let Some(volumes) = &node.volumes {
+                volumes.attached().iter().for_each(|volume| emit(listed_volume(&volume.name)));
+                let by_kubelet = volumes.in_use().iter().filter(|name| is_attached_by_kubelet(name));
+                by_kubelet.for_each(|name| emit(listed_volume(name)));
+            }
         },
     }
 }
 
-/// Returns the key of all nodes that list a volume, by its unique name.
+/// Returns the key of all nodes that list or use a volume, by its unique name.
 pub fn listed_volume(name: &str) -> u64 {
     index_key(("attached-volume", name))
 }

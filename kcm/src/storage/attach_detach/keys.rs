@@ -36,7 +36,7 @@ pub fn subscribe(shared: &Arc<AttachDetach>) {
         if !volumes.is_empty()
             && let Some(node) = change.new.or(change.old)
         {
-            own.node_queue.add_coalesced(node.meta.name.clone());
+            own.node_queue.add(node.meta.name.clone());
         }
         add(&own, volumes);
     });
@@ -153,8 +153,8 @@ fn of_node(shared: &AttachDetach, change: &Change<'_, Node>) -> Vec<Str> {
     let in_status = |node: Option<&Node>| -> BTreeSet<(bool, Str)> {
         let volumes = node.and_then(|node| node.volumes.as_ref());
         let attached =
-            volumes.into_iter().flat_map(|volumes| &volumes.attached).map(|entry| (true, entry.name.clone()));
-        let in_use = volumes.into_iter().flat_map(|volumes| &volumes.in_use).map(|name| (false, name.clone()));
+            volumes.into_iter().flat_map(|volumes| volumes.attached()).map(|entry| (true, entry.name.clone()));
+        let in_use = volumes.into_iter().flat_map(|volumes| volumes.in_use()).map(|name| (false, name.clone()));
         attached.chain(in_use).collect()
     };
     let (before, after) = (in_status(old), in_status(new));

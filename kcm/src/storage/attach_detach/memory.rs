@@ -34,6 +34,9 @@ pub struct SiteMemory {
     pub was_in_use: Option<bool>,
     /// The volume, of a plugin whose kubelet attaches it, is reserved for the node.
     pub is_held: bool,
+    /// The volume, of a plugin whose kubelet attaches it, was detached by force: it counts as released although the node's
+    /// last status has it in use.
+    pub is_abandoned: bool,
     /// When a request to attach was sent whose response was lost.
     pub uncertain_since: Option<Instant>,
     /// When the current attempt to attach began, or was last reported as timed out.
@@ -91,8 +94,9 @@ impl Memory {
         self.lock().volumes.get(volume).cloned().unwrap_or_default()
     }
 
-    /// Stores the nodes of a volume.
-    pub fn store(&self, volume: &Str, sites: Sites) {
+    /// Stores the nodes of a volume. Returns the nodes that have to be reconciled: their lists need not wait for this volume
+    /// any longer.
+    pub fn store(&self, volume: &Str, sites: Sites) -> Vec<Str> {
         let mut state = self.lock();
         let old = state.volumes.remove(volume).unwrap_or_default();
         unlink(&mut state.by_node, old.keys().filter(|node| !sites.contains_key(*node)), volume);
@@ -107,9 +111,12 @@ impl Memory {
         for node in sites.keys().filter(|node| !old.contains_key(*node)) {
             state.by_node.entry(node.clone()).or_default().insert(volume.clone());
         }
+        let mut ready = Vec::new();
         for node in old.keys().filter(|node| !sites.contains_key(*node)) {
             if let Some(list) = state.lists.get_mut(node) {
-                list.forget(volume);
+                if list.forget(volume) {
+                    ready.push(node.clone());
+                }
                 if list.is_empty() {
                     state.lists.remove(node);
                 }
@@ -118,6 +125,7 @@ impl Memory {
         if !sites.is_empty() {
             state.volumes.insert(volume.clone(), sites);
         }
+        ready
     }
 
     /// Returns the volumes that a pod uses, as far as they are remembered.
@@ -134,6 +142,22 @@ impl Memory {
     /// to be reconciled.
     pub fn decide_listing(&self, node: &Str, volume: &Str, is_listed: bool, is_awaited: bool) -> bool {
         self.lock().lists.entry(node.clone()).or_default().decide(volume, is_listed, is_awaited)
+    }
+
+    /// Notes whether the volume's entry in the node's status will change soon. Returns true if the node has to be
+    /// reconciled, because no further change is expected.
+    pub fn expect_change(&self, node: &Str, volume: &Str, is_expected: bool) -> bool {
+        let mut state = self.lock();
+        if is_expected {
+            state.lists.entry(node.clone()).or_default().expect_change(volume);
+            return false;
+        }
+        let Some(list) = state.lists.get_mut(node) else { return false };
+        let is_last = list.expect_no_change(volume);
+        if list.is_empty() {
+            state.lists.remove(node);
+        }
+        is_last
     }
 
     /// Returns true if a write that lists the volume in the node's status may be under way.
@@ -167,11 +191,12 @@ impl Memory {
         self.lock().lists.get_mut(node).is_some_and(|list| list.take_release(volume, Instant::now()))
     }
 
-    /// Notes that the last write to a node's status has ended. Returns the volumes that were in it.
-    pub fn end_write(&self, node: &str) -> Vec<Str> {
+    /// Notes that the last write to a node's status has ended. Returns the volumes that were in it and are not in the
+    /// current list.
+    pub fn end_write(&self, node: &str, current: &[AttachedVolume]) -> Vec<Str> {
         let mut state = self.lock();
         let Some(list) = state.lists.get_mut(node) else { return Vec::new() };
-        let written = list.end_write();
+        let written = list.end_write(current);
         if list.is_empty() {
             state.lists.remove(node);
         }

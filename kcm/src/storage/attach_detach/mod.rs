@@ -16,6 +16,7 @@
 
 mod attach;
 mod decide;
+mod decide_wait;
 mod detach;
 mod indexes;
 mod keys;
@@ -44,7 +45,7 @@ use crate::storage::indexes::pods_by_claim;
 use crate::storage::inline_volume::pods_by_inline_volume;
 use metrics::{Operations, Totals};
 use node_status::NodeStatuses;
-use observe::Caches;
+use observe::{Caches, uncached_nodes};
 use reconcile::{AttachDetach, Settings, Volumes};
 
 /// Name of the event source.
@@ -61,10 +62,6 @@ const NODE_WORKERS: usize = 20;
 const BASE_DELAY: Duration = Duration::from_millis(500);
 /// Longest pause after failures.
 const MAX_DELAY: Duration = Duration::from_secs(122);
-/// Writes of a node's status within this time are combined.
-const NODE_WINDOW: Duration = Duration::from_millis(100);
-/// The same while volumes of the node keep changing.
-const LONGEST_NODE_WINDOW: Duration = Duration::from_millis(800);
 
 /// Multiple of the requests per second of other controllers: to move a volume takes two writes and a read.
 const QPS_FACTOR: u16 = 5;
@@ -110,18 +107,16 @@ fn start(manager: &mut Manager, context: &Context) {
     };
     let is_synced = !values.get_bool("disable-attach-detach-reconcile-sync");
     let options = |name| QueueOptions { base_delay: BASE_DELAY, max_delay: MAX_DELAY, ..QueueOptions::named(name) };
+    let writer = manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR);
     let shared = Arc::new(AttachDetach {
+        node_reads: uncached_nodes(writer.clone(), caches.nodes.clone()),
         caches,
         memory: Default::default(),
         consistency: Default::default(),
-        writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR),
+        writer,
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         volume_queue: Queue::new(options(VOLUMES)),
-        node_queue: Queue::new(QueueOptions {
-            window: NODE_WINDOW,
-            longest_window: LONGEST_NODE_WINDOW,
-            ..QueueOptions::named(NODES)
-        }),
+        node_queue: Queue::new(QueueOptions::named(NODES)),
         operations: Operations::new(manager.metrics()),
         settings: Settings {
             is_timeout_disabled: values.get_bool("disable-force-detach-on-timeout"),

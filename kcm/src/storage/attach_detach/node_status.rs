@@ -5,6 +5,7 @@
 //! response is the read of the node that precedes the detachment of a removed volume.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -12,7 +13,7 @@ use kinds::meta::ObjectKey;
 use kinds::node_volumes::AttachedVolume;
 use kinds::{Kind, Node, Str};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::ObjectResponse;
+use runtime::write::{ObjectResponse, WriteError};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::debug;
@@ -20,6 +21,7 @@ use tracing::debug;
 use super::memory::NodeWrite;
 use super::node_list::removed;
 use super::reconcile::AttachDetach;
+use crate::storage::volume_name::is_attached_by_kubelet;
 
 /// Reconciles the status of nodes by their names.
 pub struct NodeStatuses(pub Arc<AttachDetach>);
@@ -42,7 +44,7 @@ impl AttachDetach {
             return Ok(Outcome::WaitingForCache);
         }
         let node = self.caches.node(name);
-        let current = node.as_ref().and_then(|node| node.volumes.as_ref()).map_or(&[][..], |volumes| &volumes.attached);
+        let current = node.as_deref().map_or(&[][..], attached_to);
         self.release_unlisted(name, current);
         let Some(node) = &node else {
             self.consistency.forget(&key);
@@ -57,7 +59,8 @@ impl AttachDetach {
         debug!(node = %name, volumes = list.len(), "writing attached volumes");
         let removed = removed(current, &list);
         let has_removed = !removed.is_empty();
-        match self.writer.json_patch_status(&Node::RESOURCE, &key, &patch(node, current, &list), has_removed).await {
+        let patch = patch(node, (current, &list), needs_unchanged_node(node, &removed));
+        match self.writer.json_patch_status(&Node::RESOURCE, &key, &patch, has_removed).await {
             Ok(answer) => {
                 let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
                 let released = if has_removed { self.released(&answer, removed) } else { Vec::new() };
@@ -76,18 +79,15 @@ impl AttachDetach {
             }
             Err(error) => {
                 self.release_unlisted(name, current);
-                // Another write of the list came first: the cache will contain it soon.
                 let is_outdated = error.is_invalid() || error.is_conflict() || error.is_object_deleted();
-                if is_outdated { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) }
+                if is_outdated { self.await_outdated(&key, node, &error).await } else { Err(error.into()) }
             }
         }
     }
 
     /// Notes that no write is under way, and requeues the volumes that waited for that.
     fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) {
-        let is_listed = |volume: &Str| current.iter().any(|entry| entry.name == *volume);
-        let ended = self.memory.end_write(name);
-        ended.into_iter().filter(|volume| !is_listed(volume)).for_each(|volume| self.volume_queue.add(volume));
+        self.memory.end_write(name, current).into_iter().for_each(|volume| self.volume_queue.add(volume));
     }
 
     /// Returns the volumes of a node, of those that a write has removed from its list, that its kubelet does not use
@@ -99,6 +99,30 @@ impl AttachDetach {
         };
         removed.retain(|name| !volumes.uses(name) && !volumes.lists(name));
         removed
+    }
+
+    /// Handles a refused write. If the node has changed, or another one has its name by now, the next write waits for the
+    /// cache.
+    ///
+    /// # Errors
+    /// When the cache is up to date: the API server refuses the list itself.
+    async fn await_outdated(
+        &self,
+        key: &ObjectKey,
+        cached: &Node,
+        error: &WriteError,
+    ) -> Result<Outcome, ReconcileError> {
+        let read = self.read_node(&cached.meta.name).await?;
+        let Some(read) = &*read else { return Ok(Outcome::RequeueWithBackoff) };
+        let is_same = read.meta.uid == cached.meta.uid && attached_to(read) == attached_to(cached);
+        if !is_same || read.meta.version != cached.meta.version {
+            self.consistency.wrote(key, &self.caches.nodes, read.meta.version);
+            return Ok(Outcome::RequeueAfter(Duration::ZERO));
+        }
+        if !error.is_invalid() {
+            return Ok(Outcome::RequeueWithBackoff);
+        }
+        Err(ReconcileError::new(format!("the API server refuses the list of attached volumes: {error}")))
     }
 
     /// Waits for the version of the node after a write without a response.
@@ -118,19 +142,38 @@ impl AttachDetach {
     }
 }
 
-/// Returns the JSON Patch that replaces the list of a node's attached volumes, if it still is `current`.
-fn patch(node: &Node, current: &[AttachedVolume], list: &[AttachedVolume]) -> Value {
+fn attached_to(node: &Node) -> &[AttachedVolume] {
+    node.volumes.as_ref().map_or(&[], |volumes| volumes.attached())
+}
+
+/// Returns true if a list without these volumes may be written only if the node has not changed.
+///
+/// A volume that kubelets attach has no VolumeAttachment, which would show that it is still to be detached from the node.
+/// After a crash another node may get it, so that no kubelet may have begun to use it before the write.
+fn needs_unchanged_node(node: &Node, removed: &[Str]) -> bool {
+    let is_unused = |name: &&Str| node.volumes.as_ref().is_some_and(|volumes| !volumes.uses(name));
+    removed.iter().filter(is_unused).any(|name| is_attached_by_kubelet(name))
+}
+
+/// Returns the JSON Patch that replaces the list of a node's attached volumes, if it still is the first one; with
+/// `is_unchanged` only if nothing else of the node has changed, either.
+fn patch(node: &Node, (current, list): (&[AttachedVolume], &[AttachedVolume]), is_unchanged: bool) -> Value {
     const LIST: &str = "/status/volumesAttached";
     let change = match list {
         [] => json!({"op": "remove", "path": LIST}),
         list => json!({"op": "add", "path": LIST, "value": entries(list)}),
     };
     // A list that is missing equals null.
-    json!([
-        {"op": "test", "path": "/metadata/uid", "value": node.meta.uid.to_string()},
-        {"op": "test", "path": LIST, "value": entries(current)},
-        change,
-    ])
+    let mut operations = vec![
+        json!({"op": "test", "path": "/metadata/uid", "value": node.meta.uid.to_string()}),
+        json!({"op": "test", "path": LIST, "value": entries(current)}),
+    ];
+    if is_unchanged {
+        let version = node.meta.version.to_string();
+        operations.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}));
+    }
+    operations.push(change);
+    operations.into()
 }
 
 /// Returns the list as JSON; null if it is empty, because the API server leaves an empty list out.

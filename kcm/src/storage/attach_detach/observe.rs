@@ -1,20 +1,25 @@
 //! Gathers the state of one volume from the caches and the memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use futures::FutureExt;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume_claim::Phase;
-use kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, Str, VolumeAttachment};
+use kinds::{CsiDriver, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, Str, Uid, VolumeAttachment};
 use runtime::store::Store;
+use runtime::write::Writer;
 use tokio::time::Instant;
 
 use super::decide::{Attachment, NodeState, Site};
 use super::indexes::{attachments_by_volume, listed_volume, nodes_by_attached_volume, of_inline_volume, of_volume};
 use super::memory::{Memory, SiteMemory, Sites, User};
+use crate::shared_read::SharedReads;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 use crate::storage::inline_volume::{self, InlineVolume, defining, pods_by_inline_volume};
-use crate::storage::volume_name::{self, Plugin, attachment_name, named, volumes_by_unique_name};
+use crate::storage::volume_name::{
+    self, Plugin, attachment_name, is_attached_by_kubelet, named, volumes_by_unique_name,
+};
 
 /// Taint of a node that is shut down permanently; its value and effect do not matter.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -53,6 +58,36 @@ pub struct Observation {
     pub is_exclusive: bool,
 }
 
+/// Pods that use a volume. Thousands of them may share one.
+#[derive(Default)]
+struct Users {
+    by_node: BTreeMap<Str, Vec<User>>,
+    known: HashSet<Uid>,
+}
+
+impl Users {
+    fn add(&mut self, node: &Str, user: User) {
+        if self.known.insert(user.uid.clone()) {
+            self.by_node.entry(node.clone()).or_default().push(user);
+        }
+    }
+}
+
+/// Reads nodes from the API server. Volumes of one node share a read that starts after their requests.
+pub fn uncached_nodes(writer: Writer, cache: Arc<Store<Node>>) -> SharedReads<Option<Node>> {
+    SharedReads::new(move |name| {
+        let (writer, cache) = (writer.clone(), cache.clone());
+        async move {
+            match writer.get(&Node::RESOURCE, &ObjectKey::new("", name)).await {
+                Err(error) if error.is_not_found() => Ok(None),
+                Err(error) => Err(error.to_string()),
+                Ok(answer) => answer.decode(cache.decoding()).map(Some).map_err(|error| error.to_string()),
+            }
+        }
+        .boxed()
+    })
+}
+
 /// Returns the state of a node as the API server or the cache has it.
 pub fn state_of(node: Option<&Node>) -> NodeState {
     let Some(node) = node else { return NodeState::default() };
@@ -86,7 +121,7 @@ impl Caches {
         volumes.retain(|volume| volume_name::of_volume(volume).as_ref() == Some(name));
         volumes.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
         let mut sites = memory.sites(name);
-        let mut users: BTreeMap<Str, Vec<User>> = BTreeMap::new();
+        let mut users = Users::default();
         let (mut used, mut inline) = (None, None);
         if self.is_attachable(plugin) {
             self.keep_users(&sites, &mut users);
@@ -97,10 +132,11 @@ impl Caches {
             }
         }
         let foreign = self.foreign_nodes(name, plugin, &volumes);
-        let nodes = self.nodes_of(name, plugin, &volumes, [&mut sites.keys(), &mut users.keys(), &mut foreign.iter()]);
+        let nodes =
+            self.nodes_of(name, plugin, &volumes, [&mut sites.keys(), &mut users.by_node.keys(), &mut foreign.iter()]);
         let place = |node: Str| {
             let mut memory_of_site = sites.remove(&node).unwrap_or_default();
-            memory_of_site.users = users.remove(&node).unwrap_or_default();
+            memory_of_site.users = users.by_node.remove(&node).unwrap_or_default();
             let attachment = self.attachment(plugin, &node);
             let is_writing = memory.may_be_writing(&node, name);
             let has_foreign = foreign.contains(&node);
@@ -125,7 +161,7 @@ impl Caches {
 
     /// Adds the pods that define a volume themselves. Returns the volume, if there are any; of several definitions one that
     /// allows only one node.
-    fn add_inline_users(&self, name: &Str, users: &mut BTreeMap<Str, Vec<User>>) -> Option<InlineVolume> {
+    fn add_inline_users(&self, name: &Str, users: &mut Users) -> Option<InlineVolume> {
         let mut found: Option<InlineVolume> = None;
         for pod in self.pods.by_index(&pods_by_inline_volume(), defining(name)) {
             let defined = inline_volume::of_pod(&pod).find(|volume| volume.name == *name);
@@ -138,37 +174,33 @@ impl Caches {
 
     /// Adds a pod that uses a volume, unless it is not on a node, has ended, or its kubelet attaches volumes itself. Returns
     /// true if it is among the users.
-    fn add_user(&self, pod: &Pod, users: &mut BTreeMap<Str, Vec<User>>) -> bool {
+    fn add_user(&self, pod: &Pod, users: &mut Users) -> bool {
         if pod.node.is_empty() || pod.has_released_volumes() {
             return false;
         }
-        if users.get(&pod.node).is_some_and(|users| users.iter().any(|user| user.uid == pod.meta.uid)) {
+        if users.known.contains(&pod.meta.uid) {
             return true;
         }
         if !state_of(self.node(&pod.node).as_deref()).is_managed {
             return false;
         }
-        let user = User { pod: pod.meta.key(), uid: pod.meta.uid.clone() };
-        users.entry(pod.node.clone()).or_default().push(user);
+        users.add(&pod.node, User { pod: pod.meta.key(), uid: pod.meta.uid.clone() });
         true
     }
 
     /// Keeps the remembered users that still use the volume.
-    fn keep_users(&self, sites: &Sites, users: &mut BTreeMap<Str, Vec<User>>) {
+    fn keep_users(&self, sites: &Sites, users: &mut Users) {
         for (node, site) in sites {
             let holds = |user: &&User| {
                 let pod = self.pods.get_with_uid(&user.pod.namespace, &user.pod.name, &user.uid);
                 pod.is_some_and(|pod| pod.node == *node && !pod.has_released_volumes())
             };
-            let kept: Vec<User> = site.users.iter().filter(holds).cloned().collect();
-            if !kept.is_empty() {
-                users.insert(node.clone(), kept);
-            }
+            site.users.iter().filter(holds).for_each(|user| users.add(node, user.clone()));
         }
     }
 
     /// Adds the pods that use a volume through its claim. Returns true if there are any.
-    fn add_users(&self, volume: &PersistentVolume, users: &mut BTreeMap<Str, Vec<User>>) -> bool {
+    fn add_users(&self, volume: &PersistentVolume, users: &mut Users) -> bool {
         let Some(reference) = &volume.claim else { return false };
         let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
         let is_bound = |claim: &Arc<PersistentVolumeClaim>| {
@@ -259,18 +291,21 @@ impl Caches {
         if attachment.is_some() {
             memory.uncertain_since = None;
         }
-        if is_listed && matches!(Plugin::of(name), Some(Plugin::Kubelet(_))) {
-            memory.is_held = true;
-        }
+        let is_by_kubelet = is_attached_by_kubelet(name);
+        memory.is_held |= is_by_kubelet && is_listed;
+        // The kubelet of a wanted volume reports it as in use before it may attach it.
+        let is_unreleased = is_by_kubelet && !is_wanted && volumes.is_some_and(|volumes| volumes.uses(name));
+        memory.is_abandoned &= is_unreleased;
         let state = match &attachment {
             Some(attachment) if attachment.meta.is_deleting() => Attachment::Deleting,
             Some(attachment) if attachment.attached => Attachment::Attached,
             Some(_) => Attachment::Requested,
             None if memory.uncertain_since.is_some() => Attachment::Uncertain,
             None if memory.is_held => Attachment::Attached,
+            None if is_unreleased && !memory.is_abandoned => Attachment::Uncertain,
             None => Attachment::Absent,
         };
-        memory.must_confirm |= memory.is_attached && state == Attachment::Absent;
+        memory.must_confirm |= memory.is_attached && state == Attachment::Absent && !is_by_kubelet;
         memory.is_attached = state != Attachment::Absent;
         let site = Site {
             is_wanted,

@@ -6,13 +6,14 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use kinds::meta::ObjectKey;
-use kinds::{Kind, Str, VolumeAttachment};
+use kinds::{Kind, Node, Str, VolumeAttachment};
 use runtime::consistency::Consistency;
 use runtime::events::Recorder;
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::Writer;
+use runtime::write::{WriteError, Writer};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::debug;
@@ -21,6 +22,7 @@ use super::decide::{Attachment, Rules, Site, Step, decide};
 use super::memory::{Memory, SiteMemory, Sites};
 use super::metrics::Operations;
 use super::observe::{Caches, Observation, Place};
+use crate::shared_read::SharedReads;
 use crate::storage::volume_name::Plugin;
 
 /// Settings from the command line.
@@ -43,8 +45,19 @@ pub struct AttachDetach {
     pub node_queue: Arc<Queue<Str>>,
     pub operations: Operations,
     pub settings: Settings,
-    /// History and version that the cache of VolumeAttachments must have reached in this leadership term.
-    pub term: OnceCell<(u64, u64)>,
+    /// Nodes, read from the API server.
+    pub node_reads: SharedReads<Option<Node>>,
+    /// State at the start of this leadership term.
+    pub term: Term,
+}
+
+/// Histories and versions that caches must have reached in this leadership term: the previous leader may have written
+/// objects that the caches do not contain yet.
+#[derive(Debug, Default)]
+pub struct Term {
+    attachments: OnceCell<(u64, u64)>,
+    /// Nodes have the only record of the volumes that kubelets attach. Other volumes do not need it.
+    nodes: OnceCell<(u64, u64)>,
 }
 
 /// Reconciles volumes by their unique names.
@@ -63,6 +76,8 @@ pub struct Subject<'a> {
     pub name: &'a Str,
     pub plugin: Plugin<'a>,
     pub observation: &'a Observation,
+    /// The next steps, in the order of the observation's places.
+    pub steps: &'a [Step],
     /// The volume's key in [`AttachDetach::consistency`].
     pub key: &'a ObjectKey,
     pub now: Instant,
@@ -78,7 +93,7 @@ impl AttachDetach {
             return Ok(Outcome::Done);
         };
         let key = ObjectKey::new("", name.clone());
-        if !self.is_current(name, &key).await? {
+        if !self.is_current(name, plugin, &key).await? {
             return Ok(Outcome::WaitingForCache);
         }
         let now = Instant::now();
@@ -93,35 +108,53 @@ impl AttachDetach {
             Rules { is_exclusive: observation.is_exclusive, is_timeout_disabled: self.settings.is_timeout_disabled };
         let steps = decide(&sites, rules);
         let mut memories: Vec<SiteMemory> = observation.places.iter().map(|place| place.memory.clone()).collect();
-        let subject = Subject { name, plugin, observation: &observation, key: &key, now };
+        let subject = Subject { name, plugin, observation: &observation, steps: &steps, key: &key, now };
         let acts = observation.places.iter().zip(&steps).zip(&mut memories);
         let rechecks = join_all(acts.map(|((place, step), memory)| self.act(&subject, place, *step, memory))).await;
         self.remember(&subject, memories);
-        self.outcome(rechecks, sites.iter().any(|site| site.is_wanted))
+        self.outcome(name, rechecks, sites.iter().any(|site| site.is_wanted))
     }
 
-    /// Returns true if the cache contains all attachments that this process, or the previous leader, has created.
-    async fn is_current(&self, name: &Str, key: &ObjectKey) -> Result<bool, ReconcileError> {
-        let attachments = &self.caches.attachments;
+    /// Returns true if the caches contain all that this process, or the previous leader, has written about a volume, and all
+    /// nodes as they were read for it.
+    async fn is_current(&self, name: &Str, plugin: Plugin<'_>, key: &ObjectKey) -> Result<bool, ReconcileError> {
+        let Caches { attachments, nodes, .. } = &self.caches;
         let wake = || self.volume_queue.waker(name);
-        let (history, newest) = *self.term.get_or_try_init(|| self.newest_attachment()).await?;
-        let progress = attachments.progress();
-        if progress.history() == history && progress.version() < newest {
-            progress.when_reached(newest, wake());
-            return Ok(false);
-        }
-        Ok(self.consistency.caught_up(key, attachments, wake()))
+        let is_in_term = self.has_reached(&self.term.attachments, attachments, wake()).await?
+            && (matches!(plugin, Plugin::Csi { .. }) || self.has_reached(&self.term.nodes, nodes, wake()).await?);
+        Ok(is_in_term
+            && self.consistency.caught_up(key, attachments, wake())
+            && self.consistency.caught_up(key, nodes, wake()))
     }
 
-    /// Returns the newest version of any VolumeAttachment of the API server. The previous leader may have requested
-    /// attachments that the cache does not contain yet.
-    async fn newest_attachment(&self) -> Result<(u64, u64), ReconcileError> {
-        let history = self.caches.attachments.progress().history();
-        let all = self.writer.list_meta(&VolumeAttachment::RESOURCE, "", "").await?;
-        Ok((history, all.iter().map(|meta| meta.version).max().unwrap_or(0)))
+    /// Returns true if a cache contains the newest object that the API server had in this leadership term.
+    async fn has_reached<K: Kind>(
+        &self,
+        newest: &OnceCell<(u64, u64)>,
+        store: &Store<K>,
+        wake: Wake,
+    ) -> Result<bool, ReconcileError> {
+        let progress = store.progress();
+        let read = || async {
+            let history = progress.history();
+            let all = self.writer.list_meta(&K::RESOURCE, "", "").await?;
+            Ok::<_, WriteError>((history, all.iter().map(|meta| meta.version).max().unwrap_or(0)))
+        };
+        let (history, newest) = *newest.get_or_try_init(read).await?;
+        let is_behind = progress.history() == history && progress.version() < newest;
+        if is_behind {
+            progress.when_reached(newest, wake);
+        }
+        Ok(!is_behind)
     }
 
     async fn act(&self, subject: &Subject<'_>, place: &Place, step: Step, memory: &mut SiteMemory) -> Recheck {
+        let result = self.take_step(subject, place, step, memory).await;
+        self.expect_change(subject, place, step, memory);
+        result
+    }
+
+    async fn take_step(&self, subject: &Subject<'_>, place: &Place, step: Step, memory: &mut SiteMemory) -> Recheck {
         if !matches!(step, Step::AwaitOtherNode) {
             memory.is_wait_reported &= place.site.is_wanted;
         }
@@ -136,10 +169,7 @@ impl AttachDetach {
                 self.list(subject, place, memory);
                 Ok(None)
             }
-            Step::AwaitOtherNode => {
-                self.report_wait(subject, place, memory);
-                Ok(None)
-            }
+            Step::AwaitOtherNode => Ok(self.report_wait(subject, place, memory)),
             Step::AwaitDetach => {
                 self.await_detach(subject, place, memory);
                 Ok(None)
@@ -157,7 +187,22 @@ impl AttachDetach {
     pub fn set_listed(&self, subject: &Subject<'_>, place: &Place, is_listed: bool, is_awaited: bool) {
         if self.memory.decide_listing(&place.node, subject.name, is_listed, is_awaited) {
             debug!(volume = %subject.name, node = %place.node, is_listed, "changing the node's attached volumes");
-            self.node_queue.add_coalesced(place.node.clone());
+            self.node_queue.add(place.node.clone());
+        }
+    }
+
+    /// Notes whether the node's list will change soon because of the volume, so that one write can serve several volumes.
+    fn expect_change(&self, subject: &Subject<'_>, place: &Place, step: Step, memory: &SiteMemory) {
+        let has_failed = || place.attachment.as_ref().is_some_and(|attachment| attachment.attach_error.is_some());
+        let is_expected = match step {
+            Step::Attach | Step::AwaitAttach => {
+                matches!(subject.plugin, Plugin::Csi { .. }) && memory.is_attached && !has_failed()
+            }
+            Step::AwaitUnmount(_) => place.site.is_listed && place.site.node.is_ready,
+            _ => false,
+        };
+        if self.memory.expect_change(&place.node, subject.name, is_expected) {
+            self.node_queue.add(place.node.clone());
         }
     }
 
@@ -168,25 +213,47 @@ impl AttachDetach {
             let site = &place.site;
             let is_attached =
                 site.attachment != Attachment::Absent && (place.attachment.is_some() || memory.is_attached);
-            if site.is_wanted || site.is_listed || is_attached || memory.is_held || memory.uncertain_since.is_some() {
+            let is_reserved = memory.is_held || memory.is_abandoned && site.is_in_use;
+            if site.is_wanted || site.is_listed || is_attached || is_reserved || memory.uncertain_since.is_some() {
                 sites.insert(place.node.clone(), memory);
             } else {
                 self.operations.detached(subject.plugin, memory.detach_started);
             }
         }
-        self.memory.store(subject.name, sites);
+        let ready = self.memory.store(subject.name, sites);
+        ready.into_iter().for_each(|node| self.node_queue.add(node));
     }
 
-    fn outcome(&self, rechecks: Vec<Recheck>, is_wanted: bool) -> Result<Outcome, ReconcileError> {
-        let mut next = self.settings.sync_period.filter(|_| is_wanted);
+    /// Combines the results of all nodes.
+    pub fn outcome(&self, name: &Str, rechecks: Vec<Recheck>, is_wanted: bool) -> Result<Outcome, ReconcileError> {
+        let (mut next, mut errors) = (None, Vec::new());
         for recheck in rechecks {
-            next = match (next, recheck?) {
-                (Some(one), Some(other)) => Some(one.min(other)),
-                (one, other) => one.or(other),
-            };
+            match recheck {
+                Ok(recheck) => next = earliest(next, recheck),
+                Err(error) => errors.push(error),
+            }
         }
+        if let Some(error) = combined(errors) {
+            // The backoff of one node must not delay the checks of the others.
+            if let Some(next) = next {
+                self.volume_queue.add_after(name.clone(), next);
+            }
+            return Err(error);
+        }
+        let next = earliest(next, self.settings.sync_period.filter(|_| is_wanted));
         Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
+}
+
+fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
+
+/// Combines the failures on several nodes; a retry may fix one of them unless all are terminal.
+fn combined(errors: Vec<ReconcileError>) -> Option<ReconcileError> {
+    let terminal = errors.iter().all(|error| error.terminal);
+    let messages: Vec<String> = errors.into_iter().map(|error| error.message).collect();
+    (!messages.is_empty()).then(|| ReconcileError { message: messages.join("; "), terminal })
 }
 
 /// Returns true if the detachment of a volume from a node is urgent: pods on other nodes wait for it, or the node is

@@ -370,10 +370,10 @@ impl World {
         if memory.pending_list.is_some() || caches.nodes.0 < memory.awaited_nodes[node] {
             return;
         }
-        memory.lists[node].end_write();
         let record = caches.nodes.1[node];
         let entry = AttachedVolume { name: VOLUME.into(), device_path: "".into() };
         let current: Vec<AttachedVolume> = record.is_listed.then_some(entry).into_iter().collect();
+        memory.lists[node].end_write(&current);
         let Some(planned) = memory.lists[node].plan(&current) else { return };
         memory.lists[node].begin_write(&planned);
         memory.pending_list = Some((node, record.version, !planned.is_empty()));
@@ -397,7 +397,7 @@ impl World {
         if is_done || matches!(fault, Fault::LostBefore | Fault::LostAfter) {
             self.leading().awaited_nodes[node] = self.server.version;
         } else {
-            self.leading().lists[node].end_write();
+            self.leading().lists[node].end_write(&[]);
         }
     }
 

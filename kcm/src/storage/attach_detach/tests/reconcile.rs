@@ -1,0 +1,262 @@
+//! Reconciles of volumes and nodes: requests to the API server, events and rechecks.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use kinds::Time;
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume::Source;
+use kinds::schema::{iscsi_persistent_volume_source as iscsi, persistent_volume_source as source};
+use kinds::wire::Put;
+use runtime::lock::lock;
+use runtime::testing::{deliver, deliver_deletion};
+use runtime::worker::{Outcome, ReconcileError};
+use tokio::time::{Instant, advance};
+
+use super::bed::{Bed, NodeState, SYNC_PERIOD, name};
+use crate::storage::attach_detach::decide_wait::{DETACH_GRACE, UNMOUNT_GRACE};
+use crate::storage::attach_detach::memory::{SiteMemory, Sites};
+use crate::storage::testing::deleting;
+use crate::storage::volume_name::{attachment_name, of_volume};
+
+const A_SECOND: Duration = Duration::from_secs(1);
+
+fn node(version: u64, attached: &[kinds::Str], in_use: &[kinds::Str]) -> NodeState {
+    NodeState { version, attached: attached.into(), in_use: in_use.into() }
+}
+
+/// A pod on `node` uses the volume, whose attachment another client has deleted.
+async fn with_deleted_attachment(in_use: &[kinds::Str]) -> Bed {
+    let bed = Bed::new().await;
+    bed.change_node("node", node(5, &[], in_use));
+    bed.deliver_node("node");
+    bed.add_pod("web", "node");
+    let attached = SiteMemory { is_attached: true, ..SiteMemory::default() };
+    bed.shared.memory.store(&name(), Sites::from([("node".into(), attached)]));
+    bed
+}
+
+#[tokio::test]
+async fn dead_node_that_never_reports_the_volume_is_not_read() {
+    let bed = with_deleted_attachment(&[]).await;
+    for _ in 0..10 {
+        assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::RequeueAfter(SYNC_PERIOD)));
+    }
+    assert_eq!((bed.count("GET nodes/node"), bed.count("POST")), (0, 0));
+    bed.change_node("node", node(6, &[], &[name()]));
+    bed.deliver_node("node");
+    bed.reconcile(&name()).await.expect("it succeeds");
+    assert_eq!((bed.count("GET nodes/node"), bed.count("POST volumeattachments")), (1, 1));
+}
+
+#[tokio::test]
+async fn volume_waits_for_the_cache_when_the_read_node_is_newer() {
+    let bed = with_deleted_attachment(&[name()]).await;
+    bed.change_node("node", node(8, &[], &[]));
+    assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::RequeueAfter(Duration::ZERO)));
+    for _ in 0..10 {
+        assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::WaitingForCache));
+    }
+    assert_eq!((bed.count("GET nodes/node"), bed.count("POST")), (1, 0), "one read, not one a second");
+    bed.deliver_node("node");
+    assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::RequeueAfter(SYNC_PERIOD)));
+    assert_eq!((bed.count("GET nodes/node"), bed.count("POST")), (1, 0));
+}
+
+#[tokio::test]
+async fn detachment_waits_for_the_cache_when_the_kubelet_uses_the_volume_by_now() {
+    let bed = Bed::new().await;
+    bed.change_node("node", node(5, &[], &[]));
+    bed.deliver_node("node");
+    bed.add_attachment("node", |_| {});
+    bed.change_node("node", node(8, &[], &[name()]));
+    assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::RequeueAfter(Duration::ZERO)));
+    assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::WaitingForCache));
+    assert_eq!((bed.count("GET nodes/node"), bed.count("DELETE")), (1, 0));
+    bed.change_node("node", node(9, &[], &[]));
+    bed.deliver_node("node");
+    bed.reconcile(&name()).await.expect("it succeeds");
+    assert_eq!((bed.count("GET nodes/node"), bed.count("DELETE")), (2, 1));
+}
+
+#[tokio::test]
+async fn volumes_of_a_node_share_a_read() {
+    let bed = Bed::new().await;
+    bed.change_node("node", node(5, &[], &[]));
+    let node = "node".into();
+    let reads = join_all((0..100).map(|_| bed.shared.read_node(&node))).await;
+    assert!(reads.iter().all(|read| read.as_ref().is_ok_and(|node| node.is_some())));
+    assert!(bed.count("GET nodes/node") <= 2, "{}", bed.count("GET nodes/node"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn move_is_reported_only_when_it_takes_long() {
+    let deleted = |bed: &Bed| {
+        deliver_deletion(
+            &bed.shared.caches.attachments,
+            &ObjectKey::new("", attachment_name("disk.example.com", "vol-1", "a")),
+        );
+    };
+    for (case, in_use, grace) in [("unmounted", true, UNMOUNT_GRACE), ("detached", false, DETACH_GRACE)] {
+        let bed = Bed::new().await;
+        let used = [name()];
+        bed.change_node("a", node(5, &used, if in_use { &used } else { &[] }));
+        bed.change_node("b", node(5, &[], &used));
+        ["a", "b"].iter().for_each(|node| bed.deliver_node(node));
+        bed.add_attachment("a", |_| {});
+        bed.add_pod("second", "b");
+        let started = Instant::now();
+        let Ok(Outcome::RequeueAfter(next)) = bed.reconcile(&name()).await else { panic!("{case}: no recheck") };
+        assert!(next <= grace, "{case}: {next:?}");
+        advance(grace - A_SECOND).await;
+        bed.reconcile(&name()).await.expect("it succeeds");
+        if case == "unmounted" {
+            deleted(&bed);
+            bed.change_node("a", node(6, &[], &[]));
+            bed.deliver_node("a");
+            bed.reconcile(&name()).await.expect("it succeeds");
+            assert_eq!(bed.count("POST volumeattachments"), 1, "{case}");
+            assert_eq!(bed.end().await, Vec::<String>::new(), "{case}: moved in time, {:?}", started.elapsed());
+            continue;
+        }
+        advance(A_SECOND).await;
+        for _ in 0..5 {
+            bed.reconcile(&name()).await.expect("it succeeds");
+        }
+        let events = bed.end().await;
+        assert!(events.len() == 1 && events[0].contains("already exclusively attached"), "{case}: {events:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_that_a_pod_on_another_node_uses_is_reported_immediately_and_once() {
+    let bed = Bed::new().await;
+    for node_name in ["a", "b"] {
+        bed.change_node(node_name, node(5, &[], &[name()]));
+        bed.deliver_node(node_name);
+    }
+    bed.add_attachment("a", |_| {});
+    let mut first = bed.add_pod("first", "a");
+    bed.add_pod("second", "b");
+    for _ in 0..5 {
+        bed.reconcile(&name()).await.expect("it succeeds");
+    }
+    // The first pod is deleted later: that is no second report.
+    deleting(&mut first.meta, &[]);
+    first.meta.version = 7;
+    first.volumes.as_mut().expect("it has volumes").is_running = false;
+    deliver(&bed.shared.caches.pods, first);
+    advance(DETACH_GRACE).await;
+    bed.reconcile(&name()).await.expect("it succeeds");
+    let events = bed.end().await;
+    assert!(events.len() == 1 && events[0].contains("already used by pod(s) first"), "{events:?}");
+}
+
+#[tokio::test]
+async fn failure_of_the_driver_to_detach_is_reported_immediately() {
+    let bed = Bed::new().await;
+    for node_name in ["a", "b"] {
+        bed.change_node(node_name, node(5, &[], &[]));
+        bed.deliver_node(node_name);
+    }
+    bed.add_attachment("a", |attachment| {
+        attachment.meta.deletion = Time(1);
+        attachment.detach_error = Some("no such instance".into());
+    });
+    bed.add_pod("second", "b");
+    bed.reconcile(&name()).await.expect("it succeeds");
+    assert_eq!(bed.end().await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_on_one_node_does_not_delay_the_checks_of_another() {
+    let bed = Bed::new().await;
+    let recheck = Duration::from_secs(5);
+    let errors = || {
+        [
+            Err(ReconcileError::new("refused")),
+            Ok(Some(recheck)),
+            Err(ReconcileError { message: "invalid".into(), terminal: true }),
+        ]
+    };
+    let outcome = bed.shared.outcome(&name(), errors().into(), true);
+    assert_eq!(outcome, Err(ReconcileError::new("refused; invalid")));
+    let waiting = bed.shared.volume_queue.waiting();
+    assert_eq!(waiting.iter().map(|key| (key.key.clone(), key.due)).collect::<Vec<_>>(), [(name(), Some(recheck))]);
+    let terminal = Err(ReconcileError { message: "invalid".into(), terminal: true });
+    assert!(bed.shared.outcome(&name(), vec![terminal], true).is_err_and(|error| error.terminal));
+    let both = vec![Ok(None), Ok(Some(SYNC_PERIOD * 2)), Ok(Some(recheck))];
+    assert_eq!(bed.shared.outcome(&name(), both, true), Ok(Outcome::RequeueAfter(recheck)));
+    assert_eq!(bed.shared.outcome(&name(), vec![Ok(None)], false), Ok(Outcome::Done));
+}
+
+#[tokio::test]
+async fn refused_list_fails_visibly_unless_the_cache_is_behind() {
+    let bed = Bed::new().await;
+    bed.change_node("node", node(5, &[], &[]));
+    bed.deliver_node("node");
+    bed.shared.memory.decide_listing(&"node".into(), &name(), true, true);
+    lock(&bed.server).refuses_lists = true;
+    let error = bed.reconcile_node("node").await.expect_err("the list is refused");
+    assert!(error.message.contains("refuses the list") && error.message.contains("volumesAttached"), "{error}");
+    assert!(!error.terminal, "it is retried with backoff");
+
+    bed.change_node("node", node(6, &["kubernetes.io/csi/d^other".into()], &[]));
+    assert_eq!(bed.reconcile_node("node").await, Ok(Outcome::RequeueAfter(Duration::ZERO)));
+    assert_eq!(bed.reconcile_node("node").await, Ok(Outcome::WaitingForCache));
+    bed.deliver_node("node");
+    lock(&bed.server).refuses_lists = false;
+    assert_eq!(bed.reconcile_node("node").await, Ok(Outcome::Done));
+    assert_eq!(bed.count("PATCH nodes/node"), 3);
+}
+
+/// A volume that kubelets attach has no VolumeAttachment, so that only the nodes show where it is.
+#[tokio::test]
+async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader() {
+    let bed = Bed::new().await;
+    let mut raw = Vec::new();
+    raw.put_str(iscsi::TARGET_PORTAL, "10.0.0.1:3260");
+    raw.put_str(iscsi::IQN, "iqn.2026-11.com.example:disk");
+    bed.set_source(Source::Other { field: source::ISCSI, raw: raw.into() });
+    let volume = of_volume(&bed.shared.caches.volumes.all()[0]).expect("it is attached");
+    for node_name in ["a", "b"] {
+        bed.change_node(node_name, node(5, &[], &[]));
+        bed.deliver_node(node_name);
+    }
+    // The previous leader has listed the volume on the first node.
+    bed.change_node("a", node(9, std::slice::from_ref(&volume), std::slice::from_ref(&volume)));
+    bed.add_pod("second", "b");
+    assert_eq!(bed.reconcile(&volume).await, Ok(Outcome::WaitingForCache));
+    bed.deliver_node("a");
+    assert!(matches!(bed.reconcile(&volume).await, Ok(Outcome::RequeueAfter(_))));
+    assert!(bed.shared.memory.sites(&volume)[&kinds::Str::from("a")].is_held, "the first node has it");
+    assert!(!bed.shared.memory.sites(&volume)[&kinds::Str::from("b")].is_held, "the second one waits");
+
+    // The previous leader has removed it from the list, and the kubelet has mounted it before.
+    bed.change_node("a", node(10, &[], std::slice::from_ref(&volume)));
+    bed.deliver_node("a");
+    bed.shared.memory.store(&volume, Sites::new());
+    bed.reconcile(&volume).await.expect("it succeeds");
+    assert!(!bed.shared.memory.sites(&volume)[&kinds::Str::from("b")].is_held, "the second one waits");
+    bed.change_node("a", node(11, &[], &[]));
+    bed.deliver_node("a");
+    for _ in 0..2 {
+        bed.reconcile(&volume).await.expect("it succeeds");
+    }
+    assert!(bed.shared.memory.sites(&volume)[&kinds::Str::from("b")].is_held, "the first node has released it");
+}
+
+#[tokio::test]
+async fn volume_of_a_kubelet_is_unlisted_only_if_the_node_is_unchanged() {
+    for (volume, expected) in [("kubernetes.io/iscsi/10.0.0.1:3260:iqn:0", true), ("kubernetes.io/csi/d^vol-1", false)]
+    {
+        let (bed, volume) = (Bed::new().await, kinds::Str::from(volume));
+        bed.change_node("node", node(5, std::slice::from_ref(&volume), &[]));
+        bed.deliver_node("node");
+        bed.shared.memory.decide_listing(&"node".into(), &volume, false, true);
+        bed.reconcile_node("node").await.expect("it succeeds");
+        let sent = lock(&bed.server).requests.iter().find(|sent| sent.starts_with("PATCH")).cloned();
+        let has_version = sent.expect("it writes the list").contains("/metadata/resourceVersion");
+        assert_eq!(has_version, expected, "{volume}");
+    }
+}
