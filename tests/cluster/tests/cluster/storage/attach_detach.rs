@@ -204,6 +204,8 @@ pub async fn own_space(name: &str) -> Result<Space> {
 
 const ATTACHED: &str = "Normal SuccessfulAttachVolume AttachVolume.Attach succeeded for volume";
 const WAITING: &str = "Warning FailedAttachVolume Waiting for detach for volume";
+const EXCLUSIVE: &str =
+    "Volume is already exclusively attached to one node, waiting on detach before it can be attached to another node";
 
 pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> Result<()> {
     let world = World::start(own_space("follows").await?, &[]).await?;
@@ -277,6 +279,9 @@ pub async fn volume_leaves_a_dead_node_once_it_is_out_of_service(_: Space) -> Re
     world.a.set_ready(false).await?;
     delete_with_force(&world.space, "first").await?;
     world.create_pod("second", "data", &world.b).await?;
+    let (volume, _) = world.volume_of("data").await?;
+    let volume = volume.metadata.name.context("no name")?;
+    world.until_event("second", &format!("{WAITING} \"{volume}\" {EXCLUSIVE}")).await?;
     during(QUIET, "the volume stays on the dead node", || async {
         ensure!(world.moves(&handle)? == ["attach a"], "{:?}", world.moves(&handle)?);
         Ok(())
@@ -358,6 +363,11 @@ pub async fn volumes_follow_the_pods_of_a_statefulset_in_an_update(_: Space) -> 
         Ok(())
     })
     .await?;
+    // A volume that moves with its pod is no failure.
+    for pod in ["web-0", "web-1"] {
+        let events = world.space.events(pod).await?;
+        ensure!(!events.keys().any(|event| event.starts_with(WAITING)), "{events:#?}");
+    }
     world.space.delete::<StatefulSet>("web").await?;
     for pod in ["web-0", "web-1"] {
         world.space.delete::<Pod>(pod).await.ok();
