@@ -85,7 +85,7 @@ impl Scheduling {
     /// scheduled one by one. `has_pods` and `creates_pods`: the Job has pods, and some will be created.
     ///
     /// # Errors
-    /// When a read or write failed, or the Workload has an unexpected form.
+    /// When a read or write failed, the Workload has an unexpected form, or the Job was deleted or replaced.
     pub async fn ensure_group(
         &self,
         key: &ObjectKey,
@@ -124,10 +124,10 @@ impl Scheduling {
     }
 
     async fn ensure(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<GroupResult, String> {
-        let Some(fresh) = found(self.writer.get_json(&Job::RESOURCE, key).await)? else { return Ok(UNGROUPED) };
-        if fresh["metadata"]["uid"] != job.meta.uid.to_string() {
-            return Ok(UNGROUPED);
-        }
+        let fresh = found(self.writer.get_json(&Job::RESOURCE, key).await)?;
+        let is_same = |fresh: &Value| fresh["metadata"]["uid"] == job.meta.uid.to_string();
+        // Pods that belong to a group must not be created without it for a Job that only the cache still has.
+        let fresh = fresh.filter(is_same).ok_or("the Job was deleted or replaced")?;
         let is_new = compile::is_new(&fresh, has_pods);
         let (workload, template, is_delegated) = match compile::mode(&fresh) {
             Mode::None => return Ok(UNGROUPED),
