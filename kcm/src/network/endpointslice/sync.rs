@@ -66,6 +66,9 @@ impl EndpointSlices {
             return Ok(Outcome::Done);
         };
         if service.kind == ServiceType::ExternalName || service.selector.is_empty() {
+            // Changes of nodes no longer concern it. The trigger times remain, as in upstream.
+            self.topology.set(key, Default::default());
+            lock(&self.stranded).remove(key);
             return Ok(Outcome::Done);
         }
         if !self.writes.caught_up(key) {
@@ -105,13 +108,13 @@ impl EndpointSlices {
             self.recorder.event(&about(&*service), kind, reason, message);
         }
         let triggered = triggered.and_then(trigger::text);
-        match self.write(key, &service, &labels, triggered.as_deref(), &plan).await {
-            Ok(written) => {
-                self.metrics.wrote(&service, &written);
-                self.triggers.settled(key);
-            }
-            Err(failed) => return self.not_written(key, &service, failed),
+        let (counts, written) = self.write(key, &service, &labels, triggered.as_deref(), &plan).await;
+        self.metrics.wrote(&counts);
+        if let Err(failed) = written {
+            return self.not_written(key, &service, failed);
         }
+        self.metrics.completed(&service, &counts);
+        self.triggers.settled(key);
         self.report_stranded_pods(key, &service, &members)?;
         Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
@@ -194,7 +197,7 @@ impl EndpointSlices {
         labels: &Labels,
         triggered: Option<&str>,
         plan: &Plan,
-    ) -> Result<WriteCounts, WriteFailure> {
+    ) -> (WriteCounts, Result<(), WriteFailure>) {
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered)];
         let owner = service.controller_ref();
         let updated = Head { labels, annotations: Annotations::Edited(&edits), owner: None };
