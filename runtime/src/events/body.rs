@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use kinds::names::is_dns_subdomain;
 use rand::Rng;
 use serde::Serialize;
 
@@ -44,18 +45,6 @@ pub(crate) fn random_uuid() -> String {
     let hex = format!("{:032x}", (versioned & !(0b11 << 62)) | (0b10 << 62));
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     parts.join("-")
-}
-
-fn is_dns_subdomain(name: &str) -> bool {
-    name.len() <= 253 && name.split('.').all(is_dns_label)
-}
-
-fn is_dns_label(label: &str) -> bool {
-    let edge = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = label.as_bytes();
-    bytes.first().is_some_and(edge)
-        && bytes.last().is_some_and(edge)
-        && bytes.iter().all(|byte| edge(byte) || *byte == b'-')
 }
 
 fn rfc3339(at: Timestamp) -> String {
