@@ -192,7 +192,7 @@ impl World {
 
     /// Stops the driver.
     pub fn stop(self) -> Result<()> {
-        self.driver.stop(&self.space.bed.cluster)
+        self.driver.stop()
     }
 }
 

@@ -153,7 +153,7 @@ pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space
     ensure!(setup.driver.violations()?.is_empty(), "{:?}", setup.driver.violations()?);
     manager.stop().await?;
     only_declared(&faults, &[BINDER, CLAIM_PROTECTION])?;
-    setup.driver.stop(&space.bed.cluster)
+    setup.driver.stop()
 }
 
 /// Proves that the mock driver detects forbidden attachments.
@@ -181,7 +181,7 @@ pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space)
         Ok(())
     })
     .await?;
-    setup.driver.stop(&space.bed.cluster)
+    setup.driver.stop()
 }
 
 /// The claim of a generic ephemeral volume waits for the scheduler, which chooses a node for the pod.
@@ -215,5 +215,5 @@ pub async fn first_consumer_gets_its_ephemeral_volume_and_runs(space: Space) -> 
     setup.until_done(&format!("delete {handle}")).await?;
     manager.stop().await?;
     only_declared(&faults, &[BINDER, EPHEMERAL, CLAIM_PROTECTION])?;
-    setup.driver.stop(&space.bed.cluster)
+    setup.driver.stop()
 }

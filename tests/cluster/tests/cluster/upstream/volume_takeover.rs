@@ -254,7 +254,7 @@ pub async fn csi_volumes_are_kept_by_the_other_manager(_: Space) -> Result<()> {
         let class = json!({"metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true});
         ClusterWide::<StorageClass>::of(space).create(class).await?;
         running = live_under_both(space, &driver, running).await.with_context(|| format!("in {name}"))?;
-        driver.stop(&bed.cluster)?;
+        driver.stop()?;
     }
     Ok(())
 }
