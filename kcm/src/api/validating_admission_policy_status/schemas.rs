@@ -1,11 +1,12 @@
 //! The schemas of kinds, from the API server's OpenAPI documents.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cel_check::schema::{Document, GroupVersionKind, type_of_kind};
 use cel_check::types::Type;
+use runtime::lock::lock;
 use runtime::openapi::{Index, OpenApi, OpenApiError};
 use tokio::time::Instant;
 use tracing::warn;
@@ -70,7 +71,7 @@ impl Schemas {
 
     async fn document(&self, path: &str) -> Result<Option<Arc<Document>>, OpenApiError> {
         {
-            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cache = lock(&self.cache);
             if let Some(entry) = cache.documents.get_mut(path) {
                 entry.used = Instant::now();
                 return Ok(Some(entry.document.clone()));
@@ -83,7 +84,7 @@ impl Schemas {
             Ok(text) => parse(text).await,
             Err(error) => Err(error.to_string()),
         };
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = lock(&self.cache);
         match read {
             Ok(document) => {
                 cache.keep(path, document.clone());

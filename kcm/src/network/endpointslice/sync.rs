@@ -1,7 +1,7 @@
 //! One reconcile of a Service's slices: gather, decide, write, record events.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -17,6 +17,7 @@ use kinds::{Kind, Node, Pod, Service, Str};
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, Recorder, about};
 use runtime::former_owners::FormerOwners;
+use runtime::lock::lock;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
@@ -233,9 +234,4 @@ impl EndpointSlices {
     fn compared(&self) -> MutexGuard<'_, HashSet<ObjectKey>> {
         lock(&self.compared)
     }
-}
-
-/// Locks state that stays consistent after a panic.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
