@@ -17,7 +17,7 @@ use kinds::{Job, Kind, PodGroup, Resource, Str, Uid};
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
 use runtime::store::Store;
-use runtime::write::{WriteError, Writer};
+use runtime::write::{ReadPath, WriteError, Writer};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::debug;
@@ -208,8 +208,10 @@ impl Scheduling {
 
     /// Finds the Workload of the controller that owns a Job.
     async fn workload_of_parent(&self, key: &ObjectKey, fresh: &Value) -> Result<Option<Value>, String> {
-        let list = self.writer.get_json_at(WORKLOADS.path(Some(&key.namespace))).await;
-        let list = list.map_err(|error| error.to_string())?;
+        let Resource { group, version, plural, .. } = WORKLOADS;
+        let path = ReadPath::new(&["apis", group, version, "namespaces", &key.namespace, plural]);
+        let path = path.map_err(|error| error.to_string())?;
+        let list = self.writer.get_json_at(&path).await.map_err(|error| error.to_string())?;
         let workloads = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
         let found = workloads.iter().find(|workload| compile::is_of_parent(workload, fresh)).cloned();
         if found.is_none() {
