@@ -7,6 +7,7 @@ use rand::Rng;
 use serde::Serialize;
 
 use super::{EventType, ObjectReference};
+use crate::text::api_time;
 
 /// One core/v1 Event in its desired state on the server.
 #[derive(Debug, Clone)]
@@ -45,10 +46,6 @@ pub(crate) fn random_uuid() -> String {
     let hex = format!("{:032x}", (versioned & !(0b11 << 62)) | (0b10 << 62));
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     parts.join("-")
-}
-
-fn rfc3339(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn is_empty(text: &str) -> bool {
@@ -138,8 +135,8 @@ impl Event {
             reason: self.reason,
             message: &self.message,
             source: Source { component: self.component },
-            first_timestamp: rfc3339(self.first),
-            last_timestamp: rfc3339(self.last),
+            first_timestamp: api_time(self.first),
+            last_timestamp: api_time(self.last),
             count: self.count,
             r#type: self.kind.as_str(),
             event_time: None,
@@ -150,7 +147,7 @@ impl Event {
 
     /// Returns the strategic merge patch that increases the count of the event on the server.
     pub(super) fn patch_body(&self) -> Bytes {
-        json(&PatchBody { count: self.count, last_timestamp: rfc3339(self.last), message: &self.message })
+        json(&PatchBody { count: self.count, last_timestamp: api_time(self.last), message: &self.message })
     }
 }
 

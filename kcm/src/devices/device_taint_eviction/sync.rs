@@ -16,6 +16,7 @@ use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store, index_key};
+use runtime::text::api_time;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{ObjectResponse, WriteError, Writer};
 use tracing::info;
@@ -234,7 +235,7 @@ impl Evictions {
         if let Some(left) = cooldown_left(&rule, Time(now.as_second()), STATUS_PERIOD.as_secs().cast_signed()) {
             return Ok(Outcome::RequeueAfter(Duration::from_secs(left.unsigned_abs())));
         }
-        let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = api_time(now);
         let Some(status) = to_apply(&rule, &self.counts(&rule), &now) else { return Ok(Outcome::Done) };
         match self.writer.apply(&DeviceTaintRule::RESOURCE, &key, Some("status"), NAME, &status).await {
             Ok(answer) => {
