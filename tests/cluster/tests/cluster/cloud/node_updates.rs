@@ -33,7 +33,7 @@ async fn has(cloud: &CloudBed, rack: Option<&str>, taints: &[&str]) -> Result<()
 pub async fn labels_and_taints_follow_the_instance(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let _manager =
-        cloud.ccm_at(&Faults::default(), &["--node-status-update-frequency=1s"], SignedDuration::ZERO).await?;
+        cloud.start_ccm_later(&Faults::default(), &["--node-status-update-frequency=1s"], SignedDuration::ZERO).await?;
     let key = |name: &str| format!("{NODE_PREFIX}{name}");
     let set = |rack: Option<&str>, effect: Option<TaintEffect>| {
         let taint = |effect| Taint { key: key("maintenance"), effect, value: "planned".into() };

@@ -125,7 +125,7 @@ async fn bed() -> Result<CloudBed> {
 pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()> {
     let cloud = bed().await?;
     let faults = Faults::default();
-    let _manager = cloud.ccm(&faults, &BALANCERS).await?;
+    let _manager = cloud.start_ccm(&faults, &BALANCERS).await?;
     scenario(&cloud, "web").await?;
     let recorded = reasons(&cloud, "web").await?;
     for reason in [
@@ -163,7 +163,7 @@ pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()
 pub async fn endpoints_are_targets(_: Space) -> Result<()> {
     let cloud = bed().await?;
     let faults = Faults::default();
-    let _manager = cloud.ccm(&faults, &BALANCERS).await?;
+    let _manager = cloud.start_ccm(&faults, &BALANCERS).await?;
     create(&cloud, "web").await?;
     edit(&cloud, "web", json!({"metadata": {"annotations": {"mock.cloud/targets": "endpoints"}}})).await?;
     balanced(&cloud, "web", 1, 0).await?;
@@ -207,7 +207,7 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
         "--cluster-cidr=10.244.0.0/16,fd00:10:244::/56",
         "--route-reconciliation-period=1s",
     ];
-    let _manager = cloud.ccm(&faults, &flags).await?;
+    let _manager = cloud.start_ccm(&faults, &flags).await?;
     let has_condition = |name: &'static str, status: &'static str, reason: &'static str| {
         let cloud = &cloud;
         eventually(format!("{name} has the condition {reason}"), move || async move {
@@ -262,7 +262,7 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
 pub async fn annotations_of_the_provider_are_written_and_removed(_: Space) -> Result<()> {
     const NAME: &str = "status.mock.cloud/balancer";
     let cloud = CloudBed::start().await?;
-    let manager = cloud.ccm(&Faults::default(), &BALANCERS).await?;
+    let manager = cloud.start_ccm(&Faults::default(), &BALANCERS).await?;
     create(&cloud, "web").await?;
     balanced(&cloud, "web", 1, 0).await?;
     edit(&cloud, "web", json!({"metadata": {"annotations": {"mock.cloud/report": "true"}}})).await?;

@@ -15,7 +15,7 @@ use provider_mock::{LoadBalancerView, Operation, RouteView};
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::cloud::node::initialised;
+use crate::cloud::node::until_initialized;
 use crate::cloud::node_lifecycle::{until_node_deleted, until_shutdown_taint};
 use crate::cloud::service::{balanced, create, edit, services, until_service_deleted};
 
@@ -102,7 +102,7 @@ async fn led_by_another(cloud: &CloudBed, before: &str) -> Result<String> {
 /// Checks that the manager works: a new node is initialized, and its network is routed.
 async fn initializes_and_routes(cloud: &CloudBed, node: &str, network: &str) -> Result<()> {
     cloud.register_instance(node).await?;
-    initialised(cloud, node).await?;
+    until_initialized(cloud, node).await?;
     cloud.edit(node, json!({"spec": {"podCIDR": network, "podCIDRs": [network]}})).await?;
     eventually(format!("{network} is routed"), || async {
         let routes = cloud.cloud.snapshot().routes;
@@ -156,7 +156,7 @@ pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<
     let before = cluster_state(&cloud).await?;
 
     let faults = Faults::default();
-    let manager: Manager = cloud.ccm(&faults, &FLAGS).await?;
+    let manager: Manager = cloud.start_ccm(&faults, &FLAGS).await?;
     let ours = led_by_another(&cloud, &theirs).await?;
     unchanged(&cloud, &before).await.context("from upstream's to ours")?;
     ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.requests());
@@ -186,7 +186,7 @@ pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<
     balanced(&cloud, "web", 2, 2).await?;
     cloud.bed.cluster.kill(UPSTREAM)?;
 
-    let _manager = cloud.ccm(&Faults::default(), &FLAGS).await?;
+    let _manager = cloud.start_ccm(&Faults::default(), &FLAGS).await?;
     led_by_another(&cloud, &theirs).await?;
     cloud.nodes().delete("theirs-1", &DeleteParams::default()).await?;
     routes_left(&cloud, 1).await.context("our manager did not delete a route of upstream's")?;

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, replica_set, uids, with};
-use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, variants};
+use cluster_tests::{
+    Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, restart_after_crashes, variants,
+};
 use control_plane::behaviour::{BEHAVIOUR, TERMINATING, UNREADY};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
@@ -12,7 +14,6 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::robustness::faults::run_until_crash;
 use crate::robustness::invariants::{only_declared, quiet};
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
@@ -297,7 +298,7 @@ async fn run_with_fault(space: Space, rule: Rule) -> Result<()> {
     let faults = Faults::script([rule]);
     tokio::select! {
         played = scenario(&space) => played?,
-        lived = run_until_crash(&space, &faults) => lived?,
+        ended = restart_after_crashes(&faults, || Manager::start(&space, &faults)) => ended?,
     }
     ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
     let after = Faults::default();

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::{
-    Call, Case, Effect, Faults, Manager, Observer, QUIET, Rule, Space, Tier, during, eventually, variants,
-    write_failures,
+    Call, Case, Effect, Faults, Manager, Observer, QUIET, Rule, Space, Tier, during, eventually, restart_after_crashes,
+    variants, write_failures,
 };
 
 use crate::api::{garbage_collector, namespace, resourcequota};
@@ -67,15 +67,6 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs managers one after the other, each until it crashes.
-async fn run_until_crash(scenario: &Scenario, space: &Space, faults: &Faults) -> Result<()> {
-    loop {
-        let manager = Manager::start_with(space, faults, scenario.flags).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
 /// Runs the scenario with a fault, which has to occur if `must_occur`; returns the number of writes.
 async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur): (Rule, bool)) -> Result<usize> {
     let faults = Faults::script([fault]);
@@ -86,7 +77,7 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur):
     };
     tokio::select! {
         done = finish => done.with_context(|| list_writes(&faults))?,
-        ended = run_until_crash(scenario, space, &faults) => ended?,
+        ended = restart_after_crashes(&faults, || Manager::start_with(space, &faults, scenario.flags)) => ended?,
     }
     ensure!(faults.unmet() == 0 || !must_occur, "the fault did not occur: this proves nothing");
     let writes = faults.count(Call::is_object_write);

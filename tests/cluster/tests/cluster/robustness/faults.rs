@@ -40,15 +40,6 @@ pub const SCENARIO: Scenario = Scenario {
     ..Scenario::EMPTY
 };
 
-/// Runs managers one after the other, each until it crashes.
-pub async fn run_until_crash(space: &Space, faults: &Faults) -> Result<()> {
-    loop {
-        let manager = Manager::start(space, faults).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
 /// Returns the number of created pods, including those whose response was lost.
 pub fn created(faults: &Faults) -> usize {
     let seen = faults.requests();
@@ -132,7 +123,7 @@ pub async fn standby_continues_while_the_leader_is_paused(space: Space) -> Resul
     space.scale::<ReplicaSet>("web", 7).await?;
     settled(&space, "web", 7).await?;
     ensure!(created(&second) == 4, "created {}", created(&second));
-    let ended = leader.ended().await?;
+    let ended = leader.until_ended().await?;
     ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
     first.pause(false);
     quiet(&second).await?;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
-use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use cluster_tests::{
+    Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, restart_after_crashes,
+};
 use control_plane::behaviour::{BEHAVIOUR, PENDING};
 use control_plane::csi::Driver;
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -397,15 +399,6 @@ fn is_own_write(call: &Call) -> bool {
     call.is_write() && (call.resource == "volumeattachments" || call.resource.starts_with("nodes"))
 }
 
-/// Runs managers one after the other, each until it crashes.
-async fn run_until_crash(world: &World, faults: &Faults) -> Result<()> {
-    loop {
-        let manager = world.manager(faults, &[]).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
 /// Moves a volume while this fault occurs, and checks that it is attached once to each node.
 async fn move_volume_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> {
     let world = World::start(bed.space("moved").await?, &[]).await?;
@@ -421,7 +414,7 @@ async fn move_volume_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Resul
     };
     tokio::select! {
         done = move_volume(&world) => done.with_context(calls)?,
-        ended = run_until_crash(&world, &faults) => ended.with_context(calls)?,
+        ended = restart_after_crashes(&faults, || world.manager(&faults, &[])) => ended.with_context(calls)?,
     }
     ensure!(faults.unmet() == 0, "the fault did not occur: {}", calls());
     let (_, handle) = world.volume_of("data").await?;

@@ -160,7 +160,7 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
     .await?;
     first.pause(true);
     rolled_out(&space, "web", 6).await?;
-    let ended = leader.ended().await?;
+    let ended = leader.until_ended().await?;
     ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
     let halves = (created(&first), created(&second));
     ensure!(halves.1 > 0, "the first manager created all pods: this proves nothing");
