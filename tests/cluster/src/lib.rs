@@ -12,6 +12,7 @@
 
 pub mod all_gates;
 mod call;
+pub mod certificates;
 mod cloud;
 mod faults;
 mod harness;

@@ -13,12 +13,12 @@ use control_plane::behaviour::{BEHAVIOUR, PENDING};
 use control_plane::csi::Driver;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
 use super::kubelet::{Kubelet, attachment_name};
-use super::objects::{ClusterWide, claim, delete_with_force, until_claim_deleted, volumes};
+use super::objects::{ClusterWide, claim, delete_with_force, start_driver, until_claim_deleted, until_done, volumes};
 use crate::robustness::invariants::only_declared;
 
 const ATTACH_DETACH: &str = "persistentvolume-attach-detach-controller";
@@ -49,13 +49,7 @@ impl World {
 
     async fn start_in(space: Space, flags: &[&str], zones: [Option<&str>; 2], binding: &str) -> Result<Self> {
         let name = &space.namespace;
-        let driver = Driver::start(&space.bed.cluster, name, flags).await?;
-        let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
-        ClusterWide::<CSIDriver>::of(&space).create(info).await?;
-        let class = json!({
-            "metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true, "volumeBindingMode": binding,
-        });
-        ClusterWide::<StorageClass>::of(&space).create(class).await?;
+        let driver = start_driver(&space, flags, binding).await?;
         let node = |suffix: &str| format!("{name}-{suffix}");
         let (a, b) = (node("a"), node("b"));
         let a = Kubelet::start(&space.bed, &a, name, zones[0]).await?;
@@ -142,12 +136,7 @@ impl World {
     }
 
     async fn until_done(&self, action: &str) -> Result<()> {
-        eventually(format!("the driver's history has {action:?}"), || async {
-            let history = self.driver.history()?;
-            ensure!(history.iter().any(|done| done == action), "{history:?}");
-            Ok(())
-        })
-        .await
+        until_done(&self.driver, action).await
     }
 
     /// Returns the driver's attachments and detachments of a volume, in order, by the nodes' suffixes. A call that
