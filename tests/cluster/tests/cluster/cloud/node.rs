@@ -14,7 +14,7 @@ use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pat
 use providers::{Address, AddressKind};
 use serde_json::{Value, json};
 
-use crate::robustness::invariants::quiet;
+use crate::robustness::invariants::until_quiet;
 
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
@@ -152,7 +152,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
 

@@ -14,7 +14,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::invariants::{only_declared, until_quiet};
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -160,7 +160,7 @@ pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     manager.stop().await?;
     only_declared(&faults, &["endpointslice-controller", "endpoints-controller"])
 }
@@ -229,7 +229,7 @@ pub async fn endpoints_created_by_users_are_mirrored(space: Space) -> Result<()>
         Ok(())
     })
     .await?;
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     manager.stop().await?;
     only_declared(&faults, &["endpointslice-mirroring-controller"])
 }
@@ -308,7 +308,7 @@ async fn run_with_fault(space: Space, rule: Rule) -> Result<()> {
         Ok(())
     })
     .await?;
-    quiet(&after).await?;
+    until_quiet(&after).await?;
     all_ready(&space, "web", 1).await?;
     ensure!(slices(&space, "web").await?.len() == 1);
     Ok(())
@@ -381,7 +381,7 @@ pub async fn upstreams_slices_are_kept_after_a_takeover(_: Space) -> Result<()> 
     space.scale::<ReplicaSet>("web", 5).await?;
     all_ready(&space, "web", 5).await?;
     ensure!(uids(&space.list::<EndpointSlice>("").await?) == uids(&before), "slices were replaced");
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     manager.crash().await;
 
     let versions = |slices: &[EndpointSlice]| -> BTreeSet<Option<String>> {

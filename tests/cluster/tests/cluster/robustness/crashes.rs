@@ -136,7 +136,7 @@ async fn finds_nothing_to_do(scenario: &Scenario, space: &Space) -> Result<()> {
 }
 
 /// Runs the scenario once without a fault; returns the number of writes.
-async fn undisturbed(scenario: &Scenario, space: &Space) -> Result<usize> {
+async fn run_without_fault(scenario: &Scenario, space: &Space) -> Result<usize> {
     let space = space.bed.space("undisturbed").await?;
     let writes = run_with_fault(scenario, &space, (Rule::new(|_| false, Effect::NotSent), false)).await?;
     ensure!(
@@ -168,7 +168,7 @@ fn crash(scenario: &Scenario, n: usize, effect: Effect) -> (String, (Rule, bool)
 /// `CLUSTER_SEED` selects another sample of writes.
 async fn crash_at_a_sample(scenario: &'static Scenario, space: Space) -> Result<()> {
     let seed: usize = std::env::var("CLUSTER_SEED").ok().map_or(Ok(1), |seed| seed.parse())?;
-    let writes = undisturbed(scenario, &space).await?;
+    let writes = run_without_fault(scenario, &space).await?;
     let places = (0..SAMPLE.min(writes)).map(|n| 1 + (seed * 5 + n * writes / SAMPLE.min(writes)) % writes);
     let faults = places.enumerate().map(|(at, n)| {
         let effect = if (at + seed).is_multiple_of(2) { Effect::CrashAfter } else { Effect::CrashBeforeResponse };
@@ -178,7 +178,7 @@ async fn crash_at_a_sample(scenario: &'static Scenario, space: Space) -> Result<
 }
 
 async fn crash_everywhere(scenario: &'static Scenario, space: Space) -> Result<()> {
-    let writes = undisturbed(scenario, &space).await?;
+    let writes = run_without_fault(scenario, &space).await?;
     let both = |n| [crash(scenario, n, Effect::CrashAfter), crash(scenario, n, Effect::CrashBeforeResponse)];
     run_with_each_fault(scenario, &space, (1..=writes).flat_map(both).collect()).await
 }
