@@ -170,7 +170,7 @@ impl Lifecycle {
         self.recorder.event(&about(node), EventType::Normal, "DeletingNode", message);
         match self.writer.delete(&Node::RESOURCE, key, &node.meta.uid).await {
             Ok(()) => {}
-            Err(error) if error.is_not_found() => {}
+            Err(error) if error.is_object_deleted() => {}
             Err(error) => {
                 // The count restarts: absence is confirmed again before the next attempt.
                 self.missing().reset(&node.meta.uid);
