@@ -229,8 +229,8 @@ impl SliceWrites {
             return Ok(());
         }
         let object = contents.create(&key.namespace, heads.prefix, &heads.new);
-        let created = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
-        match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
+        let answer = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
+        match answer.and_then(|answer| answer.meta().map_err(WriteError::from)) {
             Ok(meta) => {
                 created.fetch_add(1, Ordering::Relaxed);
                 self.wrote(key, meta.version);
