@@ -6,6 +6,7 @@
 
 mod encode;
 mod families;
+mod limit;
 mod meta;
 mod process;
 mod registry;
@@ -14,6 +15,7 @@ mod text;
 
 pub use encode::{Histograms, Labels, counters, gauges, plain_counters, powers, powers_of_two};
 pub use families::{Count, Counts, Gauges, Seconds};
+pub use limit::{MAX_SERIES, OTHER, limited_entry};
 pub use registry::Metrics;
 pub(crate) use rest_client::CaReload;
 pub use rest_client::RestClient;

@@ -4,7 +4,7 @@
 //! migration. After a restart the objects are listed again; those that were patched before have a later version.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -14,6 +14,7 @@ use kinds::storage_version_migration::MigrationCondition;
 use kinds::{Kind, StorageVersionMigration, Time};
 use runtime::consistency::Consistency;
 use runtime::discovery::{Discovery, Served};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -86,7 +87,7 @@ impl Migrator {
     }
 
     fn passes(&self) -> MutexGuard<'_, HashMap<ObjectKey, Pass>> {
-        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.passes)
     }
 
     fn now(&self) -> Time {
