@@ -64,7 +64,7 @@ pub const CRATES: &[Layers] = &[
         floors: &[
             // No IO.
             &["fair", "lock", "wake"],
-            &["debounce", "fence", "metrics", "page", "queue", "slow_start", "store", "text"],
+            &["debounce", "fence", "metrics", "page", "queue", "slow_start", "store", "tasks", "text"],
             &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
             &["consistency", "discovery", "openapi", "write"],

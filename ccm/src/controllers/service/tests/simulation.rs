@@ -18,8 +18,8 @@ use runtime::events::{EventType, ObjectReference};
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Change;
+use runtime::tasks::Tasks;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
-use tokio::task::JoinSet;
 
 use super::crashing_cloud::CrashingCloud;
 use crate::controllers::service::annotations::AnnotationEdits;
@@ -323,7 +323,7 @@ pub struct Process {
     pub queue: Arc<Queue<String>>,
     pub balancers: Arc<LoadBalancerReconciler<ProcessCache>>,
     audit: Audit,
-    tasks: JoinSet<()>,
+    tasks: Tasks,
 }
 
 /// The cache of one process.
@@ -504,9 +504,9 @@ impl Process {
             max_delay: Duration::from_secs(300),
             ..QueueOptions::named("service")
         });
-        let mut tasks = JoinSet::new();
+        let tasks = Tasks::default();
         let options = WorkOptions { name: "service", workers, max_retries: None };
-        work(options, &queue, &Arc::new(ByName(balancers.clone())), &Arc::new(WorkCounts::default()), &mut tasks);
+        work(options, &queue, &Arc::new(ByName(balancers.clone())), &Arc::new(WorkCounts::default()), &tasks);
         for key in sim.services().into_keys() {
             queue.add(key.name.to_string());
         }
@@ -560,7 +560,7 @@ impl Process {
     }
 
     /// Stops the process without a graceful shutdown.
-    pub async fn crash(mut self) {
+    pub async fn crash(self) {
         self.tasks.shutdown().await;
     }
 }
