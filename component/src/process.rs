@@ -144,17 +144,7 @@ where
 {
     let mut signals = Signals::listen()?;
     info!(version = env!("CARGO_PKG_VERSION"), "starting {}", component.binary);
-    for note in options.deprecations() {
-        warn!("{note}");
-    }
-    let ineffective = options.no_effect_yet();
-    if !ineffective.is_empty() {
-        warn!(flags = ineffective.join(","), "these flags have no effect in this version");
-    }
-    for (gate, fixed) in options.gates.ignored_defaults() {
-        let value = if fixed.value { "on" } else { "off" };
-        warn!(gate, reason = fixed.reason, "this feature gate is always {value} in this version");
-    }
+    log_ineffective_settings(&options);
     // The user agent, from which the API server derives the field manager's name.
     let user_agent = format!("{}/v{} ({})", component.name, env!("CARGO_PKG_VERSION"), component.binary);
     let connection = ConnectOptions {
@@ -193,6 +183,21 @@ where
     tokio::select! {
         ended = work => Ok(ended),
         () = second_signal => bail!("second signal: exiting immediately"),
+    }
+}
+
+/// Logs flags and gates that are deprecated or have no effect.
+fn log_ineffective_settings(options: &Options) {
+    for note in options.deprecations() {
+        warn!("{note}");
+    }
+    let ineffective = options.no_effect_yet();
+    if !ineffective.is_empty() {
+        warn!(flags = ineffective.join(","), "these flags have no effect in this version");
+    }
+    for (gate, fixed) in options.gates.ignored_defaults() {
+        let value = if fixed.value { "on" } else { "off" };
+        warn!(gate, reason = fixed.reason, "this feature gate is always {value} in this version");
     }
 }
 

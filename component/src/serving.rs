@@ -162,7 +162,8 @@ pub fn effective(options: &Options) -> Value {
         Type::Bool => json!(values.get_bool(name)),
         Type::Int | Type::Int32 | Type::Level => json!(values.get_i64(name)),
         Type::Float32 | Type::Float64 => json!(values.get_f64(name)),
-        Type::Duration => json!(format!("{:?}", values.get_duration(name))),
+        // The form of upstream's `metav1.Duration`.
+        Type::Duration => json!(values.duration_text(name)),
         Type::Text | Type::Version | Type::Quantity => json!(values.get_str(name)),
         Type::Ip => json!(values.get_ip(name)),
         Type::Strings | Type::CertKeys | Type::Gates | Type::PlainGates => json!(values.get_strings(name)),

@@ -34,6 +34,7 @@ pub mod sdk;
 pub mod serve;
 pub mod slow_start;
 pub mod store;
+pub mod tasks;
 pub mod telemetry;
 pub mod testing;
 pub mod text;

@@ -25,6 +25,7 @@ use crate::fence::Fence;
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::queue::{Queue, QueueStats, QueueView, Queues};
+use crate::tasks::Tasks;
 use crate::watch::{Reads, Registry};
 use crate::worker::{Reconcile, WorkCounts, WorkOptions, work};
 use crate::write::Writer;
@@ -79,7 +80,7 @@ pub enum ExitReason {
 }
 
 /// Starts the workers of a controller as tasks.
-type Start = Box<dyn FnOnce(&mut JoinSet<()>) + Send>;
+type Start = Box<dyn FnOnce(&Tasks) + Send>;
 
 /// The workers of a controller that waits for its kinds to be listed.
 struct Waiting {
@@ -90,7 +91,7 @@ struct Waiting {
 
 /// Starts the workers of each controller as soon as the kinds that it reads are listed, as upstream's controllers wait
 /// for their own informers. Two starts are `interval` to twice `interval` apart. Does not return.
-async fn start_workers(registry: &Registry, waiting: Vec<Waiting>, interval: Duration, workers: &mut JoinSet<()>) {
+async fn start_workers(registry: &Registry, waiting: Vec<Waiting>, interval: Duration, workers: &Tasks) {
     let started = Instant::now();
     let mut names: BTreeMap<_, _> = waiting.iter().map(|waiting| (waiting.name, waiting.reads.clone())).collect();
     let synced = |waiting: Waiting| async move {
@@ -361,11 +362,11 @@ impl Manager {
         if let Some(election) = &mut self.election {
             tokio::select! {
                 () = election.acquire() => {}
-                () = &mut shutdown => return self.shut_down(JoinSet::new()).await,
+                () = &mut shutdown => return self.shut_down(Tasks::default()).await,
                 () = wait_for_ended_watch(&mut watches) => return ExitReason::WatchEnded,
             }
         }
-        let mut workers = JoinSet::new();
+        let workers = Tasks::default();
         let (starts, interval) = (self.take_starts(), self.options.start_interval);
         let registry = self.registry.clone();
         let hold = async {
@@ -378,7 +379,7 @@ impl Manager {
             lost = hold => Some(ExitReason::LeaseLost(lost)),
             () = &mut shutdown => None,
             () = wait_for_ended_watch(&mut watches) => Some(ExitReason::WatchEnded),
-            () = start_workers(&registry, starts, interval, &mut workers) => None,
+            () = start_workers(&registry, starts, interval, &workers) => None,
         };
         match ended {
             Some(ended) => ended,
@@ -397,7 +398,7 @@ impl Manager {
     }
 
     /// Shuts down in order: no new work, then no further events, then no lease.
-    async fn shut_down(mut self, mut workers: JoinSet<()>) -> ExitReason {
+    async fn shut_down(mut self, workers: Tasks) -> ExitReason {
         let timeout = self.options.shutdown_timeout;
         let deadline = Instant::now() + if timeout.is_zero() { Duration::from_secs(u32::MAX.into()) } else { timeout };
         for controller in &self.controllers {
@@ -411,7 +412,7 @@ impl Manager {
         };
         tokio::select! {
             biased;
-            finished = timeout_at(deadline, async { while workers.join_next().await.is_some() {} }) => {
+            finished = timeout_at(deadline, workers.finished()) => {
                 if finished.is_err() {
                     warn!(left = workers.len(), ?timeout, "workers did not finish in time; cancelling them");
                 }
@@ -558,8 +559,8 @@ mod tests {
                 let started = started.clone();
                 Waiting { name, reads, start: Box::new(move |_| started.lock().expect("the names").push(name)) }
             });
-        let mut workers = JoinSet::new();
-        let mut running = pin!(start_workers(&registry, waiting.into(), Duration::ZERO, &mut workers));
+        let workers = Tasks::default();
+        let mut running = pin!(start_workers(&registry, waiting.into(), Duration::ZERO, &workers));
         registry.store::<Node>().progress().set_synced();
         timeout(WAIT_REPORT * 3, &mut running).await.expect_err("it waits until pods are listed");
         assert_eq!(*started.lock().expect("the names"), ["nodes"]);

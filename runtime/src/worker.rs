@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::task::JoinSet;
+use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, error, info_span, warn};
 
 use crate::journal::{Journal, LastResult, Notes, with_notes};
 use crate::queue::{Queue, QueueKey};
+use crate::tasks::Tasks;
 use crate::text::{MAX_MESSAGE_BYTES, shortened};
 use crate::write::WriteError;
 
@@ -104,37 +105,61 @@ pub struct WorkCounts {
     pub journal: Journal,
 }
 
-/// Starts a controller's workers; they end when the queue is closed, each after its current key.
+/// What the runs of a controller share.
+struct Worker<R: Reconcile> {
+    options: WorkOptions,
+    queue: Arc<Queue<R::Key>>,
+    reconciler: Arc<R>,
+    counts: Arc<WorkCounts>,
+}
+
+/// Starts to reconcile a controller's keys until its queue is closed; runs that have begun are finished.
 ///
-/// For each worker there is a second task, because the queue hands out keys of further namespaces while runs take long.
+/// One task takes the keys, and each run is a task of its own: a controller without work takes the memory of one task.
 pub fn work<R: Reconcile>(
     options: WorkOptions,
     queue: &Arc<Queue<R::Key>>,
     reconciler: &Arc<R>,
     counts: &Arc<WorkCounts>,
-    tasks: &mut JoinSet<()>,
+    tasks: &Tasks,
 ) {
     reconciler.begin();
     let workers = options.workers.max(1);
     queue.set_workers(workers);
-    for _ in 0..workers * 2 {
-        let (queue, reconciler, counts) = (queue.clone(), reconciler.clone(), counts.clone());
-        tasks.spawn(async move {
-            let notes = Arc::new(Mutex::new(Notes::default()));
-            while let Some(key) = queue.next().await {
-                let started = Instant::now();
-                let span = info_span!("reconcile", controller = options.name, %key);
-                let run = with_notes(&notes, async { reconciler.reconcile(&key).await });
-                let outcome = AssertUnwindSafe(run).catch_unwind().instrument(span.clone()).await;
-                let min_delay = Notes::retry_after(&notes);
-                let (ended, error) = span.in_scope(|| settle(&options, &queue, &counts, (&key, min_delay), outcome));
-                counts.journal.record(key.to_string(), ended, started.elapsed(), Notes::take(&notes), error);
-                match ended {
-                    LastResult::WaitingForCache => queue.waiting_for_cache(&key),
-                    _ => queue.done(&key),
-                }
-            }
-        });
+    // Twice as many as workers, because the queue hands out keys of further namespaces while runs take long.
+    let places = Arc::new(Semaphore::new(workers * 2));
+    let (queue, reconciler, counts) = (queue.clone(), reconciler.clone(), counts.clone());
+    let worker = Arc::new(Worker { options, queue, reconciler, counts });
+    let spawner = tasks.spawner();
+    tasks.spawn(async move {
+        while let Ok(place) = places.clone().acquire_owned().await
+            && let Some(key) = worker.queue.next().await
+        {
+            let worker = worker.clone();
+            spawner.spawn(async move {
+                worker.run(key).await;
+                drop(place);
+            });
+        }
+    });
+}
+
+impl<R: Reconcile> Worker<R> {
+    /// Reconciles a key and records the result.
+    async fn run(&self, key: R::Key) {
+        let notes = Arc::new(Mutex::new(Notes::default()));
+        let started = Instant::now();
+        let span = info_span!("reconcile", controller = self.options.name, %key);
+        let run = with_notes(&notes, async { self.reconciler.reconcile(&key).await });
+        let outcome = AssertUnwindSafe(run).catch_unwind().instrument(span.clone()).await;
+        let min_delay = Notes::retry_after(&notes);
+        let settled = || settle(&self.options, &self.queue, &self.counts, (&key, min_delay), outcome);
+        let (ended, error) = span.in_scope(settled);
+        self.counts.journal.record(key.to_string(), ended, started.elapsed(), Notes::take(&notes), error);
+        match ended {
+            LastResult::WaitingForCache => self.queue.waiting_for_cache(&key),
+            _ => self.queue.done(&key),
+        }
     }
 }
 
@@ -245,14 +270,12 @@ mod tests {
         let reconciler = Arc::new(Scripted { script: Mutex::new(script), calls: Mutex::default() });
         let queue = Queue::new(QueueOptions::named("test"));
         let counts = Arc::new(WorkCounts::default());
-        let mut tasks = JoinSet::new();
-        work(WorkOptions { name: "test", workers: 2, max_retries }, &queue, &reconciler, &counts, &mut tasks);
+        let tasks = Tasks::default();
+        work(WorkOptions { name: "test", workers: 2, max_retries }, &queue, &reconciler, &counts, &tasks);
         queue.add("key".to_owned());
         tokio::time::sleep(Duration::from_secs(5000)).await;
         queue.close();
-        while let Some(ended) = tasks.join_next().await {
-            ended.expect("a worker survives every outcome");
-        }
+        tasks.finished().await;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let calls = reconciler.calls.lock().unwrap().len();
         (
@@ -293,14 +316,8 @@ mod tests {
         }
         let reconciler = Arc::new(Overloaded(Mutex::default()));
         let queue = Queue::new(QueueOptions::named("test"));
-        let mut tasks = JoinSet::new();
-        work(
-            WorkOptions { name: "test", workers: 1, max_retries: None },
-            &queue,
-            &reconciler,
-            &Arc::default(),
-            &mut tasks,
-        );
+        let tasks = Tasks::default();
+        work(WorkOptions { name: "test", workers: 1, max_retries: None }, &queue, &reconciler, &Arc::default(), &tasks);
         queue.add("key".to_owned());
         tokio::time::sleep(Duration::from_secs(30)).await;
         queue.close();
@@ -342,9 +359,9 @@ mod tests {
         use kinds::meta::ObjectKey;
         for workers in [1_usize, 2, 5] {
             let (reconciler, queue) = (Arc::<SlowNamespace>::default(), Queue::new(QueueOptions::named("test")));
-            let mut tasks = JoinSet::new();
+            let tasks = Tasks::default();
             let options = WorkOptions { name: "test", workers, max_retries: None };
-            work(options, &queue, &reconciler, &Arc::default(), &mut tasks);
+            work(options, &queue, &reconciler, &Arc::default(), &tasks);
             for number in 0..100 {
                 queue.add(ObjectKey::new("slow", number.to_string()));
             }
@@ -367,6 +384,21 @@ mod tests {
             assert!(third >= started && third - started < Duration::from_millis(50), "{:?}", third - started);
             queue.close();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn controller_without_work_has_one_task() {
+        let (reconciler, queue) = (Arc::<SlowNamespace>::default(), Queue::new(QueueOptions::named("test")));
+        let tasks = Tasks::default();
+        let options = WorkOptions { name: "test", workers: 5, max_retries: None };
+        work(options, &queue, &reconciler, &Arc::default(), &tasks);
+        for number in 0..20 {
+            queue.add(kinds::meta::ObjectKey::new("other", number.to_string()));
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert_eq!(tasks.len(), 6);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!((tasks.len(), reconciler.others.lock().unwrap().len()), (1, 20));
     }
 
     #[tokio::test(start_paused = true)]

@@ -82,7 +82,7 @@ impl PodControl {
     /// # Errors
     /// When the API server rejects it, or the response is lost. The deletion may be repeated.
     pub async fn delete<K: Kind>(&self, key: &ObjectKey, owner: &K, pod: &Pod) -> Result<(), WriteError> {
-        self.consistency.deleting(key, &pod.meta);
+        self.consistency.deleting(key, &Pod::RESOURCE, &pod.meta);
         match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), &pod.meta.uid).await {
             Ok(()) => {
                 let message = format!("Deleted pod: {}", pod.meta.name);

@@ -71,9 +71,9 @@ impl Metrics {
 
     /// Adds a counter, whose name is given without `_total`; each name only once.
     pub fn counts<const N: usize>(&self, name: &str, help: &str) -> Counts<N> {
-        let counts = Family::default();
-        self.registry().register(name, help, counts.clone());
-        Counts(counts)
+        let counts = Counts::default();
+        self.registry().register(name, help, counts.family.clone());
+        counts
     }
 
     /// Adds a counter without labels, whose name is given without `_total`; each name only once.
@@ -93,7 +93,7 @@ impl Metrics {
     /// Adds histograms with labels and these upper bounds; each name only once.
     pub fn histograms<const N: usize>(&self, name: &str, help: &str, bounds: Vec<f64>) -> Histograms<N> {
         let histograms = Histograms::new(bounds);
-        self.registry().register(name, help, histograms.0.clone());
+        self.registry().register(name, help, histograms.family.clone());
         histograms
     }
 

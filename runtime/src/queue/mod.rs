@@ -155,8 +155,8 @@ impl<K: QueueKey> Queue<K> {
         })
     }
 
-    /// Sets the number of keys that run at the same time; unlimited by default. Up to twice as many tasks may call
-    /// [`Queue::next`]: the others run keys of further namespaces while runs take long.
+    /// Sets the number of keys that run at the same time; unlimited by default. Up to twice as many may be taken with
+    /// [`Queue::next`]: the others are keys of further namespaces while runs take long.
     pub fn set_workers(&self, workers: usize) {
         self.lock().places.set_workers(workers);
     }
@@ -240,7 +240,7 @@ impl<K: QueueKey> Queue<K> {
     }
 
     /// Waits for the next key to reconcile; `None` once the queue is closed. The caller must call [`Queue::done`] with
-    /// the key, and then `next` again.
+    /// the key, and `next` again unless enough keys are running.
     pub async fn next(&self) -> Option<K> {
         let mut has_timer = false;
         loop {
@@ -286,12 +286,15 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Ends the current run of a key and records its duration.
+    /// Ends the current run of a key and records its duration. A ready key may take the place.
     fn end_work(&self, state: &mut State<K>, key: &K, now: Instant) {
         if let Some(since) = state.items.get_mut(key).and_then(|item| item.working.take()) {
             self.metrics.work_duration.observe((now - since).as_secs_f64());
             let namespace = state.namespace(key);
             state.places.end(namespace, since);
+            if state.has_candidate(now) {
+                self.wake.notify_one();
+            }
         }
     }
 

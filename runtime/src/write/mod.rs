@@ -41,7 +41,7 @@ const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plu
 
 pub use dynamic::{Deletion, Propagation, Scale};
 pub use list::{MetaList, VersionPage};
-pub use path::InvalidName;
+pub use path::{InvalidName, ReadPath};
 
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -96,7 +96,7 @@ impl Default for Options {
 /// With `KEEP_CONTROL_PLANE=1` in the environment the folder stays, with the
 /// log of each process as `<name>.log`.
 pub struct ControlPlane {
-    processes: Processes,
+    processes: Arc<Processes>,
     pki: Pki,
     address: Ipv4Addr,
     port: u16,
@@ -138,7 +138,7 @@ impl ControlPlane {
     async fn launch(assets: Assets, options: &Options) -> Result<Self> {
         let keep = std::env::var_os("KEEP_CONTROL_PLANE").is_some_and(|value| value != "0" && !value.is_empty());
         let network = options.network.as_ref();
-        let processes = Processes::new(keep, network.map(|network| network.namespace.clone()))?;
+        let processes = Arc::new(Processes::new(keep, network.map(|network| network.namespace.clone()))?);
         let folder = processes.folder().to_owned();
         let certificates = folder.join("pki");
         fs::create_dir(&certificates).with_context(|| format!("make the folder {}", certificates.display()))?;
@@ -330,6 +330,11 @@ impl ControlPlane {
     /// `etcd`. The name is free again.
     pub fn kill(&self, name: &str) -> Result<()> {
         self.processes.kill(name)
+    }
+
+    /// Returns its processes, as long as it runs.
+    pub(crate) fn processes(&self) -> Weak<Processes> {
+        Arc::downgrade(&self.processes)
     }
 
     /// Terminates (SIGTERM) a process by its name, and waits for its exit. It is killed if it takes longer than half a

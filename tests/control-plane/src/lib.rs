@@ -20,6 +20,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
 
 pub mod aggregated;
+mod aggregation;
 pub mod assets;
 pub mod audit;
 pub mod behaviour;

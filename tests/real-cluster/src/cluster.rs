@@ -62,8 +62,35 @@ pub struct RealCluster {
     setup: Setup,
     programs: Programs,
     storage: Option<Storage>,
-    /// The program of the running controller manager, and whether it is being replaced.
-    manager: Mutex<(PathBuf, bool)>,
+    manager: Mutex<ManagerState>,
+}
+
+/// The controller manager of a cluster.
+struct ManagerState {
+    /// Its program.
+    program: PathBuf,
+    /// Another program is about to replace it.
+    is_replaced: bool,
+}
+
+/// Marks the controller manager as being replaced until it is dropped, also if the replacement is cancelled.
+struct Replacement<'a>(&'a Mutex<ManagerState>);
+
+impl<'a> Replacement<'a> {
+    fn begin(manager: &'a Mutex<ManagerState>) -> Self {
+        lock(manager).is_replaced = true;
+        Self(manager)
+    }
+}
+
+impl Drop for Replacement<'_> {
+    fn drop(&mut self) {
+        lock(self.0).is_replaced = false;
+    }
+}
+
+fn lock(manager: &Mutex<ManagerState>) -> MutexGuard<'_, ManagerState> {
+    manager.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RealCluster {
@@ -97,7 +124,7 @@ impl RealCluster {
         let fabric = Fabric::start((addresses.gateway(), CLOUD_PORT).into(), keeper.router());
         let files = image_files(&setup, &programs);
         let registry = Registry::start(keeper.router(), registry(addresses).into(), files).await?;
-        let manager = Mutex::new((setup.manager.clone(), false));
+        let manager = Mutex::new(ManagerState { program: setup.manager.clone(), is_replaced: false });
         let storage = if setup.has_volumes { Some(Storage::start(&control_plane).await?) } else { None };
         let cluster = Self {
             _fabric: fabric,
@@ -185,11 +212,9 @@ impl RealCluster {
     /// When the program cannot be executed, ends, or does not become leader in time.
     pub async fn swap_manager(&self, program: &Path) -> Result<()> {
         ensure!(requirements::is_program(program), "{} is not an executable file", program.display());
-        let previous = self.manager().0.clone();
-        self.manager().1 = true;
-        let swapped = self.try_swap(program, &previous).await;
-        self.manager().1 = false;
-        swapped
+        let previous = lock(&self.manager).program.clone();
+        let _replacement = Replacement::begin(&self.manager);
+        self.try_swap(program, &previous).await
     }
 
     async fn try_swap(&self, program: &Path, previous: &Path) -> Result<()> {
@@ -209,12 +234,8 @@ impl RealCluster {
 
     fn start_manager(&self, program: &Path) -> Result<()> {
         managers::start_manager(&self.control_plane, program)?;
-        program.clone_into(&mut self.manager().0);
+        program.clone_into(&mut lock(&self.manager).program);
         Ok(())
-    }
-
-    fn manager(&self) -> MutexGuard<'_, (PathBuf, bool)> {
-        self.manager.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails if a process of the cluster has ended by itself. While the controller manager is being replaced, that is
@@ -223,7 +244,7 @@ impl RealCluster {
     /// # Errors
     /// With the last lines of the process' log.
     pub fn check(&self) -> Result<()> {
-        if self.manager().1 { Ok(()) } else { self.control_plane.check() }
+        if lock(&self.manager).is_replaced { Ok(()) } else { self.control_plane.check() }
     }
 
     /// Kills the controller manager without an orderly shutdown, and starts another one.
@@ -393,4 +414,23 @@ fn obstacle(node: &Node) -> Option<String> {
     }
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     taints.into_iter().next().map(|taint| format!("{name} has the taint {}", taint.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancelled_replacement_of_the_manager_ends() {
+        let manager = Mutex::new(ManagerState { program: PathBuf::new(), is_replaced: false });
+        let replace = async {
+            let _replacement = Replacement::begin(&manager);
+            std::future::pending::<()>().await;
+        };
+        let mut replace = Box::pin(replace);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(replace.as_mut().poll(&mut context).is_pending() && lock(&manager).is_replaced);
+        drop(replace);
+        assert!(!lock(&manager).is_replaced);
+    }
 }

@@ -4,7 +4,7 @@
 //! migration. After a restart the objects are listed again; those that were patched before have a later version.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -14,6 +14,7 @@ use kinds::storage_version_migration::MigrationCondition;
 use kinds::{Kind, StorageVersionMigration, Str, Time};
 use runtime::consistency::Consistency;
 use runtime::discovery::{Discovery, Served};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -94,7 +95,7 @@ impl Migrator {
     }
 
     fn absent(&self) -> MutexGuard<'_, HashMap<ObjectKey, (Str, Time)>> {
-        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.absent)
     }
 
     /// Returns the time since which the resource of a migration is not served.
@@ -109,7 +110,7 @@ impl Migrator {
     }
 
     fn passes(&self) -> MutexGuard<'_, HashMap<ObjectKey, Pass>> {
-        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.passes)
     }
 
     fn now(&self) -> Time {

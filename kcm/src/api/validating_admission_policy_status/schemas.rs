@@ -1,19 +1,23 @@
 //! The schemas of kinds, from the API server's OpenAPI documents.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use cel_check::schema::{Document, GroupVersionKind, type_of_kind};
 use cel_check::types::Type;
+use runtime::lock::lock;
 use runtime::openapi::{Index, OpenApi, OpenApiError};
 use tokio::time::Instant;
 use tracing::warn;
 
 /// Maximum number of documents in memory.
 const MAX_DOCUMENTS: usize = 8;
-/// The time after which a document in memory is forgotten when another one is read.
-const MAX_AGE: Duration = Duration::from_secs(300);
+/// The time after its last use after which a document, which may have megabytes, is dropped. Policies that are created
+/// together share it; the next one may be created months later.
+const UNUSED_TIME: Duration = Duration::from_secs(10);
+/// The time after its last failure after which a document that cannot be read delays policies again.
+const FAILURE_AGE: Duration = Duration::from_secs(300);
 /// The time during which a document that cannot be read delays policies. After that they are checked without it.
 const UNREADABLE_DELAY: Duration = Duration::from_secs(60);
 /// Maximum number of remembered failed documents.
@@ -41,13 +45,13 @@ struct Cache {
 /// Reads schemas and keeps some of them for the next policy.
 pub struct Schemas {
     openapi: OpenApi,
-    cache: Mutex<Cache>,
+    cache: Arc<Mutex<Cache>>,
 }
 
 impl Schemas {
     /// Returns a reader without documents.
     pub fn new(openapi: OpenApi) -> Self {
-        Self { openapi, cache: Mutex::default() }
+        Self { openapi, cache: Arc::default() }
     }
 
     /// Reads the list of documents.
@@ -70,7 +74,7 @@ impl Schemas {
 
     async fn document(&self, path: &str) -> Result<Option<Arc<Document>>, OpenApiError> {
         {
-            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cache = lock(&self.cache);
             if let Some(entry) = cache.documents.get_mut(path) {
                 entry.used = Instant::now();
                 return Ok(Some(entry.document.clone()));
@@ -83,9 +87,12 @@ impl Schemas {
             Ok(text) => parse(text).await,
             Err(error) => Err(error.to_string()),
         };
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = lock(&self.cache);
         match read {
             Ok(document) => {
+                if cache.documents.is_empty() {
+                    tokio::spawn(drop_unused(Arc::downgrade(&self.cache)));
+                }
                 cache.keep(path, document.clone());
                 Ok(Some(document))
             }
@@ -104,11 +111,24 @@ async fn parse(text: impl AsRef<[u8]> + Send + 'static) -> Result<Arc<Document>,
     parsed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
+/// Drops documents that are not used. Ends when there are none left.
+async fn drop_unused(cache: Weak<Mutex<Cache>>) {
+    loop {
+        tokio::time::sleep(UNUSED_TIME).await;
+        let Some(cache) = cache.upgrade() else { return };
+        let mut cache = lock(&cache);
+        cache.documents.retain(|_, entry| entry.used.elapsed() < UNUSED_TIME);
+        if cache.documents.is_empty() {
+            cache.documents = HashMap::new();
+            return;
+        }
+    }
+}
+
 impl Cache {
     fn keep(&mut self, path: &str, document: Arc<Document>) {
         let now = Instant::now();
         self.failures.remove(path);
-        self.documents.retain(|_, entry| now.duration_since(entry.used) < MAX_AGE);
         if self.documents.len() >= MAX_DOCUMENTS {
             let oldest = self.documents.iter().min_by_key(|(_, entry)| entry.used).map(|(path, _)| path.clone());
             oldest.map(|path| self.documents.remove(&path));
@@ -126,8 +146,8 @@ impl Cache {
     /// Records a failure. Returns true if the document has failed for some time.
     fn record_failure(&mut self, path: &str) -> bool {
         let now = Instant::now();
-        // After MAX_AGE without a failure, the delay begins again.
-        self.failures.retain(|_, failure| now.duration_since(failure.last) < MAX_AGE);
+        // After FAILURE_AGE without a failure, the delay begins again.
+        self.failures.retain(|_, failure| now.duration_since(failure.last) < FAILURE_AGE);
         if self.failures.len() >= MAX_FAILURES && !self.failures.contains_key(path) {
             return true;
         }
@@ -154,9 +174,20 @@ mod tests {
         }
         assert_eq!(cache.documents.len(), MAX_DOCUMENTS);
         assert!(cache.documents.contains_key("/openapi/v3/19") && !cache.documents.contains_key("/openapi/v3/0"));
-        tokio::time::advance(MAX_AGE).await;
-        cache.keep("/openapi/v3/new", document());
-        assert_eq!(cache.documents.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn documents_are_dropped_when_no_policy_uses_them() {
+        let cache = Arc::<Mutex<Cache>>::default();
+        lock(&cache).keep("used", document());
+        lock(&cache).keep("unused", document());
+        let dropping = tokio::spawn(drop_unused(Arc::downgrade(&cache)));
+        tokio::time::sleep(UNUSED_TIME / 2).await;
+        lock(&cache).documents.get_mut("used").expect("a document").used = Instant::now();
+        tokio::time::sleep(UNUSED_TIME).await;
+        assert_eq!(lock(&cache).documents.keys().collect::<Vec<_>>(), ["used"]);
+        tokio::time::timeout(UNUSED_TIME * 2, dropping).await.expect("it ends with the last one").expect("no panic");
+        assert_eq!(lock(&cache).documents.capacity(), 0);
     }
 
     #[tokio::test(start_paused = true)]

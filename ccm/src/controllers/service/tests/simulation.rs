@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -15,11 +15,12 @@ use kinds::{GatedPod, Service, Uid};
 use provider_mock::{MockCloud, MockConfig};
 use providers::{CloudError, EndpointTarget, LoadBalancers, NodeTarget, async_trait};
 use runtime::events::{EventType, ObjectReference};
+use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Change;
+use runtime::tasks::Tasks;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
-use tokio::task::JoinSet;
 
 use super::crashing_cloud::CrashingCloud;
 use crate::controllers::service::annotations::AnnotationEdits;
@@ -75,10 +76,6 @@ pub struct Simulation {
     pub undecodable: AtomicBool,
     dead: AtomicBool,
     ids: AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A Service as users write it.
@@ -323,7 +320,7 @@ pub struct Process {
     pub queue: Arc<Queue<String>>,
     pub balancers: Arc<LoadBalancerReconciler<ProcessCache>>,
     audit: Audit,
-    tasks: JoinSet<()>,
+    tasks: Tasks,
 }
 
 /// The cache of one process.
@@ -504,9 +501,9 @@ impl Process {
             max_delay: Duration::from_secs(300),
             ..QueueOptions::named("service")
         });
-        let mut tasks = JoinSet::new();
+        let tasks = Tasks::default();
         let options = WorkOptions { name: "service", workers, max_retries: None };
-        work(options, &queue, &Arc::new(ByName(balancers.clone())), &Arc::new(WorkCounts::default()), &mut tasks);
+        work(options, &queue, &Arc::new(ByName(balancers.clone())), &Arc::new(WorkCounts::default()), &tasks);
         for key in sim.services().into_keys() {
             queue.add(key.name.to_string());
         }
@@ -560,7 +557,7 @@ impl Process {
     }
 
     /// Stops the process without a graceful shutdown.
-    pub async fn crash(mut self) {
+    pub async fn crash(self) {
         self.tasks.shutdown().await;
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use cluster_tests::certificates::inline_pair;
 use cluster_tests::objects::deployment;
 use cluster_tests::programs::KCM;
 use cluster_tests::{Bed, Space};
@@ -12,7 +13,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::json;
 
 use super::flag;
-use crate::process::serving::{Credentials, Running, bare, inline_pair};
+use crate::process::serving::{Credentials, Running, bare};
 use crate::workloads::deployment::rolled_out;
 
 const ALL: &[&str] = &["AllAlpha", "AllBeta"];

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 
 use anyhow::{Context as _, Result, ensure};
+use cluster_tests::certificates::inline_pair;
 use cluster_tests::programs::KCM;
 use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity};
@@ -11,7 +12,7 @@ use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{Hi
 use prost::Message as _;
 
 use super::flag;
-use crate::process::serving::{Credentials, Port, Running, bare, inline_pair};
+use crate::process::serving::{Credentials, Port, Running, bare};
 use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
 /// The `Accept` header of Prometheus with native histograms.

@@ -4,23 +4,22 @@
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cluster_tests::certificates::{self, Pair, client_config, inline_pair};
 use cluster_tests::programs::{CCM, KCM, command};
 use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity, Options};
-use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -56,9 +55,6 @@ const PATHS: &[(&str, bool)] = &[
     ("/", false),
     ("/nothing", false),
 ];
-
-/// A certificate and its key, as PEM.
-pub type Pair = (String, String);
 
 /// The credentials of a client.
 #[derive(Clone, Default)]
@@ -109,21 +105,7 @@ impl Port {
     /// Opens a connection with a client certificate, if given, and these protocols (ALPN).
     async fn connect(&self, certificate: Option<&Pair>, protocols: &[&[u8]]) -> Result<TlsStream<TcpStream>> {
         let own = std::fs::read(&self.certificates)?;
-        let mut roots = RootCertStore::empty();
-        for root in CertificateDer::pem_slice_iter(&own) {
-            roots.add(root?)?;
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
-        let mut config = match certificate {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>()?;
-                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?
-            }
-        };
+        let mut config = client_config(&own, certificate)?;
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let stream = TcpStream::connect(self.address).await?;
         Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?)
@@ -240,31 +222,9 @@ impl Running {
     }
 }
 
-/// Returns the client certificate in a kubeconfig of the control plane, which has one user.
-pub fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
-    let text = std::fs::read_to_string(kubeconfig)?;
-    let field = |name: &str| -> Result<String> {
-        let line =
-            text.lines().find_map(|line| line.trim().trim_start_matches("- ").strip_prefix(name)?.strip_prefix(':'));
-        let value = line.with_context(|| format!("no {name}"))?;
-        Ok(String::from_utf8(BASE64.decode(value.trim().trim_matches('"'))?)?)
-    };
-    Ok((field("client-certificate-data")?, field("client-key-data")?))
-}
-
 /// Returns an administrator's certificate, signed by an authority with this key.
-pub fn sign(key: KeyPair, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
-    let mut authority = CertificateParams::default();
-    authority.distinguished_name = rcgen::DistinguishedName::new();
-    authority.distinguished_name.push(DnType::CommonName, "kubernetes");
-    let mut params = CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "kubernetes-admin");
-    params.distinguished_name.push(DnType::OrganizationName, "system:masters");
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    shape(&mut params);
-    let own = KeyPair::generate()?;
-    Ok((params.signed_by(&own, &Issuer::new(authority, key))?.pem(), own.serialize_pem()))
+pub fn sign(key: KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
+    certificates::sign(("kubernetes", key), "kubernetes-admin", change)
 }
 
 /// Returns a service account's token with changed times, signed with the API server's key.
