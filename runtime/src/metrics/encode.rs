@@ -9,6 +9,7 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 
+use super::histogram;
 use super::limit::SeriesLimit;
 
 /// Labels of one sample.
@@ -47,8 +48,8 @@ pub fn gauges<const N: usize>(
 }
 
 /// Appends counters whose upstream names do not end in `_total`. The library adds that suffix to every counter.
-/// Therefore these are encoded with the type `unknown`, which no other metric has, and [`super::exposition`] writes
-/// them as counters.
+/// Therefore these are encoded with the type `unknown`, which no other metric has, and both formats have them as
+/// counters.
 ///
 /// # Errors
 /// When the text cannot be written.
@@ -74,7 +75,7 @@ pub(super) struct Bounds(Vec<f64>);
 
 impl MetricConstructor<Histogram> for Bounds {
     fn new_metric(&self) -> Histogram {
-        Histogram::new(self.0.iter().copied())
+        histogram(self.0.iter().copied())
     }
 }
 

@@ -7,6 +7,7 @@ use http_body_util::Full;
 use serde::Serialize;
 
 use super::user::User;
+use crate::metrics::Exposition;
 use crate::text::quoted;
 
 /// A response with its whole body.
@@ -33,9 +34,14 @@ pub(super) fn plain(status: StatusCode, text: impl Into<Bytes>) -> FullResponse 
     response(status, PLAIN, text)
 }
 
-/// Creates a response with metrics in Prometheus' classic text format.
-pub(super) fn metrics(text: String) -> FullResponse {
-    response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+/// Creates a response with metrics.
+pub(super) fn metrics(exposition: Exposition) -> FullResponse {
+    let mut response = response(StatusCode::OK, PLAIN, exposition.body);
+    // A format has no characters that a header cannot have.
+    if let Ok(media_type) = HeaderValue::try_from(exposition.media_type) {
+        response.headers_mut().insert(CONTENT_TYPE, media_type);
+    }
+    response
 }
 
 /// Creates a response with a JSON value.

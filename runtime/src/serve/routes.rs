@@ -18,7 +18,7 @@ use super::response::{self, FullResponse};
 use super::user::User;
 use super::zpages::Zpages;
 use crate::diagnostics::{self, Explainer, Form, ObjectQuery};
-use crate::metrics::Metrics;
+use crate::metrics::{Format, Metrics};
 use crate::page::Page;
 use crate::text::{percent_decode, query};
 
@@ -124,13 +124,14 @@ impl Routes {
         if let Some(page) = pages.iter().find(|page| page.path == path) {
             return response::text(page.media_type, (page.make)(&query(query_text)));
         }
+        let format = || Format::negotiate(accept(&head.headers));
         match path {
-            "/metrics" => response::metrics(metrics.text()),
+            "/metrics" => response::metrics(metrics.exposition(format())),
             "/metrics/slis" if method == Method::DELETE => {
                 health.reset_slis();
                 response::plain(StatusCode::OK, "metrics reset\n")
             }
-            "/metrics/slis" => response::metrics(health.slis()),
+            "/metrics/slis" => response::metrics(health.slis(format())),
             "/configz" => response::json(configz),
             _ => match set_verbosity {
                 Some(set) if path == "/debug/flags/v" => change_verbosity(set, method, body).await,
@@ -155,16 +156,20 @@ impl Routes {
     }
 }
 
+/// Returns the first `Accept` header; an empty text if there is none.
+fn accept(headers: &HeaderMap) -> &str {
+    headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default()
+}
+
 /// Returns the diagnostics page: as HTML if the query or the `Accept` header requests it, otherwise as JSON. It reads
 /// only memory and does not wait.
 fn explain(explainer: &Explainer, query_text: &str, headers: &HeaderMap) -> FullResponse {
     let pairs = query(query_text);
     let value = |wanted: &str| pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
-    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let form = match value("format") {
         Some("json") => Form::Json,
         Some("html") => Form::Html,
-        _ if accept.contains("text/html") => Form::Html,
+        _ if accept(headers).contains("text/html") => Form::Html,
         _ => Form::Json,
     };
     let text = explainer.render(ObjectQuery::read(&pairs).as_ref(), form);

@@ -9,6 +9,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::{oneshot, watch};
 
 use crate::lock::lock;
+use crate::metrics::histogram;
 use crate::wake::Wake;
 
 /// The version up to which a store is complete. Versions are compared within one resource only.
@@ -41,7 +42,7 @@ impl Default for Progress {
             restarts: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             panics_in_a_row: AtomicU64::new(0),
-            latency: Histogram::new(LATENCY_SECONDS),
+            latency: histogram(LATENCY_SECONDS),
         }
     }
 }

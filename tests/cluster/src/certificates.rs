@@ -14,10 +14,12 @@ use rustls::{ClientConfig, RootCertStore};
 /// A certificate and its key, as PEM.
 pub type Pair = (String, String);
 
-/// Returns the configuration of a client that trusts a server's certificate (PEM), and shows its own if it has one.
+/// Returns the configuration of a client that trusts a server's certificates (PEM), and shows its own if it has one.
 pub fn client_config(server: &[u8], own: Option<&Pair>) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(server)?)?;
+    for root in CertificateDer::pem_slice_iter(server) {
+        roots.add(root?)?;
+    }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

@@ -215,6 +215,7 @@ fn main() -> std::process::ExitCode {
         api::storage_migrations::{
             stored_version_of_a_custom_resource_is_migrated_across_a_crash,
             secrets_are_encrypted_with_a_new_key_across_a_crash, migration_that_cannot_succeed_fails_with_its_reason,
+            migration_begins_when_its_resource_can_be_listed,
         },
         devices::resource_pools::{
             request_is_completed_once_all_slices_are_published, taint_rules_count_only_with_their_gate,
@@ -248,6 +249,7 @@ fn main() -> std::process::ExitCode {
         },
         gates::logging::{json_is_logged_with_its_gate, streams_are_split_with_their_gate},
         gates::http2::{connection_of_an_unknown_client_is_closed},
+        gates::native_histograms::{native_buckets_are_served_in_protobuf_with_their_gate, protobuf_equals_upstreams},
         gates::controllers::{
             controllers_and_pages_exist_with_their_gates, device_taint_rules_are_read,
             objects_arrive_in_the_stream_of_the_watch, lease_is_read_before_its_node_is_marked,

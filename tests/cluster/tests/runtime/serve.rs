@@ -270,7 +270,7 @@ async fn permitted_clients_have_access(
 ) -> Result<()> {
     let metrics = surface.send(scraper, Method::GET, "/metrics", "").await?;
     ensure!(metrics.status == 200 && metrics.body.contains("# TYPE process_cpu_seconds_total counter"));
-    ensure!(metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8");
+    ensure!(metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8; escaping=underscores");
     ensure!(surface.status(scraper, "/%6detrics").await? == 200, "the decoded path is not the one that is authorized");
     for path in ["/configz", "/metrics/slis", "//metrics", "/debug/flags/v"] {
         ensure!(surface.status(scraper, path).await? == 403, "the scraper at {path}");

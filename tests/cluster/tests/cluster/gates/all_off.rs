@@ -35,7 +35,7 @@ const ALWAYS_ON: &[&str] = &[
 ];
 
 /// Alpha and beta gates that are off whatever the flags say.
-const ALWAYS_OFF: &[&str] = &["CBORServingAndStorage", "ClientsAllowCBOR", "ClientsPreferCBOR", "NativeHistograms"];
+const ALWAYS_OFF: &[&str] = &["CBORServingAndStorage", "ClientsAllowCBOR", "ClientsPreferCBOR"];
 
 /// Starts kcm with these controllers, and with all alpha and beta gates at one value.
 async fn start(cluster: &ControlPlane, controllers: &str, is_on: bool) -> Result<Running> {

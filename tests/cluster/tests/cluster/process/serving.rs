@@ -82,9 +82,15 @@ impl Credentials {
 /// A running binary.
 pub struct Running {
     child: Child,
-    binary: &'static str,
-    address: SocketAddr,
+    port: Port,
     folder: PathBuf,
+}
+
+/// The HTTPS port of a process.
+pub struct Port {
+    pub address: SocketAddr,
+    /// The file with the port's certificates.
+    pub certificates: PathBuf,
 }
 
 /// A response.
@@ -93,6 +99,42 @@ pub struct Response {
     /// Status line and headers, in lower case.
     pub head: String,
     pub body: String,
+}
+
+impl Port {
+    /// Opens a connection with a client certificate, if given, and these protocols (ALPN).
+    async fn connect(&self, certificate: Option<&Pair>, protocols: &[&[u8]]) -> Result<TlsStream<TcpStream>> {
+        let own = std::fs::read(&self.certificates)?;
+        let mut config = client_config(&own, certificate)?;
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        let stream = TcpStream::connect(self.address).await?;
+        Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?)
+    }
+
+    /// Sends a request over a new connection. Returns the status, the head in lower case, and the body.
+    pub async fn request(
+        &self,
+        shown: &Credentials,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<(u16, String, Vec<u8>)> {
+        let mut stream = self.connect(shown.certificate.as_ref(), &[]).await?;
+        let headers: String = shown.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await?;
+        let mut response = Vec::new();
+        // The server may close the connection without a TLS close_notify.
+        let _ = stream.read_to_end(&mut response).await;
+        let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n").context("no response")?;
+        let body = response.split_off(end + 4);
+        let head = String::from_utf8(response)?;
+        let status = head.split(' ').nth(1).context("no status")?.parse()?;
+        Ok((status, head.to_lowercase(), body))
+    }
 }
 
 impl Running {
@@ -122,7 +164,8 @@ impl Running {
             .stderr(File::create(folder.join("log"))?)
             .kill_on_drop(true)
             .spawn()?;
-        let running = Self { child, binary, address, folder };
+        let certificates = folder.join(format!("{binary}.crt"));
+        let running = Self { child, port: Port { address, certificates }, folder };
         let leads = eventually(format!("{binary} leads"), || async {
             let healthz = running.ask(&Credentials::default(), "GET", "/readyz", "").await?;
             ensure!(healthz.status == 200, "{}", healthz.body);
@@ -146,34 +189,23 @@ impl Running {
 
     /// Returns the URL of a path.
     pub fn url(&self, path: &str) -> String {
-        format!("https://{}{path}", self.address)
+        format!("https://{}{path}", self.port.address)
     }
 
     /// Opens a connection with a client certificate, if given, and these protocols (ALPN).
     pub async fn connect(&self, certificate: Option<&Pair>, protocols: &[&[u8]]) -> Result<TlsStream<TcpStream>> {
-        let own = std::fs::read(self.folder.join(format!("{}.crt", self.binary)))?;
-        let mut config = client_config(&own, certificate)?;
-        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        let stream = TcpStream::connect(self.address).await?;
-        Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?)
+        self.port.connect(certificate, protocols).await
+    }
+
+    /// Returns the HTTPS port.
+    pub fn port(&self) -> &Port {
+        &self.port
     }
 
     /// Sends a request over a new connection.
     pub async fn ask(&self, shown: &Credentials, method: &str, path: &str, body: &str) -> Result<Response> {
-        let mut stream = self.connect(shown.certificate.as_ref(), &[]).await?;
-        let headers: String = shown.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).await?;
-        let mut response = Vec::new();
-        // The server may close the connection without a TLS close_notify.
-        let _ = stream.read_to_end(&mut response).await;
-        let response = String::from_utf8(response)?;
-        let (head, body) = response.split_once("\r\n\r\n").context("no response")?;
-        let status = head.split(' ').nth(1).context("no status")?.parse()?;
-        Ok(Response { status, head: head.to_lowercase(), body: body.to_owned() })
+        let (status, head, body) = self.port.request(shown, method, path, body).await?;
+        Ok(Response { status, head, body: String::from_utf8(body)? })
     }
 
     /// Sends SIGTERM, and waits until the process has ended.
@@ -185,7 +217,7 @@ impl Running {
             .await
             .context("the process does not end")??;
         ensure!(ended.success(), "it ended with {ended}: {}", self.log()?);
-        ensure!(TcpStream::connect(self.address).await.is_err(), "the port is still open");
+        ensure!(TcpStream::connect(self.port.address).await.is_err(), "the port is still open");
         Ok(())
     }
 }
