@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use rustls::pki_types::CertificateDer;
 use serde_json::json;
@@ -58,6 +58,14 @@ pub(super) struct Reply {
     pub(super) closes: bool,
 }
 
+/// A request whose user is authorized, or whose path is open to all.
+pub(super) struct AllowedRequest {
+    /// The decoded path.
+    path: String,
+    /// The user is not authenticated.
+    pub(super) is_anonymous: bool,
+}
+
 /// Responds to requests.
 pub(super) struct Routes {
     pub(super) served_content: ServedContent,
@@ -67,29 +75,25 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Responds to one request of a connection with this client certificate, in the order of upstream's filters
-    /// (controller-manager, app.BuildHandlerChain).
-    pub(super) async fn respond<B>(&self, request: Request<B>, peer: &[CertificateDer<'static>]) -> Reply
-    where
-        B: http_body::Body<Data = Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let (head, body) = request.into_parts();
+    /// Authenticates and authorizes one request of a connection with this client certificate, in the order of
+    /// upstream's filters (controller-manager, app.BuildHandlerChain). Returns the reply to a request that is refused.
+    pub(super) async fn review(
+        &self,
+        head: &http::request::Parts,
+        peer: &[CertificateDer<'static>],
+    ) -> Result<AllowedRequest, Reply> {
         let Some(path) = percent_decode(head.uri.path()) else {
             let response = response::plain(StatusCode::BAD_REQUEST, "400 Bad Request");
-            return Reply { response, closes: true };
+            return Err(Reply { response, closes: true });
         };
         let verb = head.method.as_str().to_ascii_lowercase();
-        let user = match self.user(peer, &head.headers).await {
-            Ok(user) => user,
-            Err(response) => return Reply { response, closes: true },
-        };
-        let closes = user.is_anonymous();
+        let user = self.user(peer, &head.headers).await.map_err(|response| Reply { response, closes: true })?;
+        let is_anonymous = user.is_anonymous();
         let started = Instant::now();
         let decision = self.authorizer.check(&user, &verb, &path).await;
         self.metrics.authorized(&decision, started);
         let response = match decision {
-            Ok(()) => self.page(&head, &path, body).await,
+            Ok(()) => return Ok(AllowedRequest { path, is_anonymous }),
             Err(Denied::Forbidden(reason)) => {
                 debug!(user = user.name, verb, path, reason, "request forbidden");
                 response::forbidden(&user, &verb, &path, &reason)
@@ -99,7 +103,17 @@ impl Routes {
                 response::internal(&head.uri.to_string(), &problem)
             }
         };
-        Reply { response, closes }
+        Err(Reply { response, closes: is_anonymous })
+    }
+
+    /// Responds to a request that is allowed.
+    pub(super) async fn respond<B>(&self, request: AllowedRequest, head: &http::request::Parts, body: B) -> Reply
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let response = self.page(head, &request.path, body).await;
+        Reply { response, closes: request.is_anonymous }
     }
 
     async fn user(&self, peer: &[CertificateDer<'static>], headers: &HeaderMap) -> Result<User, FullResponse> {
