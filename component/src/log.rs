@@ -171,9 +171,11 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::Mutex;
 
     use tracing::{debug, error, info, info_span, trace, warn};
+
+    use runtime::lock::lock;
 
     use super::*;
 
@@ -183,7 +185,7 @@ mod tests {
 
     impl io::Write for Log {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+            lock(&self.0).extend(bytes);
             Ok(bytes.len())
         }
 
@@ -194,7 +196,7 @@ mod tests {
 
     impl Log {
         fn text(&self) -> String {
-            String::from_utf8(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()).unwrap()
+            String::from_utf8(lock(&self.0).clone()).unwrap()
         }
     }
 

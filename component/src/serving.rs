@@ -83,6 +83,7 @@ pub fn served_content(options: &Options, built: &Built, set_verbosity: SetVerbos
         configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
         pages: manager.pages().to_vec(),
+        page_runtime: Some(manager.runtime().clone()),
         explainer: Some(Arc::new(manager.explainer(component.name, built.key_kinds.clone(), built.finalizers.clone()))),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }
@@ -104,7 +105,8 @@ fn zpages(options: &Options) -> Zpages {
     Zpages { component: component.name, flags, status }
 }
 
-/// Returns the checks of the election, of each running controller, and, for readiness, of the stores.
+/// Returns the checks of the election, of each running controller, of the watches, of the controllers' threads, and, for
+/// readiness, of the stores. None waits for a lock that controllers hold.
 fn health(options: &Options, manager: &Manager) -> Health {
     let election = options.leader_elect.enabled.then(|| {
         let fence = manager.fence().clone();
@@ -126,7 +128,10 @@ fn health(options: &Options, manager: &Manager) -> Health {
         let broken: Vec<String> = broken.map(|watch| watch.resource()).collect();
         Some(if broken.is_empty() { Ok(()) } else { Err(format!("watches panic repeatedly: {}", broken.join(", "))) })
     });
-    Health::new(election.into_iter().chain(running).chain([watches_work]).collect(), vec![stores_are_listed])
+    let heartbeat = manager.heartbeat().clone();
+    let workers_run = Check::new("workers", move || Some(heartbeat.check().map_err(|stall| stall.to_string())));
+    let checks = election.into_iter().chain(running).chain([watches_work, workers_run]).collect();
+    Health::new(checks, vec![stores_are_listed])
 }
 
 fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
@@ -162,7 +167,8 @@ pub fn effective(options: &Options) -> Value {
         Type::Bool => json!(values.get_bool(name)),
         Type::Int | Type::Int32 | Type::Level => json!(values.get_i64(name)),
         Type::Float32 | Type::Float64 => json!(values.get_f64(name)),
-        Type::Duration => json!(format!("{:?}", values.get_duration(name))),
+        // The form of upstream's `metav1.Duration`.
+        Type::Duration => json!(values.duration_text(name)),
         Type::Text | Type::Version | Type::Quantity => json!(values.get_str(name)),
         Type::Ip => json!(values.get_ip(name)),
         Type::Strings | Type::CertKeys | Type::Gates | Type::PlainGates => json!(values.get_strings(name)),

@@ -9,6 +9,7 @@ use component::process::{self, manager_options};
 use jiff::Timestamp;
 use runtime::client::{ConnectOptions, connect};
 use runtime::manager::Manager;
+use runtime::metrics::set_native_histograms;
 
 use crate::context::Context;
 use crate::credentials::Credentials;
@@ -40,6 +41,7 @@ pub async fn manager_in(
     connection: &ConnectOptions,
     namespace: Option<String>,
 ) -> anyhow::Result<Manager> {
+    set_native_histograms(options.gates.enabled("NativeHistograms"));
     let enabled = assembly::enabled(CONTROLLERS, &options);
     let credentials = Credentials::new(connection);
     let mut context = Context { options, credentials, clock: Arc::new(Timestamp::now) };

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use kinds::Str;
+use runtime::lock::lock;
 
 type Read<V> = Shared<BoxFuture<'static, Result<Arc<V>, Arc<str>>>>;
 type Slots<V> = Mutex<HashMap<Str, Slot<V>>>;
@@ -33,7 +34,7 @@ impl<V: Send + Sync + 'static> SharedReads<V> {
     /// the next call reads again.
     pub async fn get(&self, key: &Str) -> Result<Arc<V>, Arc<str>> {
         let read = {
-            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slots = lock(&self.slots);
             let current = slots.get(key);
             match current.filter(|slot| !slot.has_begun.load(Ordering::SeqCst)) {
                 Some(waiting) => waiting.read.clone(),
@@ -58,7 +59,7 @@ impl<V: Send + Sync + 'static> SharedReads<V> {
             }
             begun.store(true, Ordering::SeqCst);
             let result = function(key.clone()).await;
-            let mut slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slots = lock(&slots);
             if slots.get(&key).is_some_and(|slot| Arc::ptr_eq(&slot.has_begun, &begun)) {
                 slots.remove(&key);
             }

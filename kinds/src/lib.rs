@@ -74,7 +74,7 @@ pub use crate::storage::{csi_driver, csi_node, storage_class, volume_attachment,
 pub use crate::storagemigration::storage_version_migration;
 pub use crate::template::{pod_edit, raw_object as workload};
 pub use crate::value::{
-    access_modes, condition as status, int_or_string as intstr, ip, quantity, resource_list as amount, selector,
+    access_modes, condition as status, int_or_string as intstr, ip, names, quantity, resource_list as amount, selector,
 };
 pub use crate::wire::{schema, splice, whole};
 

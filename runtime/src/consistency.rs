@@ -38,6 +38,8 @@ struct Written {
 /// A deletion that the cache may not contain yet.
 #[derive(Debug, Clone)]
 struct Deletion {
+    /// Group and plural name.
+    kind: (&'static str, &'static str),
     name: Str,
     uid: Uid,
     since: Instant,
@@ -103,9 +105,10 @@ impl Consistency {
         }
     }
 
-    /// Records that an object is about to be deleted for `key`.
-    pub fn deleting(&self, key: &ObjectKey, object: &Meta) {
-        let deletion = Deletion { name: object.name.clone(), uid: object.uid.clone(), since: Instant::now() };
+    /// Records that an object of this kind is about to be deleted for `key`.
+    pub fn deleting(&self, key: &ObjectKey, resource: &Resource, object: &Meta) {
+        let kind = (resource.group, resource.plural);
+        let deletion = Deletion { kind, name: object.name.clone(), uid: object.uid.clone(), since: Instant::now() };
         self.lock().entry(key.clone()).or_default().deletions.push(deletion);
     }
 
@@ -207,15 +210,17 @@ impl Consistency {
 
     /// Reports whether all objects of kind `K` that were deleted for `key` are missing in the store or terminating.
     fn deletions_cached<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
+        let kind = (K::RESOURCE.group, K::RESOURCE.plural);
         let mut keys = self.lock();
         let Some(expected) = keys.get_mut(key) else { return true };
         expected.deletions.retain(|deletion| {
-            deletion.since.elapsed() < DELETIONS_EXPIRE
-                && store
+            let is_awaited = deletion.kind != kind
+                || store
                     .get_with_uid(&key.namespace, &deletion.name, &deletion.uid)
-                    .is_some_and(|record| !record.meta().is_deleting())
+                    .is_some_and(|record| !record.meta().is_deleting());
+            is_awaited && deletion.since.elapsed() < DELETIONS_EXPIRE
         });
-        let are_cached = expected.deletions.is_empty();
+        let are_cached = expected.deletions.iter().all(|deletion| deletion.kind != kind);
         if expected.is_empty() {
             keys.remove(key);
         }
@@ -234,7 +239,7 @@ mod tests {
 
     use kinds::schema::object_meta;
     use kinds::wire::Put as _;
-    use kinds::{ConfigMap, Decode, Sections};
+    use kinds::{ConfigMap, Decode, Secret, Sections};
 
     use super::*;
     use crate::testing::filled_store;
@@ -247,13 +252,15 @@ mod tests {
             meta.put_str(object_meta::UID, name);
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
         });
-        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
-        ConfigMap::decode(&decode, &object).expect("a ConfigMap")
+        ConfigMap::decode(&decode(), &object).expect("a ConfigMap")
+    }
+
+    fn decode() -> Decode {
+        Decode { interner: Arc::default(), sections: Sections::default() }
     }
 
     fn store(names: &[&str]) -> Arc<Store<ConfigMap>> {
-        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
-        Arc::new(filled_store(decode, Vec::new(), names.iter().map(|name| config_map(name))))
+        Arc::new(filled_store(decode(), Vec::new(), names.iter().map(|name| config_map(name))))
     }
 
     #[tokio::test(start_paused = true)]
@@ -261,7 +268,7 @@ mod tests {
         let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "owner"));
         for is_cached_before in [false, true] {
             let store = store(&["a", "b"]);
-            consistency.deleting(&key, &config_map("a").meta);
+            consistency.deleting(&key, &ConfigMap::RESOURCE, &config_map("a").meta);
             let advance = || store.remove("ns", "a");
             if is_cached_before {
                 advance();
@@ -278,6 +285,17 @@ mod tests {
             assert_eq!(observed.are_deletions_cached, !has_deleted);
             assert!(consistency.observe(&key, &store, |_| ()).are_deletions_cached, "the next reconcile");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deletions_of_each_kind_are_looked_up_in_its_own_cache() {
+        let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "owner"));
+        let (config_maps, secrets) = (store(&["a"]), Store::<Secret>::new(decode(), Vec::new()));
+        consistency.deleting(&key, &ConfigMap::RESOURCE, &config_map("a").meta);
+        assert!(consistency.observe(&key, &secrets, |_| ()).are_deletions_cached, "no Secret was deleted");
+        assert!(!consistency.observe(&key, &config_maps, |_| ()).are_deletions_cached, "the ConfigMap is cached");
+        config_maps.remove("ns", "a");
+        assert!(consistency.observe(&key, &config_maps, |_| ()).are_deletions_cached);
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! Functions on texts: percent-encoding, queries, quotes, durations, lengths.
+//! Functions on texts: percent-encoding, queries, quotes, times, durations, lengths.
+
+use jiff::Timestamp;
 
 /// Maximum length of a text for people, in bytes: of an event, a condition, an error in the log. Tenants can make such
 /// texts as long as an object, for example by the selector in the scale of a custom resource.
@@ -14,6 +16,12 @@ pub fn shortened(mut text: String, limit: usize) -> String {
     text
 }
 
+/// Formats a time as the API does, in whole seconds: `2026-01-02T15:04:05Z`.
+#[must_use]
+pub fn api_time(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// Percent-encodes all but unreserved characters: a selector may contain spaces, commas, parentheses.
 #[must_use]
 pub fn percent_encode(text: &str) -> String {
@@ -21,9 +29,9 @@ pub fn percent_encode(text: &str) -> String {
 }
 
 /// Percent-encodes a text that becomes one segment of a path: like [`percent_encode`], but keeps colons, which many
-/// names of roles contain.
+/// names of roles contain, and asterisks, by which the metrics API means all pods.
 pub(crate) fn percent_encode_segment(text: &str) -> String {
-    escaped(text, |byte| byte == b':')
+    escaped(text, |byte| matches!(byte, b':' | b'*'))
 }
 
 fn escaped(text: &str, is_plain: impl Fn(u8) -> bool) -> String {
@@ -132,7 +140,7 @@ mod tests {
         #[test]
         fn encoded_text_is_plain_and_decodes_to_itself(text in any::<String>()) {
             for encoded in [percent_encode(&text), percent_encode_segment(&text)] {
-                prop_assert!(encoded.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%:".contains(&byte)));
+                prop_assert!(encoded.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%:*".contains(&byte)));
                 prop_assert_eq!(percent_decode(&encoded), Some(text.clone()));
             }
         }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// A callback that runs once, when a cache has reached a version.
 ///
 /// A key that changes all the time registers a callback again and again while a watch is stalled. Of callbacks with the
-/// same identity only one is kept, so that their number is bounded by the number of keys.
+/// same identity only one is kept for each version, so that a key waits at most once for each version that it wrote.
 pub struct Wake {
     id: Option<u64>,
     run: Option<Box<dyn FnOnce() + Send>>,
@@ -24,6 +24,11 @@ impl Wake {
     /// Creates a placeholder without a callback, for callers that check again by themselves.
     pub fn none() -> Self {
         Self { id: None, run: None }
+    }
+
+    /// Returns the hash of the identity, if there is one.
+    pub(crate) fn id(&self) -> Option<u64> {
+        self.id
     }
 
     /// Reports whether there is a callback.

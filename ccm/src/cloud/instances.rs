@@ -4,11 +4,12 @@
 //! provider, which makes as few requests of its cloud as possible.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kinds::{Node, Sections};
 use providers::{Address, AddressKind, CloudError, CloudProvider, ErrorKind, InstanceRef, InstanceState, Instances};
+use runtime::lock::lock;
 use tokio::sync::oneshot;
 use tracing::error;
 
@@ -85,7 +86,7 @@ impl Describer {
     pub async fn describe(&self, instance: InstanceRef) -> InstanceState {
         let (answer, answered) = oneshot::channel();
         let first = {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = lock(&self.waiting);
             waiting.push((instance, answer));
             waiting.len() == 1
         };
@@ -105,7 +106,7 @@ impl Describer {
 
     /// Sends all waiting requests in one call.
     async fn send_batch(&self) {
-        let requests = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let requests = std::mem::take(&mut *lock(&self.waiting));
         let (requested, answers): (Vec<InstanceRef>, Vec<_>) = requests.into_iter().unzip();
         let states = describe_all(&*self.instances, &requested).await;
         for (answer, state) in answers.into_iter().zip(states) {

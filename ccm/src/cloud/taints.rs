@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use kinds::meta::Time;
 use kinds::taint::Taint;
 use kinds::{Node, Str};
+use runtime::text::api_time;
 use serde_json::{Map, Value, json};
 
 /// The taint of a node that its cloud has not initialized yet (cloud-provider api, TaintExternalCloudProvider).
@@ -72,7 +73,7 @@ fn to_json(taint: &Taint) -> Value {
     if let Some(added) =
         Some(taint.added).filter(|added| !added.is_zero()).and_then(|Time(added)| Timestamp::from_second(added).ok())
     {
-        entry.insert("timeAdded".into(), json!(added.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()));
+        entry.insert("timeAdded".into(), json!(api_time(added)));
     }
     Value::Object(entry)
 }

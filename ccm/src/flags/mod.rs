@@ -23,7 +23,8 @@ fn fixed(gate: &str) -> Option<Fixed> {
     let (value, reason) = match gate {
         "ContextualLogging" => (true, "log lines always name their object"),
         "ControllerManagerReleaseLeaderElectionLockOnExit" => (true, "the Lease is always released at a clean exit"),
-        "NativeHistograms" => (false, "`/metrics` is text with classic histograms, which cannot hold native ones"),
+        // Upstream's manager reads the gate, but does not pass it to its metrics.
+        "NativeHistograms" => (false, "histograms are classic, as those of upstream's cloud-controller-manager"),
         _ => return None,
     };
     Some(Fixed { value, reason })

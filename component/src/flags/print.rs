@@ -14,6 +14,11 @@ impl Values {
         };
         flags.map(print).collect()
     }
+
+    /// Returns a flag's duration in Go's format.
+    pub fn duration_text(&self, name: &str) -> String {
+        duration(self.nanos(name))
+    }
 }
 
 /// Returns a value in the format of the String method of its Go type.

@@ -1,9 +1,10 @@
 //! The authorities that sign: a certificate and its key from files, read again when they have changed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ring::digest;
+use runtime::lock::lock;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::extensions::ParsedExtension;
@@ -104,7 +105,7 @@ impl Files {
         context.update(&certificate);
         context.update(&key);
         let hash = context.finish().as_ref().to_vec();
-        let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.read);
         if let Some((read_from, authority)) = &*known
             && *read_from == hash
         {

@@ -66,7 +66,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("MaxUnavailableStatefulSet", Switches("`spec.updateStrategy.rollingUpdate.maxUnavailable` of StatefulSets")),
     ("MultiCIDRServiceAllocator", Switches("service-cidr-controller runs")),
     ("MutableSchedulingDirectivesForSuspendedJobs", Switches("`status.startTime` of a Job is removed when it is suspended")),
-    ("NativeHistograms", AlwaysOff("`/metrics` is text with classic histograms, which cannot hold native ones")),
+    ("NativeHistograms", Switches("histograms also have native buckets, for scrapers that accept protobuf")),
     ("NodeControllerLeaseCircuitBreaker", Switches("node-lifecycle-controller checks Leases with the API server before it marks many nodes")),
     ("PersistentVolumeClaimUnusedSinceTime", Switches("the condition Unused of PersistentVolumeClaims")),
     ("PodCertificateRequest", Switches("podcertificaterequest-cleaner-controller runs")),

@@ -3,7 +3,7 @@
 //! The value changes in steps with the number of nodes, with hysteresis. Each node gets a new value at its next change.
 //! Upstream: pkg/controller/ttl.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -11,6 +11,7 @@ use kinds::meta::ObjectKey;
 use kinds::node::TTL;
 use kinds::{Kind, Node, Sections};
 use runtime::consistency::Consistency;
+use runtime::lock::lock;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Cached, Store};
@@ -87,7 +88,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let size = Arc::new(Mutex::new(Size::default()));
     let (counted, changed) = (size.clone(), queue.clone());
     nodes.subscribe(move |change| {
-        let mut size = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut size = lock(&counted);
         match (change.old, change.new) {
             (None, Some(_)) => size.add(),
             (Some(_), None) => size.remove(),
@@ -127,7 +128,7 @@ impl Ttl {
             Cached::Absent => return Ok(Outcome::Done),
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let wanted = self.size.lock().unwrap_or_else(PoisonError::into_inner).ttl_seconds();
+        let wanted = lock(&self.size).ttl_seconds();
         if node.ttl_seconds == Some(wanted) {
             return Ok(Outcome::Done);
         }

@@ -28,6 +28,14 @@ impl CreateError {
             Self::Failed(error) => Some(error),
         }
     }
+
+    /// Returns the message of the API server's refusal; `None` if the request failed in another way.
+    pub fn refusal(&self) -> Option<String> {
+        match self {
+            Self::NamespaceTerminating => None,
+            Self::Failed(error) => error.refused().map(|_| error.to_string()),
+        }
+    }
 }
 
 /// Creates and deletes the pods of one controller's objects.
@@ -82,7 +90,7 @@ impl PodControl {
     /// # Errors
     /// When the API server rejects it, or the response is lost. The deletion may be repeated.
     pub async fn delete<K: Kind>(&self, key: &ObjectKey, owner: &K, pod: &Pod) -> Result<(), WriteError> {
-        self.consistency.deleting(key, &pod.meta);
+        self.consistency.deleting(key, &Pod::RESOURCE, &pod.meta);
         match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), &pod.meta.uid).await {
             Ok(()) => {
                 let message = format!("Deleted pod: {}", pod.meta.name);

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use kinds::Uid;
 use kinds::schema::{object_meta, pod, pod_condition, pod_status};
 use kinds::wire::{WireError, fields, find};
+use runtime::text::api_time;
 use serde_json::{Value, json};
 
 const TYPE: &str = "DisruptionTarget";
@@ -32,7 +33,7 @@ pub fn patch(
     }
     let mut condition = json!({
         "type": TYPE, "status": "True", "reason": reason, "message": message,
-        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        "lastTransitionTime": api_time(now),
     });
     if generation > 0 {
         condition["observedGeneration"] = generation.into();

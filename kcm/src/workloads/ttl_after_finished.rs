@@ -139,7 +139,7 @@ impl TtlReconciler {
         info!(job = %key, "deleting finished Job: TTL expired");
         let deletion = Deletion { uid: &fresh.meta.uid, version: None, propagation: Propagation::Foreground };
         match self.writer.delete_object(&Job::RESOURCE, key, deletion).await {
-            Err(error) if !error.is_not_found() => Err(error.into()),
+            Err(error) if !error.is_object_deleted() => Err(error.into()),
             _ => {
                 self.lateness.observe(lateness(&fresh, (self.clock)()));
                 Ok(Outcome::Done)

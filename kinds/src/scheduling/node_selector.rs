@@ -3,6 +3,7 @@
 
 use crate::intern::{Interner, Str, label};
 use crate::meta::Meta;
+use crate::value::names::is_label_value;
 use crate::wire::schema::{node_selector, node_selector_requirement as requirement, node_selector_term as term};
 use crate::wire::{WireError, fields};
 
@@ -122,15 +123,6 @@ impl Requirement {
 
 fn compare(value: Option<&str>, bound: &str) -> Option<(i64, i64)> {
     Some((value?.parse().ok()?, bound.parse().ok()?))
-}
-
-/// Reports whether a text is empty or has at most 63 letters, digits, dashes, dots and underscores, with a letter or
-/// digit at both ends.
-fn is_label_value(text: &str) -> bool {
-    let ends = [text.bytes().next(), text.bytes().last()];
-    text.len() <= 63
-        && ends.into_iter().flatten().all(|end| end.is_ascii_alphanumeric())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
 }
 
 #[cfg(test)]

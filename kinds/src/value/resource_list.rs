@@ -82,7 +82,9 @@ impl Amount {
     /// Returns the next whole number that is not smaller.
     #[must_use]
     pub fn rounded_up(self) -> Self {
-        Self { nanos: -(-self.nanos).div_euclid(ONE) * ONE, ..self }
+        // Sums are saturated, so that the next whole number may not fit either.
+        let whole = self.nanos.div_euclid(ONE) + i128::from(self.nanos.rem_euclid(ONE) != 0);
+        Self { nanos: whole.saturating_mul(ONE), ..self }
     }
 }
 
@@ -115,7 +117,7 @@ impl fmt::Display for Amount {
         if self.is_zero() {
             return f.write_str("0");
         }
-        if self.format == Format::Binary && self.nanos.abs() >= 1024 * ONE {
+        if self.format == Format::Binary && self.nanos.unsigned_abs() >= 1024 * ONE.unsigned_abs() {
             let (mut value, mut power) = (self.rounded_up().nanos / ONE, 0);
             while value % 1024 == 0 && power + 1 < BINARY.len() {
                 (value, power) = (value / 1024, power + 1);
@@ -221,6 +223,19 @@ mod tests {
     fn whole_number_is_rounded_up_and_saturates() {
         for (text, whole) in [("1500m", 2), ("0", 0), ("-1500m", -1), ("1Ki", 1024), ("100E", i64::MAX)] {
             assert_eq!(amount(text).whole(), whole, "{text}");
+        }
+    }
+
+    #[test]
+    fn largest_and_smallest_amounts_are_rounded_and_formatted() {
+        let large = amount("9E").times(usize::MAX).times(usize::MAX);
+        let small = Amount::ZERO.minus(large).minus(amount("1"));
+        for (amount, whole, sign) in [(large, i64::MAX, false), (small, i64::MIN, true)] {
+            assert_eq!((amount.whole(), amount.rounded_up().whole()), (whole, whole));
+            let binary = Amount { format: Format::Binary, ..amount };
+            for text in [amount.to_string(), binary.to_string(), amount.rounded_up().to_string()] {
+                assert_eq!(text.starts_with('-'), sign, "{text}");
+            }
         }
     }
 

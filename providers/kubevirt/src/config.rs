@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kinds::names::{is_dns_label, is_label_key, is_label_value};
 use providers::ConfigError;
 use serde::Deserialize;
 
@@ -14,11 +15,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The age at which a load balancer without an address is reported (upstream: defaultLoadBalancerCreatePollTimeout).
 const POLL_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// Maximum length of a label's value, and of a namespace's name.
-const MAX_LABEL_LENGTH: usize = 63;
-/// Maximum length of the domain of a label's key.
-const MAX_DOMAIN_LENGTH: usize = 253;
 
 /// The settings of the provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,7 +157,7 @@ impl Config {
         let given = |value: Option<String>| value.filter(|text| !text.is_empty());
         let namespace = given(file.namespace);
         if let Some(name) = &namespace
-            && !is_namespace(name)
+            && !is_dns_label(name)
         {
             return Err(SettingError::new(
                 "namespace",
@@ -222,37 +218,6 @@ fn seconds(field: &str, value: Option<i64>, default: Duration) -> Result<Duratio
     }
 }
 
-/// Reports whether a name can be that of a namespace.
-pub(crate) fn is_namespace(name: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    !name.is_empty()
-        && name.len() <= MAX_LABEL_LENGTH
-        && name.chars().all(inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-}
-
-/// Reports whether a text can be the key of a label: a name, after an optional domain and a slash.
-fn is_label_key(text: &str) -> bool {
-    let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
-    let part = |part: &str| {
-        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        !part.is_empty() && !part.starts_with('-') && !part.ends_with('-') && part.chars().all(allowed)
-    };
-    let is_domain = |domain: &str| domain.len() <= MAX_DOMAIN_LENGTH && domain.split('.').all(part);
-    !name.is_empty() && is_label_value(name) && domain.is_none_or(is_domain)
-}
-
-/// Reports whether a text can be a label's value.
-pub(crate) fn is_label_value(text: &str) -> bool {
-    let end = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
-    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    text.len() <= MAX_LABEL_LENGTH
-        && text.chars().all(inner)
-        && end(text.chars().next())
-        && end(text.chars().next_back())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,18 +271,10 @@ mod tests {
 
     #[test]
     fn keys_of_labels_are_checked() {
-        for (key, valid) in [
-            ("team", true),
-            ("example.com/team", true),
-            ("", false),
-            ("/team", false),
-            ("example.com/", false),
-            ("Example.com/team", false),
-            ("a/b/c", false),
-            ("te am", false),
-            (&"a".repeat(64), false),
-        ] {
-            assert_eq!(is_label_key(key), valid, "{key:?}");
+        for (key, valid) in [("team", true), ("example.com/team", true), ("te am", false), ("a/b/c", false)] {
+            let text = format!("infraLabels:\n  {key:?}: a\n");
+            let error = Config::parse(text.as_bytes()).err().map(|error| error.field);
+            assert_eq!(error, (!valid).then(|| format!("infraLabels[{key:?}]")), "{key}");
         }
     }
 }

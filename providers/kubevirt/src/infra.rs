@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Limited};
+use kinds::names::is_dns_label;
 use providers::{CloudError, ErrorKind};
 use runtime::client::{Clients, ConnectOptions, Identity, connect};
 use serde::de::DeserializeOwned;
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use crate::config::is_namespace;
 use crate::error::{Status, refusal};
 use crate::objects::{Object, Page};
 
@@ -74,7 +74,7 @@ impl Infra {
             let failed = |message: String| CloudError::new(ErrorKind::Transient, "Connect", message);
             let clients = connect(&self.options).await.map_err(|error| failed(error.to_string()))?;
             let namespace = self.namespace.clone().unwrap_or_else(|| clients.default_namespace.clone());
-            if !is_namespace(&namespace) {
+            if !is_dns_label(&namespace) {
                 let fix = "set namespace in --cloud-config";
                 return Err(failed(format!("the kubeconfig's namespace {namespace:?} is not a valid name: {fix}")));
             }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::StreamExt as _;
+use kinds::names::is_dns_subdomain;
 use providers::{
     Address, AddressKind, CloudError, ErrorKind, Instance, InstanceRef, InstanceState, Instances, async_trait,
 };
@@ -30,9 +31,6 @@ const REGION_LABEL: &str = "topology.kubernetes.io/region";
 /// Maximum number of infrastructure nodes that are read concurrently.
 const MAX_NODE_READS: usize = 8;
 
-/// Maximum length of the name of a virtual machine.
-const MAX_NAME_LENGTH: usize = 253;
-
 pub(crate) struct KubeVirtInstances {
     pub infra: Arc<Infra>,
     /// Zones and regions are read from the infrastructure cluster's nodes.
@@ -51,19 +49,10 @@ pub(crate) fn machine_name(id: &str) -> Result<&str, CloudError> {
         CloudError::new(ErrorKind::Invalid, "ReadProviderId", message)
     };
     let name = id.strip_prefix(SCHEME).ok_or_else(|| invalid("which belongs to another cloud"))?;
-    match is_machine_name(name) {
+    match is_dns_subdomain(name) {
         true => Ok(name),
         false => Err(invalid("which contains no name of a virtual machine")),
     }
-}
-
-fn is_machine_name(name: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    let end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    name.len() <= MAX_NAME_LENGTH
-        && name.chars().all(inner)
-        && end(name.chars().next())
-        && end(name.chars().next_back())
 }
 
 /// Returns the search for a Node's virtual machine; `None` if none can have this name.
@@ -75,7 +64,7 @@ fn key(wanted: &InstanceRef) -> Result<Option<Key>, CloudError> {
             None => Key::Node(wanted.node.clone()),
         },
     };
-    Ok(Some(key).filter(|key| is_machine_name(key.name())))
+    Ok(Some(key).filter(|key| is_dns_subdomain(key.name())))
 }
 
 fn unknown(kind: ErrorKind, message: String) -> InstanceState {

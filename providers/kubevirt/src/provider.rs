@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kinds::names::is_label_value;
 use providers::{
     BuildContext, ClassFilter, CloudError, CloudProvider, ConfigError, ErrorKind, Factory, Instances, LoadBalancers,
     async_trait,
@@ -9,7 +10,7 @@ use providers::{
 use runtime::client::ConnectOptions;
 use tracing::{info, warn};
 
-use crate::config::{Config, SettingError, is_label_value};
+use crate::config::{Config, SettingError};
 use crate::desired;
 use crate::infra::Infra;
 use crate::instances::KubeVirtInstances;

@@ -1,5 +1,6 @@
 //! The server's address and the process's credentials: `--kubeconfig`, `--master`, or the pod's service account.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -55,7 +56,7 @@ pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, Con
     let Some(file) = options.kubeconfig.as_deref().filter(|file| !file.as_os_str().is_empty()) else {
         return Ok(None);
     };
-    let kubeconfig = Kubeconfig::read_from(file).map_err(|error| read_error(file, error))?;
+    let kubeconfig = read(file)?;
     let context = kubeconfig.current_context.unwrap_or_default();
     let cluster = kubeconfig
         .contexts
@@ -73,6 +74,35 @@ pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, Con
         problem: format!("certificate-authority-data is not base64: {error}"),
         fix: "put the base64 text of a PEM certificate there",
     })
+}
+
+/// Reads a kubeconfig. Names and certificates that are empty count as missing, as in client-go.
+fn read(file: &Path) -> Result<Kubeconfig, ConnectError> {
+    let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| read_error(file, error))?;
+    // `kube` resolves an empty file name to the folder of the kubeconfig.
+    let resolved = file.parent().map(|folder| folder.join("")).unwrap_or_default();
+    let clear = |field: &mut Option<String>| {
+        if field.as_ref().is_some_and(|text| text.is_empty() || OsStr::new(text) == resolved.as_os_str()) {
+            *field = None;
+        }
+    };
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        let fields =
+            [&mut cluster.certificate_authority, &mut cluster.certificate_authority_data, &mut cluster.tls_server_name];
+        fields.into_iter().for_each(clear);
+    }
+    for user in kubeconfig.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        let fields = [
+            &mut user.client_certificate,
+            &mut user.client_certificate_data,
+            &mut user.client_key,
+            &mut user.token_file,
+            &mut user.username,
+            &mut user.impersonate,
+        ];
+        fields.into_iter().for_each(clear);
+    }
+    Ok(kubeconfig)
 }
 
 /// Converts the error of reading a kubeconfig.
@@ -121,7 +151,7 @@ fn current_context(kubeconfig: &Kubeconfig) -> Result<(String, kube::config::Con
 fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {
     let invalid =
         |problem: String, fix: &'static str| ConnectError::UseKubeconfig { file: file.to_owned(), problem, fix };
-    let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| read_error(file, error))?;
+    let mut kubeconfig = read(file)?;
 
     let (context, entry) = current_context(&kubeconfig).map_err(|(problem, fix)| invalid(problem, fix))?;
     let cluster_name = entry.cluster;

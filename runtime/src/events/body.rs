@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use kinds::names::is_dns_subdomain;
 use rand::Rng;
 use serde::Serialize;
 
 use super::{EventType, ObjectReference};
+use crate::text::api_time;
 
 /// One core/v1 Event in its desired state on the server.
 #[derive(Debug, Clone)]
@@ -44,22 +46,6 @@ pub(crate) fn random_uuid() -> String {
     let hex = format!("{:032x}", (versioned & !(0b11 << 62)) | (0b10 << 62));
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     parts.join("-")
-}
-
-fn is_dns_subdomain(name: &str) -> bool {
-    name.len() <= 253 && name.split('.').all(is_dns_label)
-}
-
-fn is_dns_label(label: &str) -> bool {
-    let edge = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = label.as_bytes();
-    bytes.first().is_some_and(edge)
-        && bytes.last().is_some_and(edge)
-        && bytes.iter().all(|byte| edge(byte) || *byte == b'-')
-}
-
-fn rfc3339(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn is_empty(text: &str) -> bool {
@@ -149,8 +135,8 @@ impl Event {
             reason: self.reason,
             message: &self.message,
             source: Source { component: self.component },
-            first_timestamp: rfc3339(self.first),
-            last_timestamp: rfc3339(self.last),
+            first_timestamp: api_time(self.first),
+            last_timestamp: api_time(self.last),
             count: self.count,
             r#type: self.kind.as_str(),
             event_time: None,
@@ -161,7 +147,7 @@ impl Event {
 
     /// Returns the strategic merge patch that increases the count of the event on the server.
     pub(super) fn patch_body(&self) -> Bytes {
-        json(&PatchBody { count: self.count, last_timestamp: rfc3339(self.last), message: &self.message })
+        json(&PatchBody { count: self.count, last_timestamp: api_time(self.last), message: &self.message })
     }
 }
 

@@ -9,6 +9,9 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 
+use super::histogram;
+use super::limit::SeriesLimit;
+
 /// Labels of one sample.
 pub type Labels<const N: usize> = [(&'static str, String); N];
 
@@ -45,8 +48,8 @@ pub fn gauges<const N: usize>(
 }
 
 /// Appends counters whose upstream names do not end in `_total`. The library adds that suffix to every counter.
-/// Therefore these are encoded with the type `unknown`, which no other metric has, and [`super::exposition`] writes
-/// them as counters.
+/// Therefore these are encoded with the type `unknown`, which no other metric has, and both formats have them as
+/// counters.
 ///
 /// # Errors
 /// When the text cannot be written.
@@ -59,16 +62,20 @@ pub fn plain_counters<const N: usize>(
     family(encoder, name, help, |value| Box::new(ConstGauge::new(value)), MetricType::Unknown, samples)
 }
 
-/// Histograms of one family, by their labels. Cheap to clone; clones share their counts.
+/// Histograms of one family, by their labels, at most [`MAX_SERIES`](super::MAX_SERIES). Cheap to clone; clones share
+/// their counts.
 #[derive(Debug, Clone)]
-pub struct Histograms<const N: usize>(pub(super) Family<Labels<N>, Histogram, Bounds>);
+pub struct Histograms<const N: usize> {
+    pub(super) family: Family<Labels<N>, Histogram, Bounds>,
+    limit: SeriesLimit,
+}
 
 #[derive(Debug, Clone)]
 pub(super) struct Bounds(Vec<f64>);
 
 impl MetricConstructor<Histogram> for Bounds {
     fn new_metric(&self) -> Histogram {
-        Histogram::new(self.0.iter().copied())
+        histogram(self.0.iter().copied())
     }
 }
 
@@ -76,12 +83,13 @@ impl<const N: usize> Histograms<N> {
     /// Creates empty histograms with these upper bounds.
     #[must_use]
     pub fn new(bounds: Vec<f64>) -> Self {
-        Self(Family::new_with_constructor(Bounds(bounds)))
+        Self { family: Family::new_with_constructor(Bounds(bounds)), limit: SeriesLimit::default() }
     }
 
     /// Counts a value.
     pub fn observe(&self, labels: Labels<N>, value: f64) {
-        self.0.get_or_create(&labels).observe(value);
+        let exists = self.family.get(&labels).is_some();
+        self.family.get_or_create(&self.limit.admit(labels, exists)).observe(value);
     }
 
     /// Appends the histograms under a name.
@@ -89,7 +97,7 @@ impl<const N: usize> Histograms<N> {
     /// # Errors
     /// When the text cannot be written.
     pub fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str) -> fmt::Result {
-        self.0.encode(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?)
+        self.family.encode(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?)
     }
 }
 
@@ -97,7 +105,7 @@ impl Histograms<0> {
     /// Serves the histogram without labels before its first value, as upstream does.
     #[must_use]
     pub fn served_while_empty(self) -> Self {
-        drop(self.0.get_or_create(&[]));
+        drop(self.family.get_or_create(&[]));
         self
     }
 }

@@ -8,6 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::encode::Labels;
+use super::limit::SeriesLimit;
 
 /// A histogram of durations in seconds.
 #[derive(Debug, Clone)]
@@ -20,19 +21,23 @@ impl Seconds {
     }
 }
 
-/// A counter for each value of its labels.
+/// A counter for each value of its labels, at most [`MAX_SERIES`](super::MAX_SERIES).
 #[derive(Debug, Clone, Default)]
-pub struct Counts<const N: usize>(pub(super) Family<Labels<N>, Counter>);
+pub struct Counts<const N: usize> {
+    pub(super) family: Family<Labels<N>, Counter>,
+    limit: SeriesLimit,
+}
 
 impl<const N: usize> Counts<N> {
-    /// Increments the counter of these labels, each of which must have few possible values.
+    /// Increments the counter of these labels.
     pub fn add(&self, labels: [(&'static str, String); N]) {
         self.add_many(labels, 1);
     }
 
     /// Adds to the counter of these labels. Adding zero creates the sample.
     pub fn add_many(&self, labels: [(&'static str, String); N], count: u64) {
-        self.0.get_or_create_owned(&labels).inc_by(count);
+        let exists = self.family.get(&labels).is_some();
+        self.family.get_or_create_owned(&self.limit.admit(labels, exists)).inc_by(count);
     }
 }
 

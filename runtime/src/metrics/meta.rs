@@ -2,10 +2,14 @@
 
 use std::fmt::Write as _;
 
-/// Returns counts of the families in a text, in the same format: none of them is disabled, hidden, or limited in its
-/// labels, and none is more stable than alpha.
-pub(super) fn registry_metrics(text: &str) -> String {
-    let families = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
+/// Returns the number of families in a text.
+pub(super) fn families_in(text: &str) -> usize {
+    text.lines().filter(|line| line.starts_with("# TYPE ")).count()
+}
+
+/// Returns the counts of this number of families as text: none of them is disabled, hidden, or limited in its labels,
+/// and none is more stable than alpha.
+pub(super) fn registry_metrics(families: usize) -> String {
     let mut about = String::new();
     for (name, help, labels, count) in [
         (
@@ -36,7 +40,7 @@ mod tests {
     #[test]
     fn families_are_counted_once() {
         let text = "# HELP a A.\n# TYPE a counter\na{b=\"# TYPE\"} 1\n# TYPE c gauge\nc 1\n";
-        let about = registry_metrics(text);
+        let about = registry_metrics(families_in(text));
         for line in [
             "# TYPE registered_metrics_total counter",
             "registered_metrics_total{stability_level=\"ALPHA\",deprecated_version=\"\"} 2",

@@ -1,20 +1,32 @@
 //! Metrics of a process in one registry. Metrics that upstream has, too, have upstream's names.
 //!
-//! The text is always in Prometheus' classic format (0.0.4), as in upstream's managers, whatever format a scraper
-//! accepts. Dashboards, `kubectl get --raw` and old scrapers get the same names, types and bucket bounds. Names of
-//! metrics that upstream does not have begin with `controllers_`.
+//! Scrapers get Prometheus' classic text (0.0.4) or, if they prefer it, its protobuf, as from upstream's managers; both
+//! have the same names, types and bucket bounds. Only the protobuf has native buckets. Names of metrics that upstream
+//! does not have begin with `controllers_`.
 
 mod encode;
 mod families;
+mod format;
+mod histogram;
+mod limit;
 mod meta;
+mod parse;
 mod process;
+mod protobuf;
 mod registry;
 mod rest_client;
 mod text;
 
+#[cfg(test)]
+mod tests;
+
 pub use encode::{Histograms, Labels, counters, gauges, plain_counters, powers, powers_of_two};
 pub use families::{Count, Counts, Gauges, Seconds};
-pub use registry::Metrics;
+pub use format::{Encoding, Format};
+pub(crate) use histogram::histogram;
+pub use histogram::set_native_histograms;
+pub use limit::{MAX_SERIES, OTHER, limited_entry};
+pub(crate) use registry::exposition;
+pub use registry::{Exposition, Metrics};
 pub(crate) use rest_client::CaReload;
 pub use rest_client::RestClient;
-pub use text::exposition;

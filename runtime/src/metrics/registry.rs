@@ -6,15 +6,13 @@ use std::sync::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::RestClient;
 use super::encode::Histograms;
 use super::families::{Count, Counts, Gauges, Seconds};
-use super::meta;
 use super::process::Process;
-use super::text::exposition;
+use super::{Encoding, Format, histogram, meta, parse, protobuf, text};
 use crate::lock::lock;
 
 /// All metrics of a process.
@@ -46,23 +44,36 @@ impl Metrics {
     /// Returns all metrics as text, for `Content-Type: text/plain; version=0.0.4`.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = exposition(&self.registry()) + &self.texts.read();
-        text += &meta::registry_metrics(&text);
+        let mut text = text::exposition(&self.registry()) + &self.texts.read();
+        text += &meta::registry_metrics(meta::families_in(&text));
         text
+    }
+
+    /// Returns all metrics in a format; as text if they cannot be encoded otherwise.
+    #[must_use]
+    pub fn exposition(&self, format: Format) -> Exposition {
+        let families = match format.encoding {
+            Encoding::Text => None,
+            Encoding::Protobuf => protobuf::families(&self.registry()).ok(),
+        };
+        let Some(mut families) = families else { return Exposition::of_text(format, self.text()) };
+        families.extend(parse::families(&self.texts.read()));
+        families.extend(parse::families(&meta::registry_metrics(families.len())));
+        Exposition { media_type: format.media_type(), body: protobuf::delimited(families) }
     }
 
     /// Adds a histogram of seconds with these upper bounds; each name only once.
     pub fn seconds(&self, name: &str, help: &str, bounds: &[f64]) -> Seconds {
-        let histogram = Histogram::new(bounds.iter().copied());
+        let histogram = histogram(bounds.iter().copied());
         self.registry().register(name, help, histogram.clone());
         Seconds(histogram)
     }
 
     /// Adds a counter, whose name is given without `_total`; each name only once.
     pub fn counts<const N: usize>(&self, name: &str, help: &str) -> Counts<N> {
-        let counts = Family::default();
-        self.registry().register(name, help, counts.clone());
-        Counts(counts)
+        let counts = Counts::default();
+        self.registry().register(name, help, counts.family.clone());
+        counts
     }
 
     /// Adds a counter without labels, whose name is given without `_total`; each name only once.
@@ -82,7 +93,7 @@ impl Metrics {
     /// Adds histograms with labels and these upper bounds; each name only once.
     pub fn histograms<const N: usize>(&self, name: &str, help: &str, bounds: Vec<f64>) -> Histograms<N> {
         let histograms = Histograms::new(bounds);
-        self.registry().register(name, help, histograms.0.clone());
+        self.registry().register(name, help, histograms.family.clone());
         histograms
     }
 
@@ -94,6 +105,34 @@ impl Metrics {
     fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
         lock(&self.registry)
     }
+}
+
+/// Metrics in a format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exposition {
+    /// The value of `Content-Type`.
+    pub media_type: String,
+    /// The metrics.
+    pub body: Vec<u8>,
+}
+
+impl Exposition {
+    /// Returns a text, whichever encoding the format has.
+    fn of_text(format: Format, text: String) -> Self {
+        let format = Format { encoding: Encoding::Text, ..format };
+        Self { media_type: format.media_type(), body: text.into_bytes() }
+    }
+}
+
+/// Returns the metrics of a registry in a format; as text if they cannot be encoded otherwise.
+#[must_use]
+pub(crate) fn exposition(registry: &Registry, format: Format) -> Exposition {
+    if format.encoding == Encoding::Protobuf
+        && let Ok(families) = protobuf::families(registry)
+    {
+        return Exposition { media_type: format.media_type(), body: protobuf::delimited(families) };
+    }
+    Exposition::of_text(format, text::exposition(registry))
 }
 
 type Source = Box<dyn Fn() -> String + Send + Sync>;

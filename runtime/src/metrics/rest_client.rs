@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::Labels;
+use super::{Labels, histogram};
 
 /// Histograms with upstream's bounds for requests (component-base, metrics/prometheus/restclient).
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ struct Latency;
 
 impl MetricConstructor<Histogram> for Latency {
     fn new_metric(&self) -> Histogram {
-        Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
+        histogram([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
     }
 }
 
@@ -29,7 +29,7 @@ impl MetricConstructor<Histogram> for Size {
         const KIB: f64 = 1024.0;
         const MIB: f64 = 1024.0 * KIB;
         let sizes = [KIB, 4.0 * KIB, 16.0 * KIB, 64.0 * KIB, 256.0 * KIB, MIB, 4.0 * MIB, 16.0 * MIB];
-        Histogram::new([64.0, 256.0, 512.0].into_iter().chain(sizes))
+        histogram([64.0, 256.0, 512.0].into_iter().chain(sizes))
     }
 }
 

@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 /// Returns a registry in Prometheus' classic text format. The library writes OpenMetrics, in which samples are the
 /// same, but metadata differs: the names of counters lack `_total`, and there are units and an end marker.
 #[must_use]
-pub fn exposition(registry: &Registry) -> String {
+pub(super) fn exposition(registry: &Registry) -> String {
     let mut open = String::new();
     // Writing to a String cannot fail; if a collector fails, the text before it is kept.
     let _ = encode_registry(&mut open, registry);

@@ -10,6 +10,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 
+use crate::metrics::histogram;
+
 /// Metrics of one queue.
 #[derive(Debug)]
 pub struct QueueMetrics {
@@ -39,8 +41,8 @@ impl QueueMetrics {
             depth: Gauge::default(),
             adds: Counter::default(),
             retries: Counter::default(),
-            queue_duration: Histogram::new(buckets()),
-            work_duration: Histogram::new(buckets()),
+            queue_duration: histogram(buckets()),
+            work_duration: histogram(buckets()),
         }
     }
 }

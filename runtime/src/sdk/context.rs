@@ -3,7 +3,7 @@
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use kinds::meta::{Meta, ObjectKey, parse_version};
 use kinds::{DecodeError, Kind, OwnerRef, Resource};
@@ -15,6 +15,7 @@ use super::record::Children;
 use super::{Error, Object, Typed};
 use crate::consistency::Consistency;
 use crate::events::{EventType, ObjectReference, Recorder};
+use crate::lock::lock;
 use crate::store::Store;
 use crate::write::{WriteError, Writer};
 
@@ -44,15 +45,33 @@ pub struct Context<K: Object> {
     pub object: Arc<K>,
     pub(super) record: Arc<Typed<K>>,
     pub(super) shared: Arc<Shared<K>>,
+    /// The status on the API server, shared by all clones.
+    status: Arc<Mutex<StoredStatus>>,
+}
+
+/// The status of the object on the API server, as far as this reconcile knows it.
+enum StoredStatus {
+    /// The one in the cache.
+    Cached,
+    /// The one that this reconcile has written.
+    Written(Value),
+    /// The result of the last write is unknown.
+    Unknown,
 }
 
 impl<K: Object> Clone for Context<K> {
     fn clone(&self) -> Self {
-        Self { object: self.object.clone(), record: self.record.clone(), shared: self.shared.clone() }
+        let (record, shared) = (self.record.clone(), self.shared.clone());
+        Self { object: self.object.clone(), record, shared, status: self.status.clone() }
     }
 }
 
 impl<K: Object> Context<K> {
+    pub(super) fn new(record: Arc<Typed<K>>, shared: Arc<Shared<K>>) -> Self {
+        let status = Arc::new(Mutex::new(StoredStatus::Cached));
+        Self { object: record.object.clone(), record, shared, status }
+    }
+
     /// Returns the object's metadata, reduced to the fields that controllers read.
     pub fn meta(&self) -> &Meta {
         self.record.meta()
@@ -140,7 +159,8 @@ impl<K: Object> Context<K> {
         }
     }
 
-    /// Writes the object's status if it differs from the cached one. Returns true if it was written.
+    /// Writes the object's status if it differs from the one that this reconcile wrote last, or from the cached one.
+    /// Returns true if it was written.
     ///
     /// # Errors
     /// When the server refuses. It is not an error if the object no longer exists.
@@ -149,8 +169,12 @@ impl<K: Object> Context<K> {
         let what = || format!("{} {}", resource.kind, self.key());
         let read = |problem: serde_json::Error| Error::Malformed { what: what(), problem: problem.to_string() };
         let status = serde_json::to_value(status).map_err(read)?;
-        let object = serde_json::to_value(&*self.object).map_err(read)?;
-        if object["status"] == status {
+        let is_stored = match &*lock(&self.status) {
+            StoredStatus::Cached => serde_json::to_value(&*self.object).map_err(read)?["status"] == status,
+            StoredStatus::Written(written) => *written == status,
+            StoredStatus::Unknown => false,
+        };
+        if is_stored {
             return Ok(false);
         }
         let meta = self.meta();
@@ -162,8 +186,10 @@ impl<K: Object> Context<K> {
         if resource.namespaced {
             wanted["metadata"]["namespace"] = (*meta.namespace).into();
         }
+        *lock(&self.status) = StoredStatus::Unknown;
         match self.shared.writer.apply(&resource, &self.key(), Some("status"), self.shared.name, &wanted).await {
             Ok(response) => {
+                *lock(&self.status) = StoredStatus::Written(wanted["status"].take());
                 if let Ok(response) = response.meta() {
                     self.shared.consistency.wrote(&self.key(), &self.shared.store, response.version);
                 }

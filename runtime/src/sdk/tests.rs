@@ -1,6 +1,8 @@
 //! Tests of the SDK's decisions, without an API server.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::hash::RandomState;
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
@@ -10,10 +12,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::applied::AppliedChildren;
-use super::context::as_child;
+use super::context::{Shared, as_child};
 use super::controller::{owner, requires_reconcile};
 use super::work::{Step, finalizer_patch, step};
 use super::*;
+use crate::consistency::Consistency;
+use crate::events::Recorder;
+use crate::lock::lock;
+use crate::store::Store;
+use crate::testing;
 use crate::watch::json;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -182,6 +189,46 @@ fn applied_child_is_skipped_until_it_or_its_spec_changes() {
     }
     applied.forget(&owner);
     assert_eq!(unchanged(1, Some(7)), None);
+}
+
+#[tokio::test]
+async fn status_that_is_changed_back_in_the_same_reconcile_is_written_again() {
+    let statuses = Arc::<Mutex<Vec<Value>>>::default();
+    let sent = statuses.clone();
+    let clients = testing::clients(move |_, _, body| {
+        let body: Value = serde_json::from_slice(body).expect("JSON");
+        lock(&sent).push(body["status"]["done"].clone());
+        // The second request fails.
+        let code = if lock(&sent).len() == 2 { 500 } else { 200 };
+        (code, b"{}".to_vec())
+    });
+    let shared = Shared {
+        name: "test",
+        store: Arc::new(Store::new(Decode { interner: Arc::default(), sections: Sections::default() }, Vec::new())),
+        children: HashMap::new(),
+        watched: HashMap::new(),
+        writer: testing::writer_of(clients.await),
+        recorder: Recorder::new("test", Arc::new(testing::NoEvents)).0,
+        consistency: Consistency::default(),
+        applied: AppliedChildren::default(),
+        hasher: RandomState::new(),
+    };
+    let cached = widget(json!({"/status": {"done": false}}));
+    let context = Context::new(Arc::new(cached), Arc::new(shared));
+    let (written, equal, failed) = (Some(true), Some(false), None);
+    for (step, done, expected) in [
+        ("as cached", false, equal),
+        ("another one", true, written),
+        ("as written", true, equal),
+        ("back to the cached one, with an error", false, failed),
+        ("again after the error", false, written),
+        ("as written after the error", false, equal),
+        ("back again", true, written),
+    ] {
+        let result = context.clone().set_status(&WidgetStatus { done }).await;
+        assert_eq!(result.ok(), expected, "{step}");
+    }
+    assert_eq!(*lock(&statuses), [true, false, false, true].map(Value::from));
 }
 
 #[test]

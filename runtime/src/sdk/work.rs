@@ -101,7 +101,7 @@ impl<K: Object> Worker<K> {
             self.shared.applied.forget(key);
             return Ok(Outcome::Done);
         };
-        let context = Context { object: record.object.clone(), record: record.clone(), shared: self.shared.clone() };
+        let context = Context::new(record.clone(), self.shared.clone());
         let finalizer = self.finalizer.as_ref();
         match (step(record.meta(), finalizer.map(|finalizer| finalizer.name)), finalizer) {
             (Step::Add, Some(finalizer)) => self.set_finalizer(record.meta(), finalizer.name, true).await,

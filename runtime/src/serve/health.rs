@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::lock::lock;
-use crate::metrics::exposition;
+use crate::metrics::{Exposition, Format, exposition};
 use crate::text::{query, quoted};
 
 /// The result of a check; `None` if it does not apply now, so that it is not listed.
@@ -144,9 +144,9 @@ impl Health {
         })
     }
 
-    /// Returns the recorded results as metrics.
-    pub(super) fn slis(&self) -> String {
-        exposition(&self.record().registry)
+    /// Returns the recorded results as metrics in a format.
+    pub(super) fn slis(&self, format: Format) -> Exposition {
+        exposition(&self.record().registry, format)
     }
 
     /// Resets the recorded results.
@@ -265,7 +265,7 @@ mod tests {
         let health = Health::new(vec![passes("a"), fails("b")], Vec::new());
         health.page(Probe::Health, "");
         health.page(Probe::Health, "exclude=b");
-        let slis = health.slis();
+        let slis = || String::from_utf8(health.slis(Format::default()).body).expect("a text");
         for line in [
             "# TYPE kubernetes_healthchecks_total counter",
             "kubernetes_healthcheck{name=\"a\",type=\"healthz\"} 1",
@@ -273,9 +273,9 @@ mod tests {
             "kubernetes_healthchecks_total{name=\"a\",type=\"healthz\",status=\"success\"} 2",
             "kubernetes_healthchecks_total{name=\"b\",type=\"healthz\",status=\"error\"} 1",
         ] {
-            assert!(slis.lines().any(|own| own == line), "{line} is not in\n{slis}");
+            assert!(slis().lines().any(|own| own == line), "{line} is not in\n{}", slis());
         }
         health.reset_slis();
-        assert!(!health.slis().contains("name="));
+        assert!(!slis().contains("name="));
     }
 }

@@ -1,12 +1,15 @@
 //! Responses in upstream's formats: plain texts, JSON, and the API's Status for refusals.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
 
 use super::user::User;
+use crate::metrics::Exposition;
 use crate::text::quoted;
 
 /// A response with its whole body.
@@ -33,9 +36,14 @@ pub(super) fn plain(status: StatusCode, text: impl Into<Bytes>) -> FullResponse 
     response(status, PLAIN, text)
 }
 
-/// Creates a response with metrics in Prometheus' classic text format.
-pub(super) fn metrics(text: String) -> FullResponse {
-    response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+/// Creates a response with metrics.
+pub(super) fn metrics(exposition: Exposition) -> FullResponse {
+    let mut response = response(StatusCode::OK, PLAIN, exposition.body);
+    // A format has no characters that a header cannot have.
+    if let Ok(media_type) = HeaderValue::try_from(exposition.media_type) {
+        response.headers_mut().insert(CONTENT_TYPE, media_type);
+    }
+    response
 }
 
 /// Creates a response with a JSON value.
@@ -117,6 +125,14 @@ pub(super) fn unauthorized() -> FullResponse {
     let mut response = refusal(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None);
     // Upstream sets this header only after authentication.
     response.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
+    response
+}
+
+/// Creates the response to a connection with too many requests under review.
+pub(super) fn too_many_requests() -> FullResponse {
+    let message = "too many requests of this connection wait for authentication";
+    let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message, None);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 

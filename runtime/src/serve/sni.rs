@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kinds::names::is_dns_subdomain;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -81,12 +82,8 @@ fn own_names(certificate: &CertificateDer<'_>) -> Vec<String> {
 
 /// Reports whether a text is `*`, or a DNS subdomain with or without a leading wildcard; an address is neither.
 fn is_host(name: &str) -> bool {
-    let label = |label: &str| {
-        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
-    };
     let domain = name.strip_prefix("*.").unwrap_or(name);
-    name == "*" || (domain.len() <= 253 && domain.split('.').all(label) && name.parse::<IpAddr>().is_err())
+    name == "*" || (is_dns_subdomain(domain) && name.parse::<IpAddr>().is_err())
 }
 
 /// Selects the certificate of a connection to one address.

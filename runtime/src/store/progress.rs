@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::lock::lock;
+use crate::metrics::histogram;
 use crate::wake::Wake;
 
 /// The version up to which a store is complete. Versions are compared within one resource only.
@@ -41,7 +42,7 @@ impl Default for Progress {
             restarts: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             panics_in_a_row: AtomicU64::new(0),
-            latency: Histogram::new(LATENCY_SECONDS),
+            latency: histogram(LATENCY_SECONDS),
         }
     }
 }
@@ -71,6 +72,19 @@ impl Progress {
         drop(state);
         wake.run();
         true
+    }
+
+    /// Waits until the version is reached, or the versions restart. A wait that is dropped leaves no waiter behind.
+    pub async fn reached(&self, version: u64) {
+        static NEXT_WAIT: AtomicU64 = AtomicU64::new(0);
+        let (advanced, wait) = oneshot::channel::<()>();
+        let wake = Wake::of(("reached", NEXT_WAIT.fetch_add(1, Ordering::Relaxed)), move || drop(advanced));
+        let waiter = Waiter { progress: self, version, id: wake.id() };
+        if !self.when_reached(version, wake) {
+            // The sender is dropped when the callback runs.
+            let _ = wait.await;
+        }
+        drop(waiter);
     }
 
     /// Waits for the first complete list.
@@ -161,6 +175,25 @@ impl Progress {
     }
 }
 
+/// A callback of [`Progress::reached`], which is removed when this is dropped.
+struct Waiter<'a> {
+    progress: &'a Progress,
+    version: u64,
+    id: Option<u64>,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.progress.state);
+        if let Some(waiters) = state.waiters.get_mut(&self.version) {
+            waiters.retain(|wake| wake.id() != self.id);
+            if waiters.is_empty() {
+                state.waiters.remove(&self.version);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -181,6 +214,27 @@ mod tests {
         assert_eq!(waiting, 2);
         progress.advance(5);
         assert_eq!(woken.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn dropped_wait_leaves_no_waiter_behind() {
+        let progress = Progress::default();
+        for version in [5, 6] {
+            let mut wait = Box::pin(progress.reached(version));
+            assert!(futures::poll!(&mut wait).is_pending());
+            assert_eq!(lock(&progress.state).waiters.len(), 1);
+        }
+        assert!(lock(&progress.state).waiters.is_empty());
+        let mut waits = [Box::pin(progress.reached(5)), Box::pin(progress.reached(5)), Box::pin(progress.reached(6))];
+        for wait in &mut waits {
+            assert!(futures::poll!(wait).is_pending());
+        }
+        progress.advance(5);
+        let [first, second, third] = waits;
+        assert!(futures::poll!(first).is_ready() && futures::poll!(second).is_ready());
+        assert!(futures::poll!(third).is_pending());
+        assert!(lock(&progress.state).waiters.is_empty());
+        progress.reached(5).await;
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use kinds::Meta;
-use tokio::sync::oneshot;
 
 use super::every_kind::{EveryKind, Source};
 
@@ -64,10 +63,7 @@ pub async fn wait_until_deleted(source: &dyn Source, objects: &[Meta], is_kept: 
                     Some(_) => {}
                 }
             }
-            let (advanced, wait) = oneshot::channel::<()>();
-            source.progress().when_reached(version + 1, move || drop(advanced));
-            // The sender is dropped when the watch advances.
-            let _ = wait.await;
+            source.progress().reached(version + 1).await;
         }
     }
     true

@@ -6,7 +6,7 @@ use kinds::wire::find;
 use kinds::{DecodeError, Interner, Resource, envelope};
 use serde_json::json;
 
-use super::{METADATA_ONLY, WriteError, Writer, path};
+use super::{METADATA_ONLY, ReadPath, WriteError, Writer, path};
 
 const JSON: &str = "application/json";
 
@@ -125,12 +125,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Reads a path of the server as JSON, for APIs without protobuf.
+    /// Reads a path as JSON, for APIs without protobuf.
     ///
     /// # Errors
     /// Same as [`Writer::get`]; also if the response is not JSON.
-    pub async fn get_json_at(&self, path: String) -> Result<serde_json::Value, WriteError> {
-        let response = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;
+    pub async fn get_json_at(&self, path: &ReadPath) -> Result<serde_json::Value, WriteError> {
+        let response = self.send(Method::GET, path.as_str().to_owned(), "", JSON, bytes::Bytes::new()).await?;
         let unreadable = |error: serde_json::Error| DecodeError::field("body", format!("is unreadable: {error}"));
         Ok(serde_json::from_slice(&response.0).map_err(unreadable)?)
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use kinds::Resource;
 use kinds::meta::ObjectKey;
 
-use crate::text::percent_encode_segment;
+use crate::text::{percent_encode, percent_encode_segment};
 
 /// Maximum length of a segment in bytes before it is escaped. The names of objects are much shorter; three times this
 /// length, which the escaped name may have, still fits into a request.
@@ -73,6 +73,38 @@ pub(super) fn object(resource: &Resource, key: &ObjectKey, subresource: Option<&
 /// in the name to the API server.
 pub(super) fn referenced(resource: &Resource, key: &ObjectKey) -> Result<String, InvalidName> {
     Ok(format!("{}/{}", collection(resource, Some(&key.namespace))?, segment("name", &key.name)?))
+}
+
+/// The path and query of a read that is not about an object of a [`Resource`], such as a metric.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ReadPath(String);
+
+impl ReadPath {
+    /// Joins segments, each of which is escaped.
+    ///
+    /// # Errors
+    /// When one of them cannot be a segment.
+    pub fn new(segments: &[&str]) -> Result<Self, InvalidName> {
+        let mut path = String::new();
+        for name in segments {
+            path.push('/');
+            path.push_str(&segment("path segment", name)?);
+        }
+        Ok(Self(path))
+    }
+
+    /// Adds a parameter to the query.
+    #[must_use]
+    pub fn with_parameter(mut self, name: &str, value: &str) -> Self {
+        self.0.push(if self.0.contains('?') { '&' } else { '?' });
+        self.0.push_str(&format!("{}={}", percent_encode(name), percent_encode(value)));
+        self
+    }
+
+    /// Returns the path with the query.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// Returns a name as a segment of a path.
@@ -143,8 +175,19 @@ mod tests {
             }
         }
         assert!(object(&CONFIG_MAPS, &ObjectKey::new("ns", "a"), Some("../b")).is_err());
+        for name in ["", ".", "..", "a/b"] {
+            assert!(ReadPath::new(&["apis", "metrics", name]).is_err(), "{name:?}");
+        }
         let odd = Resource { plural: "a/b", ..CONFIG_MAPS };
         assert!(collection(&odd, Some("ns")).is_err());
+    }
+
+    #[test]
+    fn parameters_follow_the_path_and_are_escaped() {
+        let path = ReadPath::new(&["apis", "metrics", "pods", "*", "a?b"]).expect("valid");
+        assert_eq!(path.as_str(), "/apis/metrics/pods/*/a%3Fb");
+        let path = path.with_parameter("labelSelector", "a=b,c").with_parameter("limit", "1");
+        assert_eq!(path.as_str(), "/apis/metrics/pods/*/a%3Fb?labelSelector=a%3Db%2Cc&limit=1");
     }
 
     proptest! {

@@ -44,17 +44,17 @@ impl CloudBed {
 
     /// Starts ccm with the permissions of its manifest and a service account per controller; nodes appear an hour older
     /// than they are. Without leader election, and with both node controllers, unless `flags` change that.
-    pub async fn ccm(&self, faults: &Faults, flags: &[&str]) -> Result<Manager> {
-        self.ccm_at(faults, flags, SignedDuration::from_hours(1)).await
+    pub async fn start_ccm(&self, faults: &Faults, flags: &[&str]) -> Result<Manager> {
+        self.start_ccm_later(faults, flags, SignedDuration::from_hours(1)).await
     }
 
-    /// Like [`CloudBed::ccm`], with nodes that seem to be older by `later`.
-    pub async fn ccm_at(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
-        self.ccm_over(|cluster| Ok(self.cloud.provider(cluster)), faults, flags, later).await
+    /// Like [`CloudBed::start_ccm`], with nodes that seem to be older by `later`.
+    pub async fn start_ccm_later(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
+        self.start_ccm_with_provider(|cluster| Ok(self.cloud.provider(cluster)), faults, flags, later).await
     }
 
-    /// Like [`CloudBed::ccm_at`], over any provider, which is created from the cluster's name.
-    pub async fn ccm_over(
+    /// Like [`CloudBed::start_ccm_later`], over any provider, which is created from the cluster's name.
+    pub async fn start_ccm_with_provider(
         &self,
         provider: impl FnOnce(&str) -> Result<Arc<dyn CloudProvider>>,
         faults: &Faults,
@@ -75,11 +75,11 @@ impl CloudBed {
         }
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let provider = |options: &Flags| provider(options.values.get_str("cluster-name"));
-        self.ccm_as(USER, provider, faults, arguments, later).await
+        self.start_ccm_as(USER, provider, faults, arguments, later).await
     }
 
-    /// Like [`CloudBed::ccm_over`], as any user, with these flags only, and with a provider that they select.
-    pub async fn ccm_as(
+    /// Like [`CloudBed::start_ccm_with_provider`], as any user, with these flags only, and with a provider that they select.
+    pub async fn start_ccm_as(
         &self,
         user: &str,
         provider: impl FnOnce(&Flags) -> Result<Arc<dyn CloudProvider>>,

@@ -87,7 +87,7 @@ impl Infrastructure {
         let labels = json!({"topology.kubernetes.io/zone": ZONE, "topology.kubernetes.io/region": REGION});
         let node = serde_json::from_value(json!({"metadata": {"name": INFRA_NODE, "labels": labels}}))?;
         Api::<Node>::all(client).create(&PostParams::default(), &node).await?;
-        let manager = cloud.ccm(&Faults::default(), &["--controllers=service"]).await?;
+        let manager = cloud.start_ccm(&Faults::default(), &["--controllers=service"]).await?;
         Ok(Arc::new(Self { cloud, _manager: manager, addresses: AtomicU32::new(1) }))
     }
 

@@ -12,6 +12,7 @@
 
 pub mod all_gates;
 mod call;
+pub mod certificates;
 mod cloud;
 mod faults;
 mod harness;
@@ -30,7 +31,7 @@ pub use call::{Call, Verb};
 pub use cloud::CloudBed;
 pub use faults::{Effect, Faults, RecordedRequest, Rule, write_failures};
 pub use harness::{Case, Run, Tier, run, variants};
-pub use manager::Manager;
+pub use manager::{Manager, restart_after_crashes};
 pub use observer::{Observer, View};
 pub use space::{Bed, Namespaced, Space};
 pub use static_pods::StaticPods;

@@ -158,8 +158,23 @@ impl Manager {
     }
 
     /// Waits until it ends by itself.
-    pub async fn ended(mut self) -> Result<ExitReason> {
+    pub async fn until_ended(mut self) -> Result<ExitReason> {
         (&mut self.task).await.context("the manager panicked")
+    }
+}
+
+/// Runs managers one after the other: each is replaced when it crashes. Ends only if one cannot be started.
+///
+/// # Errors
+/// The error of the start.
+pub async fn restart_after_crashes<F>(faults: &Faults, start: impl Fn() -> F) -> Result<()>
+where
+    F: Future<Output = Result<Manager>>,
+{
+    loop {
+        let manager = start().await?;
+        faults.crashes().await;
+        manager.crash().await;
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -55,6 +55,8 @@ pub struct Options {
     pub node_lease_seconds: u32,
     /// The network that it runs in. Default: this machine's loopback device.
     pub network: Option<Network>,
+    /// The file `cgroup.procs` of a cgroup that all programs are moved into. Default: they stay in the owner's.
+    pub cgroup: Option<PathBuf>,
     /// Additional flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
     /// Additional flags for the scheduler, in the same form.
@@ -84,6 +86,7 @@ impl Default for Options {
             scheduler: true,
             node_lease_seconds: 40,
             network: None,
+            cgroup: None,
             extra_apiserver_flags: Vec::new(),
             extra_scheduler_flags: Vec::new(),
         }
@@ -96,7 +99,7 @@ impl Default for Options {
 /// With `KEEP_CONTROL_PLANE=1` in the environment the folder stays, with the
 /// log of each process as `<name>.log`.
 pub struct ControlPlane {
-    processes: Processes,
+    processes: Arc<Processes>,
     pki: Pki,
     address: Ipv4Addr,
     port: u16,
@@ -138,7 +141,8 @@ impl ControlPlane {
     async fn launch(assets: Assets, options: &Options) -> Result<Self> {
         let keep = std::env::var_os("KEEP_CONTROL_PLANE").is_some_and(|value| value != "0" && !value.is_empty());
         let network = options.network.as_ref();
-        let processes = Processes::new(keep, network.map(|network| network.namespace.clone()))?;
+        let namespace = network.map(|network| network.namespace.clone());
+        let processes = Arc::new(Processes::new(keep, namespace, options.cgroup.clone())?);
         let folder = processes.folder().to_owned();
         let certificates = folder.join("pki");
         fs::create_dir(&certificates).with_context(|| format!("make the folder {}", certificates.display()))?;
@@ -330,6 +334,11 @@ impl ControlPlane {
     /// `etcd`. The name is free again.
     pub fn kill(&self, name: &str) -> Result<()> {
         self.processes.kill(name)
+    }
+
+    /// Returns its processes, as long as it runs.
+    pub(crate) fn processes(&self) -> Weak<Processes> {
+        Arc::downgrade(&self.processes)
     }
 
     /// Terminates (SIGTERM) a process by its name, and waits for its exit. It is killed if it takes longer than half a

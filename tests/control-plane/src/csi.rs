@@ -4,15 +4,17 @@
 //! The driver keeps its volumes in memory. It logs each creation, attachment, detachment, expansion and deletion, and
 //! reports requests that would damage data, such as a second attachment of a single-node volume, as violations.
 
-use std::fs;
 use std::path::PathBuf;
+use std::sync::Weak;
 use std::time::Duration;
+use std::{fmt, fs};
 
 use anyhow::{Context, Result, bail};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::assets::{self, Program};
+use crate::processes::Processes;
 use crate::{ControlPlane, Identity};
 
 /// Maximum time until the driver listens on its socket.
@@ -34,11 +36,29 @@ pub struct Service {
     pub actions: PathBuf,
 }
 
-/// A running CSI driver with its sidecars. They run until the control plane ends or [`Driver::stop`] is called.
-#[derive(Debug)]
+/// A running CSI driver with its sidecars. They run until it is dropped, or the control plane ends.
 pub struct Driver {
     name: String,
     actions: PathBuf,
+    /// The processes of the control plane, unless it has ended.
+    processes: Weak<Processes>,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Some(processes) = self.processes.upgrade() {
+            for program in process_names(&self.name) {
+                // One that was not started, or was stopped before, is not in the list.
+                let _ = processes.kill(&program);
+            }
+        }
+    }
 }
 
 impl Driver {
@@ -65,6 +85,8 @@ impl Driver {
     /// Same as [`Driver::start`].
     pub async fn start_service(cluster: &ControlPlane, name: &str, service: Service) -> Result<Self> {
         let programs = spawn_blocking(assets::csi_sidecars).await??;
+        // From here on, an error ends the processes that were started.
+        let driver = Self { name: name.to_owned(), actions: service.actions, processes: cluster.processes() };
         cluster.run(&process_name(Program::CsiDriver, name), &service.program, &service.arguments)?;
         let deadline = Instant::now() + SOCKET_DEADLINE;
         while !service.socket.exists() {
@@ -84,7 +106,7 @@ impl Driver {
             ];
             cluster.run(&process_name(sidecar, name), programs.path(sidecar)?, &arguments)?;
         }
-        Ok(Self { name: name.to_owned(), actions: service.actions })
+        Ok(driver)
     }
 
     /// Returns its name, the provisioner of its StorageClasses.
@@ -112,16 +134,19 @@ impl Driver {
         Ok(history.into_iter().filter(|event| event.starts_with(VIOLATION)).collect())
     }
 
-    /// Kills the driver and its sidecars.
+    /// Kills the driver and its sidecars, as dropping it does, but reports errors.
     ///
     /// # Errors
     /// When one of them cannot be killed.
-    pub fn stop(self, cluster: &ControlPlane) -> Result<()> {
-        for program in assets::CSI_SIDECARS.into_iter().chain([Program::CsiDriver]) {
-            cluster.kill(&process_name(program, &self.name))?;
-        }
-        Ok(())
+    pub fn stop(self) -> Result<()> {
+        let Some(processes) = self.processes.upgrade() else { return Ok(()) };
+        process_names(&self.name).try_for_each(|program| processes.kill(&program))
     }
+}
+
+/// Returns the names of the processes of a driver.
+fn process_names(driver: &str) -> impl Iterator<Item = String> {
+    assets::CSI_SIDECARS.into_iter().chain([Program::CsiDriver]).map(move |program| process_name(program, driver))
 }
 
 /// Returns the name of a process that belongs to a driver.
@@ -142,7 +167,31 @@ fn events(log: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
     use super::*;
+
+    #[test]
+    fn dropped_driver_ends_its_processes() {
+        let processes = Arc::new(Processes::new(false, None, None).expect("a folder"));
+        let run = |name: &str| processes.start(name, Path::new("sleep"), &["600".to_owned()]).expect("sleep runs");
+        process_names("mine").for_each(|name| _ = run(&name));
+        process_names("other").for_each(|name| _ = run(&name));
+        let driver = |name: &str| Driver {
+            name: name.to_owned(),
+            actions: PathBuf::new(),
+            processes: Arc::downgrade(&processes),
+        };
+        drop(driver("mine"));
+        for name in process_names("mine") {
+            assert!(processes.release(&name).is_err(), "{name} runs");
+        }
+        driver("other").stop().expect("all of its processes run");
+        let later = driver("later");
+        drop(processes);
+        drop(later);
+    }
 
     #[test]
     fn events_are_whole_lines_that_begin_with_a_verb() {

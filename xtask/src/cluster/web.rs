@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use control_plane::{ControlPlane, Identity};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -20,6 +20,9 @@ pub const PATH: &str = "/hostname";
 
 /// Interval at which objects are read.
 const PERIOD: Duration = Duration::from_millis(50);
+
+/// Maximum time until a deletion is complete.
+const DELETION_DEADLINE: Duration = Duration::from_secs(180);
 
 /// Seconds that a server stays on a node after the node became unresponsive.
 const TOLERATION_SECONDS: u32 = 5;
@@ -168,14 +171,28 @@ impl Web {
     }
 
     /// Deletes both objects, and waits until they no longer exist.
+    ///
+    /// # Errors
+    /// When a request fails, or one of them still exists after [`DELETION_DEADLINE`].
     pub async fn delete(&self) -> Result<()> {
         let parameters = kube::api::DeleteParams::foreground();
         self.deployments.delete(NAME, &parameters).await.context("delete the Deployment")?;
         self.services.delete(NAME, &parameters).await.context("delete the Service")?;
-        while self.deployments.get_opt(NAME).await?.is_some() || self.services.get_opt(NAME).await?.is_some() {
+        let deadline = Instant::now() + DELETION_DEADLINE;
+        loop {
+            let deployment = self.deployments.get_opt(NAME).await?.map(|deployment| deployment.metadata);
+            let service = self.services.get_opt(NAME).await?.map(|service| service.metadata);
+            let left: Vec<_> = [("Deployment", deployment), ("Service", service)]
+                .into_iter()
+                .filter_map(|(kind, metadata)| Some((kind, metadata?.finalizers)))
+                .collect();
+            if left.is_empty() {
+                return Ok(());
+            }
+            let limit = DELETION_DEADLINE.as_secs();
+            ensure!(Instant::now() < deadline, "still there {limit} s after the deletion, with finalizers: {left:?}");
             sleep(PERIOD).await;
         }
-        Ok(())
     }
 }
 

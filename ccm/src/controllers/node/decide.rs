@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use kinds::intern::label;
+use kinds::names::{is_label_key, is_label_value};
 use kinds::{Node, Str};
 use providers::{Address, AddressKind, Instance};
 
@@ -36,11 +37,6 @@ pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
 
 /// Labels to set.
 pub type Edits = BTreeMap<String, String>;
-
-/// Maximum length of a label's value, and of its key without the domain.
-const LABEL_LENGTH: usize = 63;
-/// Maximum length of the domain of a label's key.
-const DOMAIN_LENGTH: usize = 253;
 
 /// The reason why the addresses configured in the kubelet (`--node-ip`) are not valid for the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,23 +81,9 @@ pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edi
     (edits, left_out)
 }
 
-/// Reports whether the API server accepts a label or taint (upstream: apimachinery, IsQualifiedName, IsValidLabelValue).
+/// Reports whether the API server accepts a label or taint.
 pub fn is_label(key: &str, value: &str) -> bool {
-    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
-    let is_lower =
-        |part: &str| part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    let is_domain =
-        |domain: &str| domain.len() <= DOMAIN_LENGTH && domain.split('.').all(|part| is_word(part) && is_lower(part));
-    is_word(name) && domain.is_none_or(is_domain) && (value.is_empty() || is_word(value))
-}
-
-/// Reports whether a text has letters, digits, dashes, underscores and dots, with a letter or digit at both ends.
-fn is_word(text: &str) -> bool {
-    let is_end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
-    text.len() <= LABEL_LENGTH
-        && is_end(text.bytes().next())
-        && is_end(text.bytes().last())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    is_label_key(key) && is_label_value(value)
 }
 
 /// Reports whether a label's name belongs to `kubernetes.io` or `k8s.io` or a subdomain.

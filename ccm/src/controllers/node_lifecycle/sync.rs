@@ -1,7 +1,7 @@
 //! One round over the nodes that are not ready, or that are marked as shut down.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -11,6 +11,7 @@ use kinds::{Kind, Node, Uid};
 use providers::{InstanceState, Instances};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, Recorder, about};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::wake::Wake;
@@ -107,7 +108,7 @@ impl Lifecycle {
     }
 
     fn missing(&self) -> MutexGuard<'_, MissingInstances> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.missing)
     }
 
     fn facts(&self, node: &Node) -> Facts {
@@ -169,7 +170,7 @@ impl Lifecycle {
         self.recorder.event(&about(node), EventType::Normal, "DeletingNode", message);
         match self.writer.delete(&Node::RESOURCE, key, &node.meta.uid).await {
             Ok(()) => {}
-            Err(error) if error.is_not_found() => {}
+            Err(error) if error.is_object_deleted() => {}
             Err(error) => {
                 // The count restarts: absence is confirmed again before the next attempt.
                 self.missing().reset(&node.meta.uid);

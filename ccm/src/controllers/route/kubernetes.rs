@@ -8,6 +8,7 @@ use providers::async_trait;
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::store::{Change, Store, by_namespace, index_key};
+use runtime::text::api_time;
 use runtime::wake::Wake;
 use runtime::write::Writer;
 use serde_json::json;
@@ -90,7 +91,7 @@ impl ClusterAccess for Kubernetes {
             true => ("False", "RouteCreated", "RouteController created a route"),
             false => ("True", "NoRouteCreated", "RouteController failed to create a route"),
         };
-        let now = (self.clock)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = api_time((self.clock)());
         let patch = json!({
             "metadata": { "uid": node.uid },
             "status": { "conditions": [{

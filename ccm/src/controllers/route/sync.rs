@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
 use ipnet::IpNet;
 use providers::{CloudError, ErrorKind, RouteChange, Routes, async_trait};
+use runtime::lock::lock;
 use runtime::metrics::Counts;
 use runtime::worker::Outcome;
 use tokio::time::Instant;
@@ -117,7 +118,7 @@ impl<S: ClusterAccess> RouteTable<S> {
     /// Applies the changes that are not in backoff; each result is a success, or the delay and the reason.
     async fn apply(&self, changes: &[RouteChange], now: Instant) -> Vec<Result<(), (Duration, String)>> {
         let in_backoff = |change: &RouteChange| {
-            let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            let failed = lock(&self.failed);
             let failed = failed.get(&change.destination()).filter(|failed| failed.change == *change)?;
             (now < failed.until).then(|| (failed.until - now, failed.problem.clone()))
         };
@@ -147,7 +148,7 @@ impl<S: ClusterAccess> RouteTable<S> {
         answer: Result<(), CloudError>,
         now: Instant,
     ) -> Result<(), (Duration, String)> {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = lock(&self.failed);
         let destination = change.destination();
         let Err(error) = answer else {
             failed.remove(&destination);
@@ -189,7 +190,7 @@ impl<S: ClusterAccess> RouteTable<S> {
             let hint = &node.uid;
             let name = &node.instance.node;
             let message = format!("Could not create route {hint} {cidr} for node {name}: {problem}");
-            let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reports = lock(&self.reports);
             if reports.entry((hint.clone(), cidr.clone())).or_default().update(&message, now) {
                 self.kubernetes.warn(node, message);
             }
@@ -205,12 +206,12 @@ impl<S: ClusterAccess> RouteTable<S> {
 
     /// Removes the reports of deleted nodes, and failures whose backoff ended long ago.
     fn forget_others(&self, nodes: &[RouteNode]) {
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = lock(&self.reports);
         if !reports.is_empty() {
             reports.retain(|(uid, _), _| nodes.iter().any(|node| node.uid == *uid));
         }
         let now = Instant::now();
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = lock(&self.failed);
         failed.retain(|_, failed| now < failed.until + 2 * LONGEST_PAUSE);
     }
 }

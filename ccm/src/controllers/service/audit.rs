@@ -4,12 +4,13 @@
 //! cloud slow. The provider deletes only what its tags mark as this cluster's alone.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kinds::Service;
 use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId, LoadBalancers, Owned};
 use runtime::events::EventType::{Normal, Warning};
+use runtime::lock::lock;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -57,7 +58,7 @@ struct Leak {
 impl Audit {
     /// Remembers resources without a Service. Returns those that an audit at least one period ago found too.
     fn suspect(&self, unwanted: Vec<Owned>, now: Instant) -> Vec<Owned> {
-        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut suspects = lock(&self.suspects);
         let before = std::mem::take(&mut *suspects);
         let mut again = Vec::new();
         for owned in unwanted {
@@ -72,7 +73,7 @@ impl Audit {
 
     /// Returns the listed resources, and those being deleted that are no longer listed.
     fn with_deleting(&self, mut listed: Vec<Owned>) -> Vec<Owned> {
-        let deleting = self.deleting.lock().unwrap_or_else(PoisonError::into_inner);
+        let deleting = lock(&self.deleting);
         let unlisted = deleting.iter().filter(|deleting| !listed.iter().any(|one| one.id == deleting.id));
         let unlisted: Vec<Owned> = unlisted.cloned().collect();
         listed.extend(unlisted);
@@ -80,7 +81,7 @@ impl Audit {
     }
 
     fn set_deleting(&self, deleting: Vec<Owned>) {
-        *self.deleting.lock().unwrap_or_else(PoisonError::into_inner) = deleting;
+        *lock(&self.deleting) = deleting;
     }
 }
 

@@ -1,6 +1,6 @@
 //! The [`Cluster`] of the running controller: reads from the caches, writes as patches of the status subresource.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kinds::meta::ObjectKey;
 use kinds::service::Ingress;
@@ -8,6 +8,7 @@ use kinds::{EndpointSlice, GatedPod, Kind, Node, Service, Uid};
 use providers::{EndpointTarget, NodeTarget, PodRef, async_trait};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::lock::lock;
 use runtime::store::{Store, by_namespace, index_key};
 use runtime::wake::Wake;
 use runtime::write::{ObjectResponse, WriteError, Writer};
@@ -43,7 +44,7 @@ impl Kubernetes {
     pub fn gather_nodes(&self) -> bool {
         let nodes = self.nodes.by_index(&by_namespace(), index_key(""));
         let list = targets::nodes(&nodes);
-        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gathered = lock(&self.gathered);
         let changed = gathered.as_deref() != Some(&*list);
         if changed {
             *gathered = Some(list.into());
@@ -92,10 +93,10 @@ impl Cluster for Kubernetes {
     }
 
     fn nodes(&self) -> Arc<[NodeTarget]> {
-        let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let gathered = lock(&self.gathered).clone();
         gathered.unwrap_or_else(|| {
             self.gather_nodes();
-            self.gathered.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+            lock(&self.gathered).clone().unwrap_or_default()
         })
     }
 

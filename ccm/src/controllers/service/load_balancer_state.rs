@@ -1,13 +1,14 @@
 //! The state of one Service's load balancer between reconciles: resources that may exist, the last action, and failures.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kinds::Uid;
 use kinds::meta::ObjectKey;
 use kinds::service::Ingress;
 use providers::{LoadBalancerId, LoadBalancerSpec, Targeting, Targets};
+use runtime::lock::lock;
 use tokio::time::Instant;
 
 use crate::cloud::retry::LastReport;
@@ -153,7 +154,7 @@ impl All {
 
 impl LoadBalancerStates {
     fn lock(&self) -> MutexGuard<'_, All> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Returns the state of a Service's load balancer.

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use kinds::gated_pod::{Gate, Status};
 use kinds::{GatedPod, Uid};
 use providers::{EndpointTarget, Health, PodRef, ReadinessGate};
+use runtime::text::api_time;
 use serde_json::{Value, json};
 
 /// Reason and message for a pod that is not registered with the load balancer yet.
@@ -47,7 +48,7 @@ impl PodCondition {
             "status": self.status.as_str(),
             "reason": self.reason,
             "message": self.message,
-            "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "lastTransitionTime": api_time(now),
         });
         json!({ "metadata": { "uid": uid.to_string() }, "status": { "conditions": [condition] } })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -10,6 +10,7 @@ use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Time};
 use kinds::{Kind, Node};
 use providers::{CloudError, Tagging};
+use runtime::lock::lock;
 use runtime::queue::QueueKey;
 use runtime::store::{Change, Index, Store, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -77,7 +78,7 @@ impl Pending {
     }
 
     fn work(&self) -> MutexGuard<'_, PendingWork> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.work)
     }
 
     /// Adds the work that a change of a Node requires. Returns true if there is any.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -11,6 +11,7 @@ use kinds::meta::{Meta, ObjectKey, OwnerRef};
 use kinds::{Resource, Str, Uid};
 use runtime::discovery::Discovery;
 use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::watch::{EveryKind, MetaChange};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -51,7 +52,7 @@ impl GraphUpdater {
     }
 
     pub fn graph(&self) -> MutexGuard<'_, Graph> {
-        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.graph)
     }
 
     /// Applies a watch event.
@@ -390,7 +391,7 @@ impl Collector {
         merge: &Value,
     ) -> Result<Outcome, CheckError> {
         let key = item.key();
-        let merge_only = || self.merge_only_kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let merge_only = || lock(&self.merge_only_kinds);
         let is_merge_only = merge_only().contains(resource);
         if !is_merge_only {
             match self.writer.patch(resource, &key, strategic).await {

@@ -6,11 +6,12 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kinds::namespace_deletion::TerminatingNamespace;
 use kinds::{Str, Uid};
+use runtime::lock::lock;
 use runtime::watch::Source;
 use tokio::time::Instant;
 
@@ -90,7 +91,7 @@ pub struct Endings {
 
 impl Endings {
     fn known(&self) -> MutexGuard<'_, HashMap<Uid, Ending>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     /// Records a namespace that is being deleted. Returns true if it is new.
@@ -127,7 +128,7 @@ impl Endings {
         namespace: &str,
         sources: impl FnOnce() -> Vec<Arc<dyn Source>>,
     ) -> Option<ObjectCounts> {
-        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut large = lock(&self.large);
         if large.as_ref().is_none_or(|(at, _)| at.elapsed() > COUNT_AGE) {
             *large = Some((Instant::now(), count_large_namespaces(&sources())));
         }

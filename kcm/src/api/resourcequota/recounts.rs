@@ -6,9 +6,10 @@
 //! count is always written: admission may have missed an object because the quota was not in its cache yet.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use kinds::meta::ObjectKey;
+use runtime::lock::lock;
 use tokio::time::Instant;
 
 /// The treatment of a count that is lower than the status.
@@ -50,7 +51,7 @@ impl Recounts {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Option<Instant>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use kinds::{Resource, StorageVersionMigration, Time};
 use runtime::discovery::Verbs;
+use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 
 /// A new migration waits this long for a resource that is not served yet: its definition may be new, too.
 const NEW_DEFINITION_WAIT: Duration = Duration::from_secs(60);
+
+/// A migration waits this long for a resource that may be in a version of its group that is unavailable.
+const UNAVAILABLE_GROUP_WAIT: Duration = Duration::from_secs(600);
 
 /// Maximum bytes of an error in a message. The API accepts messages of up to 32 KiB.
 const MAX_ERROR_BYTES: usize = 4096;
@@ -74,6 +78,26 @@ pub fn is_new(created: Time, now: Time) -> bool {
     now.0.saturating_sub(created.0) < NEW_DEFINITION_WAIT.as_secs() as i64
 }
 
+/// A resource that the API server does not serve, at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Absence {
+    /// The time at which the migration was created.
+    pub created: Time,
+    /// The time since which discovery does not have the resource.
+    pub since: Time,
+    /// A version of the resource's group is unavailable, and may have the resource.
+    pub is_unavailable: bool,
+}
+
+/// Returns true if a resource that is not served may be served later. Otherwise its migration fails.
+///
+/// Differs from upstream: a migration outlasts an outage of an aggregated API server of ten minutes, not of one.
+pub fn may_be_served_later(absence: Absence, now: Time) -> bool {
+    let seconds = now.0.saturating_sub(absence.since.0);
+    let may_return = absence.is_unavailable && seconds < UNAVAILABLE_GROUP_WAIT.as_secs() as i64;
+    may_return || is_new(absence.created, now)
+}
+
 /// Parses the version in a status: a number without leading zeros. Upstream: apimachinery/pkg/util/resourceversion.
 pub fn read_version(text: &str) -> Result<u64, String> {
     let is_well_formed = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -90,6 +114,12 @@ pub fn is_migratable(verbs: Verbs) -> bool {
 /// GroupVersionResource.String.
 pub fn resource_name(resource: &Resource) -> String {
     format!("{}/{}, Resource={}", resource.group, resource.version, resource.plural)
+}
+
+/// Returns the error of a reconcile that could not read the version at which a migration begins.
+pub fn latest_version_error(resource: &str, error: WriteError) -> ReconcileError {
+    let message = format!("error getting latest resourceVersion for {resource}: {error}");
+    ReconcileError { message, ..error.into() }
 }
 
 /// The result of a patch of one object.
@@ -154,6 +184,10 @@ pub fn is_retriable(error: &WriteError) -> bool {
                 || matches!(&*status.reason, "ServerTimeout" | "Timeout" | "TooManyRequests" | "InternalError")
         }
         WriteError::InvalidName(_) | WriteError::InvalidRequest(_) => false,
-        WriteError::NotLeading | WriteError::NotSent(_) | WriteError::Lost(_) | WriteError::Unreadable(_) => true,
+        WriteError::NotLeading
+        | WriteError::NotSent(_)
+        | WriteError::Lost(_)
+        | WriteError::TooLong(_)
+        | WriteError::Unreadable(_) => true,
     }
 }

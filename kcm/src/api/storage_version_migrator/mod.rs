@@ -148,6 +148,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         clock: context.clock.clone(),
         passes: Default::default(),
+        absent: Default::default(),
     });
     manager.add(WorkOptions { name: NAME, workers: 1, max_retries: None }, runner_queue, runner);
     manager.add(WorkOptions { name: NAME, workers: WORKERS, max_retries: None }, queue, migrator);

@@ -10,6 +10,7 @@ use kinds::{DecodeError, Kind, StorageVersionMigration, Time};
 use runtime::consistency::Consistency;
 use runtime::queue::Queue;
 use runtime::store::Store;
+use runtime::text::api_time;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::info;
@@ -110,6 +111,6 @@ impl Runner {
     }
 
     fn timestamp(&self) -> String {
-        (self.clock)().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+        api_time((self.clock)())
     }
 }

@@ -4,16 +4,17 @@
 //! migration. After a restart the objects are listed again; those that were patched before have a later version.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kinds::meta::ObjectKey;
+use kinds::meta::{ObjectKey, Uid};
 use kinds::storage_version_migration::MigrationCondition;
 use kinds::{Kind, StorageVersionMigration, Time};
 use runtime::consistency::Consistency;
 use runtime::discovery::{Discovery, Served};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -21,8 +22,8 @@ use runtime::write::{WriteError, Writer};
 use tracing::{debug, info, warn};
 
 use super::decide::{
-    ListFailure, failed_message, is_migratable, is_new, is_retriable, list_failure, read_version, resource_name,
-    running_message,
+    Absence, ListFailure, failed_message, is_migratable, is_new, is_retriable, latest_version_error, list_failure,
+    may_be_served_later, read_version, resource_name, running_message,
 };
 use super::pass::{ListError, Pass};
 use super::true_condition;
@@ -53,6 +54,8 @@ pub struct Migrator {
     pub clock: Clock,
     /// The migrations that are under way in this process.
     pub passes: Mutex<HashMap<ObjectKey, Pass>>,
+    /// The migrations whose resource is not served, by UID, with the time since when.
+    pub absent: Mutex<HashMap<ObjectKey, (Uid, Time)>>,
 }
 
 impl Reconcile for Migrator {
@@ -70,12 +73,12 @@ impl Migrator {
             return Ok(Outcome::WaitingForCache);
         }
         let Some(migration) = self.migrations.get(key) else {
-            self.passes().remove(key);
+            self.forget(key);
             self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
         if migration.is_terminal() {
-            self.passes().remove(key);
+            self.forget(key);
             return Ok(Outcome::Done);
         }
         match (migration.version.is_empty(), migration.is_true("Running")) {
@@ -85,8 +88,29 @@ impl Migrator {
         }
     }
 
+    /// Removes the state of a migration that has ended.
+    fn forget(&self, key: &ObjectKey) {
+        self.passes().remove(key);
+        self.absent().remove(key);
+    }
+
+    fn absent(&self) -> MutexGuard<'_, HashMap<ObjectKey, (Uid, Time)>> {
+        lock(&self.absent)
+    }
+
+    /// Returns the time since which the resource of a migration is not served.
+    fn absent_since(&self, migration: &StorageVersionMigration) -> Time {
+        let uid = &migration.meta.uid;
+        let mut absent = self.absent();
+        let entry = absent.entry(migration.meta.key()).or_insert_with(|| (uid.clone(), self.now()));
+        if entry.0 != *uid {
+            *entry = (uid.clone(), self.now());
+        }
+        entry.1
+    }
+
     fn passes(&self) -> MutexGuard<'_, HashMap<ObjectKey, Pass>> {
-        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.passes)
     }
 
     fn now(&self) -> Time {
@@ -101,11 +125,19 @@ impl Migrator {
         let snapshot = self.discovery.no_older_than(DISCOVERY_AGE).await;
         let snapshot = snapshot.map_err(|error| ReconcileError::new(error.to_string()))?;
         let served = snapshot.of_group_resource(&migration.group, &migration.resource);
-        let may_be_served_later = snapshot.has_failed(&migration.group) || is_new(migration.meta.created, self.now());
-        if served.is_none() && may_be_served_later {
+        if served.is_some() {
+            self.absent().remove(&migration.meta.key());
+            return Ok(served);
+        }
+        let absence = Absence {
+            created: migration.meta.created,
+            since: self.absent_since(migration),
+            is_unavailable: snapshot.has_failed(&migration.group),
+        };
+        if may_be_served_later(absence, self.now()) {
             return Err(ReconcileError::new("the API server does not serve the resource (yet)"));
         }
-        Ok(served)
+        Ok(None)
     }
 
     /// Writes the current resourceVersion to the status: objects that are written later need no migration.
@@ -118,10 +150,8 @@ impl Migrator {
             let message = format!("resource {name:?} does not support discovery operations: [update patch list]");
             return self.fail(migration, message).await;
         }
-        let version = self.patcher.latest_version_text(&resource).await.map_err(|error| {
-            let message = format!("error getting latest resourceVersion for {name}: {error}");
-            ReconcileError { message, ..error.into() }
-        })?;
+        let version = self.patcher.latest_version_text(&resource).await;
+        let version = version.map_err(|error| latest_version_error(&name, error))?;
         if let Err(problem) = read_version(&version) {
             let message = format!("latest resourceVersion for {name} is not valid: {problem}");
             return self.fail(migration, message).await;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::crd::{Step, applied};
 use super::decide::{
-    ListFailure, PatchResult, classify, failed_message, is_migratable, is_new, list_failure, next_migrations,
-    read_version, resource_name, running_message,
+    Absence, ListFailure, PatchResult, classify, failed_message, is_migratable, is_new, latest_version_error,
+    list_failure, may_be_served_later, next_migrations, read_version, resource_name, running_message,
 };
 use super::{start_of, true_condition};
 use crate::context::Start;
@@ -114,6 +114,32 @@ fn missing_resource_is_awaited_in_the_first_minute() {
     }
     let pods = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
     assert_eq!(resource_name(&pods), "/v1, Resource=pods");
+}
+
+#[test]
+fn error_of_the_first_list_names_the_resource() {
+    let status = ApiStatus { code: 503, message: "too busy".to_owned(), ..ApiStatus::default() };
+    let error = latest_version_error("apps/v1, Resource=deployments", WriteError::Refused(status));
+    let expected = "error getting latest resourceVersion for apps/v1, Resource=deployments: ";
+    assert!(error.message.starts_with(expected) && error.message.contains("too busy"), "{}", error.message);
+    assert!(!error.terminal);
+}
+
+#[test]
+fn missing_resource_is_given_up_after_ten_minutes_while_its_group_is_unavailable() {
+    for (name, age, absent, is_unavailable, expected) in [
+        ("new", 59, 59, false, true),
+        ("old", 60, 0, false, false),
+        ("old, in an unavailable group", 9000, 0, true, true),
+        ("shortly before the end", 9000, 599, true, true),
+        ("for too long", 9000, 600, true, false),
+        ("for too long, although new", 59, 600, true, true),
+        ("noticed in the future", 9000, -5, true, true),
+    ] {
+        let now = Time(10_000);
+        let absence = Absence { created: Time(now.0 - age), since: Time(now.0 - absent), is_unavailable };
+        assert_eq!(may_be_served_later(absence, now), expected, "{name}");
+    }
 }
 
 #[test]

@@ -184,9 +184,10 @@ impl Tokens {
 
     async fn delete(&self, secret: &Secret) -> Result<Outcome, WriteError> {
         match self.writer.delete(&Secret::RESOURCE, &secret.meta.key(), &secret.meta.uid).await {
+            Ok(()) => Ok(Outcome::Done),
+            Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
-            Err(error) if !error.is_not_found() => Err(error),
-            _ => Ok(Outcome::Done),
+            Err(error) => Err(error),
         }
     }
 }

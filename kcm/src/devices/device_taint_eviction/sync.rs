@@ -1,7 +1,7 @@
 //! One reconcile: of a pod, which is deleted when its eviction is due, or of a rule, whose status is written.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -13,8 +13,10 @@ use kinds::resource_slice::Device;
 use kinds::taint::NO_EXECUTE;
 use kinds::{DeviceTaintRule, Kind, Pod, ResourceSlice, Str, Time, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store, index_key};
+use runtime::text::api_time;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{ObjectResponse, WriteError, Writer};
 use tracing::info;
@@ -61,7 +63,7 @@ impl Reconcile for Evictions {
 impl Evictions {
     async fn sync_pod(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(pod) = self.pods.get(key).filter(|pod| !pod.meta.is_deleting()) else {
-            self.pending.forget(key);
+            self.end_eviction(key);
             return Ok(Outcome::Done);
         };
         let stage = self.pending.get(key, &pod.meta.uid);
@@ -74,18 +76,33 @@ impl Evictions {
                 info!(pod = %key, "cancelled eviction: no taint of the pod's devices requires it");
                 self.event(key, &pod.meta.uid, "Cancelling deletion");
             }
-            self.pending.forget(key);
+            self.end_eviction(key);
             return Ok(Outcome::Done);
         };
-        for rule in rules.iter().filter(|rule| eviction.rules.contains(&rule.meta.uid)) {
-            self.queue.add_after(Key::Rule(rule.meta.name.clone()), STATUS_PERIOD);
-        }
+        let mut changed = self.pending.record(key, &pod.meta.uid, &eviction.rules);
+        changed.extend(eviction.rules.iter().cloned());
+        self.queue_status_updates(&rules, &changed);
         let now = (self.clock)();
         if let Some(left) = left(eviction.at, now) {
-            self.pending.set(key, &pod.meta.uid, Stage::Waiting);
             return Ok(Outcome::RequeueAfter(left));
         }
         self.evict(key, &pod, stage, &eviction).await
+    }
+
+    /// Removes the eviction of a pod that was deleted or need not be evicted. The statuses of its rules count one pod
+    /// less, and no other event would update them.
+    fn end_eviction(&self, key: &ObjectKey) {
+        let of_pod = self.pending.remove(key);
+        if !of_pod.is_empty() {
+            self.queue_status_updates(&self.rules(), &of_pod);
+        }
+    }
+
+    /// Queues the status updates of rules for the time when more pods may have changed.
+    fn queue_status_updates(&self, rules: &[Arc<DeviceTaintRule>], changed: &BTreeSet<Uid>) {
+        for rule in rules.iter().filter(|rule| changed.contains(&rule.meta.uid)) {
+            self.queue.add_after(Key::Rule(rule.meta.name.clone()), STATUS_PERIOD);
+        }
     }
 
     /// Returns all rules; none with the gate DRADeviceTaintRules off.
@@ -140,7 +157,7 @@ impl Evictions {
         if stage != Some(Stage::Announced) {
             info!(pod = %key, "deleting the pod: a device that it uses has a taint that is not tolerated");
             self.event(key, &pod.meta.uid, "Marking for deletion");
-            self.pending.set(key, &pod.meta.uid, Stage::Announced);
+            self.pending.set_stage(key, &pod.meta.uid, Stage::Announced);
         }
         match self.delete(key, pod, &live).await {
             Ok(()) => {
@@ -153,11 +170,11 @@ impl Evictions {
         }
     }
 
-    /// Ends the eviction of a pod that was deleted. Its stage is kept until the cache contains the deletion.
+    /// Marks a pod as deleted, until the cache contains the deletion.
     fn mark_deleted(&self, key: &ObjectKey, pod: &Pod) -> Outcome {
-        // Once the cache contains the deletion, its state is no longer needed.
-        if self.pods.get_with_uid(&key.namespace, &key.name, &pod.meta.uid).is_some_and(|pod| !pod.meta.is_deleting()) {
-            self.pending.set(key, &pod.meta.uid, Stage::Deleted);
+        self.pending.set_stage(key, &pod.meta.uid, Stage::Deleted);
+        if self.pods.get_with_uid(&key.namespace, &key.name, &pod.meta.uid).is_none_or(|pod| pod.meta.is_deleting()) {
+            self.end_eviction(key);
         }
         Outcome::Done
     }
@@ -187,7 +204,7 @@ impl Evictions {
     }
 
     fn evicted(&self) -> MutexGuard<'_, HashMap<Uid, u64>> {
-        self.evicted.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.evicted)
     }
 
     fn event(&self, key: &ObjectKey, uid: &Uid, message: &str) {
@@ -218,7 +235,7 @@ impl Evictions {
         if let Some(left) = cooldown_left(&rule, Time(now.as_second()), STATUS_PERIOD.as_secs().cast_signed()) {
             return Ok(Outcome::RequeueAfter(Duration::from_secs(left.unsigned_abs())));
         }
-        let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = api_time(now);
         let Some(status) = to_apply(&rule, &self.counts(&rule), &now) else { return Ok(Outcome::Done) };
         match self.writer.apply(&DeviceTaintRule::RESOURCE, &key, Some("status"), NAME, &status).await {
             Ok(answer) => {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use kinds::Str;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use runtime::metrics::{Histograms, counters};
+use runtime::lock::lock;
+use runtime::metrics::{Histograms, OTHER, counters, limited_entry};
 
 /// Number of buckets of durations; each bound is twice the previous one.
 const BUCKETS: i32 = 15;
@@ -32,8 +33,8 @@ impl Default for Metrics {
 impl Metrics {
     /// Counts a request whose status was written, or could not be, after this number of seconds.
     pub fn processed(&self, driver: &Str, is_written: bool, seconds: f64) {
-        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        let counts = writes.entry(driver.clone()).or_default();
+        let mut writes = lock(&self.writes);
+        let counts = limited_entry(&mut writes, driver.clone(), || OTHER.into());
         counts[0] += 1;
         counts[1] += u64::from(!is_written);
         drop(writes);
@@ -43,7 +44,7 @@ impl Metrics {
 
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let writes = lock(&self.writes).clone();
         for (at, name, help) in [
             (0, "requests_processed", "Total number of ResourcePoolStatusRequests processed"),
             (

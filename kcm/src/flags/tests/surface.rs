@@ -36,6 +36,7 @@ fn configz_has_every_flag() {
     assert_eq!(shown.as_object().expect("an object").len(), FLAGS.len() - 2);
     assert_eq!(shown["vmodule"], json!(["a=3"]));
     assert_eq!(shown["leader-elect-lease-duration"], json!("15s"));
+    assert_eq!(shown["min-resync-period"], json!("12h0m0s"));
     assert_eq!(shown["kube-api-qps"], json!(7.0));
     assert_eq!(shown["bind-address"], json!("0.0.0.0"));
 }

@@ -2,11 +2,12 @@
 //! no leader was running. Upstream: pkg/controller/endpoint, checkLeftoverEndpoints.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use kinds::Endpoints;
 use kinds::endpoints::LEADER;
 use kinds::meta::ObjectKey;
+use runtime::lock::lock;
 use runtime::store::Change;
 
 /// The keys of all Endpoints except leader election locks, until [`Leftovers::take`] is called.
@@ -22,7 +23,7 @@ impl Default for Leftovers {
 impl Leftovers {
     /// Applies a change.
     pub fn apply(&self, change: &Change<'_, Endpoints>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         let Some(known) = known.as_mut() else { return };
         match (change.old, change.new) {
             (_, Some(new)) if new.annotation(LEADER).is_none() => drop(known.insert(new.meta.key())),
@@ -33,6 +34,6 @@ impl Leftovers {
 
     /// Returns the keys of all Endpoints; none when called again. Later changes are not recorded.
     pub fn take(&self) -> HashSet<ObjectKey> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+        lock(&self.0).take().unwrap_or_default()
     }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use kinds::meta::ObjectKey;
 use kinds::{Service, Str};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+use runtime::lock::lock;
 use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
 use runtime::worker::{Outcome, ReconcileError};
 
@@ -66,14 +67,19 @@ impl Metrics {
         self.with(|state| drop(state.services.insert(key.clone(), (decision.tally, distribution))));
     }
 
-    /// Counts the writes.
-    pub fn wrote(&self, service: &Service, written: &WriteCounts) {
+    /// Counts the successful writes of a sync.
+    pub fn wrote(&self, written: &WriteCounts) {
+        let counts = [written.created, written.updated, written.deleted];
+        self.with(|state| state.changes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64));
+    }
+
+    /// Records the number of writes of a sync without failures.
+    pub fn completed(&self, service: &Service, written: &WriteCounts) {
         let topology = if service.wants_topology_hints() { "Auto" } else { "Disabled" };
         let distribution = distribution(service).map_or("", |value| value);
         let labels = [("topology", topology.to_owned()), ("traffic_distribution", distribution.to_owned())];
-        let counts = [written.created, written.updated, written.deleted];
-        self.changed.observe(labels, counts.iter().sum::<usize>() as f64);
-        self.with(|state| state.changes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64));
+        let writes = written.created + written.updated + written.deleted;
+        self.changed.observe(labels, writes as f64);
     }
 
     /// Forgets a deleted Service.
@@ -82,7 +88,7 @@ impl Metrics {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.state))
     }
 }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use kinds::endpoint_slice::FROM_PODS;
 use kinds::{EndpointSlice, Namespace, Node, Pod, Sections, Service};
 use runtime::debounce::StatusDebouncer;
+use runtime::lock::lock;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
@@ -30,7 +31,7 @@ use crate::network::service_endpoints::slice_writes::SliceWrites;
 use crate::network::service_endpoints::{MAX_RETRIES, pods};
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
-use sync::{EndpointSlices, lock};
+use sync::EndpointSlices;
 
 /// Name of the event source.
 const COMPONENT: &str = "endpoint-slice-controller";

@@ -1,7 +1,7 @@
 //! One reconcile of a Service's slices: gather, decide, write, record events.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -17,6 +17,7 @@ use kinds::{Kind, Node, Pod, Service, Str};
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, Recorder, about};
 use runtime::former_owners::FormerOwners;
+use runtime::lock::lock;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
@@ -66,6 +67,9 @@ impl EndpointSlices {
             return Ok(Outcome::Done);
         };
         if service.kind == ServiceType::ExternalName || service.selector.is_empty() {
+            // Changes of nodes no longer concern it. The trigger times remain, as in upstream.
+            self.topology.set(key, Default::default());
+            lock(&self.stranded).remove(key);
             return Ok(Outcome::Done);
         }
         if !self.writes.caught_up(key) {
@@ -105,13 +109,13 @@ impl EndpointSlices {
             self.recorder.event(&about(&*service), kind, reason, message);
         }
         let triggered = triggered.and_then(trigger::text);
-        match self.write(key, &service, &labels, triggered.as_deref(), &plan).await {
-            Ok(written) => {
-                self.metrics.wrote(&service, &written);
-                self.triggers.settled(key);
-            }
-            Err(failed) => return self.not_written(key, &service, failed),
+        let (counts, written) = self.write(key, &service, &labels, triggered.as_deref(), &plan).await;
+        self.metrics.wrote(&counts);
+        if let Err(failed) = written {
+            return self.not_written(key, &service, failed);
         }
+        self.metrics.completed(&service, &counts);
+        self.triggers.settled(key);
         self.report_stranded_pods(key, &service, &members)?;
         Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
@@ -194,7 +198,7 @@ impl EndpointSlices {
         labels: &Labels,
         triggered: Option<&str>,
         plan: &Plan,
-    ) -> Result<WriteCounts, WriteFailure> {
+    ) -> (WriteCounts, Result<(), WriteFailure>) {
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered)];
         let owner = service.controller_ref();
         let updated = Head { labels, annotations: Annotations::Edited(&edits), owner: None };
@@ -230,9 +234,4 @@ impl EndpointSlices {
     fn compared(&self) -> MutexGuard<'_, HashSet<ObjectKey>> {
         lock(&self.compared)
     }
-}
-
-/// Locks state that stays consistent after a panic.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,14 @@
 //! The zones of the cluster: their CPU, and the Services with endpoints allocated to them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kinds::intern::label;
 use kinds::ip::Family;
 use kinds::meta::ObjectKey;
 use kinds::node::ZONE;
 use kinds::{Node, Str};
+use runtime::lock::lock;
 use runtime::store::Change;
 
 use super::hints::EndpointsByZone;
@@ -185,6 +186,6 @@ impl Topology {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

@@ -72,11 +72,10 @@ impl Mirror {
         let owner = endpoints.controller_ref();
         let head = Head { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
         let heads = Heads { prefix: &prefix(&key.name), new: head, updated: head };
-        match self.writes.write(key, &heads, &decision.plan).await {
-            Ok(written) => {
-                self.counts.wrote([written.created, written.updated, written.deleted]);
-                Ok(Outcome::Done)
-            }
+        let (counts, written) = self.writes.write(key, &heads, &decision.plan).await;
+        self.counts.wrote([counts.created, counts.updated, counts.deleted]);
+        match written {
+            Ok(()) => Ok(Outcome::Done),
             Err(WriteFailure { error, .. }) if error.is_conflict() || error.is_not_found() => {
                 Ok(Outcome::RequeueWithBackoff)
             }
@@ -97,8 +96,8 @@ impl Mirror {
             ));
         }
         let deletions = join_all(slices.iter().map(|slice| self.writes.delete(key, slice))).await;
+        self.counts.wrote([0, 0, deletions.iter().filter(|deletion| deletion.is_ok()).count()]);
         deletions.into_iter().collect::<Result<(), WriteFailure>>().map_err(|failed| failure(key, failed))?;
-        self.counts.wrote([0, 0, slices.len()]);
         Ok(Outcome::Done)
     }
 

@@ -2,10 +2,11 @@
 //! pkg/controller/nodeipam/ipam/cidrset, metrics.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+use runtime::lock::lock;
 use runtime::metrics::{counters, gauges};
 
 use super::pool::Pool;
@@ -17,7 +18,7 @@ pub struct Usage(pub Arc<Mutex<Pool>>);
 
 impl Collector for Usage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = lock(&self.0);
         let (ranges, tries) = pool.usage();
         let encoder = &mut encoder;
         let each = |value: fn(&Range) -> f64| {

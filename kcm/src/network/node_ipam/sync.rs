@@ -1,6 +1,6 @@
 //! One reconcile of a node without ranges: reserve ranges, write them into the node.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use kinds::meta::ObjectKey;
 use kinds::{Kind, Node};
 use runtime::events::{EventType, Recorder, about};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -27,10 +28,6 @@ pub struct Allocator {
     pub queue: Arc<Queue<ObjectKey>>,
     /// Set once all nodes were listed from the API server.
     pub listed: OnceCell<()>,
-}
-
-fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
-    pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn record_ranges(pool: &mut Pool, node: &Node) {

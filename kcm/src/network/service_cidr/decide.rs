@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use kinds::meta::Meta;
 use kinds::status::Condition;
 use kinds::{IpAddress, ServiceCidr};
+use runtime::text::api_time;
 use serde_json::{Value, json};
 
 /// The finalizer that blocks the deletion of a range while it is needed.
@@ -53,7 +54,7 @@ impl Readiness {
             "metadata": {"name": &*range.name, "uid": range.uid.to_string()},
             "status": {"conditions": [{
                 "type": CONDITION, "status": self.status, "reason": self.reason, "message": self.message,
-                "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+                "lastTransitionTime": api_time(now),
             }]},
         })
     }

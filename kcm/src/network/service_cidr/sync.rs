@@ -2,7 +2,7 @@
 //! nothing needs the range.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -10,6 +10,7 @@ use kinds::meta::ObjectKey;
 use kinds::{IpAddress, Kind, ServiceCidr};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -106,13 +107,13 @@ impl Ranges {
         let needs = |address: &Arc<IpAddress>| {
             decide::service_address(address).is_some_and(|address| decide::needs(address, range, &ranges))
         };
-        let before = self.blocking_address.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        let before = lock(&self.blocking_address).get(key).cloned();
         let found = before.and_then(|before| self.addresses.get(&before)).filter(needs);
         found.or_else(|| self.addresses.all().into_iter().find(needs)).map(|address| address.meta.key())
     }
 
     fn remember(&self, key: &ObjectKey, address: Option<ObjectKey>) {
-        let mut blocking_address = self.blocking_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocking_address = lock(&self.blocking_address);
         match address {
             Some(address) => drop(blocking_address.insert(key.clone(), address)),
             None => drop(blocking_address.remove(key)),

@@ -7,9 +7,10 @@
 //! never delayed.
 
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use runtime::lock::lock;
 use tokio::time::Instant;
 
 /// The longest cooldown. With a slower API server a longer one would save little, because batches are large anyway.
@@ -24,13 +25,13 @@ impl Pace {
     pub async fn add<T>(&self, write: impl Future<Output = T>) -> T {
         let begun = Instant::now();
         let written = write.await;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += begun.elapsed();
+        *lock(&self.0) += begun.elapsed();
         written
     }
 
     /// Returns the cooldown of the Service after the batch.
     pub fn cooldown(&self) -> Duration {
-        MAX_COOLDOWN.min(*self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        MAX_COOLDOWN.min(*lock(&self.0))
     }
 }
 

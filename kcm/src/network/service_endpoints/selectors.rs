@@ -4,12 +4,13 @@
 //! Services share, such as the name of a Helm release, does not make look-ups slow.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kinds::intern::Labels;
 use kinds::meta::ObjectKey;
 use kinds::service::ServiceType;
 use kinds::{Pod, Service};
+use runtime::lock::lock;
 use runtime::store::{Change, Store};
 
 use crate::pods::indexes::{by_label, pair};
@@ -80,7 +81,7 @@ impl Selectors {
     }
 
     fn lock(&self) -> MutexGuard<'_, SelectorIndex> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.index)
     }
 }
 

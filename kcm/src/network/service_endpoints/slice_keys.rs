@@ -1,11 +1,12 @@
 //! Detects changes of EndpointSlices by other clients, after which their Service has to be reconciled.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{EndpointSlice, Uid};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::{Change, Index, Store, index_key};
 
@@ -57,7 +58,7 @@ impl Own {
 
 impl OwnChanges {
     fn lock(&self) -> MutexGuard<'_, Own> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Remembers a version.

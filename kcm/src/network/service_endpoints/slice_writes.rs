@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -76,7 +77,7 @@ impl Plan {
     }
 }
 
-/// The executed part of a plan.
+/// Successful writes. Creations that were not sent, because the namespace is being deleted, do not count.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct WriteCounts {
     /// Slices created.
@@ -158,7 +159,7 @@ impl SliceWrites {
         for slice in self.existing(key) {
             let is_missing = !listed.iter().any(|known| known.uid == slice.meta.uid);
             if is_missing && self.is_deleted(&slice.meta).await.inspect_err(|_| self.consistency.lost(key))? {
-                self.consistency.deleting(key, &slice.meta);
+                self.consistency.deleting(key, &EndpointSlice::RESOURCE, &slice.meta);
                 self.own.deleting(&slice.meta.uid);
             }
         }
@@ -179,13 +180,17 @@ impl SliceWrites {
     /// Executes a plan. After a failure, later stages are not begun. No slice is created if the namespace is being
     /// deleted. Changes that arrive during the writes are written at their [`Pace`].
     ///
-    /// # Errors
-    /// The first failure.
-    pub async fn write(&self, key: &ObjectKey, heads: &Heads<'_>, plan: &Plan) -> Result<WriteCounts, WriteFailure> {
-        let pace = Pace::default();
-        let written = self.write_at(&pace, key, heads, plan).await;
+    /// Returns the number of successful writes, and the first failure.
+    pub async fn write(
+        &self,
+        key: &ObjectKey,
+        heads: &Heads<'_>,
+        plan: &Plan,
+    ) -> (WriteCounts, Result<(), WriteFailure>) {
+        let (pace, mut counts) = (Pace::default(), WriteCounts::default());
+        let written = self.write_at(&pace, key, heads, plan, &mut counts).await;
         self.queue.cool_down(key, pace.cooldown());
-        written
+        (counts, written)
     }
 
     async fn write_at(
@@ -194,28 +199,40 @@ impl SliceWrites {
         key: &ObjectKey,
         heads: &Heads<'_>,
         plan: &Plan,
-    ) -> Result<WriteCounts, WriteFailure> {
+        counts: &mut WriteCounts,
+    ) -> Result<(), WriteFailure> {
+        let created = AtomicUsize::new(0);
         // A quota may refuse thousands of slices: later batches are not begun.
-        let create = |at: usize| pace.add(self.create(key, heads, &plan.create[at]));
-        if let (_, Some(failure)) = slow_start(plan.create.len(), create).await {
+        let create = |at: usize| pace.add(self.create(key, heads, &plan.create[at], &created));
+        let (_, failure) = slow_start(plan.create.len(), create).await;
+        counts.created = created.into_inner();
+        if let Some(failure) = failure {
             return Err(failure);
         }
         // No write is cancelled: otherwise its result would be unknown.
         let updates: Vec<_> =
             plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, heads, slice, contents))).collect();
-        first_failure(stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await)?;
-        first_failure(join_all(plan.delete.iter().map(|slice| pace.add(self.delete(key, slice)))).await)?;
-        Ok(WriteCounts { created: plan.create.len(), updated: plan.update.len(), deleted: plan.delete.len() })
+        let updates = stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await;
+        count_successes(updates, &mut counts.updated)?;
+        let deletions = plan.delete.iter().map(|slice| pace.add(self.delete(key, slice)));
+        count_successes(join_all(deletions).await, &mut counts.deleted)
     }
 
-    async fn create(&self, key: &ObjectKey, heads: &Heads<'_>, contents: &Contents) -> Result<(), WriteFailure> {
+    async fn create(
+        &self,
+        key: &ObjectKey,
+        heads: &Heads<'_>,
+        contents: &Contents,
+        created: &AtomicUsize,
+    ) -> Result<(), WriteFailure> {
         if !self.gate.is_open(&key.namespace) {
             return Ok(());
         }
         let object = contents.create(&key.namespace, heads.prefix, &heads.new);
-        let created = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
-        match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
+        let answer = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
+        match answer.and_then(|answer| answer.meta().map_err(WriteError::from)) {
             Ok(meta) => {
+                created.fetch_add(1, Ordering::Relaxed);
                 self.wrote(key, meta.version);
                 Ok(())
             }
@@ -253,17 +270,17 @@ impl SliceWrites {
         Ok(())
     }
 
-    /// Deletes a slice; one that does not exist is no failure.
+    /// Deletes a slice; one that was deleted or replaced already is no failure.
     ///
     /// # Errors
     /// When the API server rejects the request, or does not respond.
     pub async fn delete(&self, key: &ObjectKey, slice: &EndpointSlice) -> Result<(), WriteFailure> {
         let uid = &slice.meta.uid;
-        self.consistency.deleting(key, &slice.meta);
+        self.consistency.deleting(key, &EndpointSlice::RESOURCE, &slice.meta);
         self.own.deleting(uid);
         match self.writer.delete(&EndpointSlice::RESOURCE, &slice.meta.key(), uid).await {
             Ok(()) => Ok(()),
-            Err(error) if error.is_not_found() => {
+            Err(error) if error.is_object_deleted() => {
                 self.own.not_deleting(uid);
                 Ok(())
             }
@@ -282,7 +299,9 @@ impl SliceWrites {
     }
 }
 
-fn first_failure(results: Vec<Result<(), WriteFailure>>) -> Result<(), WriteFailure> {
+/// Counts the successes, and returns the first failure.
+fn count_successes(results: Vec<Result<(), WriteFailure>>, successes: &mut usize) -> Result<(), WriteFailure> {
+    *successes = results.iter().filter(|result| result.is_ok()).count();
     results.into_iter().collect()
 }
 
@@ -290,4 +309,88 @@ fn first_failure(results: Vec<Result<(), WriteFailure>>) -> Result<(), WriteFail
 /// getEndpointSlicePrefix.
 pub fn prefix(name: &str) -> String {
     format!("{name}-")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use kinds::schema::object_meta;
+    use kinds::wire::Put as _;
+    use kinds::{Decode, Interner, Sections, envelope};
+    use runtime::queue::QueueOptions;
+    use runtime::testing::{filled_store, writer};
+
+    use super::*;
+
+    fn slice(name: &str) -> Arc<EndpointSlice> {
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        Arc::new(EndpointSlice::decode(&decode, &object(name)).expect("well-formed"))
+    }
+
+    fn object(name: &str) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, "ns");
+            meta.put_str(object_meta::UID, name);
+            meta.put_str(object_meta::RESOURCE_VERSION, "8");
+        });
+        object
+    }
+
+    fn contents() -> Contents {
+        Contents { family: Some(Family::V4), ports: Arc::new([]), endpoints: Vec::new() }
+    }
+
+    /// Executes a plan of three creations, two updates and two deletions against a server that returns a status code
+    /// and a message for the requests of a method.
+    async fn write(refused: Method, code: u16, message: &'static str) -> (WriteCounts, Result<(), WriteFailure>) {
+        let writer = writer(move |method, _| {
+            if *method == refused {
+                return (code, message.as_bytes().to_vec());
+            }
+            (200, envelope::wrap(&EndpointSlice::RESOURCE, &object("written")))
+        });
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        let writes = SliceWrites {
+            slices: Arc::new(filled_store(decode.clone(), vec![by_service()], [])),
+            writer: writer.await,
+            consistency: Arc::default(),
+            own: Arc::default(),
+            queue: Queue::new(QueueOptions::named("test")),
+            manager: "test",
+            delay: Duration::ZERO,
+            gate: CreationGate::new(Arc::new(filled_store(decode, Vec::new(), []))),
+        };
+        let labels = Interner::default().labels(Vec::new());
+        let head = Head { labels: &labels, annotations: kinds::head::Annotations::Edited(&[]), owner: None };
+        let heads = Heads { prefix: "web-", new: head, updated: head };
+        let plan = Plan {
+            create: vec![contents(), contents(), contents()],
+            update: vec![(slice("a"), contents()), (slice("b"), contents())],
+            delete: vec![slice("c"), slice("d")],
+        };
+        writes.write(&ObjectKey::new("ns", "web"), &heads, &plan).await
+    }
+
+    #[tokio::test]
+    async fn only_successful_writes_are_counted() {
+        const TERMINATING: &str = r#"{"kind": "Status", "code": 403, "reason": "Forbidden",
+            "details": {"causes": [{"reason": "NamespaceTerminating"}]}}"#;
+        const INVALID: &str = r#"{"kind": "Status", "code": 422, "reason": "Invalid"}"#;
+        const REPLACED: &str = r#"{"kind": "Status", "code": 409, "reason": "Conflict",
+            "message": "Precondition failed: UID in precondition: c, UID in object meta: e"}"#;
+        for (name, refused, code, message, counts, succeeds) in [
+            ("nothing is refused", Method::PATCH, 500, "", [3, 2, 2], true),
+            ("the namespace is being deleted", Method::POST, 403, TERMINATING, [0, 2, 2], true),
+            ("creations are refused", Method::POST, 422, INVALID, [0, 0, 0], false),
+            ("updates are refused", Method::PUT, 422, INVALID, [3, 0, 0], false),
+            ("deletions are refused", Method::DELETE, 422, INVALID, [3, 2, 0], false),
+            ("the slices were replaced", Method::DELETE, 409, REPLACED, [3, 2, 2], true),
+        ] {
+            let (found, written) = write(refused, code, message).await;
+            assert_eq!([found.created, found.updated, found.deleted], counts, "{name}");
+            assert_eq!(written.is_ok(), succeeds, "{name}: {written:?}");
+        }
+    }
 }

@@ -3,11 +3,12 @@
 //! Clients use it to measure the delay of network programming. Upstream: k8s.io/endpointslice/util, TriggerTimeTracker.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use jiff::Timestamp;
 use kinds::meta::ObjectKey;
 use kinds::{Pod, Service, Time};
+use runtime::lock::lock;
 use runtime::store::index_key;
 
 /// The state of all Services.
@@ -64,7 +65,7 @@ impl TriggerTimes {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, ServiceTimes>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 }
 

@@ -6,6 +6,7 @@ use kinds::intern::label;
 use kinds::meta::Time;
 use kinds::taint::{NO_EXECUTE, NO_SCHEDULE, Taint};
 use kinds::{Node, Str};
+use runtime::text::api_time;
 use serde_json::{Map, Value, json};
 
 /// The node reports that it is not ready.
@@ -110,7 +111,7 @@ fn as_json(taint: &Taint) -> Value {
         json["value"] = (*taint.value).into();
     }
     if let (false, Ok(added)) = (taint.added.is_zero(), jiff::Timestamp::from_second(taint.added.0)) {
-        json["timeAdded"] = added.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
+        json["timeAdded"] = api_time(added).into();
     }
     json
 }

@@ -7,6 +7,7 @@ use kinds::node::READY;
 use kinds::{Kind, Node, Pod};
 use runtime::events::{EventType, Recorder};
 use runtime::store::Store;
+use runtime::text::api_time;
 use runtime::wake::Wake;
 use runtime::write::Writer;
 use serde_json::{Value, json};
@@ -58,7 +59,7 @@ fn not_ready(pod: &Pod, now: jiff::Timestamp) -> Value {
     json!({
         "metadata": { "uid": pod.meta.uid.to_string(), "resourceVersion": pod.meta.version.to_string() },
         "status": { "conditions": [{
-            "type": READY, "status": "False", "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "type": READY, "status": "False", "lastTransitionTime": api_time(now),
         }] },
     })
 }

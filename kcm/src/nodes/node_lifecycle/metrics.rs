@@ -1,10 +1,11 @@
 //! Metrics of zones, under upstream's names. Upstream: pkg/controller/nodelifecycle, metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use kinds::Str;
+use runtime::lock::lock;
 use runtime::metrics::{Counts, Gauges, Metrics, Seconds, powers};
 
 use super::decide_zones::Census;
@@ -55,7 +56,7 @@ impl ZoneMetrics {
 
     /// Records the result of a pass.
     pub fn counted(&self, census: &BTreeMap<Str, Census>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         for zone in known.iter().filter(|zone| !census.contains_key(*zone)) {
             self.set(zone, Census::default());
         }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -15,6 +15,7 @@ use kinds::meta::{ObjectKey, Time};
 use kinds::node::{READY, with_conditions};
 use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::lock::lock;
 use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -154,11 +155,11 @@ impl Monitor {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn zones(&self) -> MutexGuard<'_, BTreeMap<Str, Zone>> {
-        self.zones.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.zones)
     }
 
     fn now(&self) -> Time {

@@ -1,10 +1,11 @@
 //! Countdowns of pods to their eviction, by name.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use kinds::Uid;
 use kinds::meta::ObjectKey;
+use runtime::lock::lock;
 use tokio::time::Instant;
 
 /// The state of a pod's eviction.
@@ -33,7 +34,7 @@ pub struct Countdowns(Mutex<HashMap<ObjectKey, Countdown>>);
 
 impl Countdowns {
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Countdown>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Returns the eviction of the pod of this name.

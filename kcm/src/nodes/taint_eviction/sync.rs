@@ -1,7 +1,7 @@
 //! One reconcile of a pod on a tainted node: decide, confirm with an uncached read, and delete.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::{Kind, Node, Pod, Str};
 use runtime::events::{EventType, ObjectReference, Recorder};
+use runtime::lock::lock;
 use runtime::metrics::{Count, Metrics, Seconds};
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -191,7 +192,7 @@ impl Evictions {
     /// Returns the node as the API server had it at most [`NODE_READ_MAX_AGE`] ago. A stalled watch must not evict pods
     /// that may stay.
     async fn read_node(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
-        let node_reads = || self.node_reads.lock().unwrap_or_else(PoisonError::into_inner);
+        let node_reads = || lock(&self.node_reads);
         let now = Instant::now();
         let fresh = |(at, _): &NodeRead| now.saturating_duration_since(*at) < NODE_READ_MAX_AGE;
         if let Some((_, node)) = node_reads().get(name).filter(|read| fresh(read)) {

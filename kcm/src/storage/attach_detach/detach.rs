@@ -50,7 +50,7 @@ impl AttachDetach {
         };
         info!(volume = %subject.name, node = %place.node, attachment = %attachment.meta.name, "detaching volume");
         self.operations.forced(forced);
-        self.consistency.deleting(subject.key, &attachment.meta);
+        self.consistency.deleting(subject.key, &VolumeAttachment::RESOURCE, &attachment.meta);
         let key = attachment.meta.key();
         match self.writer.delete(&VolumeAttachment::RESOURCE, &key, &attachment.meta.uid).await {
             Ok(()) => Ok(None),

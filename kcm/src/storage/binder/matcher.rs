@@ -1,9 +1,10 @@
 //! Volumes and waiting claims under one lock, so that a volume cannot become free between a search and the wait for it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use kinds::meta::ObjectKey;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
+use runtime::lock::lock;
 use runtime::store::Change;
 
 use super::decide_claim::Search;
@@ -22,7 +23,7 @@ struct State {
 
 impl Matcher {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Applies a change of a volume. Returns the claim that should search again, if the volume became free.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
@@ -13,6 +13,7 @@ use kinds::persistent_volume_claim::Phase as ClaimPhase;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+use runtime::lock::lock;
 use runtime::metrics::{Count, Counts, Histograms, Labels, Metrics, gauges};
 use runtime::store::Store;
 use tokio::time::Instant;
@@ -78,35 +79,35 @@ impl Operations {
     /// Records that a volume is requested for a claim; only the first call for a claim counts. Returns the time since
     /// that call.
     pub fn provision_started(&self, claim: &PersistentVolumeClaim, plugin: &str) -> Duration {
-        let mut provisions = self.provisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut provisions = lock(&self.provisions);
         let first = || Started { plugin: plugin.to_owned(), at: Instant::now() };
         provisions.entry(claim.meta.key()).or_insert_with(first).at.elapsed()
     }
 
     /// Records that a claim was bound after a search.
     pub fn provision_succeeded(&self, claim: &ObjectKey) {
-        if let Some(started) = self.provisions.lock().unwrap_or_else(PoisonError::into_inner).remove(claim) {
+        if let Some(started) = lock(&self.provisions).remove(claim) {
             self.durations.observe(labels(&started.plugin, "provision"), started.at.elapsed().as_secs_f64());
         }
     }
 
     /// Records a failed attempt to provide a volume for a claim.
     pub fn provision_failed(&self, claim: &ObjectKey) {
-        if let Some(started) = self.provisions.lock().unwrap_or_else(PoisonError::into_inner).get(claim) {
+        if let Some(started) = lock(&self.provisions).get(claim) {
             self.errors.add(labels(&started.plugin, "provision"));
         }
     }
 
     /// Removes a claim that was deleted.
     pub fn forget_provision(&self, claim: &ObjectKey) {
-        self.provisions.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
+        lock(&self.provisions).remove(claim);
     }
 
     /// Records that a volume is reclaimed; only the first call for a volume with the policy Delete counts.
     pub fn reclaim_started(&self, volume: &PersistentVolume) {
         let is_migrated = volume.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty());
         if volume.reclaim_policy == ReclaimPolicy::Delete && !is_migrated {
-            let mut deletions = self.deletions.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut deletions = lock(&self.deletions);
             deletions
                 .entry(volume.meta.name.clone())
                 .or_insert_with(|| Started { plugin: deleting_plugin(volume), at: Instant::now() });
@@ -115,14 +116,14 @@ impl Operations {
 
     /// Records a failed attempt to delete a volume's storage.
     pub fn reclaim_failed(&self, volume: &Str) {
-        if let Some(started) = self.deletions.lock().unwrap_or_else(PoisonError::into_inner).get(volume) {
+        if let Some(started) = lock(&self.deletions).get(volume) {
             self.errors.add(labels(&started.plugin, "delete"));
         }
     }
 
     /// Records that a volume was deleted.
     pub fn volume_deleted(&self, volume: &Str) {
-        if let Some(started) = self.deletions.lock().unwrap_or_else(PoisonError::into_inner).remove(volume) {
+        if let Some(started) = lock(&self.deletions).remove(volume) {
             self.durations.observe(labels(&started.plugin, "delete"), started.at.elapsed().as_secs_f64());
         }
     }

@@ -3,12 +3,13 @@
 //! Differs from upstream, which repeats them at each resync, that is every 15 seconds; see docs/differences.md.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use kinds::Kind;
 use kinds::meta::ObjectKey;
 use runtime::events::{EventType, Recorder, about};
+use runtime::lock::lock;
 use tokio::time::Instant;
 
 use super::decide_claim::Notice;
@@ -41,7 +42,7 @@ impl Notices {
     pub fn record_waiting<K: Kind>(&self, object: &K, notice: &Notice) {
         let key = (K::RESOURCE.kind, object.meta().key());
         let now = Instant::now();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         if last.get(&key).is_some_and(|(known, at)| known == notice && now < *at + REPEAT) {
             return;
         }
@@ -52,6 +53,6 @@ impl Notices {
 
     /// Forgets an object that was deleted or no longer waits.
     pub fn forget<K: Kind>(&self, key: &ObjectKey) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(&(K::RESOURCE.kind, key.clone()));
+        lock(&self.last).remove(&(K::RESOURCE.kind, key.clone()));
     }
 }

@@ -4,13 +4,14 @@
 //! of the pod requeues the volume.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use kinds::meta::{ObjectKey, Uid};
 use kinds::persistent_volume::Source;
 use kinds::pod::Phase;
 use kinds::{Kind, PersistentVolume, Pod, Str};
+use runtime::lock::lock;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
@@ -49,34 +50,34 @@ pub struct Recycling {
 
 impl Recycling {
     fn get(&self, volume: &PersistentVolume) -> Option<Run> {
-        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = lock(&self.runs);
         runs.get(&volume.meta.name).filter(|run| run.volume == volume.meta.uid).cloned()
     }
 
     fn insert(&self, volume: &Str, run: Run) {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.clone(), run);
+        lock(&self.runs).insert(volume.clone(), run);
     }
 
     /// Returns the time until a volume may be wiped again after its pod failed; `None` if it may be wiped now. The
     /// change to the phase Failed requeues the volume earlier than that.
     pub fn pause(&self, volume: &Str, pause: Duration) -> Option<Duration> {
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).get(volume).copied();
+        let failed = lock(&self.failed).get(volume).copied();
         failed.and_then(|at| (at + pause).checked_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
     /// Starts a pause after a failure.
     pub fn set_failed(&self, volume: &Str) {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.clone(), Instant::now());
+        lock(&self.failed).insert(volume.clone(), Instant::now());
     }
 
     fn end_run(&self, volume: &Str) {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner).remove(volume);
+        lock(&self.runs).remove(volume);
     }
 
     /// Forgets a volume that was deleted or wiped.
     pub fn forget(&self, volume: &Str) {
         self.end_run(volume);
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).remove(volume);
+        lock(&self.failed).remove(volume);
     }
 }
 

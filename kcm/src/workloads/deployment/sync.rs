@@ -370,7 +370,7 @@ impl Deployments {
         }
         for surplus in surplus_history(work.deployment, &work.sets) {
             let uid = &surplus.meta.uid;
-            self.consistency.deleting(work.key, &surplus.meta);
+            self.consistency.deleting(work.key, &ReplicaSet::RESOURCE, &surplus.meta);
             match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
                 Ok(()) => {}
                 // Already deleted, or replaced by another set of its name: the watch will deliver that.

@@ -1,7 +1,7 @@
 //! One reconcile of a budget: find its pods, read the scale of their owners, count, write the status.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -11,6 +11,7 @@ use kinds::selector::Selector;
 use kinds::{Kind, Pod, PodDisruptionBudget};
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, Recorder, about};
+use runtime::lock::lock;
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store, by_namespace, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -167,7 +168,7 @@ impl Budgets {
     }
 
     fn recorded_events(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Vec<BudgetEvent>>> {
-        self.recorded_events.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.recorded_events)
     }
 
     fn record_new(&self, key: &ObjectKey, budget: &PodDisruptionBudget, events: Vec<BudgetEvent>) {

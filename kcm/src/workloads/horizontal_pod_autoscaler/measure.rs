@@ -10,7 +10,7 @@ use kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscaler, Metric, MetricId
 use kinds::selector::Selector;
 use runtime::lock::lock;
 use runtime::scale::{Scales, qualified};
-use runtime::write::{Scale, WriteError, Writer};
+use runtime::write::{ReadPath, Scale, WriteError, Writer};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -31,8 +31,8 @@ pub struct MetricResponses {
 
 #[derive(Default)]
 struct ResponseCache {
-    answers: HashMap<String, Arc<OnceCell<Response>>>,
-    order: VecDeque<(Instant, String)>,
+    answers: HashMap<ReadPath, Arc<OnceCell<Response>>>,
+    order: VecDeque<(Instant, ReadPath)>,
 }
 
 impl MetricResponses {
@@ -41,16 +41,17 @@ impl MetricResponses {
         Self { writer, fresh, kept: Mutex::default() }
     }
 
-    async fn get(&self, request: MetricRequest) -> Response {
+    async fn get(&self, request: Result<MetricRequest, String>) -> Response {
+        let request = request?;
         let cell = self.cell(&request.path);
         let read = || async {
-            let answer = self.writer.get_json_at(request.path.clone()).await;
+            let answer = self.writer.get_json_at(&request.path).await;
             answer.map(Arc::new).map_err(|error| error_message(&error, &request.what))
         };
         cell.get_or_init(read).await.clone()
     }
 
-    fn cell(&self, path: &str) -> Arc<OnceCell<Response>> {
+    fn cell(&self, path: &ReadPath) -> Arc<OnceCell<Response>> {
         let mut kept = lock(&self.kept);
         let now = Instant::now();
         while kept.order.front().is_some_and(|(since, _)| now - *since >= self.fresh) {
@@ -60,8 +61,8 @@ impl MetricResponses {
         if let Some(cell) = kept.answers.get(path) {
             return cell.clone();
         }
-        kept.order.push_back((now, path.to_owned()));
-        kept.answers.entry(path.to_owned()).or_default().clone()
+        kept.order.push_back((now, path.clone()));
+        kept.answers.entry(path.clone()).or_default().clone()
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kinds::selector::Selector;
 use kinds::{Time, quantity};
-use runtime::text::percent_encode;
+use runtime::write::ReadPath;
 use serde_json::Value;
 
 use super::replicas::{Sample, Samples};
@@ -19,62 +19,63 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricRequest {
     /// Path and query.
-    pub path: String,
+    pub path: ReadPath,
     /// Its name in errors: resource and group, and the object's name if there is one.
     pub what: String,
 }
 
-/// Returns a query string. Selectors that are `None` or empty are left out.
-fn query(selectors: &[(&str, Option<&Selector>)]) -> String {
-    let parts = selectors.iter().filter_map(|(name, selector)| {
-        let text = selector.as_ref()?.query().filter(|text| !text.is_empty())?;
-        Some(format!("{name}={}", percent_encode(&text)))
-    });
-    let query = parts.collect::<Vec<_>>().join("&");
-    if query.is_empty() { query } else { format!("?{query}") }
+/// Returns the path of a metric in a namespace. Selectors that are empty are left out of the query.
+fn path(
+    (group, version): (&str, &str),
+    namespace: &str,
+    place: &[&str],
+    selectors: &[(&str, &Selector)],
+) -> Result<ReadPath, String> {
+    let segments = [&["apis", group, version, "namespaces", namespace], place].concat();
+    let path = ReadPath::new(&segments).map_err(|error| error.to_string())?;
+    let selectors = selectors.iter().filter_map(|(name, selector)| Some((name, selector.query()?)));
+    let selectors = selectors.filter(|(_, text)| !text.is_empty());
+    Ok(selectors.fold(path, |path, (name, text)| path.with_parameter(name, &text)))
 }
 
+/// All functions fail if a name in the autoscaler cannot be part of a path, such as `..`.
 impl MetricRequest {
     /// Returns the request for the resource usage of pods.
-    pub fn resources(namespace: &str, pods: &Selector) -> Self {
-        let query = query(&[("labelSelector", Some(pods))]);
-        Self {
-            path: format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods{query}"),
-            what: "pods.metrics.k8s.io".to_owned(),
-        }
+    pub fn resources(namespace: &str, pods: &Selector) -> Result<Self, String> {
+        let path = path(("metrics.k8s.io", "v1beta1"), namespace, &["pods"], &[("labelSelector", pods)])?;
+        Ok(Self { path, what: "pods.metrics.k8s.io".to_owned() })
     }
 
     /// Returns the request for a metric of pods.
-    pub fn pods(version: &str, namespace: &str, pods: &Selector, metric: &str, of: &Selector) -> Self {
-        let query = query(&[("labelSelector", Some(pods)), ("metricLabelSelector", Some(of))]);
-        let metric = percent_encode(metric);
-        Self {
-            path: format!("/apis/{CUSTOM}/{version}/namespaces/{namespace}/pods/*/{metric}{query}"),
-            what: format!("pods.{CUSTOM} *"),
-        }
+    pub fn pods(version: &str, namespace: &str, pods: &Selector, metric: &str, of: &Selector) -> Result<Self, String> {
+        let selectors = [("labelSelector", pods), ("metricLabelSelector", of)];
+        let path = path((CUSTOM, version), namespace, &["pods", "*", metric], &selectors)?;
+        Ok(Self { path, what: format!("pods.{CUSTOM} *") })
     }
 
     /// Returns the request for a metric of an object, or of the namespace itself if `object` is `None`.
-    pub fn object(version: &str, namespace: &str, object: Option<(&str, &str)>, metric: &str, of: &Selector) -> Self {
-        let query = query(&[("metricLabelSelector", Some(of))]);
-        let encoded = percent_encode(metric);
-        let (place, what) = match object {
-            Some((resource, name)) => {
-                (format!("{resource}/{}/{encoded}", percent_encode(name)), format!("{resource}.{CUSTOM} {name}"))
-            }
-            None => (format!("metrics/{encoded}"), format!("metrics.{CUSTOM} {metric}")),
+    pub fn object(
+        version: &str,
+        namespace: &str,
+        object: Option<(&str, &str)>,
+        metric: &str,
+        of: &Selector,
+    ) -> Result<Self, String> {
+        let request = |place: &[&str], what| {
+            let path = path((CUSTOM, version), namespace, place, &[("metricLabelSelector", of)])?;
+            Ok(Self { path, what })
         };
-        Self { path: format!("/apis/{CUSTOM}/{version}/namespaces/{namespace}/{place}{query}"), what }
+        match object {
+            Some((resource, name)) => request(&[resource, name, metric], format!("{resource}.{CUSTOM} {name}")),
+            None => request(&["metrics", metric], format!("metrics.{CUSTOM} {metric}")),
+        }
     }
 
     /// Returns the request for an external metric.
-    pub fn external(namespace: &str, metric: &str, of: &Selector) -> Self {
-        let query = query(&[("labelSelector", Some(of))]);
-        let encoded = percent_encode(metric);
-        Self {
-            path: format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{encoded}{query}"),
-            what: format!("{metric}.external.metrics.k8s.io"),
-        }
+    pub fn external(namespace: &str, metric: &str, of: &Selector) -> Result<Self, String> {
+        let api = ("external.metrics.k8s.io", "v1beta1");
+        let path = path(api, namespace, &[metric], &[("labelSelector", of)])?;
+        Ok(Self { path, what: format!("{metric}.external.metrics.k8s.io") })
     }
 }
 
@@ -213,9 +214,22 @@ mod tests {
                  ?labelSelector=scaledobject.keda.sh%2Fname%3Dx",
             ),
         ];
-        for (question, path) in rows {
-            assert_eq!(question.path, path);
+        for (request, path) in rows {
+            assert_eq!(request.expect(path).path.as_str(), path);
         }
+    }
+
+    #[test]
+    fn metric_request_stays_in_its_namespace() {
+        let all = selector("");
+        for name in ["", ".", "..", "../../../../secrets", "a/b"] {
+            assert!(MetricRequest::pods("v1beta2", "ns", &all, name, &all).is_err(), "{name:?}");
+            assert!(MetricRequest::object("v1beta2", "ns", Some(("pods", name)), "rate", &all).is_err(), "{name:?}");
+            assert!(MetricRequest::object("v1beta2", "ns", None, name, &all).is_err(), "{name:?}");
+            assert!(MetricRequest::external("ns", name, &all).is_err(), "{name:?}");
+        }
+        let odd = MetricRequest::external("ns", "a?watch=true", &all).expect("it is escaped");
+        assert!(odd.path.as_str().ends_with("/a%3Fwatch%3Dtrue"), "{:?}", odd.path);
     }
 
     /// Parts of responses: quantities, times and windows that are valid, nearly so, or of another type.

@@ -8,7 +8,7 @@ use kinds::Str;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::lock::lock;
-use runtime::metrics::counters;
+use runtime::metrics::{OTHER, counters, limited_entry};
 
 use super::decide::Reason;
 
@@ -23,7 +23,8 @@ impl Counts {
     /// Counts one pod.
     pub fn count(&self, namespace: &Str, reason: Reason, failed: bool) {
         let mut counts = lock(&self.0);
-        let [tries, failures] = counts.entry((namespace.clone(), reason.as_str())).or_default();
+        let key = (namespace.clone(), reason.as_str());
+        let [tries, failures] = limited_entry(&mut counts, key, || (OTHER.into(), reason.as_str()));
         *tries += 1;
         *failures += u64::from(failed);
     }

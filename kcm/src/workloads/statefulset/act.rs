@@ -240,7 +240,7 @@ impl<'a> Work<'a> {
             return Err(ReconcileError::new(message));
         }
         let (consistency, uid) = (&self.controller.consistency, &pod.meta.uid);
-        consistency.deleting(self.key, &pod.meta);
+        consistency.deleting(self.key, &Pod::RESOURCE, &pod.meta);
         match self.controller.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
             Err(error) if !error.is_object_deleted() => {
                 // A deletion may be repeated: it is bound to the uid.

@@ -179,6 +179,29 @@ fn credentials_are_not_sent_without_tls() {
     }
 }
 
+#[test]
+fn empty_fields_of_a_kubeconfig_count_as_missing() {
+    let directory = TempDir::new().expect("a directory");
+    let text = json!({
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": "h:1", "certificate-authority": "", "certificate-authority-data": "", "tls-server-name": "",
+        }}],
+        "users": [{"name": "u", "user": {
+            "client-certificate": "", "client-certificate-data": "", "client-key": "", "tokenFile": "", "username": "",
+        }}],
+    });
+    let path = file(directory.path(), "k", &text.to_string());
+    let options = ConnectOptions { kubeconfig: Some(path), ..ConnectOptions::default() };
+    assert_eq!(inline_authority(&options).expect("readable"), None);
+    let source = kubeconfig::load(&options).expect("a configuration without credentials");
+    assert_eq!(source.config.cluster_url.to_string(), "http://h:1/", "there is no certificate");
+    assert_eq!((source.ca_file, source.token_file), (None, None));
+    let user = source.config.auth_info;
+    assert_eq!((user.client_certificate, user.client_key, user.username), (None, None, None));
+}
+
 #[tokio::test]
 async fn error_names_the_flags_when_none_is_set_outside_a_pod() {
     let directory = TempDir::new().expect("a directory");

@@ -39,6 +39,7 @@ fn main() -> std::process::ExitCode {
         },
         workloads::refused_creations::{
             deleted_namespace_costs_others_no_time, refused_creations_back_off_while_pods_change,
+            refused_creations_of_a_job_back_off_while_pods_change,
             status_follows_pods_while_creations_are_refused,
         },
         workloads::released_pods::{relabelled_pod_is_replaced_after_a_lost_response},
@@ -197,6 +198,7 @@ fn main() -> std::process::ExitCode {
         process::manifests::{
             charts_are_accepted_by_helm_and_the_api_server, kubeadm_patches_change_only_what_they_should,
         },
+        process::shutdown::{second_signal_ends_a_process_whose_work_hangs},
         process::monitoring::{alerts_and_panels_query_served_metrics, metrics_equal_upstreams_list},
         api::namespace::{
             twenty_kinds_are_deleted_with_their_namespace, deletions_that_watches_show_need_no_list,
@@ -215,6 +217,7 @@ fn main() -> std::process::ExitCode {
         api::storage_migrations::{
             stored_version_of_a_custom_resource_is_migrated_across_a_crash,
             secrets_are_encrypted_with_a_new_key_across_a_crash, migration_that_cannot_succeed_fails_with_its_reason,
+            migration_begins_when_its_resource_can_be_listed,
         },
         devices::resource_pools::{
             request_is_completed_once_all_slices_are_published, taint_rules_count_only_with_their_gate,
@@ -248,6 +251,7 @@ fn main() -> std::process::ExitCode {
         },
         gates::logging::{json_is_logged_with_its_gate, streams_are_split_with_their_gate},
         gates::http2::{connection_of_an_unknown_client_is_closed},
+        gates::native_histograms::{native_buckets_are_served_in_protobuf_with_their_gate, protobuf_equals_upstreams},
         gates::controllers::{
             controllers_and_pages_exist_with_their_gates, device_taint_rules_are_read,
             objects_arrive_in_the_stream_of_the_watch, lease_is_read_before_its_node_is_marked,
@@ -273,6 +277,7 @@ fn main() -> std::process::ExitCode {
             finished_jobs_are_deleted_after_their_ttl,
             job_of_another_owner_takes_the_name_of_a_run,
             job_with_the_name_of_a_deleted_run_is_not_replaced,
+            refused_job_is_not_repeated_by_changes_of_its_cronjob,
         },
         workloads::job::{
             job_completes, failures_end_job, deadline_ends_job, indexes_are_completed, elastic_job_shrinks,
@@ -320,7 +325,6 @@ fn main() -> std::process::ExitCode {
         network::endpoints::{upstreams_slices_are_kept_after_a_takeover},
         upstream::handover::{work_continues_under_the_other_manager},
         process::many_kinds::{leader_works_with_500_custom_kinds},
-        process::shutdown::{second_signal_ends_a_process_whose_work_hangs},
         process::monitoring::{alerts_fire_when_they_should, upstreams_list_is_current},
         upstream::operations::{takeover_page_works_in_both_directions},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},

@@ -9,24 +9,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use base64::Engine as _;
 use bytes::Bytes;
+use cluster_tests::certificates::{Pair, client_config, inline_pair, sign};
 use control_plane::{ControlPlane, Identity, Options};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use kube::config::Kubeconfig;
-use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use rcgen::{DnType, ExtendedKeyUsagePurpose, KeyPair};
 use runtime::metrics::Metrics;
 use runtime::serve::{
     AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, ServeError, ServeOptions, ServedContent,
     Server, TlsOptions, Zpages, configz,
 };
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::AsyncReadExt as _;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -54,9 +50,6 @@ const PATHS: &[&str] = &[
     "/nothing",
 ];
 const OPEN: &[&str] = &["/healthz", "/healthz?verbose", "/livez", "/readyz"];
-
-/// A certificate and its key, as PEM.
-type Pair = (String, String);
 
 /// A function that changes the options.
 type Change = fn(&mut ServeOptions);
@@ -124,6 +117,7 @@ impl TestServer {
             },
             explainer: None,
             pages: Vec::new(),
+            page_runtime: None,
             set_verbosity: Some(Arc::new(move |text: &str| {
                 text.parse::<u32>().map_err(|error| error.to_string())?;
                 text.clone_into(&mut set.lock().expect("poisoned lock"));
@@ -142,7 +136,7 @@ impl TestServer {
         body: &'static str,
     ) -> Result<Response> {
         let own = std::fs::read(self.folder.path().join("manager.crt"))?;
-        let tls = client_config(&own, credentials)?;
+        let tls = client_config(&own, credentials.certificate.as_ref())?;
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
         let https = if credentials.http1 { https.enable_http1().build() } else { https.enable_all_versions().build() };
         let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build(https);
@@ -162,57 +156,6 @@ impl TestServer {
     async fn status(&self, credentials: &Credentials, path: &str) -> Result<u16> {
         Ok(self.send(credentials, Method::GET, path, "").await?.status.as_u16())
     }
-}
-
-fn client_config(server: &[u8], credentials: &Credentials) -> Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(server)?)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    Ok(match &credentials.certificate {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>()?;
-            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?
-        }
-    })
-}
-
-/// Returns the client certificate in a kubeconfig.
-fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
-    let config = Kubeconfig::read_from(kubeconfig)?;
-    let user = config.auth_infos.into_iter().next().and_then(|user| user.auth_info).context("no user")?;
-    let decode = |text: String| -> Result<String> {
-        Ok(String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text)?)?)
-    };
-    let key = serde_json::to_value(&user)?["client-key-data"].as_str().map(ToOwned::to_owned);
-    let key = key.or_else(|| raw_field(kubeconfig, "client-key-data")).context("no key")?;
-    Ok((decode(user.client_certificate_data.context("no certificate")?)?, decode(key)?))
-}
-
-/// Returns a field that a kubeconfig has once; kube's types hide keys.
-fn raw_field(kubeconfig: &Path, field: &str) -> Option<String> {
-    let text = std::fs::read_to_string(kubeconfig).ok()?;
-    let line =
-        text.lines().find_map(|line| line.trim().trim_start_matches("- ").strip_prefix(field)?.strip_prefix(':'));
-    line.map(|value| value.trim().trim_matches('"').to_owned())
-}
-
-/// Returns a client certificate, signed by an authority with the common name `ca` and this key.
-fn sign(ca: &str, key: KeyPair, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
-    let mut authority = CertificateParams::default();
-    authority.distinguished_name = rcgen::DistinguishedName::new();
-    authority.distinguished_name.push(DnType::CommonName, ca);
-    let mut params = CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    params.distinguished_name.push(DnType::OrganizationName, "system:masters");
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    change(&mut params);
-    let own = KeyPair::generate()?;
-    Ok((params.signed_by(&own, &Issuer::new(authority, key))?.pem(), own.serialize_pem()))
 }
 
 fn key_of(file: &Path) -> Result<KeyPair> {
@@ -273,11 +216,11 @@ async fn each_credential_gives_access_to_its_paths_only() -> Result<()> {
 /// Anonymous clients, and wrong, foreign and expired credentials: access only to paths that are open to all.
 async fn unauthenticated_clients_are_refused_everywhere(surface: &TestServer, cluster: &ControlPlane) -> Result<()> {
     let ca = cluster.ca_key();
-    let expired = sign("kubernetes", key_of(&ca)?, "kubernetes-admin", |params| {
+    let expired = sign(("kubernetes", key_of(&ca)?), "kubernetes-admin", |params| {
         params.not_after = rcgen::date_time_ymd(2020, 1, 1);
     })?;
-    let foreign = sign("kubernetes", KeyPair::generate()?, "kubernetes-admin", |_| {})?;
-    let for_servers = sign("kubernetes", key_of(&ca)?, "kubernetes-admin", |params| {
+    let foreign = sign(("kubernetes", KeyPair::generate()?), "kubernetes-admin", |_| {})?;
+    let for_servers = sign(("kubernetes", key_of(&ca)?), "kubernetes-admin", |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     })?;
     let forged_headers = Credentials {
@@ -328,7 +271,7 @@ async fn permitted_clients_have_access(
 ) -> Result<()> {
     let metrics = surface.send(scraper, Method::GET, "/metrics", "").await?;
     ensure!(metrics.status == 200 && metrics.body.contains("# TYPE process_cpu_seconds_total counter"));
-    ensure!(metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8");
+    ensure!(metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8; escaping=underscores");
     ensure!(surface.status(scraper, "/%6detrics").await? == 200, "the decoded path is not the one that is authorized");
     for path in ["/configz", "/metrics/slis", "//metrics", "/debug/flags/v"] {
         ensure!(surface.status(scraper, path).await? == 403, "the scraper at {path}");
@@ -336,10 +279,10 @@ async fn permitted_clients_have_access(
     let posted = surface.send(scraper, Method::POST, "/metrics", "").await?;
     ensure!(posted.status == 403, "the role permits more than get");
     ensure!(surface.status(other, "/metrics").await? == 403, "an account without a role has access");
-    let foreign = sign("kubernetes", KeyPair::generate()?, "kubernetes-admin", |_| {})?;
+    let foreign = sign(("kubernetes", KeyPair::generate()?), "kubernetes-admin", |_| {})?;
     let both = Credentials { certificate: Some(foreign), ..scraper.clone() };
     ensure!(surface.status(&both, "/metrics").await? == 200);
-    let named = sign("kubernetes", key_of(&cluster.ca_key())?, "ann", |params| {
+    let named = sign(("kubernetes", key_of(&cluster.ca_key())?), "ann", |params| {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "ann");
     })?;
@@ -364,7 +307,7 @@ async fn front_proxies_may_name_users(surface: &TestServer, cluster: &ControlPla
         "a request without a user is accepted"
     );
     let key = key_of(&folder.join("front-proxy-ca.key"))?;
-    let not_allowed = sign("front-proxy-ca", key, "not-allowed", |_| {})?;
+    let not_allowed = sign(("front-proxy-ca", key), "not-allowed", |_| {})?;
     ensure!(surface.status(&for_user(&not_allowed, "proxied-scraper"), "/metrics").await? == 401);
     Ok(())
 }
@@ -488,6 +431,7 @@ async fn panic_affects_one_response() -> Result<()> {
         zpages: Zpages::default(),
         explainer: None,
         pages: Vec::new(),
+        page_runtime: None,
         set_verbosity: None,
     };
     let options = ServeOptions {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 
-use crate::aws::Service;
+use crate::aws::{AwsError, Service};
 use crate::call::Call;
 use crate::model::{Model, Refusal};
 use crate::xml::Element;
@@ -102,6 +102,17 @@ fn named_targets(call: &Call) -> BTreeSet<(String, String)> {
     targets.take_while(|(id, _)| !id.is_empty()).collect()
 }
 
+/// Returns the listed resources; none if the resource that contains them does not exist. In this case the call is
+/// forwarded, and moto refuses it.
+fn none_without_parent(listed: Result<Vec<Element>>) -> Result<Vec<Element>> {
+    match listed {
+        Err(error) if error.downcast_ref::<AwsError>().is_some_and(|error| error.code.ends_with("NotFound")) => {
+            Ok(Vec::new())
+        }
+        listed => listed,
+    }
+}
+
 impl Model {
     /// Returns the refusal of a call that needs more than a quota allows.
     pub(crate) async fn over_quota(&self, call: &Call) -> Result<Option<Refusal>> {
@@ -118,24 +129,24 @@ impl Model {
 
     /// Returns the number of resources that count towards a quota after a call.
     async fn needed(&self, quota: Quota, call: &Call) -> Result<usize> {
-        let count = async |action: &str, of: &[(&str, &str)], list: &str| -> usize {
-            self.aws.list(Service::Elb, action, of, list).await.map_or(0, |members| members.len())
+        let existing = async |action: &str, of: &[(&str, &str)], list: &str| -> Result<Vec<Element>> {
+            none_without_parent(self.aws.list(Service::Elb, action, of, list).await)
         };
         let of = |name: &'static str| [(name, call.value(name))];
         Ok(match quota {
-            Quota::LoadBalancers => count("DescribeLoadBalancers", &[], "LoadBalancers").await + 1,
-            Quota::TargetGroups => count("DescribeTargetGroups", &[], "TargetGroups").await + 1,
-            Quota::Listeners => count("DescribeListeners", &of("LoadBalancerArn"), "Listeners").await + 1,
+            Quota::LoadBalancers => existing("DescribeLoadBalancers", &[], "LoadBalancers").await?.len() + 1,
+            Quota::TargetGroups => existing("DescribeTargetGroups", &[], "TargetGroups").await?.len() + 1,
+            Quota::Listeners => existing("DescribeListeners", &of("LoadBalancerArn"), "Listeners").await?.len() + 1,
             Quota::Certificates => {
-                let existing = count("DescribeListenerCertificates", &of("ListenerArn"), "Certificates").await;
-                existing.saturating_sub(1) + call.values("Certificates.member.", "Arn").len()
+                let existing = existing("DescribeListenerCertificates", &of("ListenerArn"), "Certificates").await?;
+                existing.len().saturating_sub(1) + call.values("Certificates.member.", "Arn").len()
             }
             Quota::Targets => {
-                let (action, of) = ("DescribeTargetHealth", of("TargetGroupArn"));
-                let existing = self.aws.list(Service::Elb, action, &of, "TargetHealthDescriptions").await;
+                let of = of("TargetGroupArn");
+                let existing = existing("DescribeTargetHealth", &of, "TargetHealthDescriptions").await?;
                 let target = |one: &Element| (one.text("Target/Id").to_owned(), one.text("Target/Port").to_owned());
                 let mut all = named_targets(call);
-                all.extend(existing.unwrap_or_default().iter().map(target));
+                all.extend(existing.iter().map(target));
                 all.len()
             }
             Quota::Rules => {
@@ -166,6 +177,18 @@ mod tests {
             ],
         );
         assert_eq!(added_rules(&call), 5);
+    }
+
+    #[test]
+    fn list_that_fails_is_an_error_unless_the_parent_is_missing() {
+        let failed = |code: &str| Err(AwsError { code: code.to_owned(), response: String::new() }.into());
+        for code in ["ListenerNotFound", "TargetGroupNotFound", "InvalidGroup.NotFound"] {
+            assert_eq!(none_without_parent(failed(code)).expect(code).len(), 0);
+        }
+        for code in ["500 Internal Server Error", "Throttling"] {
+            assert!(none_without_parent(failed(code)).is_err(), "{code}");
+        }
+        assert!(none_without_parent(Err(anyhow::anyhow!("moto has ended"))).is_err());
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! The layers of each crate: a module imports only modules of lower layers.
 //!
-//! The layers are data (`floors.rs`). The test fails with the file, the line, the import and the violated rule, and if
+//! The layers are data (`order.rs`). The test fails with the file, the line, the import and the violated rule, and if
 //! a module of a crate is in no layer.
 
-mod floors;
 mod imports;
+mod order;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use floors::{CRATES, Layers};
 use imports::{Import, Source};
+use order::{CRATES, Layers};
 
 /// Returns the source files of a crate, without those of tests.
 fn sources(folder: &Path) -> Vec<(PathBuf, Source)> {
@@ -41,7 +41,7 @@ fn visit(folder: &Path, module: &[String], found: &mut Vec<(PathBuf, Source)>) {
 /// Returns the entry that a module path belongs to, with the number of its layer. The longest entry applies.
 fn place(layers: &Layers, path: &[String]) -> Option<(usize, &'static str)> {
     let entries =
-        layers.floors.iter().enumerate().flat_map(|(floor, names)| names.iter().map(move |name| (floor, *name)));
+        layers.order.iter().enumerate().flat_map(|(layer, names)| names.iter().map(move |name| (layer, *name)));
     let fits = entries.filter(|(_, name)| {
         let parts: Vec<&str> = name.split("::").collect();
         path.len() >= parts.len() && parts.iter().zip(path).all(|(part, own)| part == own)
@@ -52,21 +52,21 @@ fn place(layers: &Layers, path: &[String]) -> Option<(usize, &'static str)> {
 /// Returns the rule that an import violates, or `None`.
 fn broken(layers: &Layers, from: (usize, &str), import: &Import) -> Option<String> {
     let path = import.path.join("::");
-    let Some((floor, name)) = place(layers, &import.path) else {
+    let Some((layer, name)) = place(layers, &import.path) else {
         return layers.is_complete.then(|| {
             format!(
-                "crate::{path} is an item of the crate root or a module on no floor: move it into a module below '{}'",
+                "crate::{path} is an item of the crate root or a module in no layer: move it into a module below '{}'",
                 from.1
             )
         });
     };
-    let rule = match floor.cmp(&from.0) {
+    let rule = match layer.cmp(&from.0) {
         std::cmp::Ordering::Less => return None,
         std::cmp::Ordering::Equal if name == from.1 => return None,
-        std::cmp::Ordering::Equal => "modules of one floor do not import each other",
+        std::cmp::Ordering::Equal => "modules of one layer do not import each other",
         std::cmp::Ordering::Greater => "imports point down",
     };
-    Some(format!("crate::{path}: '{}' (floor {}) imports '{name}' (floor {floor}); {rule}", from.1, from.0))
+    Some(format!("crate::{path}: '{}' (layer {}) imports '{name}' (layer {layer}); {rule}", from.1, from.0))
 }
 
 /// Returns all violations in a crate, one per line. The crate root is above all layers.
@@ -85,16 +85,15 @@ fn violations(root: &Path, layers: &Layers) -> String {
             }
             None if !layers.is_complete => {}
             None => {
-                let _ =
-                    writeln!(text, "{path}:1: the module is on no floor; add it to xtask/src/test/layers/floors.rs");
+                let _ = writeln!(text, "{path}:1: the module is in no layer; add it to xtask/src/test/layers/order.rs");
             }
         }
     }
     if layers.is_complete {
-        for name in layers.floors.iter().copied().flatten() {
+        for name in layers.order.iter().copied().flatten() {
             let parts: Vec<String> = name.split("::").map(str::to_owned).collect();
             if !sources.iter().any(|(_, source)| source.module.starts_with(&parts)) {
-                let _ = writeln!(text, "{}: no module '{name}'; remove it from its floor", layers.folder);
+                let _ = writeln!(text, "{}: no module '{name}'; remove it from its layer", layers.folder);
             }
         }
     }
@@ -108,13 +107,13 @@ fn imports_point_down_in_every_crate() {
 }
 
 #[test]
-fn every_crate_of_the_workspace_has_floors() {
+fn every_crate_of_the_workspace_has_layers() {
     let manifest = std::fs::read_to_string(crate::cargo::workspace().join("Cargo.toml")).expect("a manifest");
     let members = manifest.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).expect("members").0;
     let members = members.split('"').skip(1).step_by(2);
     for member in members.filter(|member| !["tests/", "examples/"].iter().any(|folder| member.starts_with(folder))) {
         let folder = format!("{member}/src");
-        assert!(CRATES.iter().any(|layers| layers.folder == folder), "{member} has no floors");
+        assert!(CRATES.iter().any(|layers| layers.folder == folder), "{member} has no layers");
     }
 }
 
@@ -123,25 +122,25 @@ mod tests {
     use super::*;
 
     const LAYERS: Layers =
-        Layers { folder: "src", is_complete: true, floors: &[&["ground", "stones"], &["house"], &["house::roof"]] };
+        Layers { folder: "src", is_complete: true, order: &[&["ground", "stones"], &["house"], &["house::roof"]] };
 
     fn violations(module: &[&str], text: &str) -> Vec<String> {
         let source = Source::read(module.iter().map(ToString::to_string).collect(), text);
-        let from = place(&LAYERS, &source.module).expect("a floor");
+        let from = place(&LAYERS, &source.module).expect("a layer");
         source.imports.iter().filter_map(|import| broken(&LAYERS, from, import)).collect()
     }
 
     #[test]
-    fn imports_of_lower_floors_and_of_the_same_module_are_allowed() {
+    fn imports_of_lower_layers_and_of_the_same_module_are_allowed() {
         assert!(violations(&["house"], "use crate::{ground::Soil, house::door::Door};").is_empty());
         assert!(violations(&["house", "door"], "use super::Wall; use super::super::ground::Soil;").is_empty());
         assert!(violations(&["house", "roof"], "use crate::house::Wall;").is_empty());
     }
 
     #[test]
-    fn imports_of_higher_or_equal_floors_are_violations() {
+    fn imports_of_higher_or_equal_layers_are_violations() {
         let up = violations(&["ground"], "fn f() { crate::house::build() }");
-        assert_eq!(up, ["crate::house::build: 'ground' (floor 0) imports 'house' (floor 1); imports point down"]);
+        assert_eq!(up, ["crate::house::build: 'ground' (layer 0) imports 'house' (layer 1); imports point down"]);
         assert!(violations(&["ground"], "use crate::stones::Stone;")[0].contains("do not import each other"));
         assert!(violations(&["ground"], "use super::house::{self, Door};").len() == 2);
         assert!(violations(&["house", "door"], "use super::roof::Tile;")[0].contains("imports point down"));

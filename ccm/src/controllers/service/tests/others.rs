@@ -2,7 +2,7 @@
 //! load balancer while another Service is missing.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kinds::service::ServiceType;
 use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
@@ -10,6 +10,7 @@ use providers::{
     CloudError, Deletion, EndpointTarget, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed,
     Owned, Targeting, Targets, async_trait,
 };
+use runtime::lock::lock;
 
 use super::simulation::{CLUSTER, Process, Simulation, annotated, key, node, pass, port, service};
 
@@ -38,7 +39,7 @@ impl Forwarding {
     }
 
     fn last_request<T>(&self, read: impl FnOnce(&mut LastRequest) -> T) -> T {
-        read(&mut self.last_request.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&mut lock(&self.last_request))
     }
 
     /// Returns the number of calls of `ensure` and of `set_targets` since the last call of this function.
@@ -228,7 +229,7 @@ async fn endpoints_of_the_other_service_are_targets_too() {
     cloud.calls();
     let set = |name: &str, last: &[u8]| {
         let endpoints = last.iter().map(|last| endpoint(*last)).collect();
-        sim.endpoints_of.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), endpoints);
+        lock(&sim.endpoints_of).insert(name.to_owned(), endpoints);
         process.endpoints_changed(&key(name));
     };
     let addresses = || {

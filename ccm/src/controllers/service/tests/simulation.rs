@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -15,6 +15,7 @@ use kinds::{GatedPod, Service, Uid};
 use provider_mock::{MockCloud, MockConfig};
 use providers::{CloudError, EndpointTarget, LoadBalancers, NodeTarget, async_trait};
 use runtime::events::{EventType, ObjectReference};
+use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Change;
@@ -75,10 +76,6 @@ pub struct Simulation {
     pub undecodable: AtomicBool,
     dead: AtomicBool,
     ids: AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A Service as users write it.

@@ -2,4 +2,5 @@ mod builders;
 mod hints;
 mod histories;
 mod packing;
+mod reconcile;
 mod tables;

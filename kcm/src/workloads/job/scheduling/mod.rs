@@ -17,7 +17,7 @@ use kinds::{Job, Kind, PodGroup, Resource, Str, Uid};
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
 use runtime::store::Store;
-use runtime::write::{WriteError, Writer};
+use runtime::write::{ReadPath, WriteError, Writer};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::debug;
@@ -85,7 +85,7 @@ impl Scheduling {
     /// scheduled one by one. `has_pods` and `creates_pods`: the Job has pods, and some will be created.
     ///
     /// # Errors
-    /// When a read or write failed, or the Workload has an unexpected form.
+    /// When a read or write failed, the Workload has an unexpected form, or the Job was deleted or replaced.
     pub async fn ensure_group(
         &self,
         key: &ObjectKey,
@@ -124,10 +124,10 @@ impl Scheduling {
     }
 
     async fn ensure(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<GroupResult, String> {
-        let Some(fresh) = found(self.writer.get_json(&Job::RESOURCE, key).await)? else { return Ok(UNGROUPED) };
-        if fresh["metadata"]["uid"] != job.meta.uid.to_string() {
-            return Ok(UNGROUPED);
-        }
+        let fresh = found(self.writer.get_json(&Job::RESOURCE, key).await)?;
+        let is_same = |fresh: &Value| fresh["metadata"]["uid"] == job.meta.uid.to_string();
+        // Pods that belong to a group must not be created without it for a Job that only the cache still has.
+        let fresh = fresh.filter(is_same).ok_or("the Job was deleted or replaced")?;
         let is_new = compile::is_new(&fresh, has_pods);
         let (workload, template, is_delegated) = match compile::mode(&fresh) {
             Mode::None => return Ok(UNGROUPED),
@@ -208,8 +208,10 @@ impl Scheduling {
 
     /// Finds the Workload of the controller that owns a Job.
     async fn workload_of_parent(&self, key: &ObjectKey, fresh: &Value) -> Result<Option<Value>, String> {
-        let list = self.writer.get_json_at(WORKLOADS.path(Some(&key.namespace))).await;
-        let list = list.map_err(|error| error.to_string())?;
+        let Resource { group, version, plural, .. } = WORKLOADS;
+        let path = ReadPath::new(&["apis", group, version, "namespaces", &key.namespace, plural]);
+        let path = path.map_err(|error| error.to_string())?;
+        let list = self.writer.get_json_at(&path).await.map_err(|error| error.to_string())?;
         let workloads = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
         let found = workloads.iter().find(|workload| compile::is_of_parent(workload, fresh)).cloned();
         if found.is_none() {

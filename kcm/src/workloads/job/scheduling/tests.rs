@@ -141,6 +141,23 @@ async fn changes_without_a_watch_are_read_within_half_a_minute_while_pods_are_cr
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_group_is_chosen_for_a_job_that_was_deleted_or_replaced() {
+    type Change<'a> = &'a dyn Fn(&mut BTreeMap<String, Value>);
+    let changes: [(&str, Change<'_>); 2] = [
+        ("deleted", &|objects| drop(objects.remove(JOB))),
+        ("replaced", &|objects| objects.get_mut(JOB).expect("the Job")["metadata"]["uid"] = "v".into()),
+    ];
+    for (name, change) in changes {
+        let bench = Bench::new().await;
+        change(&mut lock(&bench.objects));
+        tokio::time::advance(LONGEST_AGE * 2).await;
+        let chosen = bench.scheduling.ensure_group(&key(), &bench.job, true, true).await;
+        let error = chosen.expect_err(name);
+        assert!(error.ends_with("the Job was deleted or replaced"), "{name}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn lagging_cache_causes_no_reads() {
     let bench = Bench::new().await;
     let before = bench.requests();

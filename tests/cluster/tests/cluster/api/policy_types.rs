@@ -157,7 +157,7 @@ fn policy(
 
 /// Waits until all policies are checked in this generation; returns the type checking of each, with the field manager
 /// that wrote it.
-async fn checked(cluster: &ControlPlane, generation: i64) -> Result<BTreeMap<String, Value>> {
+async fn until_checked(cluster: &ControlPlane, generation: i64) -> Result<BTreeMap<String, Value>> {
     eventually(format!("all policies are checked in generation {generation}"), || async {
         let listed: Value = serde_json::from_str(&cluster.kubectl(&[
             "get",
@@ -226,7 +226,7 @@ pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
         cluster.kubectl_with_input(&["create", "-f", "-"], &policy.to_string())?;
     }
     start_upstream(cluster, CONTROLLER, &[])?;
-    let upstream = checked(cluster, 1).await.context("upstream")?;
+    let upstream = until_checked(cluster, 1).await.context("upstream")?;
     cluster.kill(UPSTREAM)?;
 
     for name in upstream.keys() {
@@ -235,7 +235,7 @@ pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
     }
     let flags = format!("--controllers={CONTROLLER}");
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[&flags]).await?;
-    let ours = checked(cluster, 2).await.context("ours")?;
+    let ours = until_checked(cluster, 2).await.context("ours")?;
     for (name, expected) in &upstream {
         let found = &ours[name];
         ensure!(found == expected, "{name}\nupstream: {expected:#}\nours: {found:#}");

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Resource
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::invariants::{only_declared, until_quiet};
 use crate::robustness::scenario::Scenario;
 
 const ALONE: &str = "--controllers=resourcequota-controller";
@@ -126,7 +126,7 @@ pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
         ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", "0"),
     ];
     check(with_maps(&left, maps(0))).await?;
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     ensure!(faults.most_watches().values().all(|open| *open == 1), "concurrent watches: {:?}", faults.most_watches());
     manager.stop().await?;
     only_declared(&faults, &["resourcequota-controller"])

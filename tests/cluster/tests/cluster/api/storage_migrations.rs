@@ -222,3 +222,24 @@ pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Re
     manager.stop().await?;
     Ok(())
 }
+
+/// Errors of the list that returns the version at the start neither fail a migration nor let it begin without a version.
+pub async fn migration_begins_when_its_resource_can_be_listed(_: Space) -> Result<()> {
+    let bed = bed(Vec::new()).await?;
+    let space = bed.space("unlisted").await?;
+    let is_list = |call: &Call| call.verb == Verb::List && call.resource == "configmaps";
+    let faults = Faults::script([
+        Rule::new(is_list, Effect::Refuse(503, None)),
+        Rule::new(is_list, Effect::Refuse(403, None)),
+        Rule::new(is_list, Effect::LostAfter),
+    ]);
+    let manager = Manager::start_cluster_wide(&space, &faults, &ALONE).await?;
+    migrate(&bed, "unlisted", "", "configmaps")?;
+    let ended = until_ended(&bed, "unlisted", "Succeeded").await?;
+    ensure!(condition(&ended, "Failed").is_none(), "{}", ended["status"]);
+    ensure!(ended["status"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()), "{ended}");
+    let lists: Vec<_> = faults.requests().into_iter().filter(|request| is_list(&request.call)).collect();
+    ensure!(lists.len() > 3 && lists[0].status != Some(200) && lists[1].status != Some(200), "{lists:?}");
+    manager.stop().await?;
+    Ok(())
+}

@@ -13,7 +13,7 @@ use kube::api::DeleteParams;
 use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pattern};
 use serde_json::json;
 
-use crate::cloud::node::initialised;
+use crate::cloud::node::until_initialized;
 use crate::cloud::node_lifecycle::{until_node_deleted, until_shutdown_taint};
 use crate::cloud::service;
 
@@ -84,7 +84,7 @@ static SCENARIOS: [Scenario; 3] = [
 /// An instance is created, stopped, started and deleted.
 async fn life_of_a_node(cloud: &CloudBed, name: &str) -> Result<()> {
     cloud.register_instance(name).await?;
-    initialised(cloud, name).await?;
+    until_initialized(cloud, name).await?;
     cloud.cloud.stop_instance(name);
     cloud.set_ready_condition(name, "Unknown").await?;
     until_shutdown_taint(cloud, name, true).await?;
@@ -131,7 +131,7 @@ enum RunFault {
     Cloud(Fault),
 }
 
-/// Runs ccm repeatedly, each process until it crashes.
+/// Runs ccm repeatedly, each process until it crashes, or a call of the cloud hangs if `crashes_in_a_call`.
 async fn run_until_crash(
     scenario: &Scenario,
     cloud: &CloudBed,
@@ -139,7 +139,7 @@ async fn run_until_crash(
     crashes_in_a_call: bool,
 ) -> Result<()> {
     loop {
-        let manager = cloud.ccm(faults, scenario.flags).await?;
+        let manager = cloud.start_ccm(faults, scenario.flags).await?;
         tokio::select! {
             () = faults.crashes() => {}
             () = until_call_hangs(cloud), if crashes_in_a_call => {}
@@ -196,7 +196,7 @@ async fn run_with_fault(
 /// Checks that another process finds nothing to do.
 async fn finds_nothing_to_do(scenario: &Scenario, cloud: &CloudBed) -> Result<()> {
     let (faults, changes) = (Faults::default(), cloud.cloud.changing_calls());
-    let manager = cloud.ccm(&faults, scenario.flags).await?;
+    let manager = cloud.start_ccm(&faults, scenario.flags).await?;
     eventually("its lists are complete", || async {
         ensure!(faults.most_watches().contains_key("nodes"));
         Ok(())

@@ -9,7 +9,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use provider_mock::{MockCloud, MockConfig, Operation};
 use serde_json::json;
 
-use super::node::initialised;
+use super::node::until_initialized;
 
 /// The right of the guide.
 const RIGHTS: &str = r#"
@@ -33,7 +33,7 @@ pub async fn changed_secret_is_used_without_a_restart(_: Space) -> Result<()> {
     let mock = MockCloud::new(MockConfig { secret, auto_instances: true, ..MockConfig::default() })?;
     mock.set_token(Some("one"));
     let provider = |cluster: &str| Ok(mock.provider(cluster));
-    let _manager = bed.ccm_over(provider, &Faults::default(), &[], SignedDuration::ZERO).await?;
+    let _manager = bed.start_ccm_with_provider(provider, &Faults::default(), &[], SignedDuration::ZERO).await?;
     bed.register("first", json!({})).await?;
     during(QUIET, "the cloud is not called without credentials", || async {
         let calls = mock.calls(Operation::DescribeInstances).calls;
@@ -49,7 +49,7 @@ pub async fn changed_secret_is_used_without_a_restart(_: Space) -> Result<()> {
     let applying = bed.bed.clone();
     tokio::task::spawn_blocking(move || applying.cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS))
         .await??;
-    initialised(&bed, "first").await?;
+    until_initialized(&bed, "first").await?;
 
     // The former credentials are refused from now on: no Node is deleted, and the new ones are used soon.
     mock.set_token(Some("two"));
@@ -66,7 +66,7 @@ pub async fn changed_secret_is_used_without_a_restart(_: Space) -> Result<()> {
     })
     .await?;
     bed.register("second", json!({})).await?;
-    initialised(&bed, "second").await?;
+    until_initialized(&bed, "second").await?;
     ensure!(bed.nodes().get_opt("first").await?.is_some(), "a Node was deleted while credentials were refused");
     Ok(())
 }

@@ -12,7 +12,7 @@ use provider_mock::{Effect, Fault, InstanceConfig, Operation, Pattern};
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::cloud::service::{balanced, create, services, until_service_deleted};
+use crate::cloud::service::{create, services, until_balanced, until_service_deleted};
 
 /// Serves the cloud over HTTP; returns the `--cloud-config` for processes that use it.
 async fn serve(cloud: &CloudBed) -> Result<String> {
@@ -60,7 +60,7 @@ pub async fn standby_continues_over_the_same_cloud_after_the_leader_is_killed(_:
     let first = leader(&cloud, "").await?;
     start(&cloud, "second", &config)?;
     create(&cloud, "before").await?;
-    balanced(&cloud, "before", 1, 1).await?;
+    until_balanced(&cloud, "before", 1, 1).await?;
 
     // The leader dies during the call that creates a load balancer, which the cloud executes.
     let unanswered = Fault::at(Pattern::One(Operation::CreateBalancer), 1, Effect::Unanswered);
@@ -78,7 +78,7 @@ pub async fn standby_continues_over_the_same_cloud_after_the_leader_is_killed(_:
     leader(&cloud, &first).await?;
     create(&cloud, "after").await?;
     for name in ["before", "during", "after"] {
-        balanced(&cloud, name, 1, 1).await?;
+        until_balanced(&cloud, name, 1, 1).await?;
     }
     let balancers = cloud.cloud.snapshot().balancers;
     ensure!(balancers.len() == 3, "one load balancer for each Service: {balancers:?}");

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::{
-    Call, CloudBed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, write_failures,
+    Call, CloudBed, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, restart_after_crashes,
+    write_failures,
 };
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
@@ -13,7 +14,7 @@ use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pat
 use providers::{Address, AddressKind};
 use serde_json::{Value, json};
 
-use crate::robustness::invariants::quiet;
+use crate::robustness::invariants::until_quiet;
 
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
@@ -36,7 +37,7 @@ fn address(kind: AddressKind, text: &str) -> Address {
 }
 
 /// Waits until a node has all fields of its instance, and no taint of a new node.
-pub async fn initialised(cloud: &CloudBed, name: &str) -> Result<Node> {
+pub async fn until_initialized(cloud: &CloudBed, name: &str) -> Result<Node> {
     eventually(format!("{name} is initialized"), || async {
         let node = cloud.nodes().get(name).await?;
         ensure!(!taints(&node).contains(&UNINITIALIZED), "taints: {:?}", taints(&node));
@@ -75,7 +76,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     let faults = Faults::default();
     // With their real ages: a node whose instance appears late must not be deleted.
     let flags = ["--node-status-update-frequency=1s"];
-    let manager = cloud.ccm_at(&faults, &flags, SignedDuration::ZERO).await?;
+    let manager = cloud.start_ccm_later(&faults, &flags, SignedDuration::ZERO).await?;
 
     // All at the same time: labels of the provider, taints of other controllers, several addresses of one type.
     cloud.cloud.add_instance(&InstanceConfig {
@@ -93,7 +94,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     let waiting = json!({"key": UNINITIALIZED, "effect": "NoExecute"});
     let more = json!({"metadata": {"labels": {"taken": "own"}}, "spec": {"taints": [waiting, other]}});
     cloud.register("full", more).await?;
-    let node = initialised(&cloud, "full").await?;
+    let node = until_initialized(&cloud, "full").await?;
     ensure!(taints(&node).contains(&"other"), "taints: {:?}", taints(&node));
     let kept = node.spec.iter().flat_map(|spec| &spec.taints).flatten().find(|taint| taint.key == "other");
     ensure!(serde_json::to_value(kept)? == other, "a taint of another controller was changed: {kept:?}");
@@ -121,7 +122,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     .await?;
     ensure!(taints(&cloud.nodes().get("configured").await?).contains(&UNINITIALIZED));
     cloud.edit("configured", configured("10.0.0.3")).await?;
-    let node = initialised(&cloud, "configured").await?;
+    let node = until_initialized(&cloud, "configured").await?;
     ensure!(addresses(&node) == [("InternalIP".to_owned(), "10.0.0.3".to_owned())], "{:?}", addresses(&node));
 
     // An instance that the cloud returns later: the node waits for it, with few calls.
@@ -136,11 +137,11 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     // Twice a second while it backs off, and each second for each of three nodes for addresses and readiness.
     ensure!(calls < 40, "{calls} calls for an instance that does not exist");
     cloud.cloud.add_instance(&InstanceConfig::named("early"));
-    initialised(&cloud, "early").await?;
+    until_initialized(&cloud, "early").await?;
 
     // A changed topology label is restored from its beta label, and new addresses of the cloud are applied.
     cloud.edit("full", json!({"metadata": {"labels": {"topology.kubernetes.io/region": "elsewhere"}}})).await?;
-    initialised(&cloud, "full").await?;
+    until_initialized(&cloud, "full").await?;
     cloud.cloud.add_instance(&InstanceConfig {
         addresses: vec![address(AddressKind::InternalIP, "10.0.0.1"), address(AddressKind::InternalIP, "fd00::2")],
         ..InstanceConfig::named("full")
@@ -151,14 +152,14 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
 
     // Another manager writes nothing.
     manager.stop().await?;
     let after = Faults::default();
-    let _manager = cloud.ccm(&after, &flags).await?;
+    let _manager = cloud.start_ccm(&after, &flags).await?;
     eventually("its lists are complete", || async {
         ensure!(after.most_watches().contains_key("nodes"));
         Ok(())
@@ -171,22 +172,13 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     .await
 }
 
-/// Runs ccm repeatedly, each process until it crashes.
-async fn run_until_crash(cloud: &CloudBed, faults: &Faults) -> Result<()> {
-    loop {
-        let manager = cloud.ccm(faults, &[]).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
 /// Initializes a node despite a fault of the API server.
 async fn initialize_despite_fault(cloud: &CloudBed, name: &str, rule: Rule) -> Result<()> {
     let faults = Faults::script([rule]);
     cloud.register_instance(name).await?;
     tokio::select! {
-        node = initialised(cloud, name) => drop(node?),
-        lived = run_until_crash(cloud, &faults) => lived?,
+        node = until_initialized(cloud, name) => drop(node?),
+        ended = restart_after_crashes(&faults, || cloud.start_ccm(&faults, &[])) => ended?,
     }
     ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
     Ok(())
@@ -196,9 +188,9 @@ async fn initialize_despite_fault(cloud: &CloudBed, name: &str, rule: Rule) -> R
 async fn initialize_despite_cloud_fault(cloud: &CloudBed, name: &str, fault: Fault) -> Result<()> {
     let faults = Faults::default();
     cloud.cloud.add_fault(fault)?;
-    let _manager = cloud.ccm(&faults, &[]).await?;
+    let _manager = cloud.start_ccm(&faults, &[]).await?;
     cloud.register_instance(name).await?;
-    initialised(cloud, name).await?;
+    until_initialized(cloud, name).await?;
     let fired: u64 = cloud.cloud.snapshot().faults.iter().map(|fault| fault.fired).sum();
     ensure!(fired > 0, "the fault did not occur: this proves nothing");
     cloud.cloud.clear_faults();
@@ -209,7 +201,7 @@ async fn initialize_despite_cloud_fault(cloud: &CloudBed, name: &str, fault: Fau
 async fn initialize_despite_crash(cloud: &CloudBed, name: &str, nth: u64) -> Result<()> {
     let operation = Pattern::One(Operation::DescribeInstance);
     cloud.cloud.add_fault(Fault::at(operation, nth, CloudEffect::Latency { millis: 3_600_000 }).about(name))?;
-    let manager = cloud.ccm(&Faults::default(), &[]).await?;
+    let manager = cloud.start_ccm(&Faults::default(), &[]).await?;
     cloud.register_instance(name).await?;
     eventually("the call is in progress", || async {
         let fired = cloud.cloud.snapshot().faults.iter().any(|fault| fault.fired > 0);
@@ -219,8 +211,8 @@ async fn initialize_despite_crash(cloud: &CloudBed, name: &str, nth: u64) -> Res
     .await?;
     manager.crash().await;
     cloud.cloud.clear_faults();
-    let _manager = cloud.ccm(&Faults::default(), &[]).await?;
-    initialised(cloud, name).await?;
+    let _manager = cloud.start_ccm(&Faults::default(), &[]).await?;
+    until_initialized(cloud, name).await?;
     Ok(())
 }
 
@@ -261,7 +253,7 @@ pub async fn nodes_are_initialized_after_any_fault(_: Space) -> Result<()> {
     // After any fault, the nodes are complete, and each event was recorded at most once.
     for node in cloud.nodes().list(&ListParams::default()).await?.items {
         let name = node.metadata.name.context("no name")?;
-        initialised(&cloud, &name).await?;
+        until_initialized(&cloud, &name).await?;
         let events = cloud.events(&name).await?;
         ensure!(events.values().all(|count| *count == 1), "events about {name}: {events:?}");
     }
@@ -279,7 +271,7 @@ pub async fn five_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     let begun = Instant::now();
     let faults = Faults::default();
     let flags = ["--controllers=cloud-node", "--kube-api-qps=1000", "--kube-api-burst=1000"];
-    let _manager: Manager = cloud.ccm(&faults, &flags).await?;
+    let _manager: Manager = cloud.start_ccm(&faults, &flags).await?;
     eventually("all are initialized", || async {
         let nodes = cloud.nodes().list(&ListParams::default()).await?.items;
         let waiting = nodes.iter().filter(|node| taints(node).contains(&UNINITIALIZED)).count();
@@ -294,7 +286,7 @@ pub async fn five_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     ensure!(took < Duration::from_secs(45), "it took {took:?}");
     let writes = faults.count(Call::is_object_write);
     ensure!(writes <= 2 * NODES, "{writes} writes for {NODES} nodes");
-    let node: Value = serde_json::to_value(initialised(&cloud, &names[NODES / 2]).await?)?;
+    let node: Value = serde_json::to_value(until_initialized(&cloud, &names[NODES / 2]).await?)?;
     ensure!(node["status"]["addresses"].is_array(), "{node}");
     Ok(())
 }

@@ -2,12 +2,14 @@
 //! the cloud.
 
 use anyhow::{Result, ensure};
-use cluster_tests::{Call, CloudBed, Effect, Faults, QUIET, Rule, Space, Verb, during, eventually, write_failures};
+use cluster_tests::{
+    Call, CloudBed, Effect, Faults, QUIET, Rule, Space, Verb, during, eventually, restart_after_crashes, write_failures,
+};
 use jiff::SignedDuration;
 use kube::api::{Api, DeleteParams};
 use provider_mock::{Effect as CloudEffect, Fault, InstanceConfig, Operation, Pattern};
 
-use crate::cloud::node::initialised;
+use crate::cloud::node::until_initialized;
 
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
@@ -43,14 +45,14 @@ async fn stays(cloud: &CloudBed, name: &str, why: &str) -> Result<()> {
 
 async fn ready_node(cloud: &CloudBed, name: &str) -> Result<()> {
     cloud.register_instance(name).await?;
-    initialised(cloud, name).await?;
+    until_initialized(cloud, name).await?;
     cloud.set_ready_condition(name, "True").await
 }
 
 pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let faults = Faults::default();
-    let manager = cloud.ccm(&faults, &[]).await?;
+    let manager = cloud.start_ccm(&faults, &[]).await?;
     for name in ["a", "b", "ready"] {
         ready_node(&cloud, name).await?;
     }
@@ -95,16 +97,9 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
         let faults = Faults::script([Rule::on(Verb::Delete, "nodes", effect)]);
         cloud.register_instance(&name).await?;
         cloud.cloud.remove_instance(&name);
-        let managers = async {
-            loop {
-                let manager = cloud.ccm(&faults, &[]).await?;
-                faults.crashes().await;
-                manager.crash().await;
-            }
-        };
         tokio::select! {
             deleted = until_node_deleted(&cloud, &name) => deleted.map_err(|error| error.context(how))?,
-            ended = managers => { let never: Result<()> = ended; never?; }
+            ended = restart_after_crashes(&faults, || cloud.start_ccm(&faults, &[])) => ended?,
         }
         ensure!(faults.unmet() == 0, "{how}: the fault did not occur: this proves nothing");
     }
@@ -114,7 +109,7 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
 pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     {
-        let _manager = cloud.ccm(&Faults::default(), &[]).await?;
+        let _manager = cloud.start_ccm(&Faults::default(), &[]).await?;
         ready_node(&cloud, "a").await?;
         cloud.cloud.remove_instance("a");
         for (how, effect) in [
@@ -158,7 +153,7 @@ pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> 
 
     // A new node: the cloud may not return its instance yet.
     let faults = Faults::default();
-    let _manager = cloud.ccm_at(&faults, &[], SignedDuration::ZERO).await?;
+    let _manager = cloud.start_ccm_later(&faults, &[], SignedDuration::ZERO).await?;
     cloud.register("young", serde_json::json!({})).await?;
     stays(&cloud, "young", "the node is new").await?;
     ensure!(faults.count(|call| call.verb == Verb::Delete) == 0, "{:?}", faults.requests());

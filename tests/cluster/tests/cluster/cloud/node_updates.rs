@@ -9,22 +9,22 @@ use providers::{Taint, TaintEffect};
 use serde_json::json;
 
 /// Returns the values of a label and the keys of the taints, without those of Kubernetes.
-fn seen(node: &Node, label: &str) -> (Option<String>, Vec<String>) {
+fn label_and_taints(node: &Node, label: &str) -> (Option<String>, Vec<String>) {
     let taints = node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| taint.key.clone());
     let taints = taints.filter(|key| !key.contains("kubernetes.io/")).collect();
     (node.metadata.labels.as_ref().and_then(|labels| labels.get(label).cloned()), taints)
 }
 
 /// Waits until the Node has the id of its instance, this value of the label `rack`, and these taints, in any order.
-async fn has(cloud: &CloudBed, rack: Option<&str>, taints: &[&str]) -> Result<()> {
+async fn until_label_and_taints(cloud: &CloudBed, rack: Option<&str>, taints: &[&str]) -> Result<()> {
     eventually(format!("the label {rack:?} and the taints {taints:?}"), || async {
         let node = cloud.nodes().get("renamed").await?;
-        let (label, mut keys) = seen(&node, &format!("{NODE_PREFIX}rack"));
+        let (label, mut keys) = label_and_taints(&node, &format!("{NODE_PREFIX}rack"));
         keys.sort();
         ensure!(label.as_deref() == rack && keys == taints, "{label:?} {keys:?}");
         let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
         ensure!(id == Some("mock://mock-1/marked"), "{id:?}");
-        ensure!(seen(&node, "team").0.as_deref() == Some("a"), "a user's label was changed");
+        ensure!(label_and_taints(&node, "team").0.as_deref() == Some("a"), "a user's label was changed");
         Ok(())
     })
     .await
@@ -33,7 +33,7 @@ async fn has(cloud: &CloudBed, rack: Option<&str>, taints: &[&str]) -> Result<()
 pub async fn labels_and_taints_follow_the_instance(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let _manager =
-        cloud.ccm_at(&Faults::default(), &["--node-status-update-frequency=1s"], SignedDuration::ZERO).await?;
+        cloud.start_ccm_later(&Faults::default(), &["--node-status-update-frequency=1s"], SignedDuration::ZERO).await?;
     let key = |name: &str| format!("{NODE_PREFIX}{name}");
     let set = |rack: Option<&str>, effect: Option<TaintEffect>| {
         let taint = |effect| Taint { key: key("maintenance"), effect, value: "planned".into() };
@@ -51,10 +51,10 @@ pub async fn labels_and_taints_follow_the_instance(_: Space) -> Result<()> {
     let own = json!({"key": user, "effect": "NoSchedule"});
     let metadata = json!({"annotations": {INSTANCE_ANNOTATION: "marked"}, "labels": {"team": "a"}});
     cloud.register("renamed", json!({"metadata": metadata, "spec": {"taints": [waiting, own]}})).await?;
-    has(&cloud, Some("7"), &[&maintenance, user]).await?;
+    until_label_and_taints(&cloud, Some("7"), &[&maintenance, user]).await?;
 
     set(Some("8"), Some(TaintEffect::PreferNoSchedule));
-    has(&cloud, Some("8"), &[&maintenance, user]).await?;
+    until_label_and_taints(&cloud, Some("8"), &[&maintenance, user]).await?;
     eventually("the new effect", || async {
         let node = cloud.nodes().get("renamed").await?;
         let effects: Vec<_> =
@@ -66,13 +66,13 @@ pub async fn labels_and_taints_follow_the_instance(_: Space) -> Result<()> {
 
     // A change by a user is reverted.
     cloud.edit("renamed", json!({"metadata": {"labels": {key("rack"): "9"}}})).await?;
-    has(&cloud, Some("8"), &[&maintenance, user]).await?;
+    until_label_and_taints(&cloud, Some("8"), &[&maintenance, user]).await?;
 
     // A text that the API server would refuse affects nothing else.
     set(Some("two words"), None);
-    has(&cloud, None, &[user]).await?;
+    until_label_and_taints(&cloud, None, &[user]).await?;
     set(None, Some(TaintEffect::NoSchedule));
-    has(&cloud, None, &[&maintenance, user]).await?;
+    until_label_and_taints(&cloud, None, &[&maintenance, user]).await?;
     set(None, None);
-    has(&cloud, None, &[user]).await
+    until_label_and_taints(&cloud, None, &[user]).await
 }

@@ -41,7 +41,7 @@ fn addresses(service: &Service) -> Vec<String> {
 }
 
 /// Waits until a Service has a load balancer with this many ports and targets, and its status has the addresses.
-pub async fn balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize) -> Result<()> {
+pub async fn until_balanced(cloud: &CloudBed, name: &str, ports: usize, targets: usize) -> Result<()> {
     eventually(format!("{name} has its load balancer"), || async {
         let service = services(cloud).get(name).await?;
         let snapshot = cloud.cloud.snapshot();
@@ -80,24 +80,24 @@ async fn reasons(cloud: &CloudBed, name: &str) -> Result<Vec<String>> {
 /// Creates a Service, adds a port, changes nodes, changes the type to ClusterIP and back, and deletes it.
 pub async fn scenario(cloud: &CloudBed, name: &str) -> Result<()> {
     create(cloud, name).await?;
-    balanced(cloud, name, 1, 2).await?;
+    until_balanced(cloud, name, 1, 2).await?;
     let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
     edit(cloud, name, json!({"spec": {"ports": ports}})).await?;
-    balanced(cloud, name, 2, 2).await?;
+    until_balanced(cloud, name, 2, 2).await?;
     cloud
         .edit(
             "node-1",
             json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}}),
         )
         .await?;
-    balanced(cloud, name, 2, 1).await?;
+    until_balanced(cloud, name, 2, 1).await?;
     cloud
         .edit(
             "node-1",
             json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": null}}}),
         )
         .await?;
-    balanced(cloud, name, 2, 2).await?;
+    until_balanced(cloud, name, 2, 2).await?;
     edit(cloud, name, json!({"spec": {"type": "ClusterIP"}})).await?;
     eventually("the Service is released", || async {
         let service = services(cloud).get(name).await?;
@@ -107,7 +107,7 @@ pub async fn scenario(cloud: &CloudBed, name: &str) -> Result<()> {
     })
     .await?;
     edit(cloud, name, json!({"spec": {"type": "LoadBalancer"}})).await?;
-    balanced(cloud, name, 2, 2).await?;
+    until_balanced(cloud, name, 2, 2).await?;
     services(cloud).delete(name, &DeleteParams::default()).await?;
     until_service_deleted(cloud, name).await
 }
@@ -125,7 +125,7 @@ async fn bed() -> Result<CloudBed> {
 pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()> {
     let cloud = bed().await?;
     let faults = Faults::default();
-    let _manager = cloud.ccm(&faults, &BALANCERS).await?;
+    let _manager = cloud.start_ccm(&faults, &BALANCERS).await?;
     scenario(&cloud, "web").await?;
     let recorded = reasons(&cloud, "web").await?;
     for reason in [
@@ -144,7 +144,7 @@ pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()
     ensure!(refused.is_empty(), "refused: {refused:?}");
     // An invalid annotation is reported, and the existing load balancer is kept.
     create(&cloud, "odd").await?;
-    balanced(&cloud, "odd", 1, 2).await?;
+    until_balanced(&cloud, "odd", 1, 2).await?;
     edit(&cloud, "odd", json!({"metadata": {"annotations": {"mock.cloud/scheme": "inside"}}})).await?;
     eventually("the mistake is reported", || async {
         let recorded = reasons(&cloud, "odd").await?;
@@ -163,10 +163,10 @@ pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()
 pub async fn endpoints_are_targets(_: Space) -> Result<()> {
     let cloud = bed().await?;
     let faults = Faults::default();
-    let _manager = cloud.ccm(&faults, &BALANCERS).await?;
+    let _manager = cloud.start_ccm(&faults, &BALANCERS).await?;
     create(&cloud, "web").await?;
     edit(&cloud, "web", json!({"metadata": {"annotations": {"mock.cloud/targets": "endpoints"}}})).await?;
-    balanced(&cloud, "web", 1, 0).await?;
+    until_balanced(&cloud, "web", 1, 0).await?;
     // A slice that no controller of ours created: its endpoints count regardless of its creator.
     let slices: Api<EndpointSlice> = Api::namespaced(cloud.bed.client.clone(), "default");
     let endpoint =
@@ -177,10 +177,10 @@ pub async fn endpoints_are_targets(_: Space) -> Result<()> {
         "endpoints": [endpoint(1, true), endpoint(2, true), endpoint(3, false)],
     });
     slices.create(&PostParams::default(), &serde_json::from_value(slice)?).await?;
-    balanced(&cloud, "web", 1, 2).await?;
+    until_balanced(&cloud, "web", 1, 2).await?;
     let patch = json!({"endpoints": [endpoint(1, true), endpoint(2, true), endpoint(3, true)]});
     slices.patch("web-1", &PatchParams::default(), &Patch::Merge(&patch)).await?;
-    balanced(&cloud, "web", 1, 3).await?;
+    until_balanced(&cloud, "web", 1, 3).await?;
     // With endpoints as targets, nodes are ignored.
     let calls = cloud.cloud.snapshot().calls;
     cloud
@@ -195,7 +195,7 @@ pub async fn endpoints_are_targets(_: Space) -> Result<()> {
     })
     .await?;
     slices.delete("web-1", &DeleteParams::default()).await?;
-    balanced(&cloud, "web", 1, 0).await
+    until_balanced(&cloud, "web", 1, 0).await
 }
 
 pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
@@ -207,7 +207,7 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
         "--cluster-cidr=10.244.0.0/16,fd00:10:244::/56",
         "--route-reconciliation-period=1s",
     ];
-    let _manager = cloud.ccm(&faults, &flags).await?;
+    let _manager = cloud.start_ccm(&faults, &flags).await?;
     let has_condition = |name: &'static str, status: &'static str, reason: &'static str| {
         let cloud = &cloud;
         eventually(format!("{name} has the condition {reason}"), move || async move {
@@ -262,9 +262,9 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
 pub async fn annotations_of_the_provider_are_written_and_removed(_: Space) -> Result<()> {
     const NAME: &str = "status.mock.cloud/balancer";
     let cloud = CloudBed::start().await?;
-    let manager = cloud.ccm(&Faults::default(), &BALANCERS).await?;
+    let manager = cloud.start_ccm(&Faults::default(), &BALANCERS).await?;
     create(&cloud, "web").await?;
-    balanced(&cloud, "web", 1, 0).await?;
+    until_balanced(&cloud, "web", 1, 0).await?;
     edit(&cloud, "web", json!({"metadata": {"annotations": {"mock.cloud/report": "true"}}})).await?;
     let written = async || {
         let annotations = services(&cloud).get("web").await?.metadata.annotations.unwrap_or_default();

@@ -15,9 +15,9 @@ use provider_mock::{LoadBalancerView, Operation, RouteView};
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::cloud::node::initialised;
+use crate::cloud::node::until_initialized;
 use crate::cloud::node_lifecycle::{until_node_deleted, until_shutdown_taint};
-use crate::cloud::service::{balanced, create, edit, services, until_service_deleted};
+use crate::cloud::service::{create, edit, services, until_balanced, until_service_deleted};
 
 const UPSTREAM: &str = "cloud-controller-manager";
 
@@ -90,7 +90,7 @@ async fn holder(cloud: &CloudBed) -> Result<String> {
 }
 
 /// Waits until another process than `before` leads; returns its identity.
-async fn led_by_another(cloud: &CloudBed, before: &str) -> Result<String> {
+async fn until_led_by_another(cloud: &CloudBed, before: &str) -> Result<String> {
     eventually("another process leads", || async {
         let now = holder(cloud).await?;
         ensure!(now != before, "{now} still leads");
@@ -100,9 +100,9 @@ async fn led_by_another(cloud: &CloudBed, before: &str) -> Result<String> {
 }
 
 /// Checks that the manager works: a new node is initialized, and its network is routed.
-async fn initializes_and_routes(cloud: &CloudBed, node: &str, network: &str) -> Result<()> {
+async fn check_node_and_route(cloud: &CloudBed, node: &str, network: &str) -> Result<()> {
     cloud.register_instance(node).await?;
-    initialised(cloud, node).await?;
+    until_initialized(cloud, node).await?;
     cloud.edit(node, json!({"spec": {"podCIDR": network, "podCIDRs": [network]}})).await?;
     eventually(format!("{network} is routed"), || async {
         let routes = cloud.cloud.snapshot().routes;
@@ -116,7 +116,7 @@ async fn initializes_and_routes(cloud: &CloudBed, node: &str, network: &str) -> 
     cloud.set_ready_condition(node, "True").await
 }
 
-async fn routes_left(cloud: &CloudBed, count: usize) -> Result<()> {
+async fn until_routes_left(cloud: &CloudBed, count: usize) -> Result<()> {
     eventually(format!("{count} routes are left"), || async {
         let routes = cloud.cloud.snapshot().routes;
         ensure!(routes.len() == count, "{routes:?}");
@@ -125,7 +125,7 @@ async fn routes_left(cloud: &CloudBed, count: usize) -> Result<()> {
     .await
 }
 
-async fn unchanged(cloud: &CloudBed, before: &ClusterState) -> Result<()> {
+async fn check_unchanged(cloud: &CloudBed, before: &ClusterState) -> Result<()> {
     during(QUIET, "nothing is changed", || async {
         let now = cluster_state(cloud).await?;
         ensure!(now == *before, "{now:?} instead of {before:?}");
@@ -143,10 +143,10 @@ pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<
     let serving = tokio::spawn(cloud.cloud.clone().serve(listener));
 
     start_upstream(&cloud, &url)?;
-    initializes_and_routes(&cloud, "theirs-1", "10.244.1.0/24").await.context("under upstream's")?;
-    initializes_and_routes(&cloud, "theirs-2", "10.244.2.0/24").await?;
+    check_node_and_route(&cloud, "theirs-1", "10.244.1.0/24").await.context("under upstream's")?;
+    check_node_and_route(&cloud, "theirs-2", "10.244.2.0/24").await?;
     create(&cloud, "web").await?;
-    balanced(&cloud, "web", 1, 2).await?;
+    until_balanced(&cloud, "web", 1, 2).await?;
     // An instance that is stopped before the takeover and started after it.
     cloud.cloud.stop_instance("theirs-2");
     cloud.set_ready_condition("theirs-2", "Unknown").await?;
@@ -156,40 +156,40 @@ pub async fn nodes_and_services_are_unchanged_by_a_takeover(_: Space) -> Result<
     let before = cluster_state(&cloud).await?;
 
     let faults = Faults::default();
-    let manager: Manager = cloud.ccm(&faults, &FLAGS).await?;
-    let ours = led_by_another(&cloud, &theirs).await?;
-    unchanged(&cloud, &before).await.context("from upstream's to ours")?;
+    let manager: Manager = cloud.start_ccm(&faults, &FLAGS).await?;
+    let ours = until_led_by_another(&cloud, &theirs).await?;
+    check_unchanged(&cloud, &before).await.context("from upstream's to ours")?;
     ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.requests());
     cloud.cloud.start_instance("theirs-2");
     cloud.set_ready_condition("theirs-2", "True").await?;
     until_shutdown_taint(&cloud, "theirs-2", false).await?;
-    initializes_and_routes(&cloud, "ours-1", "10.244.3.0/24").await.context("under ours")?;
-    balanced(&cloud, "web", 1, 3).await?;
+    check_node_and_route(&cloud, "ours-1", "10.244.3.0/24").await.context("under ours")?;
+    until_balanced(&cloud, "web", 1, 3).await?;
     let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
     edit(&cloud, "web", json!({"spec": {"ports": ports}})).await?;
-    balanced(&cloud, "web", 2, 3).await?;
+    until_balanced(&cloud, "web", 2, 3).await?;
     create(&cloud, "own").await?;
-    balanced(&cloud, "own", 1, 3).await?;
+    until_balanced(&cloud, "own", 1, 3).await?;
     manager.crash().await;
     let before = cluster_state(&cloud).await?;
     ensure!(before.created == [2, 2, 3], "created {:?} load balancers, addresses and routes", before.created);
 
     start_upstream(&cloud, &url)?;
-    let theirs = led_by_another(&cloud, &ours).await?;
-    unchanged(&cloud, &before).await.context("from ours to upstream's")?;
+    let theirs = until_led_by_another(&cloud, &ours).await?;
+    check_unchanged(&cloud, &before).await.context("from ours to upstream's")?;
     services(&cloud).delete("own", &DeleteParams::default()).await?;
     until_service_deleted(&cloud, "own").await.context("upstream's manager did not delete a load balancer of ours")?;
     cloud.cloud.remove_instance("ours-1");
     cloud.set_ready_condition("ours-1", "False").await?;
     until_node_deleted(&cloud, "ours-1").await.context("upstream's manager did not delete a node of ours")?;
-    routes_left(&cloud, 2).await.context("upstream's manager did not delete a route of ours")?;
-    balanced(&cloud, "web", 2, 2).await?;
+    until_routes_left(&cloud, 2).await.context("upstream's manager did not delete a route of ours")?;
+    until_balanced(&cloud, "web", 2, 2).await?;
     cloud.bed.cluster.kill(UPSTREAM)?;
 
-    let _manager = cloud.ccm(&Faults::default(), &FLAGS).await?;
-    led_by_another(&cloud, &theirs).await?;
+    let _manager = cloud.start_ccm(&Faults::default(), &FLAGS).await?;
+    until_led_by_another(&cloud, &theirs).await?;
     cloud.nodes().delete("theirs-1", &DeleteParams::default()).await?;
-    routes_left(&cloud, 1).await.context("our manager did not delete a route of upstream's")?;
+    until_routes_left(&cloud, 1).await.context("our manager did not delete a route of upstream's")?;
     services(&cloud).delete("web", &DeleteParams::default()).await?;
     until_service_deleted(&cloud, "web").await.context("our manager did not delete a load balancer of upstream's")?;
     ensure!(cloud.cloud.snapshot().balancers.is_empty());

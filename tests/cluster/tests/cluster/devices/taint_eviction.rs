@@ -56,7 +56,7 @@ pub fn no_execute() -> Value {
 }
 
 /// Creates a pod whose claim has a device, in the state that the scheduler and the driver produce; waits until it runs.
-async fn user(space: &Space, name: &str, device: &str, tolerations: Value) -> Result<Pod> {
+async fn create_user(space: &Space, name: &str, device: &str, tolerations: Value) -> Result<Pod> {
     let requests = json!([{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]);
     space
         .create::<ResourceClaim>(json!({"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}))
@@ -89,7 +89,7 @@ fn tolerating(seconds: Option<i64>) -> Value {
 }
 
 /// Waits until a pod is being deleted; its finalizer keeps it.
-async fn evicted(space: &Space, name: &str) -> Result<Pod> {
+async fn until_evicted(space: &Space, name: &str) -> Result<Pod> {
     eventually(format!("{name} is evicted"), || async {
         let pod: Pod = space.get(name).await?;
         ensure!(pod.metadata.deletion_timestamp.is_some(), "it is not being deleted");
@@ -116,14 +116,14 @@ async fn release(space: &Space, names: &[&str]) -> Result<()> {
 
 pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) -> Result<()> {
     slice(&space, &[("a", json!([])), ("b", json!([])), ("c", json!([]))]).await?;
-    user(&space, "tolerates-nothing", "a", json!([])).await?;
-    user(&space, "tolerates-all", "a", tolerating(None)).await?;
-    user(&space, "elsewhere", "b", json!([])).await?;
-    user(&space, "tolerates-long", "c", tolerating(Some(600))).await?;
+    create_user(&space, "tolerates-nothing", "a", json!([])).await?;
+    create_user(&space, "tolerates-all", "a", tolerating(None)).await?;
+    create_user(&space, "elsewhere", "b", json!([])).await?;
+    create_user(&space, "tolerates-long", "c", tolerating(Some(600))).await?;
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     publish(&space, &[("a", no_execute()), ("b", json!([])), ("c", no_execute())]).await?;
-    let evicted_pod = evicted(&space, "tolerates-nothing").await?;
+    let evicted_pod = until_evicted(&space, "tolerates-nothing").await?;
     let conditions = evicted_pod.status.and_then(|status| status.conditions).unwrap_or_default();
     let target =
         conditions.iter().find(|condition| condition.type_ == "DisruptionTarget").context("no DisruptionTarget")?;
@@ -148,7 +148,7 @@ pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) 
 
 pub async fn eviction_delay_continues_after_a_restart(space: Space) -> Result<()> {
     slice(&space, &[("a", json!([]))]).await?;
-    user(&space, "web", "a", tolerating(Some(8))).await?;
+    create_user(&space, "web", "a", tolerating(Some(8))).await?;
     let first = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     let tainted = Timestamp::now();
     publish(&space, &[("a", no_execute())]).await?;
@@ -159,7 +159,7 @@ pub async fn eviction_delay_continues_after_a_restart(space: Space) -> Result<()
     .await?;
     first.crash().await;
     let _second = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
-    let evicted_pod = evicted(&space, "web").await?;
+    let evicted_pod = until_evicted(&space, "web").await?;
     // The deletion timestamp is the time of the request plus a grace period of thirty seconds.
     let grace = evicted_pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
     let requested_at = evicted_pod.metadata.deletion_timestamp.context("not deleted")?.0.as_second() - grace;
@@ -172,11 +172,11 @@ pub async fn eviction_delay_continues_after_a_restart(space: Space) -> Result<()
 async fn evict_two_pods(space: Space) -> Result<()> {
     slice(&space, &[("a", json!([]))]).await?;
     for name in ["one", "two"] {
-        user(&space, name, "a", json!([])).await?;
+        create_user(&space, name, "a", json!([])).await?;
     }
     publish(&space, &[("a", no_execute())]).await?;
     for name in ["one", "two"] {
-        evicted(&space, name).await?;
+        until_evicted(&space, name).await?;
     }
     Ok(())
 }
@@ -207,7 +207,7 @@ fn rules(space: &Space) -> Api<DynamicObject> {
 }
 
 /// Creates a rule for one device of the driver, or for all.
-async fn taint(space: &Space, name: &str, device: Option<&str>, effect: &str) -> Result<()> {
+async fn create_rule(space: &Space, name: &str, device: Option<&str>, effect: &str) -> Result<()> {
     let rule = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": name},
         "spec": {
@@ -236,11 +236,11 @@ async fn until_condition(space: &Space, rule: &str, status: &str, reason: &str, 
 pub async fn taint_rule_reports_planned_and_executed_evictions(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("rules").await?;
     slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
-    user(&space, "web", "a", json!([])).await?;
-    user(&space, "tolerates-all", "b", tolerating(None)).await?;
+    create_user(&space, "web", "a", json!([])).await?;
+    create_user(&space, "tolerates-all", "b", tolerating(None)).await?;
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&space, &faults, &[ALONE]).await?;
-    taint(&space, "broken", None, "None").await?;
+    create_rule(&space, "broken", None, "None").await?;
     let would = "2 published devices selected. 2 allocated devices selected. 1 pod would be evicted in 1 namespace if the \
                  effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger \
                  an update.";
@@ -252,7 +252,7 @@ pub async fn taint_rule_reports_planned_and_executed_evictions(_: Space) -> Resu
     .await?;
     let patch = Patch::Merge(json!({"spec": {"taint": {"effect": "NoExecute"}}}));
     rules(&space).patch("broken", &PatchParams::default(), &patch).await.context("patch the rule")?;
-    evicted(&space, "web").await?;
+    until_evicted(&space, "web").await?;
     until_condition(&space, "broken", "False", "Completed", "1 pod evicted since starting the controller.").await?;
     ensure!(is_active(&space.get("tolerates-all").await?), "a pod that tolerates the taint was evicted");
     manager.stop().await?;
@@ -265,20 +265,20 @@ pub async fn evictions_continue_under_the_other_manager(_: Space) -> Result<()> 
     let space = Bed::start().await?.space("takeover").await?;
     slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
     for (name, device) in [("one", "a"), ("two", "b")] {
-        user(&space, name, device, tolerating(Some(20))).await?;
+        create_user(&space, name, device, tolerating(Some(20))).await?;
     }
     let (begun, one) = ("PodsPendingEviction", "1 pod needs to be evicted in 1 namespace.");
     start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
-    taint(&space, "first", Some("a"), "NoExecute").await?;
+    create_rule(&space, "first", Some("a"), "NoExecute").await?;
     until_condition(&space, "first", "True", begun, one).await?;
     space.bed.cluster.kill(UPSTREAM)?;
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
-    evicted(&space, "one").await.context("from upstream to ours")?;
+    until_evicted(&space, "one").await.context("from upstream to ours")?;
     until_condition(&space, "first", "False", "Completed", "1 pod evicted since starting the controller.").await?;
-    taint(&space, "second", Some("b"), "NoExecute").await?;
+    create_rule(&space, "second", Some("b"), "NoExecute").await?;
     until_condition(&space, "second", "True", begun, one).await?;
     manager.crash().await;
     start_upstream(&space.bed.cluster, CONTROLLER, &[])?;
-    evicted(&space, "two").await.context("from ours to upstream")?;
+    until_evicted(&space, "two").await.context("from ours to upstream")?;
     release(&space, &["one", "two"]).await
 }

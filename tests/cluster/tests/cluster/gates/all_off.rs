@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use cluster_tests::certificates::inline_pair;
 use cluster_tests::objects::deployment;
 use cluster_tests::programs::KCM;
 use cluster_tests::{Bed, Space};
@@ -12,7 +13,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::json;
 
 use super::flag;
-use crate::process::serving::{Credentials, Running, bare, inline_pair};
+use crate::process::serving::{Credentials, Running, bare};
 use crate::workloads::deployment::rolled_out;
 
 const ALL: &[&str] = &["AllAlpha", "AllBeta"];
@@ -34,7 +35,7 @@ const ALWAYS_ON: &[&str] = &[
 ];
 
 /// Alpha and beta gates that are off whatever the flags say.
-const ALWAYS_OFF: &[&str] = &["CBORServingAndStorage", "ClientsAllowCBOR", "ClientsPreferCBOR", "NativeHistograms"];
+const ALWAYS_OFF: &[&str] = &["CBORServingAndStorage", "ClientsAllowCBOR", "ClientsPreferCBOR"];
 
 /// Starts kcm with these controllers, and with all alpha and beta gates at one value.
 async fn start(cluster: &ControlPlane, controllers: &str, is_on: bool) -> Result<Running> {

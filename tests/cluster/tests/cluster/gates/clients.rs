@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use cluster_tests::certificates::Pair;
 use cluster_tests::programs::KCM;
 use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity, Options};
@@ -16,7 +17,7 @@ use rcgen::{DistinguishedName, DnType, KeyPair};
 use serde_json::Value;
 
 use super::{flag, refusal};
-use crate::process::serving::{Credentials, Pair, Running, sign};
+use crate::process::serving::{Credentials, Running, sign};
 
 /// Logs reviews with their content.
 const POLICY: &str = "apiVersion: audit.k8s.io/v1

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use cluster_tests::certificates::inline_pair;
 use cluster_tests::programs::KCM;
 use cluster_tests::{Bed, Faults, Manager, QUIET, Space, Verb, during, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 
 use super::{flag, on_and_off};
 use crate::nodes::lifecycle::{FLAGS, bed, nodes};
-use crate::process::serving::{Credentials, Running, inline_pair};
+use crate::process::serving::{Credentials, Running};
 
 /// Controllers, and pages, with the gates that they need.
 const GATED: &[(&str, &[&str])] = &[

@@ -1,6 +1,7 @@
 //! Gates that are locked to on, and that an older emulated version unlocks.
 
 use anyhow::{Context as _, Result, ensure};
+use cluster_tests::certificates::inline_pair;
 use cluster_tests::metrics::Metrics;
 use cluster_tests::objects::{pod, with};
 use cluster_tests::programs::KCM;
@@ -14,7 +15,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::{flag, refusal};
-use crate::process::serving::{Credentials, Running, bare, inline_pair};
+use crate::process::serving::{Credentials, Running, bare};
 use crate::workloads::deployment::rolled_out;
 use crate::workloads::horizontal_pod_autoscaler::{QUICK, autoscaler, busy};
 

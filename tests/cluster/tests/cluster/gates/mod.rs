@@ -7,6 +7,7 @@ pub mod counting;
 pub mod emulated;
 pub mod http2;
 pub mod logging;
+pub mod native_histograms;
 pub mod statefulset;
 pub mod workloads;
 

@@ -28,7 +28,7 @@ async fn break_template(space: &Space) -> Result<()> {
 }
 
 /// The number of pods with the broken template.
-async fn broken(space: &Space) -> Result<usize> {
+async fn broken_pods(space: &Space) -> Result<usize> {
     let is_broken = |pod: &&Pod| pod.annotations().contains_key(BEHAVIOUR);
     Ok(space.pods("web").await?.iter().filter(is_broken).count())
 }
@@ -36,7 +36,7 @@ async fn broken(space: &Space) -> Result<usize> {
 /// Waits until this number of pods has the broken template, and checks that it stays so.
 async fn stops_at(space: &Space, expected: usize) -> Result<()> {
     let reached = || async {
-        let count = broken(space).await?;
+        let count = broken_pods(space).await?;
         ensure!(count == expected, "{count} pods are updated");
         Ok(())
     };

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, replica_set, uids, with};
-use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, variants};
+use cluster_tests::{
+    Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, restart_after_crashes, variants,
+};
 use control_plane::behaviour::{BEHAVIOUR, TERMINATING, UNREADY};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
@@ -12,8 +14,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::robustness::faults::run_until_crash;
-use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::invariants::{only_declared, until_quiet};
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -159,7 +160,7 @@ pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     manager.stop().await?;
     only_declared(&faults, &["endpointslice-controller", "endpoints-controller"])
 }
@@ -228,7 +229,7 @@ pub async fn endpoints_created_by_users_are_mirrored(space: Space) -> Result<()>
         Ok(())
     })
     .await?;
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     manager.stop().await?;
     only_declared(&faults, &["endpointslice-mirroring-controller"])
 }
@@ -297,7 +298,7 @@ async fn run_with_fault(space: Space, rule: Rule) -> Result<()> {
     let faults = Faults::script([rule]);
     tokio::select! {
         played = scenario(&space) => played?,
-        lived = run_until_crash(&space, &faults) => lived?,
+        ended = restart_after_crashes(&faults, || Manager::start(&space, &faults)) => ended?,
     }
     ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
     let after = Faults::default();
@@ -307,7 +308,7 @@ async fn run_with_fault(space: Space, rule: Rule) -> Result<()> {
         Ok(())
     })
     .await?;
-    quiet(&after).await?;
+    until_quiet(&after).await?;
     all_ready(&space, "web", 1).await?;
     ensure!(slices(&space, "web").await?.len() == 1);
     Ok(())
@@ -380,7 +381,7 @@ pub async fn upstreams_slices_are_kept_after_a_takeover(_: Space) -> Result<()> 
     space.scale::<ReplicaSet>("web", 5).await?;
     all_ready(&space, "web", 5).await?;
     ensure!(uids(&space.list::<EndpointSlice>("").await?) == uids(&before), "slices were replaced");
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     manager.crash().await;
 
     let versions = |slices: &[EndpointSlice]| -> BTreeSet<Option<String>> {

@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use kube::api::Api;
 use serde_json::json;
 
-use crate::nodes::lifecycle::{FLAGS, all_ready, bed, evictable, nodes, patch_node, placed};
+use crate::nodes::lifecycle::{FLAGS, all_ready, bed, evictable_replica_set, nodes, patch_node, pods_on_node};
 use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
 /// Seconds by which ours may be slower: both managers check nodes once a second.
@@ -100,7 +100,7 @@ async fn ready_within(space: &Space, name: &str, status: &str, taints: RangeIncl
 async fn until_all_on(space: &Space, count: usize, nodes_with_pods: &[&str]) -> Result<()> {
     eventually(format!("{count} pods run on {nodes_with_pods:?}"), || async {
         let pods = space.pods("web").await?;
-        let on_nodes: usize = nodes_with_pods.iter().map(|node| placed(&pods, node).len()).sum();
+        let on_nodes: usize = nodes_with_pods.iter().map(|node| pods_on_node(&pods, node).len()).sum();
         ensure!(pods.len() == count && on_nodes == count && pods.iter().all(is_ready), "{on_nodes} of {}", pods.len());
         Ok(())
     })
@@ -109,9 +109,9 @@ async fn until_all_on(space: &Space, count: usize, nodes_with_pods: &[&str]) -> 
 
 /// A node becomes unresponsive, its pods are replaced on another one, and it recovers.
 async fn one_fails(space: &Space, record: &mut Record) -> Result<()> {
-    space.create::<ReplicaSet>(evictable("web", 6, 3)).await?;
+    space.create::<ReplicaSet>(evictable_replica_set("web", 6, 3)).await?;
     let pods = all_ready(space, 6).await?;
-    let on_failed_node = placed(&pods, "node-0");
+    let on_failed_node = pods_on_node(&pods, "node-0");
     ensure!(!on_failed_node.is_empty() && on_failed_node.len() < 6, "{} pods on node-0", on_failed_node.len());
     space.bed.cluster.stop_node("node-0").await?;
     let node = record.phase("the unresponsive node is tainted", ready_is(space, "node-0", "Unknown", 2)).await?;
@@ -141,7 +141,7 @@ async fn zones_fail(space: &Space, record: &mut Record, ours: bool) -> Result<()
     for (node, zone) in [("node-0", "a"), ("node-1", "b"), ("node-2", "c")] {
         patch_node(space, node, json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}})).await?;
     }
-    space.create::<ReplicaSet>(evictable("web", 6, 3)).await?;
+    space.create::<ReplicaSet>(evictable_replica_set("web", 6, 3)).await?;
     all_ready(space, 6).await?;
     space.bed.cluster.stop_node("node-0").await?;
     record.phase("pods of the failed zone are replaced", until_all_on(space, 6, &["node-1", "node-2"])).await?;
@@ -174,9 +174,9 @@ async fn zones_fail(space: &Space, record: &mut Record, ours: bool) -> Result<()
     eventually("all pods are on the recovered node", || async {
         let pods = space.pods("web").await?;
         ensure!(
-            pods.len() == 6 && placed(&pods, "node-1").len() == 6,
+            pods.len() == 6 && pods_on_node(&pods, "node-1").len() == 6,
             "{} of {}",
-            placed(&pods, "node-1").len(),
+            pods_on_node(&pods, "node-1").len(),
             pods.len()
         );
         Ok(())
@@ -253,7 +253,7 @@ async fn stays_unresponsive(space: &Space, before: &Node) -> Result<()> {
 pub async fn lost_nodes_recover_under_the_other_manager(_: Space) -> Result<()> {
     let space = bed(2).await?.space("lost").await?;
     start_upstream_with(&space.bed.cluster, &FLAGS)?;
-    space.create::<ReplicaSet>(evictable("web", 4, 600)).await?;
+    space.create::<ReplicaSet>(evictable_replica_set("web", 4, 600)).await?;
     let pods = uids(&all_ready(&space, 4).await?);
     space.bed.cluster.stop_node("node-0").await?;
     let lost = ready_is(&space, "node-0", "Unknown", 2).await?;
@@ -294,9 +294,9 @@ async fn recover_with_a_crash(n: usize, effect: Effect) -> Result<()> {
         anyhow::Ok(())
     };
     let scenario = async {
-        space.create::<ReplicaSet>(evictable("web", 4, 2)).await?;
+        space.create::<ReplicaSet>(evictable_replica_set("web", 4, 2)).await?;
         let pods = all_ready(&space, 4).await?;
-        let on_healthy_node = uids(&placed(&pods, "node-1"));
+        let on_healthy_node = uids(&pods_on_node(&pods, "node-1"));
         space.bed.cluster.stop_node("node-0").await?;
         until_all_on(&space, 4, &["node-1"]).await?;
         let replaced = uids(&space.pods("web").await?);

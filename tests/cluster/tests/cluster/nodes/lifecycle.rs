@@ -76,7 +76,7 @@ async fn until_tainted(space: &Space, name: &str, expected: &[&str]) -> Result<N
 }
 
 /// Returns a ReplicaSet whose pods are evicted from an unresponsive node after this many seconds.
-pub fn evictable(name: &str, replicas: i32, seconds: i64) -> Value {
+pub fn evictable_replica_set(name: &str, replicas: i32, seconds: i64) -> Value {
     let toleration =
         |key| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
     let tolerations = json!([toleration("node.kubernetes.io/not-ready"), toleration(UNREACHABLE)]);
@@ -84,7 +84,7 @@ pub fn evictable(name: &str, replicas: i32, seconds: i64) -> Value {
 }
 
 /// Returns the pods on a node.
-pub fn placed(pods: &[Pod], node: &str) -> Vec<Pod> {
+pub fn pods_on_node(pods: &[Pod], node: &str) -> Vec<Pod> {
     let on = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
     pods.iter().filter(on).cloned().collect()
 }
@@ -111,9 +111,9 @@ pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> 
     let space = bed(2).await?.space("dead-node").await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
-    space.create::<ReplicaSet>(evictable("web", 6, 2)).await?;
+    space.create::<ReplicaSet>(evictable_replica_set("web", 6, 2)).await?;
     let pods = all_ready(&space, 6).await?;
-    let on_failed_node = placed(&pods, "node-0");
+    let on_failed_node = pods_on_node(&pods, "node-0");
     ensure!(!on_failed_node.is_empty() && on_failed_node.len() < 6, "{} pods on node-0", on_failed_node.len());
     eventually("the deprecated labels are added", || async {
         let labels = nodes(&space).get("node-0").await?.labels().clone();
@@ -132,7 +132,7 @@ pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> 
     }
     let on_node_1 = eventually("the pods are replaced on the other node", || async {
         let pods = space.pods("web").await?;
-        let replaced = placed(&pods, "node-1");
+        let replaced = pods_on_node(&pods, "node-1");
         ensure!(replaced.len() == 6 && replaced.iter().all(is_ready), "{} of {}", replaced.len(), pods.len());
         Ok(replaced)
     })
@@ -167,7 +167,7 @@ pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> 
     let node = until_tainted(&space, "node-0", &[]).await?;
     ensure!(condition(&node, "Ready").0 == "True", "{node:?}");
     let pods = space.pods("web").await?;
-    ensure!(placed(&pods, "node-1").len() == on_node_1.len(), "replaced pods were moved again");
+    ensure!(pods_on_node(&pods, "node-1").len() == on_node_1.len(), "replaced pods were moved again");
     let messages = messages_of(&space, "node-0").await?;
     for expected in
         ["Node node-0 event: Registered Node node-0 in Controller", "Node node-0 status is now: NodeNotReady"]
@@ -187,13 +187,13 @@ pub async fn evictions_follow_the_state_of_zones(_: Space) -> Result<()> {
     }
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &FLAGS).await?;
-    space.create::<ReplicaSet>(evictable("web", 6, 3)).await?;
+    space.create::<ReplicaSet>(evictable_replica_set("web", 6, 3)).await?;
     all_ready(&space, 6).await?;
 
     space.bed.cluster.stop_node("node-0").await?;
     eventually("pods are evicted from a zone without a ready node while other zones are healthy", || async {
         let pods = space.pods("web").await?;
-        ensure!(pods.len() == 6 && placed(&pods, "node-0").is_empty() && pods.iter().all(is_ready));
+        ensure!(pods.len() == 6 && pods_on_node(&pods, "node-0").is_empty() && pods.iter().all(is_ready));
         Ok(())
     })
     .await?;
@@ -221,7 +221,11 @@ pub async fn evictions_follow_the_state_of_zones(_: Space) -> Result<()> {
     until_tainted(&space, "node-1", &[]).await?;
     eventually("when one node has recovered, pods of the others are evicted again", || async {
         let pods = space.pods("web").await?;
-        ensure!(pods.len() == 6 && placed(&pods, "node-1").len() == 6, "{} pods", placed(&pods, "node-1").len());
+        ensure!(
+            pods.len() == 6 && pods_on_node(&pods, "node-1").len() == 6,
+            "{} pods",
+            pods_on_node(&pods, "node-1").len()
+        );
         Ok(())
     })
     .await?;

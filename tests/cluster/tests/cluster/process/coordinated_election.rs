@@ -45,7 +45,7 @@ pub async fn candidate_with_the_oldest_emulation_version_leads(_: Space) -> Resu
     let first = leader(&bed, "1.37.0").await?;
     // The API server ends the term of a leader when a candidate with an older version appears.
     let older = Manager::start_cluster_wide(&space, &Faults::default(), &flags("--emulated-version=1.36")).await?;
-    let ended = newer.ended().await?;
+    let ended = newer.until_ended().await?;
     ensure!(matches!(ended, ExitReason::LeaseLost(Lost::EndOfTerm { .. })), "{ended:?}");
     let second = leader(&bed, "1.36.0").await?;
     ensure!(first != second, "{first}");

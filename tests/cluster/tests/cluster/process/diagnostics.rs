@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use cluster_tests::certificates::inline_pair;
 use cluster_tests::programs::KCM;
 use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity};
 use serde_json::Value;
 
-use crate::process::serving::{Credentials, Running, bare, inline_pair};
+use crate::process::serving::{Credentials, Running, bare};
 
 const CONTROLLERS: &str =
     "--controllers=deployment,replicaset,resourcequota,serviceaccount-controller,garbagecollector,namespace";

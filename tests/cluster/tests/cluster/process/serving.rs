@@ -4,23 +4,22 @@
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cluster_tests::certificates::{self, Pair, client_config, inline_pair};
 use cluster_tests::programs::{CCM, KCM, command};
 use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity, Options};
-use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -57,9 +56,6 @@ const PATHS: &[(&str, bool)] = &[
     ("/nothing", false),
 ];
 
-/// A certificate and its key, as PEM.
-pub type Pair = (String, String);
-
 /// The credentials of a client.
 #[derive(Clone, Default)]
 pub struct Credentials {
@@ -86,9 +82,15 @@ impl Credentials {
 /// A running binary.
 pub struct Running {
     child: Child,
-    binary: &'static str,
-    address: SocketAddr,
+    port: Port,
     folder: PathBuf,
+}
+
+/// The HTTPS port of a process.
+pub struct Port {
+    pub address: SocketAddr,
+    /// The file with the port's certificates.
+    pub certificates: PathBuf,
 }
 
 /// A response.
@@ -97,6 +99,42 @@ pub struct Response {
     /// Status line and headers, in lower case.
     pub head: String,
     pub body: String,
+}
+
+impl Port {
+    /// Opens a connection with a client certificate, if given, and these protocols (ALPN).
+    async fn connect(&self, certificate: Option<&Pair>, protocols: &[&[u8]]) -> Result<TlsStream<TcpStream>> {
+        let own = std::fs::read(&self.certificates)?;
+        let mut config = client_config(&own, certificate)?;
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        let stream = TcpStream::connect(self.address).await?;
+        Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?)
+    }
+
+    /// Sends a request over a new connection. Returns the status, the head in lower case, and the body.
+    pub async fn request(
+        &self,
+        shown: &Credentials,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<(u16, String, Vec<u8>)> {
+        let mut stream = self.connect(shown.certificate.as_ref(), &[]).await?;
+        let headers: String = shown.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await?;
+        let mut response = Vec::new();
+        // The server may close the connection without a TLS close_notify.
+        let _ = stream.read_to_end(&mut response).await;
+        let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n").context("no response")?;
+        let body = response.split_off(end + 4);
+        let head = String::from_utf8(response)?;
+        let status = head.split(' ').nth(1).context("no status")?.parse()?;
+        Ok((status, head.to_lowercase(), body))
+    }
 }
 
 impl Running {
@@ -126,7 +164,8 @@ impl Running {
             .stderr(File::create(folder.join("log"))?)
             .kill_on_drop(true)
             .spawn()?;
-        let running = Self { child, binary, address, folder };
+        let certificates = folder.join(format!("{binary}.crt"));
+        let running = Self { child, port: Port { address, certificates }, folder };
         let leads = eventually(format!("{binary} leads"), || async {
             let healthz = running.ask(&Credentials::default(), "GET", "/readyz", "").await?;
             ensure!(healthz.status == 200, "{}", healthz.body);
@@ -150,46 +189,23 @@ impl Running {
 
     /// Returns the URL of a path.
     pub fn url(&self, path: &str) -> String {
-        format!("https://{}{path}", self.address)
+        format!("https://{}{path}", self.port.address)
     }
 
     /// Opens a connection with a client certificate, if given, and these protocols (ALPN).
     pub async fn connect(&self, certificate: Option<&Pair>, protocols: &[&[u8]]) -> Result<TlsStream<TcpStream>> {
-        let own = std::fs::read(self.folder.join(format!("{}.crt", self.binary)))?;
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(&own)?)?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
-        let mut config = match certificate {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<_, _>>()?;
-                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?
-            }
-        };
-        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        let stream = TcpStream::connect(self.address).await?;
-        Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?)
+        self.port.connect(certificate, protocols).await
+    }
+
+    /// Returns the HTTPS port.
+    pub fn port(&self) -> &Port {
+        &self.port
     }
 
     /// Sends a request over a new connection.
     pub async fn ask(&self, shown: &Credentials, method: &str, path: &str, body: &str) -> Result<Response> {
-        let mut stream = self.connect(shown.certificate.as_ref(), &[]).await?;
-        let headers: String = shown.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).await?;
-        let mut response = Vec::new();
-        // The server may close the connection without a TLS close_notify.
-        let _ = stream.read_to_end(&mut response).await;
-        let response = String::from_utf8(response)?;
-        let (head, body) = response.split_once("\r\n\r\n").context("no response")?;
-        let status = head.split(' ').nth(1).context("no status")?.parse()?;
-        Ok(Response { status, head: head.to_lowercase(), body: body.to_owned() })
+        let (status, head, body) = self.port.request(shown, method, path, body).await?;
+        Ok(Response { status, head, body: String::from_utf8(body)? })
     }
 
     /// Sends SIGTERM, and waits until the process has ended.
@@ -201,36 +217,14 @@ impl Running {
             .await
             .context("the process does not end")??;
         ensure!(ended.success(), "it ended with {ended}: {}", self.log()?);
-        ensure!(TcpStream::connect(self.address).await.is_err(), "the port is still open");
+        ensure!(TcpStream::connect(self.port.address).await.is_err(), "the port is still open");
         Ok(())
     }
 }
 
-/// Returns the client certificate in a kubeconfig of the control plane, which has one user.
-pub fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
-    let text = std::fs::read_to_string(kubeconfig)?;
-    let field = |name: &str| -> Result<String> {
-        let line =
-            text.lines().find_map(|line| line.trim().trim_start_matches("- ").strip_prefix(name)?.strip_prefix(':'));
-        let value = line.with_context(|| format!("no {name}"))?;
-        Ok(String::from_utf8(BASE64.decode(value.trim().trim_matches('"'))?)?)
-    };
-    Ok((field("client-certificate-data")?, field("client-key-data")?))
-}
-
 /// Returns an administrator's certificate, signed by an authority with this key.
-pub fn sign(key: KeyPair, shape: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
-    let mut authority = CertificateParams::default();
-    authority.distinguished_name = rcgen::DistinguishedName::new();
-    authority.distinguished_name.push(DnType::CommonName, "kubernetes");
-    let mut params = CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "kubernetes-admin");
-    params.distinguished_name.push(DnType::OrganizationName, "system:masters");
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    shape(&mut params);
-    let own = KeyPair::generate()?;
-    Ok((params.signed_by(&own, &Issuer::new(authority, key))?.pem(), own.serialize_pem()))
+pub fn sign(key: KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Result<Pair> {
+    certificates::sign(("kubernetes", key), "kubernetes-admin", change)
 }
 
 /// Returns a service account's token with changed times, signed with the API server's key.

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually};
+use cluster_tests::{
+    Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually, restart_after_crashes,
+};
 use control_plane::Options;
 use futures::future::BoxFuture;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -166,15 +168,6 @@ pub async fn bed() -> Result<Arc<Bed>> {
     Ok(Arc::new(Bed::without_accounts(options).await?))
 }
 
-/// Runs managers one after the other, each until it crashes.
-async fn run_until_crash(space: &Space, faults: &Faults, flags: &[&str]) -> Result<()> {
-    loop {
-        let manager = Manager::start_cluster_wide(space, faults, flags).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
 impl Scenario {
     async fn run_with_a_fault(&self, space: &Space, n: usize, effect: Effect) -> Result<()> {
         let name = format!("{}-{n}-{effect:?}", self.name).to_lowercase();
@@ -183,7 +176,7 @@ impl Scenario {
         let faults = Faults::script([Rule::new(Call::is_object_write, effect).nth(n)]);
         tokio::select! {
             done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.requests()))?,
-            ended = run_until_crash(space, &faults, &flags) => ended?,
+            ended = restart_after_crashes(&faults, || Manager::start_cluster_wide(space, &faults, &flags)) => ended?,
         }
         ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
         let faults = Faults::default();

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::{
-    Call, Case, Effect, Faults, Manager, Observer, QUIET, Rule, Space, Tier, during, eventually, variants,
-    write_failures,
+    Call, Case, Effect, Faults, Manager, Observer, QUIET, Rule, Space, Tier, during, eventually, restart_after_crashes,
+    variants, write_failures,
 };
 
 use crate::api::{garbage_collector, namespace, resourcequota};
@@ -67,15 +67,6 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs managers one after the other, each until it crashes.
-async fn run_until_crash(scenario: &Scenario, space: &Space, faults: &Faults) -> Result<()> {
-    loop {
-        let manager = Manager::start_with(space, faults, scenario.flags).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
 /// Runs the scenario with a fault, which has to occur if `must_occur`; returns the number of writes.
 async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur): (Rule, bool)) -> Result<usize> {
     let faults = Faults::script([fault]);
@@ -86,7 +77,7 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur):
     };
     tokio::select! {
         done = finish => done.with_context(|| list_writes(&faults))?,
-        ended = run_until_crash(scenario, space, &faults) => ended?,
+        ended = restart_after_crashes(&faults, || Manager::start_with(space, &faults, scenario.flags)) => ended?,
     }
     ensure!(faults.unmet() == 0 || !must_occur, "the fault did not occur: this proves nothing");
     let writes = faults.count(Call::is_object_write);
@@ -145,7 +136,7 @@ async fn finds_nothing_to_do(scenario: &Scenario, space: &Space) -> Result<()> {
 }
 
 /// Runs the scenario once without a fault; returns the number of writes.
-async fn undisturbed(scenario: &Scenario, space: &Space) -> Result<usize> {
+async fn run_without_fault(scenario: &Scenario, space: &Space) -> Result<usize> {
     let space = space.bed.space("undisturbed").await?;
     let writes = run_with_fault(scenario, &space, (Rule::new(|_| false, Effect::NotSent), false)).await?;
     ensure!(
@@ -177,7 +168,7 @@ fn crash(scenario: &Scenario, n: usize, effect: Effect) -> (String, (Rule, bool)
 /// `CLUSTER_SEED` selects another sample of writes.
 async fn crash_at_a_sample(scenario: &'static Scenario, space: Space) -> Result<()> {
     let seed: usize = std::env::var("CLUSTER_SEED").ok().map_or(Ok(1), |seed| seed.parse())?;
-    let writes = undisturbed(scenario, &space).await?;
+    let writes = run_without_fault(scenario, &space).await?;
     let places = (0..SAMPLE.min(writes)).map(|n| 1 + (seed * 5 + n * writes / SAMPLE.min(writes)) % writes);
     let faults = places.enumerate().map(|(at, n)| {
         let effect = if (at + seed).is_multiple_of(2) { Effect::CrashAfter } else { Effect::CrashBeforeResponse };
@@ -187,7 +178,7 @@ async fn crash_at_a_sample(scenario: &'static Scenario, space: Space) -> Result<
 }
 
 async fn crash_everywhere(scenario: &'static Scenario, space: Space) -> Result<()> {
-    let writes = undisturbed(scenario, &space).await?;
+    let writes = run_without_fault(scenario, &space).await?;
     let both = |n| [crash(scenario, n, Effect::CrashAfter), crash(scenario, n, Effect::CrashBeforeResponse)];
     run_with_each_fault(scenario, &space, (1..=writes).flat_map(both).collect()).await
 }

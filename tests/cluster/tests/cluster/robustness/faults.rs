@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use runtime::manager::ExitReason;
 use serde_json::json;
 
-use crate::robustness::invariants::quiet;
+use crate::robustness::invariants::until_quiet;
 use crate::robustness::scenario::Scenario;
 use crate::workloads::replicaset::settled;
 
@@ -40,17 +40,8 @@ pub const SCENARIO: Scenario = Scenario {
     ..Scenario::EMPTY
 };
 
-/// Runs managers one after the other, each until it crashes.
-pub async fn run_until_crash(space: &Space, faults: &Faults) -> Result<()> {
-    loop {
-        let manager = Manager::start(space, faults).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
 /// Returns the number of created pods, including those whose response was lost.
-pub fn created(faults: &Faults) -> usize {
+pub fn created_pods(faults: &Faults) -> usize {
     let seen = faults.requests();
     seen.iter()
         .filter(|seen| (seen.call.verb, seen.call.resource.as_str(), seen.status) == (Verb::Create, "pods", Some(201)))
@@ -65,7 +56,7 @@ pub async fn frozen_watch_leads_to_no_surplus_pods(space: Space) -> Result<()> {
     faults.freeze("pods");
     space.scale::<ReplicaSet>("web", 6).await?;
     eventually("it creates what is missing", || async {
-        ensure!(created(&faults) == 6, "created {}", created(&faults));
+        ensure!(created_pods(&faults) == 6, "created {}", created_pods(&faults));
         Ok(())
     })
     .await?;
@@ -73,15 +64,15 @@ pub async fn frozen_watch_leads_to_no_surplus_pods(space: Space) -> Result<()> {
     for n in 0..6 {
         space.patch::<ReplicaSet>("web", json!({"metadata": {"annotations": {"turn": n.to_string()}}})).await?;
         during(Duration::from_millis(500), "no surplus pod while the watch delivers nothing", || async {
-            ensure!(created(&faults) == 6, "created {}", created(&faults));
+            ensure!(created_pods(&faults) == 6, "created {}", created_pods(&faults));
             Ok(())
         })
         .await?;
     }
     faults.thaw("pods");
     settled(&space, "web", 6).await?;
-    ensure!(created(&faults) == 6, "created {}", created(&faults));
-    quiet(&faults).await
+    ensure!(created_pods(&faults) == 6, "created {}", created_pods(&faults));
+    until_quiet(&faults).await
 }
 
 /// Short leader election times, for tests.
@@ -93,7 +84,7 @@ pub const ELECT: [&str; 4] = [
 ];
 
 /// Starts two managers: the first leads and has created three pods.
-async fn pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
+async fn start_pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
     let (first, second) = (Faults::default(), Faults::default());
     let leader = Manager::start_with(space, &first, &ELECT).await?;
     space.create::<ReplicaSet>(replica_set("web", 3)).await?;
@@ -114,29 +105,34 @@ async fn pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
 }
 
 pub async fn standby_continues_after_the_leader_is_killed(space: Space) -> Result<()> {
-    let [(leader, first), (_standby, second)] = pair(&space).await?;
+    let [(leader, first), (_standby, second)] = start_pair(&space).await?;
     // The leader crashes after two of four more pods are created.
     first.add(Rule::on(Verb::Create, "pods", Effect::CrashAfter).nth(2));
     space.scale::<ReplicaSet>("web", 7).await?;
     first.crashes().await;
     leader.crash().await;
     settled(&space, "web", 7).await?;
-    let made = created(&first) + created(&second);
-    ensure!(made == 7 && created(&second) >= 1, "created {} and {}", created(&first), created(&second));
-    quiet(&second).await
+    let made = created_pods(&first) + created_pods(&second);
+    ensure!(made == 7 && created_pods(&second) >= 1, "created {} and {}", created_pods(&first), created_pods(&second));
+    until_quiet(&second).await
 }
 
 pub async fn standby_continues_while_the_leader_is_paused(space: Space) -> Result<()> {
-    let [(leader, first), (_standby, second)] = pair(&space).await?;
+    let [(leader, first), (_standby, second)] = start_pair(&space).await?;
     first.pause(true);
     space.scale::<ReplicaSet>("web", 7).await?;
     settled(&space, "web", 7).await?;
-    ensure!(created(&second) == 4, "created {}", created(&second));
-    let ended = leader.ended().await?;
+    ensure!(created_pods(&second) == 4, "created {}", created_pods(&second));
+    let ended = leader.until_ended().await?;
     ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
     first.pause(false);
-    quiet(&second).await?;
-    ensure!(created(&first) == 3 && created(&second) == 4, "created {} and {}", created(&first), created(&second));
+    until_quiet(&second).await?;
+    ensure!(
+        created_pods(&first) == 3 && created_pods(&second) == 4,
+        "created {} and {}",
+        created_pods(&first),
+        created_pods(&second)
+    );
     settled(&space, "web", 7).await?;
     Ok(())
 }
@@ -150,23 +146,23 @@ pub async fn lost_response_behind_a_frozen_watch_is_resolved(space: Space) -> Re
     space.scale::<ReplicaSet>("web", 4).await?;
     // The rule counts as met when the request is sent; the pod exists only when the server has responded.
     eventually("the response is lost", || async {
-        ensure!(faults.unmet() == 0 && created(&faults) == 3, "created {}", created(&faults));
+        ensure!(faults.unmet() == 0 && created_pods(&faults) == 3, "created {}", created_pods(&faults));
         Ok(())
     })
     .await?;
     during(QUIET, "it waits for the pod that is not in its cache", || async {
-        ensure!(created(&faults) == 3, "created {}", created(&faults));
+        ensure!(created_pods(&faults) == 3, "created {}", created_pods(&faults));
         Ok(())
     })
     .await?;
     faults.thaw("pods");
     settled(&space, "web", 4).await?;
-    ensure!(created(&faults) == 4, "created {}", created(&faults));
+    ensure!(created_pods(&faults) == 4, "created {}", created_pods(&faults));
     Ok(())
 }
 
 pub async fn new_leader_with_a_stale_cache_reads_pods_first(space: Space) -> Result<()> {
-    let [(leader, first), (_standby, second)] = pair(&space).await?;
+    let [(leader, first), (_standby, second)] = start_pair(&space).await?;
     second.freeze("pods");
     space.scale::<ReplicaSet>("web", 7).await?;
     settled(&space, "web", 7).await?;
@@ -179,13 +175,18 @@ pub async fn new_leader_with_a_stale_cache_reads_pods_first(space: Space) -> Res
     })
     .await?;
     during(QUIET, "it creates no pod that exists already", || async {
-        ensure!(created(&second) == 0, "created {}", created(&second));
+        ensure!(created_pods(&second) == 0, "created {}", created_pods(&second));
         Ok(())
     })
     .await?;
     second.thaw("pods");
-    quiet(&second).await?;
-    ensure!(created(&first) == 7 && created(&second) == 0, "created {} and {}", created(&first), created(&second));
+    until_quiet(&second).await?;
+    ensure!(
+        created_pods(&first) == 7 && created_pods(&second) == 0,
+        "created {} and {}",
+        created_pods(&first),
+        created_pods(&second)
+    );
     settled(&space, "web", 7).await?;
     Ok(())
 }

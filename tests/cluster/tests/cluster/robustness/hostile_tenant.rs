@@ -70,8 +70,8 @@ impl Stage {
         }
         other.create::<Secret>(json!({"metadata": {"name": "crown-jewels"}, "stringData": {"text": SECRET}})).await?;
         other.create::<Deployment>(deployment("web", REPLICAS)).await?;
-        complete(&other).await?;
-        let usual = roll(&other, 2).await?.max(roll(&other, 3).await?);
+        until_rolled_out(&other).await?;
+        let usual = roll_out(&other, 2).await?.max(roll_out(&other, 3).await?);
         let client = tenants_client(&bed, &tenant).await?;
         let memory_kib = manager.resident_kib()?;
         Ok(Self { bed, manager, tenant, other, client, usual, memory_kib })
@@ -84,7 +84,7 @@ impl Stage {
 
     async fn roll_other_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
         for version in [first, first + 1] {
-            let took = roll(&self.other, version).await.with_context(|| format!("{when}: {}", self.log()))?;
+            let took = roll_out(&self.other, version).await.with_context(|| format!("{when}: {}", self.log()))?;
             eprintln!("{when}: a rollout took {took:?}, usually {:?}", self.usual);
             let costs = self.costs().await?;
             ensure!(took <= allowed, "{when}: a rollout took {took:?}, usually {:?}; {costs}", self.usual);
@@ -255,15 +255,15 @@ async fn tenants_client(bed: &Arc<Bed>, tenant: &Space) -> Result<Client> {
 }
 
 /// Rolls out another image of `web`. Returns the duration.
-async fn roll(space: &Space, version: u32) -> Result<Duration> {
+async fn roll_out(space: &Space, version: u32) -> Result<Duration> {
     let began = Instant::now();
     let image = format!("example.com/image:{version}");
     space.patch::<Deployment>("web", json!({"spec": {"template": template("web", &image, &json!({}))}})).await?;
-    complete(space).await?;
+    until_rolled_out(space).await?;
     Ok(began.elapsed())
 }
 
-async fn complete(space: &Space) -> Result<()> {
+async fn until_rolled_out(space: &Space) -> Result<()> {
     eventually("web is rolled out", || async {
         let found: Deployment = space.get("web").await?;
         let status = found.status.context("no status")?;
@@ -345,7 +345,7 @@ impl AmongHostileObjects {
         create_hostile_objects(&stage).await?;
         let mut slowest = Duration::ZERO;
         for version in 10..10 + MEASURED_ROLLOUTS {
-            slowest = slowest.max(roll(&stage.other, version).await.with_context(|| stage.log())?);
+            slowest = slowest.max(roll_out(&stage.other, version).await.with_context(|| stage.log())?);
         }
         let measured = Self {
             usual: stage.usual,

@@ -33,12 +33,12 @@ async fn some_work(space: &Space) -> Result<()> {
 }
 
 /// Waits until nothing was written for [`QUIET`]. Fails if the writes do not stop.
-pub async fn quiet(faults: &Faults) -> Result<()> {
-    stops("writing", || faults.writes()).await
+pub async fn until_quiet(faults: &Faults) -> Result<()> {
+    until_constant("writing", || faults.writes()).await
 }
 
 /// Waits until a count has not changed for a while.
-async fn stops(what: &str, count: impl Fn() -> usize) -> Result<()> {
+async fn until_constant(what: &str, count: impl Fn() -> usize) -> Result<()> {
     let (mut last, mut since) = (count(), tokio::time::Instant::now());
     let begun = since;
     while since.elapsed() < QUIET {
@@ -56,7 +56,7 @@ pub async fn idle_cluster_gets_no_writes(space: Space) -> Result<()> {
     let manager = Manager::start(&space, &faults).await?;
     some_work(&space).await?;
     // With the gate StorageVersionAPI, every StorageVersion is read at the start.
-    stops("sending requests", || faults.count(|_| true)).await?;
+    until_constant("sending requests", || faults.count(|_| true)).await?;
     let sent = faults.requests().len();
     during(3 * QUIET, "no request is sent", || async {
         let seen = faults.requests();

@@ -6,17 +6,19 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, pod, with};
-use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
+use cluster_tests::{
+    Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, restart_after_crashes,
+};
 use control_plane::behaviour::{BEHAVIOUR, PENDING};
 use control_plane::csi::Driver;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
 use super::kubelet::{Kubelet, attachment_name};
-use super::objects::{ClusterWide, claim, delete_with_force, until_claim_deleted, volumes};
+use super::objects::{ClusterWide, claim, delete_with_force, start_driver, until_claim_deleted, until_done, volumes};
 use crate::robustness::invariants::only_declared;
 
 const ATTACH_DETACH: &str = "persistentvolume-attach-detach-controller";
@@ -47,13 +49,7 @@ impl World {
 
     async fn start_in(space: Space, flags: &[&str], zones: [Option<&str>; 2], binding: &str) -> Result<Self> {
         let name = &space.namespace;
-        let driver = Driver::start(&space.bed.cluster, name, flags).await?;
-        let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
-        ClusterWide::<CSIDriver>::of(&space).create(info).await?;
-        let class = json!({
-            "metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true, "volumeBindingMode": binding,
-        });
-        ClusterWide::<StorageClass>::of(&space).create(class).await?;
+        let driver = start_driver(&space, flags, binding).await?;
         let node = |suffix: &str| format!("{name}-{suffix}");
         let (a, b) = (node("a"), node("b"));
         let a = Kubelet::start(&space.bed, &a, name, zones[0]).await?;
@@ -140,12 +136,7 @@ impl World {
     }
 
     async fn until_done(&self, action: &str) -> Result<()> {
-        eventually(format!("the driver's history has {action:?}"), || async {
-            let history = self.driver.history()?;
-            ensure!(history.iter().any(|done| done == action), "{history:?}");
-            Ok(())
-        })
-        .await
+        until_done(&self.driver, action).await
     }
 
     /// Returns the driver's attachments and detachments of a volume, in order, by the nodes' suffixes. A call that
@@ -192,7 +183,7 @@ impl World {
 
     /// Stops the driver.
     pub fn stop(self) -> Result<()> {
-        self.driver.stop(&self.space.bed.cluster)
+        self.driver.stop()
     }
 }
 
@@ -407,15 +398,6 @@ fn is_own_write(call: &Call) -> bool {
     call.is_write() && (call.resource == "volumeattachments" || call.resource.starts_with("nodes"))
 }
 
-/// Runs managers one after the other, each until it crashes.
-async fn run_until_crash(world: &World, faults: &Faults) -> Result<()> {
-    loop {
-        let manager = world.manager(faults, &[]).await?;
-        faults.crashes().await;
-        manager.crash().await;
-    }
-}
-
 /// Moves a volume while this fault occurs, and checks that it is attached once to each node.
 async fn move_volume_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> {
     let world = World::start(bed.space("moved").await?, &[]).await?;
@@ -431,7 +413,7 @@ async fn move_volume_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Resul
     };
     tokio::select! {
         done = move_volume(&world) => done.with_context(calls)?,
-        ended = run_until_crash(&world, &faults) => ended.with_context(calls)?,
+        ended = restart_after_crashes(&faults, || world.manager(&faults, &[])) => ended.with_context(calls)?,
     }
     ensure!(faults.unmet() == 0, "the fault did not occur: {}", calls());
     let (_, handle) = world.volume_of("data").await?;

@@ -7,11 +7,12 @@ use cluster_tests::objects::{is_ready, pod, with};
 use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
 use control_plane::csi::Driver;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use serde_json::json;
 
 use super::objects::{
-    ClusterWide, claim, delete_with_force, until_claim_deleted, until_unused, user_on_a_node, volumes,
+    ClusterWide, claim, delete_with_force, start_driver, until_claim_deleted, until_done, until_unused, user_on_a_node,
+    volumes,
 };
 use crate::robustness::invariants::only_declared;
 
@@ -31,15 +32,7 @@ struct Setup {
 
 impl Setup {
     async fn start(space: &Space, binding: &str) -> Result<Self> {
-        let name = &space.namespace;
-        let driver = Driver::start(&space.bed.cluster, name, &[]).await?;
-        let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
-        ClusterWide::<CSIDriver>::of(space).create(info).await?;
-        let class = json!({
-            "metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true, "volumeBindingMode": binding,
-        });
-        ClusterWide::<StorageClass>::of(space).create(class).await?;
-        Ok(Self { space: space.clone(), driver })
+        Ok(Self { space: space.clone(), driver: start_driver(space, &[], binding).await? })
     }
 
     /// Starts the controllers of volumes for claims of the namespace.
@@ -57,14 +50,8 @@ impl Setup {
         Ok(name)
     }
 
-    /// Waits until the driver has completed this action. The next action may follow before this one is observed.
     async fn until_done(&self, action: &str) -> Result<()> {
-        eventually(format!("the driver's history has {action:?}"), || async {
-            let history = self.driver.history()?;
-            ensure!(history.iter().any(|done| done == action), "{history:?}");
-            Ok(())
-        })
-        .await
+        until_done(&self.driver, action).await
     }
 
     /// Creates a claim and waits until it is bound to the volume that csi-provisioner created for it.
@@ -153,7 +140,7 @@ pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space
     ensure!(setup.driver.violations()?.is_empty(), "{:?}", setup.driver.violations()?);
     manager.stop().await?;
     only_declared(&faults, &[BINDER, CLAIM_PROTECTION])?;
-    setup.driver.stop(&space.bed.cluster)
+    setup.driver.stop()
 }
 
 /// Proves that the mock driver detects forbidden attachments.
@@ -181,7 +168,7 @@ pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space)
         Ok(())
     })
     .await?;
-    setup.driver.stop(&space.bed.cluster)
+    setup.driver.stop()
 }
 
 /// The claim of a generic ephemeral volume waits for the scheduler, which chooses a node for the pod.
@@ -215,5 +202,5 @@ pub async fn first_consumer_gets_its_ephemeral_volume_and_runs(space: Space) -> 
     setup.until_done(&format!("delete {handle}")).await?;
     manager.stop().await?;
     only_declared(&faults, &[BINDER, EPHEMERAL, CLAIM_PROTECTION])?;
-    setup.driver.stop(&space.bed.cluster)
+    setup.driver.stop()
 }

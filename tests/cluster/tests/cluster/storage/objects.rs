@@ -3,7 +3,9 @@
 use anyhow::{Context, Result, bail, ensure};
 use cluster_tests::objects::{pod, with};
 use cluster_tests::{Space, eventually};
+use control_plane::csi::Driver;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use kube::Resource;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde::Serialize;
@@ -44,6 +46,29 @@ pub fn user_on_a_node(name: &str, claim: &str) -> Value {
 pub fn user(name: &str, claim: &str) -> Value {
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
     with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody", "volumes": volumes}}))
+}
+
+/// Starts a driver, and creates its CSIDriver and a class of its volumes, all named for the namespace.
+pub async fn start_driver(space: &Space, flags: &[&str], binding: &str) -> Result<Driver> {
+    let name = &space.namespace;
+    let driver = Driver::start(&space.bed.cluster, name, flags).await?;
+    let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
+    ClusterWide::<CSIDriver>::of(space).create(info).await?;
+    let class = json!({
+        "metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true, "volumeBindingMode": binding,
+    });
+    ClusterWide::<StorageClass>::of(space).create(class).await?;
+    Ok(driver)
+}
+
+/// Waits until a driver has completed this action. The next action may follow before this one is observed.
+pub async fn until_done(driver: &Driver, action: &str) -> Result<()> {
+    eventually(format!("the driver's history has {action:?}"), || async {
+        let history = driver.history()?;
+        ensure!(history.iter().any(|done| done == action), "{history:?}");
+        Ok(())
+    })
+    .await
 }
 
 /// Objects of a kind without a namespace, named for a test's namespace.

@@ -13,7 +13,7 @@ use super::objects::{
     ClusterWide, bind, claim, delete_with_force, until_claim_deleted, until_unused, unused, user, user_on_a_node,
     volume, volumes,
 };
-use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::invariants::{only_declared, until_quiet};
 
 const CLAIMS: &str = "persistentvolumeclaim-protection-controller";
 const VOLUMES: &str = "persistentvolume-protection-controller";
@@ -160,7 +160,7 @@ pub async fn unused_condition_follows_the_pods_of_a_bound_claim(space: Space) ->
     let status = space.get::<PersistentVolumeClaim>("data").await?.status.context("no status")?;
     let kept = status.conditions.iter().flatten().any(|condition| condition.reason.as_deref() == Some("kept"));
     ensure!(kept && status.allocated_resource_statuses.is_some(), "{status:?}");
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     let writes = faults.count(|call| call.resource == "persistentvolumeclaims/status");
     ensure!(writes == 3, "{writes} status writes instead of 3: {:?}", faults.requests());
     manager.stop().await?;

@@ -11,11 +11,10 @@ use control_plane::Options;
 use control_plane::csi::Driver;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
-use crate::storage::objects::{ClusterWide, claim, volume, volumes};
+use crate::storage::objects::{claim, start_driver, volume, volumes};
 use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
 const CONTROLLERS: &str = "--controllers=persistentvolume-binder-controller,persistentvolume-expander-controller,\
@@ -248,13 +247,9 @@ pub async fn csi_volumes_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     let mut running = Running::upstreams(&first)?;
     for space in [&first, &second] {
         let name = &space.namespace;
-        let driver = Driver::start(&bed.cluster, name, &[]).await?;
-        let info = json!({"metadata": {"name": name}, "spec": {"attachRequired": true}});
-        ClusterWide::<CSIDriver>::of(space).create(info).await?;
-        let class = json!({"metadata": {"name": name}, "provisioner": name, "allowVolumeExpansion": true});
-        ClusterWide::<StorageClass>::of(space).create(class).await?;
+        let driver = start_driver(space, &[], "Immediate").await?;
         running = live_under_both(space, &driver, running).await.with_context(|| format!("in {name}"))?;
-        driver.stop(&bed.cluster)?;
+        driver.stop()?;
     }
     Ok(())
 }

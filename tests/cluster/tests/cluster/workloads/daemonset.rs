@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::invariants::{only_declared, until_quiet};
 use crate::robustness::scenario::Scenario;
 
 /// The label and taint that reserve a test's nodes for its pods.
@@ -196,7 +196,7 @@ pub async fn each_node_gets_a_daemon_pod(space: Space) -> Result<()> {
     .await?;
     rolled_out(&space, "agent", 3).await?;
 
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     let writes = faults.writes();
     fleet.patch(0, json!({"metadata": {"annotations": {"heartbeat": "1"}}})).await?;
     fleet.patch(0, json!({"metadata": {"labels": {"example.com/other": "label"}}})).await?;

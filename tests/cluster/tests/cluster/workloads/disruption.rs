@@ -9,7 +9,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{Api, ApiResource, DynamicObject, EvictParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::invariants::{only_declared, until_quiet};
 use crate::robustness::scenario::Scenario;
 use crate::workloads::replicaset::settled;
 
@@ -79,7 +79,7 @@ pub async fn evictions_and_drains_respect_the_budget(space: Space) -> Result<()>
     space.kubectl(&["uncordon", &busiest]).await?;
     drained?;
     counted(&space, [4, 4, 3, 1], SUFFICIENT).await?;
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     manager.stop().await?;
     only_declared(&faults, &["disruption-controller"])
 }
@@ -183,7 +183,7 @@ pub async fn outdated_disruption_target_is_removed(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    quiet(&faults).await
+    until_quiet(&faults).await
 }
 
 /// Creates a budget and its pods, evicts one of them, and changes the budget's number.

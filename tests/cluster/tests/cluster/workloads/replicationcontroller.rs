@@ -6,7 +6,7 @@ use cluster_tests::{Faults, Manager, Space, eventually};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController, ResourceQuota};
 use serde_json::{Value, json};
 
-use crate::robustness::invariants::{only_declared, quiet};
+use crate::robustness::invariants::{only_declared, until_quiet};
 use crate::robustness::scenario::Scenario;
 
 pub fn controller(name: &str, replicas: i32) -> Value {
@@ -69,7 +69,7 @@ pub async fn pods_are_created_deleted_and_reported(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    quiet(&faults).await?;
+    until_quiet(&faults).await?;
     manager.stop().await?;
     only_declared(&faults, &["replicationcontroller-controller"])
 }

@@ -10,8 +10,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use runtime::manager::ExitReason;
 use serde_json::json;
 
-use crate::robustness::faults::{ELECT, created};
-use crate::robustness::invariants::quiet;
+use crate::robustness::faults::{ELECT, created_pods};
+use crate::robustness::invariants::until_quiet;
 use crate::robustness::scenario::Scenario;
 use crate::workloads::deployment::{revision, rolled_out, set_image, wanted};
 
@@ -93,7 +93,7 @@ pub async fn frozen_watch_leads_to_no_second_replicaset(space: Space) -> Result<
     rolled_out(&space, "web", 2).await?;
     observer.verdict()?;
     ensure!(observer.view().sets_ever.len() == 2);
-    quiet(&faults).await
+    until_quiet(&faults).await
 }
 
 /// Roll out, update, scale, go back.
@@ -154,18 +154,18 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
     .await?;
     set_image(&space, "web", 2).await?;
     eventually("some pods are new", || async {
-        ensure!(created(&first) > 6, "{} pods were created", created(&first));
+        ensure!(created_pods(&first) > 6, "{} pods were created", created_pods(&first));
         Ok(())
     })
     .await?;
     first.pause(true);
     rolled_out(&space, "web", 6).await?;
-    let ended = leader.ended().await?;
+    let ended = leader.until_ended().await?;
     ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
-    let halves = (created(&first), created(&second));
+    let halves = (created_pods(&first), created_pods(&second));
     ensure!(halves.1 > 0, "the first manager created all pods: this proves nothing");
     first.pause(false);
-    quiet(&second).await?;
+    until_quiet(&second).await?;
     observer.verdict()?;
     let view = observer.view();
     ensure!(view.pods_ever.len() == 12, "{} pods were created instead of 12: {halves:?}", view.pods_ever.len());

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::robustness::invariants::quiet;
+use crate::robustness::invariants::until_quiet;
 use crate::robustness::scenario::Scenario;
 
 /// A StatefulSet of pods with the label `app=<name>`.
@@ -120,7 +120,7 @@ pub async fn pods_are_created_in_order_with_their_identities(space: Space) -> Re
     // At most one status write for each creation, readiness and deletion of a pod.
     let statuses = faults.count(|call| call.resource == "statefulsets/status");
     ensure!(statuses <= 6, "{statuses} writes of the status");
-    quiet(&faults).await
+    until_quiet(&faults).await
 }
 
 pub async fn statefulset_is_scaled_by_kubectl(space: Space) -> Result<()> {

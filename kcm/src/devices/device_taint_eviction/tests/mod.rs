@@ -1,5 +1,7 @@
 //! Tables of evictions, statuses of rules and relevant changes; evictions with random taints.
 
+mod reconcile;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ pub struct Layers {
     /// moved, only those that exist and are listed are checked.
     pub is_complete: bool,
     /// The modules of each layer.
-    pub floors: &'static [&'static [&'static str]],
+    pub order: &'static [&'static [&'static str]],
 }
 
 /// All crates except those of tests and examples.
@@ -19,7 +19,7 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "kinds/src",
         is_complete: true,
-        floors: &[
+        order: &[
             &["intern", "wire"],
             &["decode", "value"],
             &["meta"],
@@ -50,7 +50,7 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "cel-check/src",
         is_complete: true,
-        floors: &[
+        order: &[
             &["keywords"],
             &["ast", "escape", "source", "stack", "types"],
             &["assign", "declarations", "schema", "syntax", "validate"],
@@ -61,9 +61,9 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "runtime/src",
         is_complete: true,
-        floors: &[
+        order: &[
             // No IO.
-            &["fair", "lock", "wake"],
+            &["fair", "lock", "stall", "wake"],
             &["debounce", "fence", "metrics", "page", "queue", "slow_start", "store", "tasks", "text"],
             &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
@@ -78,12 +78,17 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "component/src",
         is_complete: true,
-        floors: &[&["descriptor", "flags"], &["assembly", "finalizers", "log", "status"], &["serving"], &["process"]],
+        order: &[
+            &["descriptor", "flags", "threads"],
+            &["assembly", "finalizers", "log", "status"],
+            &["serving"],
+            &["process"],
+        ],
     },
     Layers {
         folder: "kcm/src",
         is_complete: true,
-        floors: &[
+        order: &[
             &["flags", "pods", "protection", "shared_read"],
             &["credentials"],
             &["context"],
@@ -96,7 +101,7 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "ccm/src",
         is_complete: true,
-        floors: &[
+        order: &[
             &["cloud", "flags"],
             &["context"],
             // A controller never imports a controller.
@@ -116,7 +121,7 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "providers/src",
         is_complete: true,
-        floors: &[
+        order: &[
             &["error", "model"],
             &["instance", "records", "secret", "tagging"],
             &["route", "target"],
@@ -128,7 +133,7 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "providers/aws/src",
         is_complete: true,
-        floors: &[
+        order: &[
             &["budget", "error", "http", "ini", "role", "tags"],
             &["config"],
             &["client"],
@@ -148,7 +153,7 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "providers/kubevirt/src",
         is_complete: true,
-        floors: &[
+        order: &[
             &["config", "error", "objects"],
             &["infra", "ownership"],
             &["desired", "virtual_machines"],
@@ -159,11 +164,11 @@ pub const CRATES: &[Layers] = &[
         ],
     },
     // Two circles around MockCloud are left.
-    Layers { folder: "providers/mock/src", is_complete: false, floors: &[] },
+    Layers { folder: "providers/mock/src", is_complete: false, order: &[] },
     Layers {
         folder: "providers/conformance/src",
         is_complete: true,
-        floors: &[
+        order: &[
             &["fixture", "report"],
             &["context"],
             &["credentials", "load_balancer_creation", "instances", "routes"],
@@ -175,6 +180,6 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "xtask/src",
         is_complete: false,
-        floors: &[&["cargo", "control_plane", "interrupt", "page"], &["demo", "docs", "image", "test"], &["soak"]],
+        order: &[&["cargo", "control_plane", "interrupt", "page"], &["demo", "docs", "image", "test"], &["soak"]],
     },
 ];

@@ -3,8 +3,12 @@
 //! Two requests cover all groups (aggregated discovery), and an unchanged document is not sent again. A group whose own
 //! server is down is listed as failed and does not affect the others. (client-go, discovery)
 
+mod names;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +20,7 @@ use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
 use crate::client::{Clients, Identity, Lane, SendError, refusal};
-use crate::lock::lock;
+use names::{KeepName, is_name, static_name};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -127,6 +131,8 @@ struct Groups {
     preferred: Vec<Served>,
     /// Unavailable versions (`group/version`), with the reason.
     failed: BTreeMap<String, String>,
+    /// Groups with kinds that could not be read in a version of theirs, although in another one.
+    incomplete: HashSet<String>,
     /// The versions of each group, the preferred one first.
     versions: HashMap<String, Vec<String>>,
 }
@@ -189,10 +195,11 @@ impl Snapshot {
         &self.failed
     }
 
-    /// Returns true if some version of the group is unavailable.
+    /// Returns true if some version of the group is unavailable, or its kinds were not read.
     pub fn has_failed(&self, group: &str) -> bool {
         // A version of the core group has no slash.
-        self.failed.keys().any(|version| version.rsplit_once('/').map_or("", |(failed, _)| failed) == group)
+        self.roots.iter().any(|groups| groups.incomplete.contains(group))
+            || self.failed.keys().any(|version| version.rsplit_once('/').map_or("", |(failed, _)| failed) == group)
     }
 
     /// Merges the documents of all paths.
@@ -214,9 +221,14 @@ impl Snapshot {
 
 impl Groups {
     fn read(document: &Document) -> Self {
+        Self::read_with(document, &static_name)
+    }
+
+    /// Like [`Groups::read`]; `keep` returns a name with static lifetime, or `None` if there are too many.
+    fn read_with(document: &Document, keep: &KeepName) -> Self {
         let mut groups = Self::default();
         for group in &document.items {
-            groups.add_group(group);
+            groups.add_group(group, keep);
         }
         // The order of a document is kept for resources of the same kind, of which only the one with the verb `get` serves
         // the objects.
@@ -238,7 +250,7 @@ impl Groups {
         place.ok().map(|place| self.kinds[place])
     }
 
-    fn add_group(&mut self, group: &Group) {
+    fn add_group(&mut self, group: &Group, keep: &KeepName) {
         let mut seen = HashSet::new();
         let name = group.metadata.name.as_str();
         let versions = group.versions.iter().map(|version| version.version.clone()).collect();
@@ -258,15 +270,15 @@ impl Groups {
                 if ![name, &version.version, &kind.kind, &listed.resource].into_iter().all(is_name) {
                     continue;
                 }
-                let names = (
-                    static_name(name),
-                    static_name(&version.version),
-                    static_name(&kind.kind),
-                    static_name(&listed.resource),
-                );
+                let names = (keep(name), keep(&version.version), keep(&kind.kind), keep(&listed.resource));
                 let (Some(group), Some(version), Some(kind_name), Some(plural)) = names else {
-                    let problem = format!("{api_version}: there are more than {MAX_NAMES} names of resources");
-                    self.failed.insert(api_version.clone(), problem);
+                    // The objects are also served in the version that was read: a namespace is empty without them there.
+                    if seen.contains(&*listed.resource) {
+                        self.incomplete.insert(name.to_owned());
+                    } else {
+                        let problem = format!("{api_version}: there are too many names of resources");
+                        self.failed.insert(api_version.clone(), problem);
+                    }
                     continue;
                 };
                 let namespaced = listed.scope == "Namespaced";
@@ -282,36 +294,6 @@ impl Groups {
             }
         }
     }
-}
-
-/// Maximum length of the name of a group, version, kind or resource, in bytes.
-const MAX_NAME_BYTES: usize = 253;
-
-/// Maximum number of distinct names. Clusters have a few thousand; a tenant who may create CustomResourceDefinitions
-/// must not be able to fill the memory with them.
-const MAX_NAMES: usize = 65_536;
-
-/// Reports whether a text is valid as the name of a group (the core group's is empty), version, kind or resource, all
-/// of which become part of URLs.
-fn is_name(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    text.len() <= MAX_NAME_BYTES && text.bytes().all(is_plain) && !matches!(text, "." | "..")
-}
-
-/// Returns the name with static lifetime; `None` if [`MAX_NAMES`] is reached. Each distinct name is leaked once.
-fn static_name(text: &str) -> Option<&'static str> {
-    static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let mut names = lock(&NAMES);
-    let names = names.get_or_insert_default();
-    if let Some(known) = names.get(text) {
-        return Some(known);
-    }
-    if names.len() >= MAX_NAMES {
-        return None;
-    }
-    let name: &'static str = Box::leak(text.into());
-    names.insert(name);
-    Some(name)
 }
 
 /// Deserializes null as the default: metrics adapters have resources whose verbs are null.
@@ -462,194 +444,5 @@ impl Discovery {
         }
         *root = RootResponse { etag, groups: Arc::new(Groups::read(&document)) };
         Ok(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-
-    use serde_json::json;
-
-    use super::*;
-
-    fn snapshot(items: serde_json::Value) -> Snapshot {
-        Snapshot::from_json(&json!({ "items": items }).to_string())
-    }
-
-    fn resource(plural: &str, kind: &str, verbs: &[&str]) -> serde_json::Value {
-        json!({"resource": plural, "responseKind": {"kind": kind}, "scope": "Namespaced", "verbs": verbs})
-    }
-
-    #[test]
-    fn resource_has_one_preferred_version_and_is_found_in_all() {
-        let served = snapshot(json!([{
-            "metadata": {"name": "apps"},
-            "versions": [
-                {"version": "v1", "freshness": "Current", "resources": [resource("sets", "Set", &["get", "list"])]},
-                {"version": "v1beta1", "freshness": "Current", "resources": [
-                    resource("sets", "Set", &["get"]), resource("olds", "Old", &["delete", "list", "watch", "patch"]),
-                ]},
-            ],
-        }]));
-        let preferred: Vec<_> = served.preferred().map(|one| (one.resource.plural, one.resource.version)).collect();
-        assert_eq!(preferred, [("sets", "v1"), ("olds", "v1beta1")]);
-        let old = served.of_kind("apps/v1beta1", "Old").expect("served");
-        assert!(old.verbs.contains(Verbs::DELETE | Verbs::LIST | Verbs::WATCH) && !old.verbs.contains(Verbs::GET));
-        assert_eq!(served.of_kind("apps/v1beta1", "Set").expect("served").resource.version, "v1beta1");
-        assert_eq!(served.of_kind("apps/v1", "Old"), None);
-        assert_eq!(served.of_group_kind("apps", "Old").map(|one| one.resource.version), Some("v1beta1"));
-        assert_eq!(served.of_group_kind("apps", "Set").map(|one| one.resource.version), Some("v1"));
-        assert_eq!(
-            (served.versions_of("apps"), served.versions_of("none").len()),
-            (&["v1".to_owned(), "v1beta1".to_owned()][..], 0)
-        );
-        assert!(served.failed().is_empty());
-    }
-
-    #[test]
-    fn resource_of_the_core_group_is_found_in_all_groups() {
-        let version = |kind| json!([{"version": "v1", "freshness": "Current", "resources": [resource("events", kind, &["get"])]}]);
-        let served = snapshot(json!([
-            {"metadata": {"name": ""}, "versions": version("Event")},
-            {"metadata": {"name": "events.k8s.io"}, "versions": version("Event")},
-            {"metadata": {"name": "example.com"}, "versions": version("Happening")},
-        ]));
-        let groups = |group, version| {
-            served.kinds_of(group, version, "events").iter().map(|found| found.group).collect::<Vec<_>>()
-        };
-        assert_eq!(groups("events.k8s.io", "v1"), ["events.k8s.io"]);
-        assert_eq!(groups("", "v1"), ["", "events.k8s.io", "example.com"]);
-        assert_eq!(served.kinds_of("events.k8s.io", "v1", "Events").len(), 1, "the case is ignored");
-        assert!(groups("", "v2").is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn new_document_is_kept_when_the_next_request_fails() {
-        let document = |group: &str, plural: &str| {
-            let resources = [resource(plural, "Thing", &["get"])];
-            let versions = json!([{"version": "v1", "freshness": "Current", "resources": resources}]);
-            json!({"items": [{"metadata": {"name": group}, "versions": versions}]}).to_string().into_bytes()
-        };
-        // The responses to each call of the discovery, for the core group and for the others.
-        let responses = Mutex::new(VecDeque::from([
-            (200, document("", "pods")),
-            (200, document("apps", "sets")),
-            (200, document("", "nodes")),
-            (500, b"{}".to_vec()),
-            // Both documents are unchanged since the last request.
-            (304, Vec::new()),
-            (304, Vec::new()),
-        ]));
-        let clients = crate::testing::clients(move |_, _, _| lock(&responses).pop_front().expect("a response")).await;
-        let discovery = Discovery::new(clients);
-        let plurals =
-            |snapshot: &Snapshot| snapshot.preferred().map(|served| served.resource.plural).collect::<Vec<_>>();
-        let first = discovery.no_older_than(Duration::ZERO).await.expect("both documents");
-        assert_eq!(plurals(&first), ["pods", "sets"]);
-        tokio::time::advance(Duration::from_secs(1)).await;
-        discovery.no_older_than(Duration::ZERO).await.expect_err("the second request fails");
-        let last = discovery.no_older_than(Duration::ZERO).await.expect("both documents");
-        assert_eq!(plurals(&last), ["nodes", "sets"], "the document before the failure was lost");
-    }
-
-    #[test]
-    fn unavailable_group_is_reported_and_others_are_found() {
-        let served = snapshot(json!([
-            {"metadata": {"name": "broken.example.com"}, "versions": [{"version": "v1", "freshness": "Stale"}]},
-            {"metadata": {}, "versions": [
-                {"version": "v1", "freshness": "Current", "resources": [resource("pods", "Pod", &["get"])]},
-            ]},
-        ]));
-        assert!(served.of_kind("v1", "Pod").is_some());
-        assert!(served.has_failed("broken.example.com") && !served.has_failed("example.com") && !served.has_failed(""));
-        assert_eq!(
-            served.failed().iter().map(|(group, problem)| format!("{group}: {problem}")).collect::<Vec<_>>(),
-            ["broken.example.com/v1: stale GroupVersion discovery: broken.example.com/v1"]
-        );
-        let stale_core = snapshot(json!([{"metadata": {}, "versions": [{"version": "v1", "freshness": "Stale"}]}]));
-        assert!(stale_core.has_failed("") && !stale_core.has_failed("apps") && !stale_core.has_failed("v1"));
-    }
-
-    #[test]
-    fn resource_is_skipped_when_its_name_is_not_a_path_segment() {
-        let odd = ["../secrets", "a/b", "a?watch=true", "a b", "..", "queue:length", "\u{8a9e}"];
-        let resources: Vec<_> =
-            odd.iter().chain(&["good"]).map(|name| resource(name, &format!("Kind{name}"), &["list"])).collect();
-        let served = snapshot(json!([
-            {"metadata": {"name": "example.com"}, "versions": [
-                {"version": "v1", "freshness": "Current", "resources": resources},
-            ]},
-            {"metadata": {"name": "example.com/../.."}, "versions": [
-                {"version": "v1", "freshness": "Current", "resources": [resource("good", "Good", &["list"])]},
-            ]},
-        ]));
-        let names: Vec<_> = served.preferred().map(|one| (one.resource.group, one.resource.plural)).collect();
-        assert_eq!(names, [("example.com", "good")]);
-        assert!(served.failed().is_empty(), "skipped resources are not failures");
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn any_discovery_document_is_parsed_or_refused(
-            names in proptest::collection::vec("[a-z./%?]{0,8}|[A-Z][a-z]{0,5}", 4..8),
-            verbs in "null|\\[\\]|\\[\"get\",\"x\"\\]|1",
-            freshness in "Current|Stale|.{0,4}",
-            text in "[\\[\\]{}\":,a-z]{0,40}",
-        ) {
-            let resource = format!(
-                r#"{{"resource": "{}", "responseKind": {{"kind": "{}"}}, "scope": "Namespaced", "verbs": {verbs}}}"#,
-                names[0], names[1],
-            );
-            let freshness = serde_json::Value::from(freshness);
-            let document = format!(
-                r#"{{"items": [{{"metadata": {{"name": "{}"}}, "versions": [{{"version": "{}", "freshness": {freshness},
-                    "resources": [{resource}, {resource}]}}]}}]}}"#,
-                names[2], names[3],
-            );
-            for text in [&document, &text] {
-                let Ok(document) = serde_json::from_str::<Document>(text) else { continue };
-                let snapshot = Snapshot::join(vec![Arc::new(Groups::read(&document))]);
-                for served in snapshot.preferred() {
-                    let path = served.resource.path(Some("ns"));
-                    proptest::prop_assert!(!path.contains(['?', '%', ' ']) && !path.contains("/../"), "{}", path);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn null_fields_are_empty() {
-        let length = json!({"resource": "fleets", "responseKind": {"group": "", "version": "", "kind": ""},
-            "scope": "Namespaced", "verbs": null, "subresources": [
-                {"subresource": "length", "responseKind": {"kind": "MetricValueList"}, "verbs": ["get"]}]});
-        let served = snapshot(json!([
-            {"metadata": {"name": "custom.metrics.k8s.io"}, "versions": [
-                {"version": "v1beta2", "freshness": "Current", "resources": [length]},
-                {"version": "v1beta1", "freshness": "Current", "resources": null},
-            ]},
-        ]));
-        assert_eq!(served.versions_of("custom.metrics.k8s.io"), ["v1beta2", "v1beta1"]);
-        assert!(served.preferred().next().is_none() && served.failed().is_empty());
-    }
-
-    #[test]
-    fn kind_of_several_resources_is_the_one_with_the_verb_get() {
-        let (scales, pods) = (resource("scales", "Pod", &["update"]), resource("pods", "Pod", &["get", "list"]));
-        let (nodes, later) = (resource("nodes", "Node", &["get"]), resource("copies", "Pod", &["get"]));
-        let served = snapshot(json!([
-            {"metadata": {"name": "z.example.com"}, "versions": [{"version": "v1", "resources": [nodes]}]},
-            {"metadata": {}, "versions": [{"version": "v1", "resources": [scales, pods, later]}]},
-        ]));
-        assert_eq!(served.of_kind("v1", "Pod").expect("served").resource.plural, "pods");
-        assert_eq!(served.of_kind("z.example.com/v1", "Node").expect("served").resource.plural, "nodes");
-        assert_eq!((served.of_kind("v1", "Node"), served.of_kind("z.example.com/v1", "Pod")), (None, None));
-        assert_eq!(served.preferred().count(), 4, "each resource is listed");
-    }
-
-    #[test]
-    fn equal_names_are_stored_once() {
-        let name = static_name("widgets").expect("a name");
-        assert!(std::ptr::eq(name, static_name(String::from("widgets").as_str()).expect("a name")));
     }
 }

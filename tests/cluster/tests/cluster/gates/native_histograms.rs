@@ -1,0 +1,196 @@
+//! Metrics as protobuf, with native buckets by their gate, and compared with upstream's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::certificates::inline_pair;
+use cluster_tests::programs::KCM;
+use cluster_tests::{Space, eventually};
+use control_plane::{ControlPlane, Identity};
+use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{Histogram, MetricFamily};
+use prost::Message as _;
+
+use super::flag;
+use crate::process::serving::{Credentials, Port, Running, bare};
+use crate::upstream::manager::{UPSTREAM, start_upstream_with};
+
+/// The `Accept` header of Prometheus with native histograms.
+const ACCEPT: &str = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,\
+                      application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.3";
+
+const PROTOBUF: &str = "content-type: application/vnd.google.protobuf; proto=io.prometheus.client.metricfamily; \
+                        encoding=delimited; escaping=underscores\r\n";
+
+const TEXT: &str = "content-type: text/plain; version=0.0.4; charset=utf-8; escaping=underscores\r\n";
+
+/// Schema and width of the zero bucket in the native histograms of both managers.
+const NATIVE: (i32, f64) = (3, 2.938735877055719e-39);
+
+/// Controllers with histograms.
+const CONTROLLERS: &str = "--controllers=serviceaccount-controller,job-controller,cronjob-controller,\
+                           ttl-after-finished-controller,replicaset-controller,endpointslice-controller,\
+                           node-lifecycle-controller,root-ca-certificate-publisher-controller";
+
+/// Families that each of both managers serves while nothing happens.
+const COMMON: [&str; 6] = [
+    "workqueue_queue_duration_seconds",
+    "workqueue_work_duration_seconds",
+    "rest_client_request_duration_seconds",
+    "rest_client_request_size_bytes",
+    "root_ca_cert_publisher_sync_duration_seconds",
+    "node_collector_update_all_nodes_health_duration_seconds",
+];
+
+fn admin(cluster: &ControlPlane) -> Result<Credentials> {
+    Ok(Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?))
+}
+
+/// Reads the metrics of a port as protobuf, by the names of their families.
+async fn scrape(port: &Port, admin: &Credentials) -> Result<BTreeMap<String, MetricFamily>> {
+    let admin = admin.clone().with("Accept", ACCEPT);
+    let (status, head, body) = port.request(&admin, "GET", "/metrics", "").await?;
+    ensure!(status == 200 && head.contains(PROTOBUF), "{head}");
+    let body = unchunked(&head, body)?;
+    let mut rest = body.as_slice();
+    let mut families = BTreeMap::new();
+    while !rest.is_empty() {
+        let family = MetricFamily::decode_length_delimited(&mut rest)?;
+        ensure!(!family.metric.is_empty(), "{} has no samples", family.name);
+        let name = family.name.clone();
+        ensure!(families.insert(name.clone(), family).is_none(), "{name} comes twice");
+    }
+    Ok(families)
+}
+
+/// Returns a body whose chunks are joined.
+fn unchunked(head: &str, body: Vec<u8>) -> Result<Vec<u8>> {
+    if !head.contains("transfer-encoding: chunked") {
+        return Ok(body);
+    }
+    let (mut rest, mut joined) = (body.as_slice(), Vec::new());
+    loop {
+        let end = rest.windows(2).position(|bytes| bytes == b"\r\n").context("no size of a chunk")?;
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..end])?, 16)?;
+        if size == 0 {
+            return Ok(joined);
+        }
+        joined.extend_from_slice(rest.get(end + 2..end + 2 + size).context("a chunk is cut off")?);
+        rest = rest.get(end + 4 + size..).context("a chunk is cut off")?;
+    }
+}
+
+fn histograms(family: &MetricFamily) -> impl Iterator<Item = &Histogram> {
+    family.metric.iter().filter_map(|metric| metric.histogram.as_ref())
+}
+
+/// Returns schema and zero bucket of a histogram; `None` if it is classic.
+fn native(histogram: &Histogram) -> Option<(i32, f64)> {
+    let is_native = histogram.zero_threshold > 0.0 || !histogram.positive_span.is_empty();
+    is_native.then_some((histogram.schema, histogram.zero_threshold))
+}
+
+/// Checks that buckets of both forms count all values.
+fn check_counts(histogram: &Histogram) -> Result<()> {
+    ensure!(histogram.bucket.is_sorted_by_key(|bucket| bucket.upper_bound), "{histogram:?}");
+    ensure!(histogram.bucket.last().is_some_and(|last| last.cumulative_count <= histogram.sample_count));
+    if native(histogram).is_some() {
+        let (mut count, mut sum) = (0, i64::try_from(histogram.zero_count)?);
+        for delta in &histogram.positive_delta {
+            count += delta;
+            sum += count;
+        }
+        ensure!(u64::try_from(sum)? == histogram.sample_count, "{histogram:?}");
+    }
+    Ok(())
+}
+
+/// A scraper of protobuf gets native buckets with the gate, and classic ones without it; text is the same in both.
+pub async fn native_buckets_are_served_in_protobuf_with_their_gate(_: Space) -> Result<()> {
+    let cluster = bare().await?;
+    let admin = admin(&cluster)?;
+    for is_on in [true, false] {
+        let flags = ["--controllers=serviceaccount-controller".to_owned(), flag(&["NativeHistograms"], is_on)];
+        let kcm = Running::start(&cluster, KCM, &flags).await?;
+        let families = scrape(kcm.port(), &admin).await?;
+        let mut observed = 0;
+        for histogram in families.values().flat_map(histograms) {
+            ensure!(native(histogram) == is_on.then_some(NATIVE), "{is_on}: {histogram:?}");
+            check_counts(histogram)?;
+            observed += usize::from(histogram.sample_count > 0);
+        }
+        ensure!(observed > 2, "{observed} histograms with values");
+        let text = kcm.ask(&admin, "GET", "/metrics", "").await?;
+        ensure!(text.head.contains(TEXT), "{}", text.head);
+        // A family without samples is in the text only.
+        let names = text.body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+        let names: BTreeSet<&str> = names.collect();
+        let unknown: Vec<&String> = families.keys().filter(|name| !names.contains(name.as_str())).collect();
+        ensure!(unknown.is_empty(), "only in protobuf: {unknown:?}");
+        let gate = format!("name=\"NativeHistograms\",stage=\"BETA\"}} {}.0", u8::from(is_on));
+        ensure!(text.body.contains(&gate), "no {gate}");
+        let slis = admin.clone().with("Accept", ACCEPT);
+        let (status, head, body) = kcm.port().request(&slis, "GET", "/metrics/slis", "").await?;
+        ensure!(status == 200 && head.contains(PROTOBUF), "{head}");
+        MetricFamily::decode_length_delimited(body.as_slice()).context("results of health checks")?;
+        kcm.terminate().await?;
+    }
+    Ok(())
+}
+
+/// What a family looks like whatever has happened: its type, the labels of its samples, the bounds of classic buckets,
+/// and the schema of native ones.
+fn shape(family: &MetricFamily) -> (i32, BTreeSet<&str>, Vec<f64>, Option<(i32, f64)>) {
+    let labels = family.metric.iter().flat_map(|metric| &metric.label).map(|label| label.name.as_str());
+    let first = histograms(family).next();
+    let bounds = first.iter().flat_map(|histogram| &histogram.bucket).map(|bucket| bucket.upper_bound);
+    (family.r#type, labels.collect(), bounds.collect(), first.and_then(native))
+}
+
+/// Runs upstream's manager until it serves all common families, and returns its metrics.
+async fn upstreams(cluster: &ControlPlane, admin: &Credentials) -> Result<BTreeMap<String, MetricFamily>> {
+    let folder = cluster.folder().join("serving-upstream");
+    std::fs::create_dir_all(&folder)?;
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?.display().to_string();
+    let flags = [
+        CONTROLLERS.to_owned(),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+        format!("--secure-port={}", address.port()),
+        format!("--cert-dir={}", folder.display()),
+        "--bind-address=127.0.0.1".to_owned(),
+    ];
+    start_upstream_with(cluster, &flags.each_ref().map(String::as_str))?;
+    let port = Port { address, certificates: folder.join(format!("{UPSTREAM}.crt")) };
+    eventually("upstream's manager serves metrics", || async { complete(scrape(&port, admin).await?) }).await
+}
+
+/// Returns families if they contain all common ones.
+fn complete(families: BTreeMap<String, MetricFamily>) -> Result<BTreeMap<String, MetricFamily>> {
+    let missing: Vec<_> = COMMON.into_iter().filter(|name| !families.contains_key(*name)).collect();
+    ensure!(missing.is_empty(), "no {missing:?}");
+    Ok(families)
+}
+
+/// Families of both managers have the same types, labels, bounds and native buckets.
+pub async fn protobuf_equals_upstreams(_: Space) -> Result<()> {
+    let cluster = bare().await?;
+    let admin = admin(&cluster)?;
+    let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
+    let ours = eventually("kcm serves metrics", || async { complete(scrape(kcm.port(), &admin).await?) }).await?;
+    kcm.terminate().await?;
+    let upstreams = upstreams(&cluster, &admin).await?;
+    let mut different = Vec::new();
+    for (name, own) in &ours {
+        if let Some(theirs) = upstreams.get(name).filter(|theirs| shape(theirs) != shape(own)) {
+            different.push(format!("{name}: {:?} instead of {:?}", shape(own), shape(theirs)));
+        }
+    }
+    ensure!(different.is_empty(), "{}", different.join("\n"));
+    let native = |families: &BTreeMap<String, MetricFamily>| {
+        COMMON.iter().filter(|name| shape(&families[**name]).3 == Some(NATIVE)).count()
+    };
+    ensure!((native(&ours), native(&upstreams)) == (COMMON.len(), COMMON.len()));
+    Ok(())
+}
