@@ -1,7 +1,6 @@
 //! Tests of more than one file.
 
 mod bed;
-mod kubelet_model;
 mod model;
 mod observe;
 mod reconcile;
