@@ -431,6 +431,7 @@ async fn panic_affects_one_response() -> Result<()> {
         zpages: Zpages::default(),
         explainer: None,
         pages: Vec::new(),
+        page_runtime: None,
         set_verbosity: None,
     };
     let options = ServeOptions {
