@@ -11,7 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::storage_version_migration::MigrationCondition;
-use kinds::{Kind, StorageVersionMigration, Str, Time};
+use kinds::{Kind, StorageVersionMigration, Time, Uid};
 use runtime::consistency::Consistency;
 use runtime::discovery::{Discovery, Served};
 use runtime::lock::lock;
@@ -55,7 +55,7 @@ pub struct Migrator {
     /// The migrations that are under way in this process.
     pub passes: Mutex<HashMap<ObjectKey, Pass>>,
     /// The migrations whose resource is not served, by UID, with the time since when.
-    pub absent: Mutex<HashMap<ObjectKey, (Str, Time)>>,
+    pub absent: Mutex<HashMap<ObjectKey, (Uid, Time)>>,
 }
 
 impl Reconcile for Migrator {
@@ -94,7 +94,7 @@ impl Migrator {
         self.absent().remove(key);
     }
 
-    fn absent(&self) -> MutexGuard<'_, HashMap<ObjectKey, (Str, Time)>> {
+    fn absent(&self) -> MutexGuard<'_, HashMap<ObjectKey, (Uid, Time)>> {
         lock(&self.absent)
     }
 
