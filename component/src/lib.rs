@@ -15,5 +15,6 @@ mod log;
 pub mod process;
 pub mod serving;
 pub mod status;
+mod threads;
 
 pub use flags::Component;

@@ -8,7 +8,7 @@ use runtime::election::{ElectionConfig, Versions, unique_identity};
 use runtime::manager::{ExitReason, ManagerOptions};
 use runtime::serve::{Server, SetVerbosity};
 use runtime::telemetry::PLATFORM;
-use tokio::runtime::Runtime;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
@@ -17,14 +17,8 @@ use crate::assembly::Built;
 use crate::flags::Component;
 use crate::flags::gates::BINARY_MINOR;
 use crate::flags::{self, Invocation, Options};
+use crate::threads::{Threads, in_runtime};
 use crate::{log, serving};
-
-/// The process waits for the API server nearly all the time; more threads would only cost memory.
-const WORKER_THREADS: usize = 2;
-
-/// The stack size of each thread. Only the used part is in memory. Calls of the AWS SDK need deep stacks, in debug
-/// builds deeper than the default of two MiB.
-const STACK_BYTES: usize = 8 << 20;
 
 /// Runs a binary according to its command line, until it exits. `build` creates the manager.
 pub fn main<F>(
@@ -35,13 +29,13 @@ pub fn main<F>(
 where
     F: Future<Output = anyhow::Result<Built>>,
 {
-    let (options, set_verbosity, runtime) = match prepare(component, arguments) {
+    let (options, set_verbosity, threads) = match prepare(component, arguments) {
         Ok(prepared) => prepared,
         Err(code) => return code,
     };
-    let ended = runtime.block_on(run(component, options, set_verbosity, build));
-    // An exec plugin that hangs must not keep the process alive.
-    runtime.shutdown_background();
+    let ended = threads.block_on(run(component, options, set_verbosity, threads.workers(), build));
+    // An exec plugin that hangs, or a controller that blocks its thread, must not keep the process alive.
+    threads.shutdown_background();
     match ended {
         Ok(ExitReason::Shutdown) => {
             info!("shut down");
@@ -51,7 +45,7 @@ where
             tracing::error!(%lost, "leaderelection lost");
             ExitCode::FAILURE
         }
-        Ok(ExitReason::WatchEnded) => ExitCode::FAILURE,
+        Ok(ExitReason::WatchEnded | ExitReason::Stalled) => ExitCode::FAILURE,
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
@@ -68,11 +62,11 @@ pub fn run_once<F>(
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let (options, _, runtime) = match prepare(component, arguments) {
+    let (options, _, threads) = match prepare(component, arguments) {
         Ok(prepared) => prepared,
         Err(code) => return code,
     };
-    match runtime.block_on(act(options)) {
+    match threads.workers().block_on(act(options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}: {error:#}", component.binary);
@@ -85,7 +79,7 @@ where
 fn prepare(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,
-) -> Result<(Options, SetVerbosity, Runtime), ExitCode> {
+) -> Result<(Options, SetVerbosity, Threads), ExitCode> {
     let binary = component.binary;
     let options = match flags::parse(component, arguments) {
         Ok(Invocation::Run(options)) => *options,
@@ -103,9 +97,8 @@ fn prepare(
         }
     };
     let set_verbosity = log::start(binary, &options);
-    let mut threads = tokio::runtime::Builder::new_multi_thread();
-    match threads.worker_threads(WORKER_THREADS).thread_stack_size(STACK_BYTES).enable_all().build() {
-        Ok(runtime) => Ok((options, set_verbosity, runtime)),
+    match Threads::start() {
+        Ok(threads) => Ok((options, set_verbosity, threads)),
         Err(error) => {
             tracing::error!("cannot start threads: {error}");
             Err(ExitCode::FAILURE)
@@ -133,10 +126,13 @@ fn version(binary: &str, raw: bool) -> String {
     format!("version.Info{{{}}}", parts.join(", "))
 }
 
+/// Runs on the control thread: the signals, the Lease and the HTTPS server do not depend on the threads of the
+/// controllers, on which the manager is built.
 async fn run<F>(
     component: &'static Component,
     options: Options,
     set_verbosity: SetVerbosity,
+    workers: &Handle,
     build: impl FnOnce(Options, ConnectOptions) -> F,
 ) -> anyhow::Result<ExitReason>
 where
@@ -151,10 +147,11 @@ where
         kubeconfig: non_empty(&options.kubeconfig).map(Into::into),
         master: non_empty(&options.master),
         user_agent: user_agent.clone(),
+        control_runtime: Some(Handle::current()),
         ..ConnectOptions::default()
     };
     let start = async {
-        let built = build(options.clone(), connection).await?;
+        let built = in_runtime(workers, build(options.clone(), connection)).await?;
         let server = match serving::serve_options(&options, &user_agent) {
             Some(serve) => {
                 let served_content = serving::served_content(&options, &built, set_verbosity);

@@ -83,6 +83,7 @@ pub fn served_content(options: &Options, built: &Built, set_verbosity: SetVerbos
         configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
         pages: manager.pages().to_vec(),
+        page_runtime: Some(manager.runtime().clone()),
         explainer: Some(Arc::new(manager.explainer(component.name, built.key_kinds.clone(), built.finalizers.clone()))),
         set_verbosity: Some(set_verbosity).filter(|_| options.values.get_bool("profiling")),
     }
@@ -104,7 +105,8 @@ fn zpages(options: &Options) -> Zpages {
     Zpages { component: component.name, flags, status }
 }
 
-/// Returns the checks of the election, of each running controller, and, for readiness, of the stores.
+/// Returns the checks of the election, of each running controller, of the watches, of the controllers' threads, and, for
+/// readiness, of the stores. None waits for a lock that controllers hold.
 fn health(options: &Options, manager: &Manager) -> Health {
     let election = options.leader_elect.enabled.then(|| {
         let fence = manager.fence().clone();
@@ -126,7 +128,10 @@ fn health(options: &Options, manager: &Manager) -> Health {
         let broken: Vec<String> = broken.map(|watch| watch.resource()).collect();
         Some(if broken.is_empty() { Ok(()) } else { Err(format!("watches panic repeatedly: {}", broken.join(", "))) })
     });
-    Health::new(election.into_iter().chain(running).chain([watches_work]).collect(), vec![stores_are_listed])
+    let heartbeat = manager.heartbeat().clone();
+    let workers_run = Check::new("workers", move || Some(heartbeat.check().map_err(|stall| stall.to_string())));
+    let checks = election.into_iter().chain(running).chain([watches_work, workers_run]).collect();
+    Health::new(checks, vec![stores_are_listed])
 }
 
 fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {

@@ -33,6 +33,7 @@ pub mod scale;
 pub mod sdk;
 pub mod serve;
 pub mod slow_start;
+pub mod stall;
 pub mod store;
 pub mod tasks;
 pub mod telemetry;

@@ -14,6 +14,12 @@ use crate::root;
 /// whenever cargo is called alternately from here and from a shell.
 const PACKAGE_VARIABLES: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
 
+/// cargo's profile of quick builds.
+pub const DEBUG: &str = "dev";
+
+/// cargo's profile of programs that are measured.
+pub const RELEASE: &str = "release";
+
 /// Returns the workspace's folder.
 pub fn workspace() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -51,6 +57,21 @@ pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
     }
     let messages = String::from_utf8(output.stdout).context("read cargo's messages")?;
     executable(&messages, package).with_context(|| format!("cargo built {package} and did not report its path"))
+}
+
+/// Bytes that a build of a manager writes: all of it, or that of what has changed.
+const BUILD_BYTES: u64 = 3 << 30;
+const REBUILD_BYTES: u64 = 500 << 20;
+
+/// Returns the folder of builds, and the bytes that [`build`] of these packages writes there with a profile, if any is to
+/// be built.
+pub fn space(packages: &[&str], profile: &str) -> Option<(PathBuf, u64)> {
+    let packages: Vec<&&str> = packages.iter().filter(|package| root::built(package).is_none()).collect();
+    // This program is in the folder of a profile in the folder of all builds.
+    let folder = env::current_exe().ok()?.parent()?.parent()?.to_owned();
+    let of_profile = folder.join(if profile == DEBUG { "debug" } else { profile });
+    let are_built = packages.iter().all(|package| of_profile.join(package).is_file());
+    (!packages.is_empty()).then_some((folder, if are_built { REBUILD_BYTES } else { BUILD_BYTES }))
 }
 
 /// Returns the path of a binary in cargo's messages, one JSON object per line.

@@ -1,6 +1,7 @@
 //! The user's request to end a command.
 
 use std::fs;
+use std::future::Future;
 
 use anyhow::Result;
 use rustix::process::{Pid, kill_process};
@@ -28,9 +29,7 @@ impl Interrupted {
         let mut others = Self::streams()?;
         tokio::spawn(async move {
             others.wait().await;
-            let code = others.wait().await;
-            terminate_children();
-            std::process::exit(code.0);
+            exit(others.wait().await)
         });
         Self::streams()
     }
@@ -48,6 +47,31 @@ impl Interrupted {
     }
 }
 
+/// Runs a future until it ends, or until the user ends the command: then it is dropped, with everything that it has
+/// started, and the exit code is returned.
+pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<Result<T, ExitCode>> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let ended = runtime.block_on(async {
+        let mut interrupted = Interrupted::listen()?;
+        tokio::select! {
+            result = work => result.map(Ok),
+            code = interrupted.wait() => {
+                eprintln!("ending; Ctrl-C again does not wait for the end");
+                Ok(Err(code))
+            }
+        }
+    });
+    // Threads that still build programs are not waited for.
+    runtime.shutdown_background();
+    ended
+}
+
+/// Ends this process with the exit code of a signal.
+pub fn exit(code: ExitCode) -> ! {
+    terminate_children();
+    std::process::exit(code.0)
+}
+
 /// Ends programs that this process has started and that do not end with it, such as Go during a build.
 pub fn terminate_children() {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
@@ -62,6 +86,21 @@ pub fn terminate_children() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interrupted_work_is_dropped_and_what_it_has_done_stays() {
+        let mut done = Vec::new();
+        let ended = run(async {
+            done.push("first");
+            kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)?;
+            std::future::pending::<()>().await;
+            done.push("second");
+            Ok(())
+        });
+        assert_eq!(ended.unwrap(), Err(ExitCode::TERMINATE));
+        assert_eq!(done, ["first"]);
+        assert_eq!(run(async { Ok(1) }).unwrap(), Ok(1));
+    }
 
     #[tokio::test]
     async fn wait_returns_the_exit_code_of_the_signal() {

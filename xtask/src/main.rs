@@ -17,6 +17,7 @@ mod docs;
 mod image;
 mod interrupt;
 mod page;
+mod report_folder;
 mod root;
 mod soak;
 mod test;

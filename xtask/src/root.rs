@@ -10,10 +10,11 @@ use std::fs;
 use std::os::unix::fs::lchown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
-use real_cluster::requirements::ADMINISTRATOR;
+use anyhow::{Context, Result, ensure};
+use real_cluster::inside::{INSIDE, TRIAL};
+use real_cluster::requirements::{self, ADMINISTRATOR};
 
 /// The prefix of variables with the path of a package's binary that was built before the start as root.
 const BUILT: &str = "XTASK_BUILT_";
@@ -35,14 +36,48 @@ pub fn built(package: &str) -> Option<PathBuf> {
 /// # Errors
 /// When sudo cannot be started. Does not return otherwise.
 pub fn restart(binaries: &[(&str, &Path)]) -> Result<()> {
-    let program = env::current_exe().context("find this program")?;
-    let variables: Vec<(OsString, OsString)> = env::vars_os().collect();
-    let mut arguments = sudo_arguments(&variables, binaries);
-    arguments.push(program.into());
-    arguments.extend(env::args_os().skip(1));
+    let arguments = this_program(binaries, env::args_os().skip(1))?;
     eprintln!("a cluster needs root rights: continuing with sudo");
     let error = Command::new("sudo").args(arguments).exec();
     Err(error).context("root rights are needed, and sudo cannot be started: start this command as root")
+}
+
+/// Returns what this machine lacks for [`restart`], as a sentence, or `None`.
+pub fn obstacle() -> Option<String> {
+    (!is_root() && !requirements::tools(&[("sudo", "sudo")]).is_empty())
+        .then(|| "root rights: install sudo, or start this command as root".to_owned())
+}
+
+/// Tries what needs root rights, so that a user learns before anything is built that it fails. sudo may ask for the
+/// password, unless `is_silent`. Returns a sentence for each failure.
+///
+/// # Errors
+/// When sudo cannot be started, or refuses.
+pub fn try_out(is_silent: bool) -> Result<Vec<String>> {
+    let arguments = this_program(&[], [INSIDE, TRIAL].map(OsString::from).into_iter())?;
+    let mut sudo = Command::new("sudo");
+    if is_silent {
+        sudo.arg("--non-interactive");
+    } else {
+        eprintln!("a cluster needs root rights: trying with sudo what it does as root");
+    }
+    let output = sudo.args(arguments).stdin(Stdio::inherit()).stderr(Stdio::inherit()).output();
+    let output = output.context("root rights are needed, and sudo cannot be started: start this command as root")?;
+    ensure!(output.status.success(), "root rights are needed, and sudo ended with {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect())
+}
+
+/// Whether sudo gives root rights without a password.
+pub fn is_available_silently() -> bool {
+    let sudo = Command::new("sudo").args(["--non-interactive", "true"]).stderr(Stdio::null()).status();
+    sudo.is_ok_and(|status| status.success())
+}
+
+/// Returns the arguments of sudo that start this program with these arguments.
+fn this_program(binaries: &[(&str, &Path)], arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>> {
+    let program = env::current_exe().context("find this program")?;
+    let variables: Vec<(OsString, OsString)> = env::vars_os().collect();
+    Ok(sudo_arguments(&variables, binaries).into_iter().chain([program.into()]).chain(arguments).collect())
 }
 
 /// The arguments of sudo before the program. Variables go through sudo's own list, so that other users do not read their
@@ -92,15 +127,52 @@ fn assignment(name: &str, value: &OsStr) -> OsString {
 /// # Errors
 /// When the kernel refuses.
 pub fn give_to_user(folder: &Path) -> Result<()> {
+    user().map_or(Ok(()), |(user, group)| give(folder, user, group))
+}
+
+/// Same as [`give_to_user`], without the content of a folder.
+///
+/// # Errors
+/// Same as [`give_to_user`].
+pub fn give_one_to_user(path: &Path) -> Result<()> {
+    user().map_or(Ok(()), |(user, group)| give_one(path, user, group))
+}
+
+/// Gives the logs in a cluster's folder, and in those of its nodes, to the user who started the command with sudo. Keys
+/// and data stay with root.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn give_logs_to_user(folder: &Path) -> Result<()> {
+    user().map_or(Ok(()), |(user, group)| give_logs(folder, user, group))
+}
+
+/// Returns the user and group who started the command with sudo, if one did.
+pub fn user() -> Option<(u32, u32)> {
     let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
-    match (number("SUDO_UID"), number("SUDO_GID")) {
-        (Some(user), Some(group)) if is_root() => give(folder, user, group),
-        _ => Ok(()),
+    if is_root() { number("SUDO_UID").zip(number("SUDO_GID")) } else { None }
+}
+
+fn give_one(path: &Path, user: u32, group: u32) -> Result<()> {
+    lchown(path, Some(user), Some(group)).with_context(|| format!("give {} to its user", path.display()))
+}
+
+/// Gives the folder last: until then its user cannot replace what is in it.
+fn give_logs(folder: &Path, user: u32, group: u32) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if kind.is_dir() && name.starts_with("node-") {
+            give_logs(&path, user, group)?;
+        } else if kind.is_file() && name.ends_with(".log") {
+            give_one(&path, user, group)?;
+        }
     }
+    give_one(folder, user, group)
 }
 
 fn give(path: &Path, user: u32, group: u32) -> Result<()> {
-    lchown(path, Some(user), Some(group)).with_context(|| format!("give {} to its user", path.display()))?;
+    give_one(path, user, group)?;
     if path.symlink_metadata().is_ok_and(|data| data.is_dir()) {
         for entry in fs::read_dir(path).with_context(|| format!("list {}", path.display()))? {
             give(&entry?.path(), user, group)?;
@@ -159,5 +231,31 @@ mod tests {
             if is_root() { (1234, 1235) } else { file.metadata().map(|own| (own.uid(), own.gid())).unwrap() };
         give(folder.path(), user, group).unwrap();
         assert_eq!(file.metadata().map(|own| (own.uid(), own.gid())).unwrap(), (user, group));
+    }
+    #[test]
+    fn logs_are_given_to_the_user_and_keys_are_not() {
+        use std::os::unix::fs::MetadataExt;
+        if !is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["pki", "node-1/lib", "etcd"] {
+            fs::create_dir_all(path(name)).unwrap();
+        }
+        for name in
+            ["manager.log", "pki/ca.key", "admin.conf", "node-1/kubelet.log", "node-1/kubelet.conf", "etcd/1.log"]
+        {
+            fs::write(path(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink("/etc/hostname", path("link.log")).unwrap();
+        give_logs(folder.path(), 1234, 1235).unwrap();
+        let owner = |name: &str| fs::symlink_metadata(path(name)).unwrap().uid();
+        for name in ["", "manager.log", "node-1", "node-1/kubelet.log"] {
+            assert_eq!(owner(name), 1234, "{name}");
+        }
+        for name in ["pki", "pki/ca.key", "admin.conf", "node-1/kubelet.conf", "etcd", "etcd/1.log", "link.log"] {
+            assert_eq!(owner(name), 0, "{name}");
+        }
     }
 }

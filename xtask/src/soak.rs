@@ -11,8 +11,9 @@ use crate::test::one_program;
 ///
 /// First the property tests, with this number of histories each and a seed that makes them repeatable; then histories
 /// of Services over the mock cloud, and over moto with a fault proxy; then, on real control planes, every scenario with
-/// a crash at each of its writes and cloud calls, and with each fault. A failure names its seed or position. Takes
-/// minutes to hours, depending on the arguments.
+/// a crash at each of its writes and cloud calls, and with each fault; then a hostile tenant, hundreds of custom kinds,
+/// and the metrics and alerts of upstream's programs. A failure names its seed or position. Takes minutes to hours,
+/// depending on the arguments.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask soak --histories 10000 --seed 7
@@ -51,9 +52,18 @@ enum Part {
     Aws,
     /// A crash at every write, on a real control plane
     Crashes,
+    /// A tenant that disturbs other namespaces, 500 custom kinds, upstream's metrics, and alert rules; on real control
+    /// planes, one after the other
+    Crowds,
     /// Any bytes and texts that a server or a tenant may send, for all parsers; no control plane
     Fuzz,
 }
+
+/// Cluster tests with a crash at each write, by a part of their names.
+pub const CRASHES: &str = "faults::";
+
+/// Cluster tests that need much time or the whole host, by parts of their names.
+pub const CROWDS: [&str; 3] = ["hostile_tenant::", "many_kinds::", "monitoring::"];
 
 /// Packages that read bytes and texts from outside.
 pub const FUZZ_PACKAGES: [&str; 7] = [
@@ -80,7 +90,7 @@ struct Call {
 }
 
 impl Part {
-    const ALL: [Self; 5] = [Self::Histories, Self::Services, Self::Aws, Self::Crashes, Self::Fuzz];
+    const ALL: [Self; 6] = [Self::Histories, Self::Services, Self::Aws, Self::Crashes, Self::Crowds, Self::Fuzz];
 
     fn call(self, arguments: &Arguments, seed: u64) -> Call {
         let histories = arguments.histories;
@@ -114,7 +124,12 @@ impl Part {
             },
             Self::Crashes => Call {
                 // One scenario at a time: each runs several variants concurrently.
-                arguments: [one_program("cluster"), words("--ignored faults:: --test-threads 1")].concat(),
+                arguments: alone(&[CRASHES]),
+                environment: Vec::new(),
+            },
+            Self::Crowds => Call {
+                // They measure durations: one test at a time.
+                arguments: alone(&CROWDS),
                 environment: Vec::new(),
             },
             Self::Fuzz => Call {
@@ -131,6 +146,11 @@ impl Part {
             },
         }
     }
+}
+
+/// Returns cargo's arguments for ignored cluster tests with these parts of names, one at a time.
+fn alone(names: &[&'static str]) -> Vec<&'static str> {
+    [one_program("cluster"), words("--ignored --test-threads 1"), names.to_vec()].concat()
 }
 
 /// Returns a random seed.
@@ -193,6 +213,6 @@ mod tests {
         let call = Part::Aws.call(&arguments, 7);
         assert_eq!(call.environment, [("MOTO_HISTORIES", "4".into()), ("MOTO_SEED", "7".into())]);
         let call = Part::Crashes.call(&arguments, 7);
-        assert!(call.arguments.ends_with(&["--test", "cluster", "--", "--ignored", "faults::", "--test-threads", "1"]));
+        assert!(call.arguments.ends_with(&["--test", "cluster", "--", "--ignored", "--test-threads", "1", "faults::"]));
     }
 }

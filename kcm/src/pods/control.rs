@@ -28,6 +28,14 @@ impl CreateError {
             Self::Failed(error) => Some(error),
         }
     }
+
+    /// Returns the message of the API server's refusal; `None` if the request failed in another way.
+    pub fn refusal(&self) -> Option<String> {
+        match self {
+            Self::NamespaceTerminating => None,
+            Self::Failed(error) => error.refused().map(|_| error.to_string()),
+        }
+    }
 }
 
 /// Creates and deletes the pods of one controller's objects.

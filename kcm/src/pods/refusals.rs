@@ -65,10 +65,26 @@ pub struct Waiting {
 }
 
 /// Refused creations of one controller, by owner.
-#[derive(Debug, Default)]
-pub struct Refusals(Mutex<HashMap<ObjectKey, Refusal>>);
+#[derive(Debug)]
+pub struct Refusals {
+    first_delay: Duration,
+    max_delay: Duration,
+    by_owner: Mutex<HashMap<ObjectKey, Refusal>>,
+}
+
+impl Default for Refusals {
+    /// With the delays of most queues.
+    fn default() -> Self {
+        Self::with_delays(FIRST_DELAY, MAX_DELAY)
+    }
+}
 
 impl Refusals {
+    /// Creates an empty record for a controller whose queue has these delays.
+    pub fn with_delays(first_delay: Duration, max_delay: Duration) -> Self {
+        Self { first_delay, max_delay, by_owner: Mutex::default() }
+    }
+
     /// Returns the wait before an attempt; `None` if it is due.
     pub fn waiting(&self, key: &ObjectKey, attempt: &Attempt) -> Option<Waiting> {
         let refusals = self.lock();
@@ -82,7 +98,8 @@ impl Refusals {
         let mut refusals = self.lock();
         let known = refusals.get(key).filter(|refusal| refusal.attempt.uid == attempt.uid);
         let count = known.map_or(0, |refusal| refusal.count);
-        let delay = FIRST_DELAY.saturating_mul(1u32.checked_shl(count).unwrap_or(u32::MAX)).min(MAX_DELAY);
+        let doubled = self.first_delay.saturating_mul(1u32.checked_shl(count).unwrap_or(u32::MAX));
+        let delay = doubled.min(self.max_delay);
         let refusal = Refusal { attempt, count: count.saturating_add(1), until: Instant::now() + delay, message };
         refusals.insert(key.clone(), refusal);
     }
@@ -98,7 +115,7 @@ impl Refusals {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Refusal>> {
-        lock(&self.0)
+        lock(&self.by_owner)
     }
 }
 

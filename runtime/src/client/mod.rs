@@ -33,6 +33,7 @@ use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Request, Response};
 use kube::client::middleware::AuthLayer;
 use kube::client::{Body, ConfigExt as _};
+use tokio::runtime::Handle;
 use tower::{BoxError, Service, ServiceBuilder};
 
 pub use identity::{Identity, ServiceAccountToken, TokenError};
@@ -47,7 +48,7 @@ use crate::metrics::RestClient;
 use authorized::{Authorized, Credentials};
 pub(crate) use lane::Lane;
 use layer::Hooked;
-use pool::{Connections, Transport};
+use pool::{Connections, Runtimes, Transport};
 pub(crate) use refusal::{refusal, retry_after};
 use reload::{ReloadedFiles, TokenFile};
 
@@ -98,6 +99,9 @@ pub struct ConnectOptions {
     pub write_timeout: Duration,
     /// How often the files of certificates and tokens are checked for changes. Default 30 s.
     pub reload_interval: Duration,
+    /// The runtime that drives the connections of [`Clients::control`], so that they work while controllers occupy all
+    /// threads of theirs. Default: the runtime that connects.
+    pub control_runtime: Option<Handle>,
 }
 
 impl Default for ConnectOptions {
@@ -111,6 +115,7 @@ impl Default for ConnectOptions {
             layer: None,
             write_timeout: Duration::from_secs(30),
             reload_interval: Duration::from_secs(30),
+            control_runtime: None,
         }
     }
 }
@@ -120,7 +125,8 @@ impl Default for ConnectOptions {
 pub struct Clients {
     /// The process's own identity: reads, watches.
     pub own: kube::Client,
-    /// The process's own identity, over connections that only the Lease, TokenRequests and discovery use.
+    /// The process's own identity, over connections that only the Lease, TokenRequests and discovery use, driven by
+    /// [`ConnectOptions::control_runtime`].
     pub control: kube::Client,
     /// No client certificate, `Authorization` header or impersonation: each request carries its own bearer token.
     pub bearer: kube::Client,
@@ -264,7 +270,11 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     let user_agent =
         HeaderValue::from_str(&options.user_agent).map_err(|_| ConnectError::UserAgent(options.user_agent.clone()))?;
     let given = options.clone();
-    let loaded = tokio::task::spawn_blocking(move || load(&given)).await.map_err(ConnectError::Panicked)??;
+    let work = Handle::current();
+    let runtimes = Runtimes { control: options.control_runtime.clone().unwrap_or_else(|| work.clone()), work };
+    let control_runtime = runtimes.control.clone();
+    let loaded =
+        tokio::task::spawn_blocking(move || load(&given, &runtimes)).await.map_err(ConnectError::Panicked)??;
 
     let headers = loaded.config.extra_headers_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
     let default_namespace = loaded.config.default_namespace.clone();
@@ -302,9 +312,14 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
         })
         .layer(loaded.config.base_uri_layer())
         .service(Transport { connections: loaded.bearer, metrics: metrics.clone() });
+    let control = {
+        // The client's own task has to run there, too.
+        let _entered = control_runtime.enter();
+        client(Pool::Own, control, options, &default_namespace)
+    };
     Ok(Clients {
         own: client(Pool::Own, own, options, &default_namespace),
-        control: client(Pool::Own, control, options, &default_namespace),
+        control,
         bearer: client(Pool::Bearer, bearer, options, &default_namespace),
         default_namespace,
         metrics,
@@ -327,12 +342,12 @@ fn reload_files(loaded: &Loaded, metrics: &RestClient, interval: Duration) {
 }
 
 /// Reads files and runs the exec plugin. Blocks the thread.
-fn load(options: &ConnectOptions) -> Result<Loaded, ConnectError> {
+fn load(options: &ConnectOptions, runtimes: &Runtimes) -> Result<Loaded, ConnectError> {
     let source = kubeconfig::load(options)?;
     let auth = source.config.auth_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
     Ok(Loaded {
-        own: Arc::new(Connections::new(Pool::Own, &source)?),
-        bearer: Arc::new(Connections::new(Pool::Bearer, &source)?),
+        own: Arc::new(Connections::new(Pool::Own, &source, runtimes.clone())?),
+        bearer: Arc::new(Connections::new(Pool::Bearer, &source, runtimes.clone())?),
         token: (source.token_file.as_deref()).map(TokenFile::new).transpose()?.map(Arc::new),
         auth: auth.filter(|_| source.token_file.is_none()),
         config: source.config,

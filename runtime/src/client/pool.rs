@@ -12,6 +12,7 @@ use http::{Request, Response, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{Body, ConfigExt as _};
+use tokio::runtime::Handle;
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::body::{IncomingBody, send_dedicated};
@@ -81,8 +82,18 @@ impl LaneConnections {
     }
 }
 
+/// The runtimes that drive connections.
+#[derive(Clone)]
+pub(super) struct Runtimes {
+    /// That of [`Lane::Control`].
+    pub(super) control: Handle,
+    /// That of all other lanes.
+    pub(super) work: Handle,
+}
+
 /// The parts of a connection's TLS configuration, with the files that they come from.
 struct Credentials {
+    runtimes: Runtimes,
     config: kube::Config,
     ca_file: Option<PathBuf>,
     /// The client certificate comes from an exec plugin.
@@ -91,13 +102,13 @@ struct Credentials {
 }
 
 impl Credentials {
-    fn new(pool: Pool, source: &Source) -> Self {
+    fn new(pool: Pool, source: &Source, runtimes: Runtimes) -> Self {
         let mut config = source.config.clone();
         if pool == Pool::Bearer {
             config.auth_info = kube::config::AuthInfo::default();
         }
         let (ca_file, proxy) = (source.ca_file.clone(), source.proxy.clone());
-        Self { config, ca_file, exec_certificate: false, proxy }
+        Self { runtimes, config, ca_file, exec_certificate: false, proxy }
     }
 
     /// Returns the files whose change requires new connections.
@@ -157,8 +168,9 @@ impl Credentials {
         let dedicated = Connector(https()?.enable_http1().wrap_connector(LongResponseConnector(route.clone())));
         let http1 = Connector(https()?.enable_http1().wrap_connector(route.clone()));
         let any = Connector(https()?.enable_all_versions().wrap_connector(route));
-        let lane = || Streams::new(any.clone(), http1.clone());
-        Ok(Arc::new(LaneConnections { short: lane(), control: lane(), watches: lane(), dedicated }))
+        let lane = |runtime: &Handle| Streams::new(runtime.clone(), any.clone(), http1.clone());
+        let Runtimes { control, work } = &self.runtimes;
+        Ok(Arc::new(LaneConnections { short: lane(work), control: lane(control), watches: lane(work), dedicated }))
     }
 }
 
@@ -189,8 +201,8 @@ fn client_certificate(tls: &rustls::ClientConfig) -> u64 {
 
 impl Connections {
     /// Reads the certificates. Blocks: it reads files and runs the exec plugin if there is one.
-    pub(super) fn new(pool: Pool, source: &Source) -> Result<Self, ConnectError> {
-        let mut credentials = Credentials::new(pool, source);
+    pub(super) fn new(pool: Pool, source: &Source, runtimes: Runtimes) -> Result<Self, ConnectError> {
+        let mut credentials = Credentials::new(pool, source, runtimes);
         let fingerprint = credentials.fingerprint()?;
         let tls = credentials.tls()?;
         let user = &credentials.config.auth_info;

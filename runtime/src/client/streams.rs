@@ -14,12 +14,14 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use http::{Request, Response, Uri};
 use hyper::client::conn::http2::{self, SendRequest};
+use hyper::rt::Executor;
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connection as _, capture_connection};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use kube::client::Body;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service, ServiceExt as _};
@@ -64,6 +66,8 @@ type FoundStream = (Stream, Instant);
 pub(super) struct Streams(Arc<Inner>);
 
 struct Inner {
+    /// Runs the sockets and tasks of all connections, whichever runtime a request comes from.
+    runtime: Handle,
     connector: Connector<Route>,
     /// The client for servers without HTTP/2.
     http1: legacy::Client<Http1Connector, Body>,
@@ -119,16 +123,18 @@ impl Drop for Slot {
 }
 
 impl Streams {
-    /// Creates an empty pool that connects on the first request. `offering_http1` connects without offering HTTP/2.
-    pub(super) fn new(connector: Connector<Route>, offering_http1: Connector<Route>) -> Self {
+    /// Creates an empty pool that connects on the first request; its connections live on `runtime`. `offering_http1`
+    /// connects without offering HTTP/2.
+    pub(super) fn new(runtime: Handle, connector: Connector<Route>, offering_http1: Connector<Route>) -> Self {
         let found_http1 = Arc::default();
-        let http1 = Http1Connector { found: Arc::clone(&found_http1), connector: offering_http1 };
+        let http1 =
+            Http1Connector { runtime: runtime.clone(), found: Arc::clone(&found_http1), connector: offering_http1 };
         // The client repeats a request only if the connection returned it unread.
-        let http1 = legacy::Client::builder(TokioExecutor::new())
+        let http1 = legacy::Client::builder(RuntimeExecutor(runtime.clone()))
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .build(http1);
-        Self(Arc::new(Inner { connector, http1, found_http1, state: Mutex::default() }))
+        Self(Arc::new(Inner { runtime, connector, http1, found_http1, state: Mutex::default() }))
     }
 
     /// Sends a request over a connection with a free slot. `accepted` records whether the connection took it.
@@ -195,8 +201,10 @@ impl Streams {
     /// Opens a connection in a separate task, so that it does not depend on the request that needed it first.
     fn dial(&self, server: Uri) -> Dial {
         let streams = self.clone();
-        let opening =
-            tokio::spawn(async move { streams.open(server).await.map_err(|error| super::send::chain(&*error)) });
+        let opening = self
+            .0
+            .runtime
+            .spawn(async move { streams.open(server).await.map_err(|error| super::send::chain(&*error)) });
         async move { opening.await.unwrap_or_else(|error| Err(format!("opening a connection: {error}"))) }
             .boxed()
             .shared()
@@ -209,7 +217,7 @@ impl Streams {
             self.state().http1_until = Some(Instant::now() + HTTP1_FOR);
             return Ok(());
         }
-        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        let (sender, connection) = http2::Builder::new(RuntimeExecutor(self.0.runtime.clone()))
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
@@ -222,7 +230,7 @@ impl Streams {
             .await?;
         let limit = Arc::new(AtomicUsize::new(0));
         let (stated, mut is_stated) = watch::channel(());
-        tokio::spawn(drive(connection, limit.clone(), stated));
+        self.0.runtime.spawn(drive(connection, limit.clone(), stated));
         match timeout(SETTINGS_TIMEOUT, is_stated.changed()).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err("the connection closed before the server allowed a stream on it".into()),
@@ -265,7 +273,7 @@ impl Streams {
 
 /// Drives a connection to its end, and updates `limit` to the server's value.
 async fn drive(
-    connection: http2::Connection<Stream, Body, TokioExecutor>,
+    connection: http2::Connection<Stream, Body, RuntimeExecutor>,
     limit: Arc<AtomicUsize>,
     stated: watch::Sender<()>,
 ) {
@@ -289,9 +297,23 @@ async fn drive(
     }
 }
 
+/// Spawns the tasks of connections on a runtime, whichever runtime the request comes from.
+#[derive(Clone)]
+struct RuntimeExecutor(Handle);
+
+impl<F> Executor<F> for RuntimeExecutor
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}
+
 /// Uses a connection that turned out to be HTTP/1.1 before it opens others.
 #[derive(Clone)]
 struct Http1Connector {
+    runtime: Handle,
     found: Arc<Mutex<Option<FoundStream>>>,
     connector: Connector<Route>,
 }
@@ -309,7 +331,11 @@ impl Service<Uri> for Http1Connector {
         match lock(&self.found).take() {
             // A server may have closed an older one.
             Some((stream, at)) if at.elapsed() < USABLE_FOR => Box::pin(std::future::ready(Ok(stream))),
-            _ => self.connector.call(server),
+            _ => {
+                // A socket belongs to the runtime on which it was opened.
+                let opening = self.runtime.spawn(self.connector.call(server));
+                Box::pin(async move { opening.await? })
+            }
         }
     }
 }

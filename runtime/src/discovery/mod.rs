@@ -3,11 +3,12 @@
 //! Two requests cover all groups (aggregated discovery), and an unchanged document is not sent again. A group whose own
 //! server is down is listed as failed and does not affect the others. (client-go, discovery)
 
+mod names;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
 use crate::client::{Clients, Identity, Lane, SendError, refusal};
-use crate::lock::lock;
+use names::{KeepName, is_name, static_name};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -130,6 +131,8 @@ struct Groups {
     preferred: Vec<Served>,
     /// Unavailable versions (`group/version`), with the reason.
     failed: BTreeMap<String, String>,
+    /// Groups with kinds that could not be read in a version of theirs, although in another one.
+    incomplete: HashSet<String>,
     /// The versions of each group, the preferred one first.
     versions: HashMap<String, Vec<String>>,
 }
@@ -192,10 +195,11 @@ impl Snapshot {
         &self.failed
     }
 
-    /// Returns true if some version of the group is unavailable.
+    /// Returns true if some version of the group is unavailable, or its kinds were not read.
     pub fn has_failed(&self, group: &str) -> bool {
         // A version of the core group has no slash.
-        self.failed.keys().any(|version| version.rsplit_once('/').map_or("", |(failed, _)| failed) == group)
+        self.roots.iter().any(|groups| groups.incomplete.contains(group))
+            || self.failed.keys().any(|version| version.rsplit_once('/').map_or("", |(failed, _)| failed) == group)
     }
 
     /// Merges the documents of all paths.
@@ -217,9 +221,14 @@ impl Snapshot {
 
 impl Groups {
     fn read(document: &Document) -> Self {
+        Self::read_with(document, &static_name)
+    }
+
+    /// Like [`Groups::read`]; `keep` returns a name with static lifetime, or `None` if there are too many.
+    fn read_with(document: &Document, keep: &KeepName) -> Self {
         let mut groups = Self::default();
         for group in &document.items {
-            groups.add_group(group);
+            groups.add_group(group, keep);
         }
         // The order of a document is kept for resources of the same kind, of which only the one with the verb `get` serves
         // the objects.
@@ -241,7 +250,7 @@ impl Groups {
         place.ok().map(|place| self.kinds[place])
     }
 
-    fn add_group(&mut self, group: &Group) {
+    fn add_group(&mut self, group: &Group, keep: &KeepName) {
         let mut seen = HashSet::new();
         let name = group.metadata.name.as_str();
         let versions = group.versions.iter().map(|version| version.version.clone()).collect();
@@ -261,15 +270,15 @@ impl Groups {
                 if ![name, &version.version, &kind.kind, &listed.resource].into_iter().all(is_name) {
                     continue;
                 }
-                let names = (
-                    static_name(name),
-                    static_name(&version.version),
-                    static_name(&kind.kind),
-                    static_name(&listed.resource),
-                );
+                let names = (keep(name), keep(&version.version), keep(&kind.kind), keep(&listed.resource));
                 let (Some(group), Some(version), Some(kind_name), Some(plural)) = names else {
-                    let problem = format!("{api_version}: there are more than {MAX_NAMES} names of resources");
-                    self.failed.insert(api_version.clone(), problem);
+                    // The objects are also served in the version that was read: a namespace is empty without them there.
+                    if seen.contains(&*listed.resource) {
+                        self.incomplete.insert(name.to_owned());
+                    } else {
+                        let problem = format!("{api_version}: there are too many names of resources");
+                        self.failed.insert(api_version.clone(), problem);
+                    }
                     continue;
                 };
                 let namespaced = listed.scope == "Namespaced";
@@ -285,36 +294,6 @@ impl Groups {
             }
         }
     }
-}
-
-/// Maximum length of the name of a group, version, kind or resource, in bytes.
-const MAX_NAME_BYTES: usize = 253;
-
-/// Maximum number of distinct names. Clusters have a few thousand; a tenant who may create CustomResourceDefinitions
-/// must not be able to fill the memory with them.
-const MAX_NAMES: usize = 65_536;
-
-/// Reports whether a text is valid as the name of a group (the core group's is empty), version, kind or resource, all
-/// of which become part of URLs.
-fn is_name(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    text.len() <= MAX_NAME_BYTES && text.bytes().all(is_plain) && !matches!(text, "." | "..")
-}
-
-/// Returns the name with static lifetime; `None` if [`MAX_NAMES`] is reached. Each distinct name is leaked once.
-fn static_name(text: &str) -> Option<&'static str> {
-    static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    let mut names = lock(&NAMES);
-    let names = names.get_or_insert_default();
-    if let Some(known) = names.get(text) {
-        return Some(known);
-    }
-    if names.len() >= MAX_NAMES {
-        return None;
-    }
-    let name: &'static str = Box::leak(text.into());
-    names.insert(name);
-    Some(name)
 }
 
 /// Deserializes null as the default: metrics adapters have resources whose verbs are null.

@@ -1,10 +1,12 @@
-//! Documents of API servers, and snapshots of several of them.
+//! Tests of discovery documents and of their cache.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 
 use serde_json::json;
 
 use super::*;
+use crate::lock::lock;
 
 fn snapshot(items: serde_json::Value) -> Snapshot {
     Snapshot::from_json(&json!({ "items": items }).to_string())
@@ -180,7 +182,20 @@ fn kind_of_several_resources_is_the_one_with_the_verb_get() {
 }
 
 #[test]
-fn equal_names_are_stored_once() {
-    let name = static_name("widgets").expect("a name");
-    assert!(std::ptr::eq(name, static_name(String::from("widgets").as_str()).expect("a name")));
+fn kind_whose_names_are_too_many_fails_its_group_only_if_no_other_version_has_it() {
+    let document = json!({"items": [
+        {"metadata": {"name": "a.example.com"}, "versions": [
+            {"version": "v1", "resources": [resource("ants", "Ant", &["list"])]},
+            {"version": "beyond", "resources": [resource("ants", "Ant", &["list"])]},
+        ]},
+        {"metadata": {"name": "b.example.com"}, "versions": [
+            {"version": "v1", "resources": [resource("bees", "Bee", &["list"]), resource("beyond", "X", &["list"])]},
+        ]},
+    ]});
+    let document = serde_json::from_value(document).expect("a discovery document");
+    let keep = |name: &str| static_name(name).filter(|name| *name != "beyond");
+    let served = Snapshot::join(vec![Arc::new(Groups::read_with(&document, &keep))]);
+    assert_eq!(served.failed().keys().collect::<Vec<_>>(), ["b.example.com/v1"]);
+    assert!(served.has_failed("a.example.com") && served.has_failed("b.example.com") && !served.has_failed(""));
+    assert_eq!(served.preferred().map(|one| one.resource.plural).collect::<Vec<_>>(), ["ants", "bees"]);
 }

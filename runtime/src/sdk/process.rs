@@ -66,6 +66,9 @@ pub enum RunError {
     /// A defect ended a watch: its store is out of date, and the process must exit.
     #[error("a watch ended; this is a defect, please report it")]
     WatchEnded,
+    /// A controller blocks the threads of the runtime, and the process must exit.
+    #[error("the threads of the controllers no longer run tasks: a reconcile blocks them or never ends")]
+    Stalled,
 }
 
 impl Operator {
@@ -109,6 +112,7 @@ impl Operator {
         match ended {
             ExitReason::LeaseLost(lost) => Err(RunError::LeaseLost(lost)),
             ExitReason::WatchEnded => Err(RunError::WatchEnded),
+            ExitReason::Stalled => Err(RunError::Stalled),
             ExitReason::Shutdown => {
                 if let Some(server) = server {
                     server.stop().await;
@@ -144,6 +148,7 @@ pub fn served_content(name: &'static str, manager: &Manager) -> ServedContent {
         configz: configz(name, serde_json::json!({})),
         zpages: Zpages::default(),
         pages: manager.pages().to_vec(),
+        page_runtime: Some(manager.runtime().clone()),
         explainer: Some(Arc::new(manager.explainer(name, Vec::new(), Vec::new()))),
         set_verbosity: None,
     }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::response::{self, FullResponse};
-use super::routes::Routes;
+use super::routes::{Reply, Routes};
 use super::slots::ConnectionSlot;
 use crate::lock::lock;
 
@@ -37,6 +37,11 @@ const CLOSE_DELAY: Duration = Duration::from_millis(100);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(35);
 /// Streams per connection if no flag is set (apiserver, SecureServingInfo.Serve).
 const DEFAULT_MAX_STREAMS: u32 = 100;
+/// Requests of one connection whose users are being authenticated and authorized. Further ones are refused: their heads
+/// stay in memory while a review waits, and no client needs more before its first response.
+const MAX_UNREVIEWED: u32 = 8;
+/// Unread bytes of request bodies per connection: the smallest window of HTTP/2. The only body that is read is a number.
+const WINDOW_BYTES: u32 = 65_535;
 /// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
@@ -51,6 +56,10 @@ pub(super) struct Protocol {
 struct Activity {
     /// Number of running requests.
     open: AtomicU32,
+    /// Number of those whose users are not yet known to be authorized.
+    unreviewed: AtomicU32,
+    /// Number of those of authenticated and authorized users.
+    authorized: AtomicU32,
     /// The end of the last request, or the start of the connection.
     last: Mutex<Instant>,
     /// Notified after the response to an unauthenticated client.
@@ -84,24 +93,63 @@ impl Activity {
     }
 }
 
+/// The state of a running request.
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    /// Its user is being authenticated and authorized.
+    Unreviewed,
+    /// Its user is authenticated and authorized: the connection must not be evicted.
+    Authorized,
+    /// Its path is allowed without authentication.
+    Open,
+}
+
 /// A running request; also ends when it is dropped because the client disconnected.
-struct RunningRequest<'a>(&'a Activity);
+struct RunningRequest<'a> {
+    activity: &'a Activity,
+    stage: Stage,
+}
 
 impl<'a> RunningRequest<'a> {
-    fn new(activity: &'a Activity) -> Self {
-        if activity.open.fetch_add(1, Ordering::AcqRel) == 0 {
-            activity.slot.set_busy(true);
+    /// Begins a request. Returns `None` if too many of the connection are unreviewed.
+    fn begin(activity: &'a Activity) -> Option<Self> {
+        if activity.unreviewed.fetch_add(1, Ordering::AcqRel) >= MAX_UNREVIEWED {
+            activity.unreviewed.fetch_sub(1, Ordering::AcqRel);
+            return None;
         }
-        Self(activity)
+        activity.open.fetch_add(1, Ordering::AcqRel);
+        Some(Self { activity, stage: Stage::Unreviewed })
+    }
+
+    /// Records that the request is allowed.
+    fn allow(&mut self, is_authenticated: bool) {
+        self.leave_stage();
+        self.stage = if is_authenticated { Stage::Authorized } else { Stage::Open };
+        if is_authenticated && self.activity.authorized.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.activity.slot.set_busy(true);
+        }
+    }
+
+    fn leave_stage(&self) {
+        match self.stage {
+            Stage::Unreviewed => {
+                self.activity.unreviewed.fetch_sub(1, Ordering::AcqRel);
+            }
+            Stage::Authorized => {
+                if self.activity.authorized.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    self.activity.slot.set_busy(false);
+                }
+            }
+            Stage::Open => {}
+        }
     }
 }
 
 impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
-        self.0.touch();
-        if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.slot.set_busy(false);
-        }
+        self.leave_stage();
+        self.activity.touch();
+        self.activity.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -119,6 +167,8 @@ impl Protocol {
             .timer(TokioTimer::new())
             .max_concurrent_streams(if streams == 0 { DEFAULT_MAX_STREAMS } else { streams })
             .max_header_list_size(MAX_HEAD_BYTES as u32)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
             .keep_alive_interval(HEAD_TIMEOUT);
         Self { builder, closes_unknown_http2 }
     }
@@ -149,6 +199,8 @@ impl Protocol {
         let peer: Arc<[CertificateDer<'static>]> = stream.get_ref().1.peer_certificates().unwrap_or_default().into();
         let activity = Arc::new(Activity {
             open: AtomicU32::new(0),
+            unreviewed: AtomicU32::new(0),
+            authorized: AtomicU32::new(0),
             last: Mutex::new(Instant::now()),
             close_soon: Notify::new(),
             slot,
@@ -170,11 +222,34 @@ impl Protocol {
             None => {
                 connection.as_mut().graceful_shutdown();
                 // A client that does not read its responses must not keep the connection slot.
-                let closed = timeout(CLOSE_TIMEOUT, connection).await;
+                let closed = tokio::select! {
+                    closed = timeout(CLOSE_TIMEOUT, connection) => closed,
+                    () = activity.slot.evicted() => return Ok(()),
+                };
                 closed.map_err(|_| format!("requests did not end within {CLOSE_TIMEOUT:?} after the close began"))?
             }
         };
         result.map_err(|error| error.to_string())
+    }
+}
+
+/// Reviews a request, and responds to it if it is allowed.
+async fn reply(
+    routes: &Routes,
+    peer: &[CertificateDer<'static>],
+    activity: &Activity,
+    request: Request<Incoming>,
+) -> Reply {
+    let Some(mut running) = RunningRequest::begin(activity) else {
+        return Reply { response: response::too_many_requests(), closes: true };
+    };
+    let (head, body) = request.into_parts();
+    match routes.review(&head, peer).await {
+        Ok(allowed) => {
+            running.allow(!allowed.is_anonymous);
+            routes.respond(allowed, &head, body).await
+        }
+        Err(refused) => refused,
     }
 }
 
@@ -185,9 +260,7 @@ async fn respond(
     request: Request<Incoming>,
 ) -> FullResponse {
     let (http2, without_body) = (request.version() == Version::HTTP_2, request.method() == Method::HEAD);
-    let running = RunningRequest::new(activity);
-    let reply = AssertUnwindSafe(routes.respond(request, peer)).catch_unwind().await;
-    drop(running);
+    let reply = AssertUnwindSafe(reply(routes, peer, activity, request)).catch_unwind().await;
     let (mut response, closes) = match reply {
         Ok(reply) => (reply.response, reply.closes),
         Err(_) => {

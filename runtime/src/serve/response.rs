@@ -1,7 +1,9 @@
 //! Responses in upstream's formats: plain texts, JSON, and the API's Status for refusals.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
@@ -123,6 +125,14 @@ pub(super) fn unauthorized() -> FullResponse {
     let mut response = refusal(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None);
     // Upstream sets this header only after authentication.
     response.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
+    response
+}
+
+/// Creates the response to a connection with too many requests under review.
+pub(super) fn too_many_requests() -> FullResponse {
+    let message = "too many requests of this connection wait for authentication";
+    let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message, None);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use rustls::pki_types::CertificateDer;
 use serde_json::json;
+use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
 use super::access_metrics::RequestMetrics;
@@ -43,6 +44,9 @@ pub struct ServedContent {
     pub explainer: Option<Arc<Explainer>>,
     /// Pages that controllers added.
     pub pages: Vec<Page>,
+    /// The runtime on which metrics, diagnostics and pages of controllers are rendered: they wait for locks that
+    /// controllers hold, and probes must not. `None`: that of the server.
+    pub page_runtime: Option<Handle>,
     /// `/debug/flags/v`; `None` if disabled (upstream: with `--profiling=false`).
     pub set_verbosity: Option<SetVerbosity>,
 }
@@ -54,6 +58,14 @@ pub(super) struct Reply {
     pub(super) closes: bool,
 }
 
+/// A request whose user is authorized, or whose path is open to all.
+pub(super) struct AllowedRequest {
+    /// The decoded path.
+    path: String,
+    /// The user is not authenticated.
+    pub(super) is_anonymous: bool,
+}
+
 /// Responds to requests.
 pub(super) struct Routes {
     pub(super) served_content: ServedContent,
@@ -63,29 +75,25 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Responds to one request of a connection with this client certificate, in the order of upstream's filters
-    /// (controller-manager, app.BuildHandlerChain).
-    pub(super) async fn respond<B>(&self, request: Request<B>, peer: &[CertificateDer<'static>]) -> Reply
-    where
-        B: http_body::Body<Data = Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let (head, body) = request.into_parts();
+    /// Authenticates and authorizes one request of a connection with this client certificate, in the order of
+    /// upstream's filters (controller-manager, app.BuildHandlerChain). Returns the reply to a request that is refused.
+    pub(super) async fn review(
+        &self,
+        head: &http::request::Parts,
+        peer: &[CertificateDer<'static>],
+    ) -> Result<AllowedRequest, Reply> {
         let Some(path) = percent_decode(head.uri.path()) else {
             let response = response::plain(StatusCode::BAD_REQUEST, "400 Bad Request");
-            return Reply { response, closes: true };
+            return Err(Reply { response, closes: true });
         };
         let verb = head.method.as_str().to_ascii_lowercase();
-        let user = match self.user(peer, &head.headers).await {
-            Ok(user) => user,
-            Err(response) => return Reply { response, closes: true },
-        };
-        let closes = user.is_anonymous();
+        let user = self.user(peer, &head.headers).await.map_err(|response| Reply { response, closes: true })?;
+        let is_anonymous = user.is_anonymous();
         let started = Instant::now();
         let decision = self.authorizer.check(&user, &verb, &path).await;
         self.metrics.authorized(&decision, started);
         let response = match decision {
-            Ok(()) => self.page(&head, &path, body).await,
+            Ok(()) => return Ok(AllowedRequest { path, is_anonymous }),
             Err(Denied::Forbidden(reason)) => {
                 debug!(user = user.name, verb, path, reason, "request forbidden");
                 response::forbidden(&user, &verb, &path, &reason)
@@ -95,7 +103,17 @@ impl Routes {
                 response::internal(&head.uri.to_string(), &problem)
             }
         };
-        Reply { response, closes }
+        Err(Reply { response, closes: is_anonymous })
+    }
+
+    /// Responds to a request that is allowed.
+    pub(super) async fn respond<B>(&self, request: AllowedRequest, head: &http::request::Parts, body: B) -> Reply
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let response = self.page(head, &request.path, body).await;
+        Reply { response, closes: request.is_anonymous }
     }
 
     async fn user(&self, peer: &[CertificateDer<'static>], headers: &HeaderMap) -> Result<User, FullResponse> {
@@ -113,20 +131,26 @@ impl Routes {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let ServedContent { health, metrics, configz, zpages, explainer, pages, set_verbosity } = &self.served_content;
+        let ServedContent { health, metrics, configz, zpages, explainer, pages, set_verbosity, .. } =
+            &self.served_content;
         let (method, query_text) = (&head.method, head.uri.query().unwrap_or_default());
         if let Some(response) = zpages.respond(path, query_text, &head.headers) {
             return response;
         }
         if let Some(explainer) = explainer.as_ref().filter(|_| path == diagnostics::PATH) {
-            return explain(explainer, query_text, &head.headers);
+            let (explainer, pairs, headers) = (explainer.clone(), query(query_text), head.headers.clone());
+            return self.render(move || explain(&explainer, &pairs, &headers)).await;
         }
         if let Some(page) = pages.iter().find(|page| page.path == path) {
-            return response::text(page.media_type, (page.make)(&query(query_text)));
+            let (make, pairs, media_type) = (page.make.clone(), query(query_text), page.media_type);
+            return self.render(move || response::text(media_type, make(&pairs))).await;
         }
         let format = || Format::negotiate(accept(&head.headers));
         match path {
-            "/metrics" => response::metrics(metrics.exposition(format())),
+            "/metrics" => {
+                let (metrics, format) = (metrics.clone(), format());
+                self.render(move || response::metrics(metrics.exposition(format))).await
+            }
             "/metrics/slis" if method == Method::DELETE => {
                 health.reset_slis();
                 response::plain(StatusCode::OK, "metrics reset\n")
@@ -138,6 +162,18 @@ impl Routes {
                 Some(_) if path == "/debug/flags" || path.starts_with("/debug/flags/") => response::html(FLAGS),
                 _ => self.probe(path, query_text),
             },
+        }
+    }
+
+    /// Renders a page on [`ServedContent::page_runtime`].
+    async fn render(&self, render: impl FnOnce() -> FullResponse + Send + 'static) -> FullResponse {
+        let Some(runtime) = &self.served_content.page_runtime else { return render() };
+        match runtime.spawn(async move { render() }).await {
+            Ok(page) => page,
+            Err(problem) => {
+                warn!(%problem, "page not rendered");
+                response::plain(StatusCode::INTERNAL_SERVER_ERROR, "the page could not be rendered; see the log\n")
+            }
         }
     }
 
@@ -163,8 +199,7 @@ fn accept(headers: &HeaderMap) -> &str {
 
 /// Returns the diagnostics page: as HTML if the query or the `Accept` header requests it, otherwise as JSON. It reads
 /// only memory and does not wait.
-fn explain(explainer: &Explainer, query_text: &str, headers: &HeaderMap) -> FullResponse {
-    let pairs = query(query_text);
+fn explain(explainer: &Explainer, pairs: &[(String, String)], headers: &HeaderMap) -> FullResponse {
     let value = |wanted: &str| pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
     let form = match value("format") {
         Some("json") => Form::Json,
@@ -172,7 +207,7 @@ fn explain(explainer: &Explainer, query_text: &str, headers: &HeaderMap) -> Full
         _ if accept(headers).contains("text/html") => Form::Html,
         _ => Form::Json,
     };
-    let text = explainer.render(ObjectQuery::read(&pairs).as_ref(), form);
+    let text = explainer.render(ObjectQuery::read(pairs).as_ref(), form);
     match form {
         Form::Json => response::raw_json(text),
         Form::Html => response::page(text),

@@ -1,9 +1,13 @@
-//! Connection slots. A new connection evicts the oldest idle one if all slots are taken.
+//! Connection slots. If all slots are taken, a new connection evicts one that serves no authorized request.
 //!
-//! Otherwise a few hundred idle connections, which need no credentials, would block the kubelet's probes until the
-//! kubelet restarts the manager. Upstream has no limit of connections.
+//! Otherwise a few hundred connections, which need no credentials, would block the kubelet's probes until the kubelet
+//! restarts the manager: idle ones, and those whose requests wait for the review of invented tokens. The network with the
+//! most connections loses its oldest, so that a client that opens thousands of them evicts only its own. Upstream has no
+//! limit of connections.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
@@ -30,7 +34,8 @@ struct Taken {
 
 /// The connection in a slot.
 struct Occupant {
-    /// A request is running.
+    network: IpAddr,
+    /// A request of an authenticated and authorized user is running.
     is_busy: bool,
     /// Notified when another connection takes the slot.
     evict: Arc<Notify>,
@@ -48,18 +53,19 @@ impl ConnectionSlots {
         Self(Arc::new(Inner { limit, taken: Mutex::default() }))
     }
 
-    /// Takes a slot. If none is free, evicts the oldest connection without a request; if each has one, returns `None`.
-    pub(super) fn take(&self) -> Option<ConnectionSlot> {
+    /// Takes a slot for a connection from an address. If none is free, evicts a connection without an authorized
+    /// request; if each has one, returns `None`.
+    pub(super) fn take(&self, from: IpAddr) -> Option<ConnectionSlot> {
         let mut taken = self.taken();
         if taken.slots.len() >= self.0.limit {
-            let oldest = taken.slots.iter().find(|(_, occupant)| !occupant.is_busy).map(|(id, _)| *id)?;
-            if let Some(occupant) = taken.slots.remove(&oldest) {
+            let victim = taken.victim()?;
+            if let Some(occupant) = taken.slots.remove(&victim) {
                 occupant.evict.notify_one();
             }
         }
         let (id, evict) = (taken.next, Arc::new(Notify::new()));
         taken.next += 1;
-        taken.slots.insert(id, Occupant { is_busy: false, evict: evict.clone() });
+        taken.slots.insert(id, Occupant { network: network(from), is_busy: false, evict: evict.clone() });
         Some(ConnectionSlot { slots: self.clone(), id, evict })
     }
 
@@ -68,8 +74,36 @@ impl ConnectionSlots {
     }
 }
 
+impl Taken {
+    /// Returns the connection to evict: the oldest of the network with the most connections. Those of this host, from
+    /// which the kubelet may probe, come last.
+    fn victim(&self) -> Option<u64> {
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for occupant in self.slots.values() {
+            *counts.entry(occupant.network).or_default() += 1;
+        }
+        let rank = |(id, occupant): &(&u64, &Occupant)| {
+            let count = counts.get(&occupant.network).copied();
+            (!occupant.network.is_loopback(), count, Reverse(**id))
+        };
+        let evictable = self.slots.iter().filter(|(_, occupant)| !occupant.is_busy);
+        evictable.max_by_key(rank).map(|(id, _)| *id)
+    }
+}
+
+/// Returns the network of a client: its IPv4 address, or the first 64 bits of its IPv6 address.
+fn network(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            const HOST_BITS: u32 = 64;
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> HOST_BITS << HOST_BITS))
+        }
+        address => address,
+    }
+}
+
 impl ConnectionSlot {
-    /// Records whether a request is running.
+    /// Records whether a request of an authenticated and authorized user is running.
     pub(super) fn set_busy(&self, is_busy: bool) {
         if let Some(occupant) = self.slots.taken().slots.get_mut(&self.id) {
             occupant.is_busy = is_busy;
@@ -94,6 +128,10 @@ mod tests {
 
     use super::*;
 
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
     fn is_evicted(slot: &ConnectionSlot) -> bool {
         slot.evicted().now_or_never().is_some()
     }
@@ -101,18 +139,47 @@ mod tests {
     #[test]
     fn new_connection_evicts_the_oldest_idle_one_when_all_slots_are_taken() {
         let slots = ConnectionSlots::new(3);
-        let [first, second, third] = [(); 3].map(|()| slots.take().expect("a slot"));
+        let from = address("192.0.2.1");
+        let [first, second, third] = [(); 3].map(|()| slots.take(from).expect("a slot"));
         first.set_busy(true);
-        let fourth = slots.take().expect("the slot of the second");
+        let fourth = slots.take(from).expect("the slot of the second");
         assert!(!is_evicted(&first) && is_evicted(&second) && !is_evicted(&third) && !is_evicted(&fourth));
         drop(second);
         first.set_busy(false);
         drop(third);
-        let fifth = slots.take().expect("the slot of the third");
+        let fifth = slots.take(from).expect("the slot of the third");
         assert!(!is_evicted(&first), "a slot was free");
         for slot in [&first, &fourth, &fifth] {
             slot.set_busy(true);
         }
-        assert!(slots.take().is_none(), "all are busy");
+        assert!(slots.take(from).is_none(), "all serve authorized requests");
+    }
+
+    #[test]
+    fn network_with_the_most_connections_loses_its_oldest() {
+        let slots = ConnectionSlots::new(4);
+        let take = |from: &str| slots.take(address(from)).expect("a slot");
+        let kubelet = take("192.0.2.1");
+        let crowd = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3"].map(take);
+        let prometheus = take("::ffff:192.0.2.9");
+        assert!(!is_evicted(&kubelet) && is_evicted(&crowd[0]) && !is_evicted(&crowd[1]));
+        let second = take("192.0.2.9");
+        assert!(!is_evicted(&kubelet) && is_evicted(&crowd[1]));
+        let third = take("192.0.2.1");
+        assert!(!is_evicted(&kubelet) && is_evicted(&prometheus), "both addresses are the same IPv4 address");
+        drop((second, third));
+    }
+
+    #[test]
+    fn connection_of_this_host_is_evicted_last() {
+        let slots = ConnectionSlots::new(3);
+        let take = |from: &str| slots.take(address(from)).expect("a slot");
+        let local = ["127.0.0.1", "127.0.0.1"].map(take);
+        let remote = take("192.0.2.1");
+        let next = take("192.0.2.2");
+        assert!(is_evicted(&remote) && !is_evicted(&local[0]));
+        next.set_busy(true);
+        let _last = take("192.0.2.3");
+        assert!(is_evicted(&local[0]) && !is_evicted(&local[1]) && !is_evicted(&next));
     }
 }

@@ -147,9 +147,13 @@ mod tests {
     }
 
     async fn read(body: Vec<u8>, chunk: usize) -> Result<Vec<Bytes>, FrameError> {
+        read_as(Form::Protobuf, &body, chunk).await
+    }
+
+    async fn read_as(form: Form, body: &[u8], chunk: usize) -> Result<Vec<Bytes>, FrameError> {
         let chunks: Vec<Result<Bytes, String>> =
             body.chunks(chunk.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
-        let mut frames = Frames::new(Form::Protobuf, stream::iter(chunks), SILENCE);
+        let mut frames = Frames::new(form, stream::iter(chunks), SILENCE);
         let mut read = Vec::new();
         while let Some(frame) = frames.next().await? {
             read.push(frame);
@@ -179,6 +183,23 @@ mod tests {
         assert!(moments.len() <= 6, "{moments:?}");
     }
 
+    /// Random bytes; frames with random contents, of which the last one may be cut off; and lines of JSON-like text.
+    fn body() -> impl Strategy<Value = Vec<u8>> {
+        let framed = |contents: Vec<Vec<u8>>, cut: usize| {
+            let frame = |content: Vec<u8>| [(content.len() as u32).to_be_bytes().to_vec(), content].concat();
+            let mut body: Vec<u8> = contents.into_iter().flat_map(frame).collect();
+            body.truncate(body.len().saturating_sub(cut));
+            body
+        };
+        let contents = proptest::collection::vec(any::<Vec<u8>>(), 0..4);
+        let lines = r#"(\{"type":"(ADDED|BOOKMARK|ERROR|x)","object":(\{\}|\{"metadata":\{"name":"[a-z]{0,3}"\}\}|1)\}\n|[ -~]{0,9}\n?){0,4}"#;
+        prop_oneof![
+            any::<Vec<u8>>(),
+            (contents, 0usize..6).prop_map(move |(contents, cut)| framed(contents, cut)),
+            lines.prop_map(String::into_bytes),
+        ]
+    }
+
     proptest! {
         #[test]
         fn frames_are_complete_for_every_chunk_size(sent: Vec<Vec<u8>>, chunk in 1usize..9) {
@@ -187,6 +208,19 @@ mod tests {
             }).collect();
             let read = run(read(body, chunk)).expect("whole frames");
             prop_assert_eq!(read, sent);
+        }
+
+        #[test]
+        fn any_bytes_in_any_chunks_are_read_or_refused(body in body(), chunk in 1usize..9) {
+            for form in [Form::Protobuf, Form::Json] {
+                let whole = run(read_as(form, &body, body.len()));
+                let pieces = run(read_as(form, &body, chunk));
+                prop_assert_eq!(whole.as_ref().ok(), pieces.as_ref().ok(), "chunks change nothing");
+                if let (Form::Protobuf, Ok(frames)) = (form, whole) {
+                    let length: usize = frames.iter().map(|frame| 4 + frame.len()).sum();
+                    prop_assert_eq!(length, body.len(), "no byte is lost");
+                }
+            }
         }
     }
 
@@ -208,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn any_damage_of_frames_is_reported() {
+    fn damaged_frames_are_reported() {
         let text = b"{\"kind\":\"Status\"}".to_vec();
         assert!(matches!(run(read(text, 64)), Err(FrameError::Length(_))));
         assert!(matches!(run(read(vec![0, 0, 0, 9, 1], 64)), Err(FrameError::Body(_))));

@@ -10,7 +10,7 @@ use kinds::wire::find;
 use kinds::{DecodeError, Interner, Resource, envelope};
 use tokio::time::Instant;
 
-use super::{WriteError, Writer};
+use super::{ObjectResponse, WriteError, Writer};
 use crate::client::media::{METADATA_LIST, PROTOBUF};
 use crate::text::percent_encode;
 
@@ -18,10 +18,32 @@ use crate::text::percent_encode;
 /// fakeSVMNamespaceName).
 const NO_NAMESPACE: &str = "@fake:svm_ns!";
 
-/// Objects in a page of whole objects, and of versions.
-const PAGE_SIZE: u32 = 500;
-/// Objects in a page of metadata. Their number is not limited (a Job may have 100,000 pods), that of bytes in a response is.
-const METADATA_PAGE_SIZE: u32 = 1000;
+/// The number of objects in a page.
+///
+/// It is halved, down to one, while a page is longer than a response may be: tenants determine the size of objects, and
+/// an API server accepts more of the largest ones than fit into a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageSize(u32);
+
+impl PageSize {
+    /// For pages of metadata. The number of objects is not limited: a Job may have 100,000 pods.
+    const METADATA: Self = Self(1000);
+
+    /// Halves the size; returns false if it is one already.
+    fn halve(&mut self) -> bool {
+        let can_halve = self.0 > 1;
+        self.0 = (self.0 / 2).max(1);
+        can_halve
+    }
+}
+
+impl Default for PageSize {
+    /// For pages of whole objects, and of versions.
+    fn default() -> Self {
+        Self(500)
+    }
+}
+
 /// Maximum time of a list that is read as a whole: many times what the largest one takes at the default rate limit.
 const LONGEST_LIST: Duration = Duration::from_secs(600);
 
@@ -49,9 +71,18 @@ pub struct VersionPage {
     pub next: String,
 }
 
+/// The requests for the pages of a list.
+struct Pages {
+    /// Path and query, up to the parameters of a page.
+    collection: String,
+    /// The media type.
+    accept: &'static str,
+    size: PageSize,
+}
+
 impl Writer {
-    /// Reads from the API server the metadata of the objects of a namespace that match a label selector, and the
-    /// version of the list.
+    /// Reads from the API server the metadata of the objects of a namespace, or with an empty namespace of all, that match
+    /// a label selector, and the version of the list.
     ///
     /// # Errors
     /// When a request fails, a page cannot be decoded, or the pages never end.
@@ -61,14 +92,19 @@ impl Writer {
         namespace: &str,
         selector: &str,
     ) -> Result<MetaList, WriteError> {
-        let collection = super::path::collection(resource, Some(namespace))?;
-        let first = format!("{collection}?labelSelector={}&limit={METADATA_PAGE_SIZE}", percent_encode(selector));
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let collection = super::path::collection(resource, namespace)?;
+        let list = Pages {
+            collection: format!("{collection}?labelSelector={}&", percent_encode(selector)),
+            accept: METADATA_LIST,
+            size: PageSize::METADATA,
+        };
         let (interner, mut items) = (Interner::default(), Vec::new());
         let decode = |item: &[u8]| {
             items.push(Meta::decode(&interner, find(item, 1), |_, _| {})?);
             Ok(())
         };
-        let version = self.read_pages(resource, &first, METADATA_LIST, decode).await?;
+        let version = self.read_pages(resource, list, decode).await?;
         Ok(MetaList { version, items })
     }
 
@@ -84,36 +120,52 @@ impl Writer {
         mut visit: impl FnMut(&[u8]),
     ) -> Result<(), WriteError> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
-        let first = format!("{}?limit={PAGE_SIZE}", super::path::collection(resource, namespace)?);
+        let list = Pages {
+            collection: format!("{}?", super::path::collection(resource, namespace)?),
+            accept: PROTOBUF,
+            size: PageSize::default(),
+        };
         let pass = |item: &[u8]| {
             visit(item);
             Ok(())
         };
-        self.read_pages(resource, &first, PROTOBUF, pass).await.map(drop)
+        self.read_pages(resource, list, pass).await.map(drop)
     }
 
     /// Reads a list from its first page on, and passes each object to `visit`. Returns the version of the list.
     async fn read_pages(
         &self,
         resource: &Resource,
-        first: &str,
-        accept: &str,
+        mut pages: Pages,
         mut visit: impl FnMut(&[u8]) -> Result<(), DecodeError>,
     ) -> Result<u64, WriteError> {
         let deadline = Instant::now() + LONGEST_LIST;
         let mut next = String::new();
         loop {
-            let response = self.send(Method::GET, format!("{first}{next}"), "", accept, Bytes::new()).await?;
+            let response = self.read_page(&mut pages, &next).await?;
             let page = envelope::page(&response.0)?;
             page.items.iter().try_for_each(|item| visit(item))?;
             if page.next.is_empty() {
                 return Ok(page.version);
             }
-            let following = format!("&continue={}", percent_encode(page.next));
-            if following == next || Instant::now() >= deadline {
+            if page.next == next || Instant::now() >= deadline {
                 return Err(endless(resource).into());
             }
-            next = following;
+            page.next.clone_into(&mut next);
+        }
+    }
+
+    /// Reads the page that a token names; the first one if it is empty. Reads smaller pages if it is too long.
+    async fn read_page(&self, pages: &mut Pages, token: &str) -> Result<ObjectResponse, WriteError> {
+        loop {
+            let mut path = format!("{}limit={}", pages.collection, pages.size.0);
+            if !token.is_empty() {
+                path += &format!("&continue={}", percent_encode(token));
+            }
+            match self.send(Method::GET, path, "", pages.accept, Bytes::new()).await {
+                Err(WriteError::TooLong(_)) if pages.size.halve() => {}
+                response => return response,
+            }
         }
     }
 
@@ -137,16 +189,20 @@ impl Writer {
     }
 
     /// Reads from the API server one page of the keys and versions of a resource's objects: the first page if `token`
-    /// is empty, otherwise the page that the token names.
+    /// is empty, otherwise the page that the token names. Reduces `size` if the page is too long.
     ///
     /// # Errors
     /// When a request fails or a response cannot be decoded.
-    pub async fn list_versions(&self, resource: &Resource, token: &str) -> Result<VersionPage, WriteError> {
-        let mut path = format!("{}?limit={PAGE_SIZE}", super::path::collection(resource, None)?);
-        if !token.is_empty() {
-            path += &format!("&continue={}", percent_encode(token));
-        }
-        let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
+    pub async fn list_versions(
+        &self,
+        resource: &Resource,
+        token: &str,
+        size: &mut PageSize,
+    ) -> Result<VersionPage, WriteError> {
+        let collection = format!("{}?", super::path::collection(resource, None)?);
+        let mut pages = Pages { collection, accept: METADATA_LIST, size: *size };
+        let response = self.read_page(&mut pages, token).await?;
+        *size = pages.size;
         let page = envelope::page(&response.0)?;
         let keyed = |item: &&[u8]| {
             let meta = find(item, 1);
@@ -209,9 +265,71 @@ mod tests {
     #[tokio::test]
     async fn page_with_the_token_of_its_request_is_refused() {
         let writer = endless_pages(true).await;
-        let first = writer.list_versions(&THINGS, "").await.expect("a page");
+        let mut size = PageSize::default();
+        let first = writer.list_versions(&THINGS, "", &mut size).await.expect("a page");
         assert_eq!(first.next, "next");
-        assert!(writer.list_versions(&THINGS, &first.next).await.is_err());
+        assert!(writer.list_versions(&THINGS, &first.next, &mut size).await.is_err());
+    }
+
+    /// A writer whose API server has as many objects as `sizes`, of these sizes in MiB; the token of a page is the index
+    /// of its first object.
+    async fn large_objects(sizes: &'static [usize]) -> Writer {
+        let clients = clients(move |_, uri, _| {
+            let parameter = |name: &str| -> usize {
+                let value = uri.split(['?', '&']).find_map(|pair| pair.strip_prefix(name)).unwrap_or_default();
+                value.parse().unwrap_or_default()
+            };
+            let (first, limit) = (parameter("continue="), parameter("limit="));
+            let end = (first + limit).min(sizes.len());
+            let mut list = Vec::new();
+            list.put_message(1, |meta| {
+                meta.put_str(list_meta::CONTINUE, &if end < sizes.len() { end.to_string() } else { String::new() });
+                meta.put_str(list_meta::RESOURCE_VERSION, "5");
+            });
+            for (number, size) in sizes.iter().enumerate().take(end).skip(first) {
+                list.put_message(2, |object| {
+                    object.put_message(1, |meta| {
+                        meta.put_str(object_meta::NAME, &number.to_string());
+                        meta.put_str(object_meta::RESOURCE_VERSION, "4");
+                    });
+                    // A field that no controller reads.
+                    object.put_bytes(15, &vec![0; size << 20]);
+                });
+            }
+            (200, envelope::wrap(&THINGS, &list))
+        });
+        Writer::new(clients.await, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
+    }
+
+    #[tokio::test]
+    async fn list_is_read_in_smaller_pages_when_a_page_is_too_long() {
+        const SIZES: [usize; 4] = [30, 1, 40, 1];
+        let names: Vec<String> = (0..SIZES.len()).map(|number| number.to_string()).collect();
+        let writer = large_objects(&SIZES).await;
+        let list = writer.list_metadata(&THINGS, "ns", "").await.expect("a list");
+        assert_eq!(list.items.iter().map(|item| item.name.to_string()).collect::<Vec<_>>(), names);
+        assert_eq!(writer.list_meta(&THINGS, "", "").await.expect("a list").len(), SIZES.len());
+        let mut visited = 0;
+        writer.list_each(&THINGS, "", |_| visited += 1).await.expect("a list");
+        assert_eq!(visited, SIZES.len());
+
+        let (mut size, mut token, mut listed) = (PageSize::default(), String::new(), Vec::new());
+        loop {
+            let page = writer.list_versions(&THINGS, &token, &mut size).await.expect("a page");
+            listed.extend(page.objects.into_iter().map(|(key, _)| key.name.to_string()));
+            token = page.next;
+            if token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(listed, names);
+    }
+
+    #[tokio::test]
+    async fn object_that_is_longer_than_a_page_ends_the_list() {
+        let writer = large_objects(&[1, 65]).await;
+        let error = writer.list_metadata(&THINGS, "ns", "").await.expect_err("too long");
+        assert!(matches!(error, WriteError::TooLong(_)), "{error}");
     }
 
     #[tokio::test]

@@ -22,7 +22,7 @@ use kinds::meta::{Meta, ObjectKey, Uid};
 use kinds::wire::find;
 use kinds::{Decode, DecodeError, Interner, Kind, Resource};
 
-use crate::client::media::{JSON, METADATA_LIST, PROTOBUF};
+use crate::client::media::{JSON, PROTOBUF};
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, SendError, refusal, retry_after};
 use crate::fence::Fence;
@@ -40,7 +40,7 @@ const MAX_RESPONSE_BYTES: usize = 64 << 20;
 const EVENTS: Resource = Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true };
 
 pub use dynamic::{Deletion, Propagation, Scale};
-pub use list::{MetaList, VersionPage};
+pub use list::{MetaList, PageSize, VersionPage};
 pub use path::{InvalidName, ReadPath};
 
 /// The reason why a request failed.
@@ -64,6 +64,9 @@ pub enum WriteError {
     /// The server may have executed the request.
     #[error(transparent)]
     Lost(SendError),
+    /// The request was executed, but the response is too long to be read.
+    #[error(transparent)]
+    TooLong(SendError),
     /// The request was executed, but the response cannot be decoded.
     #[error("the server's response cannot be read: {0}")]
     Unreadable(#[from] DecodeError),
@@ -126,7 +129,7 @@ impl WriteError {
     /// server before acting again.
     pub fn is_lost(&self) -> bool {
         match self {
-            Self::Lost(_) | Self::Unreadable(_) => true,
+            Self::Lost(_) | Self::TooLong(_) | Self::Unreadable(_) => true,
             Self::Refused(status) => is_inconclusive(status),
             Self::NotLeading | Self::InvalidName(_) | Self::InvalidRequest(_) | Self::NotSent(_) => false,
         }
@@ -143,7 +146,7 @@ fn without_response(error: SendError) -> WriteError {
     match error {
         SendError::NotSent { .. } | SendError::Token(_) => WriteError::NotSent(error),
         SendError::Lost { .. } => WriteError::Lost(error),
-        SendError::TooLong { .. } => WriteError::Unreadable(DecodeError::field("body", error.to_string())),
+        SendError::TooLong { .. } => WriteError::TooLong(error),
     }
 }
 
@@ -368,22 +371,16 @@ impl Writer {
 
     /// Reads the metadata of a namespace's objects that match a label selector from the API server; with an empty
     /// namespace, of all namespaces.
+    ///
+    /// # Errors
+    /// As [`Writer::list_metadata`].
     pub async fn list_meta(
         &self,
         resource: &Resource,
         namespace: &str,
         selector: &str,
     ) -> Result<Vec<Meta>, WriteError> {
-        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
-        let path = format!("{}?labelSelector={}", path::collection(resource, namespace)?, percent_encode(selector));
-        let response = self.send(Method::GET, path, "", METADATA_LIST, Bytes::new()).await?;
-        let interner = Interner::default();
-        let page = envelope::page(&response.0)?;
-        Ok(page
-            .items
-            .into_iter()
-            .map(|item| Meta::decode(&interner, find(item, 1), |_, _| {}))
-            .collect::<Result<_, _>>()?)
+        Ok(self.list_metadata(resource, namespace, selector).await?.items)
     }
 
     /// Reads a cluster-scoped object from the API server, with the version that the server has reached; `None` if there

@@ -130,9 +130,9 @@ async fn response_beyond_the_size_limit_is_cancelled() {
     };
     let (writer, _) = writer(Fence::open(), huge).await;
     let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("too long");
-    assert!(matches!(error, WriteError::Unreadable(_)), "{error}");
+    assert!(matches!(error, WriteError::TooLong(_)), "{error}");
     let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("too long");
-    assert!(matches!(error, WriteError::Unreadable(_)) && error.is_lost(), "{error}");
+    assert!(matches!(error, WriteError::TooLong(_)) && error.is_lost(), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

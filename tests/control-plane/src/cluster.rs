@@ -55,6 +55,8 @@ pub struct Options {
     pub node_lease_seconds: u32,
     /// The network that it runs in. Default: this machine's loopback device.
     pub network: Option<Network>,
+    /// The file `cgroup.procs` of a cgroup that all programs are moved into. Default: they stay in the owner's.
+    pub cgroup: Option<PathBuf>,
     /// Additional flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
     /// Additional flags for the scheduler, in the same form.
@@ -84,6 +86,7 @@ impl Default for Options {
             scheduler: true,
             node_lease_seconds: 40,
             network: None,
+            cgroup: None,
             extra_apiserver_flags: Vec::new(),
             extra_scheduler_flags: Vec::new(),
         }
@@ -138,7 +141,8 @@ impl ControlPlane {
     async fn launch(assets: Assets, options: &Options) -> Result<Self> {
         let keep = std::env::var_os("KEEP_CONTROL_PLANE").is_some_and(|value| value != "0" && !value.is_empty());
         let network = options.network.as_ref();
-        let processes = Arc::new(Processes::new(keep, network.map(|network| network.namespace.clone()))?);
+        let namespace = network.map(|network| network.namespace.clone());
+        let processes = Arc::new(Processes::new(keep, namespace, options.cgroup.clone())?);
         let folder = processes.folder().to_owned();
         let certificates = folder.join("pki");
         fs::create_dir(&certificates).with_context(|| format!("make the folder {}", certificates.display()))?;

@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn dropped_driver_ends_its_processes() {
-        let processes = Arc::new(Processes::new(false, None).expect("a folder"));
+        let processes = Arc::new(Processes::new(false, None, None).expect("a folder"));
         let run = |name: &str| processes.start(name, Path::new("sleep"), &["600".to_owned()]).expect("sleep runs");
         process_names("mine").for_each(|name| _ = run(&name));
         process_names("other").for_each(|name| _ = run(&name));

@@ -19,6 +19,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
 
+mod abandoned;
 pub mod aggregated;
 mod aggregation;
 pub mod assets;
@@ -37,5 +38,6 @@ pub mod proxy;
 mod removal;
 mod stored;
 
+pub use abandoned::remove_abandoned;
 pub use cluster::{ControlPlane, Network, Options};
 pub use identity::Identity;

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::abandoned;
 use crate::proxy;
 
 /// The shell program of the reaper. Arguments: the process group, the folder, `keep` or `remove`.
@@ -41,7 +42,11 @@ pub(crate) struct Processes {
     folder: PathBuf,
     /// The file of the network namespace that programs run in; `None`: that of the owner.
     network: Option<PathBuf>,
+    /// The file of a cgroup that programs are moved into, which lists its processes.
+    cgroup: Option<PathBuf>,
     keep: bool,
+    /// The lock of a folder that is not kept.
+    _mark: Option<File>,
     anchor: Child,
     reaper: Child,
     running: Mutex<Vec<(String, Child)>>,
@@ -49,12 +54,13 @@ pub(crate) struct Processes {
 
 impl Processes {
     /// Creates a temporary folder, which is kept at the end if `keep`. Programs run in the network namespace of the
-    /// file `network`, or in the owner's.
-    pub(crate) fn new(keep: bool, network: Option<PathBuf>) -> Result<Self> {
+    /// file `network`, or in the owner's, and in the cgroup of the file `cgroup`.
+    pub(crate) fn new(keep: bool, network: Option<PathBuf>, cgroup: Option<PathBuf>) -> Result<Self> {
         let folder = tempfile::Builder::new()
-            .prefix("control-plane-")
+            .prefix(abandoned::PREFIX)
             .tempdir()
             .context("make a temporary folder for a control plane")?;
+        let mark = if keep { None } else { Some(abandoned::mark(folder.path())?) };
         let shell = |script: &str, arguments: &[&str]| {
             Command::new("sh")
                 .args(["-c", script, "control-plane"])
@@ -74,7 +80,16 @@ impl Processes {
             let _ = anchor.kill();
             let _ = anchor.wait();
         }
-        Ok(Self { reaper: reaper?, anchor, folder: folder.keep(), network, keep, running: Mutex::default() })
+        Ok(Self {
+            reaper: reaper?,
+            anchor,
+            folder: folder.keep(),
+            network,
+            cgroup,
+            keep,
+            _mark: mark,
+            running: Mutex::default(),
+        })
     }
 
     /// Returns the folder that the processes work in.
@@ -96,7 +111,7 @@ impl Processes {
         }
         let log = File::options().create(true).append(true).open(self.log(name))?;
         let mut command = in_network(self.network.as_deref(), program);
-        let child = proxy::remove(&mut command)
+        let mut child = proxy::remove(&mut command)
             .args(arguments)
             .current_dir(&self.folder)
             .stdin(Stdio::null())
@@ -106,6 +121,12 @@ impl Processes {
             .spawn()
             .with_context(|| format!("start {name} ({})", program.display()))?;
         let id = child.id();
+        if let Some(cgroup) = &self.cgroup
+            && let Err(error) = fs::write(cgroup, id.to_string())
+        {
+            child.kill().and_then(|()| child.wait()).with_context(|| format!("kill {name}"))?;
+            return Err(error).with_context(|| format!("move {name} into the cgroup {}", cgroup.display()));
+        }
         running.push((name.to_owned(), child));
         Ok(id)
     }
@@ -212,7 +233,7 @@ mod tests {
 
     #[test]
     fn processes_and_folder_are_removed_with_the_owner() {
-        let processes = Processes::new(false, None).unwrap();
+        let processes = Processes::new(false, None, None).unwrap();
         let folder = processes.folder().to_owned();
         let id = processes.start("sleeper", Path::new("sh"), &sh("sleep 600")).unwrap();
         let id = rustix::process::Pid::from_raw(id.try_into().unwrap()).unwrap();
@@ -224,7 +245,7 @@ mod tests {
 
     #[test]
     fn ended_process_is_reported_with_its_last_output() {
-        let processes = Processes::new(false, None).unwrap();
+        let processes = Processes::new(false, None, None).unwrap();
         processes.start("talker", Path::new("sh"), &sh("echo goodbye; exit 3")).unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let error = loop {
@@ -240,7 +261,7 @@ mod tests {
 
     #[test]
     fn released_process_may_exit_and_its_name_is_free() {
-        let processes = Processes::new(false, None).unwrap();
+        let processes = Processes::new(false, None, None).unwrap();
         processes.start("worker", Path::new("sh"), &sh("exit 3")).unwrap();
         let mut child = processes.release("worker").unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(3));
@@ -250,8 +271,24 @@ mod tests {
     }
 
     #[test]
+    fn program_is_moved_into_the_cgroup() {
+        let folder = tempfile::tempdir().unwrap();
+        let members = folder.path().join("cgroup.procs");
+        let processes = Processes::new(false, None, Some(members.clone())).unwrap();
+        let id = processes.start("sleeper", Path::new("sh"), &sh("sleep 600")).unwrap();
+        assert_eq!(fs::read_to_string(&members).unwrap(), id.to_string());
+        drop(processes);
+
+        let missing = folder.path().join("missing/cgroup.procs");
+        let processes = Processes::new(false, None, Some(missing)).unwrap();
+        let error = processes.start("sleeper", Path::new("sh"), &sh("sleep 600")).unwrap_err().to_string();
+        assert!(error.contains("move sleeper into the cgroup"), "{error}");
+        assert!(processes.release("sleeper").is_err(), "a program outside the cgroup would survive the cluster");
+    }
+
+    #[test]
     fn name_is_free_after_a_kill() {
-        let processes = Processes::new(false, None).unwrap();
+        let processes = Processes::new(false, None, None).unwrap();
         let sleeper = || processes.start("sleeper", Path::new("sh"), &sh("sleep 600"));
         sleeper().unwrap();
         assert!(sleeper().is_err());

@@ -13,6 +13,13 @@ pub const DNS: &str = "10.96.0.10";
 /// The port of the mock cloud's HTTP interface, at [`Addresses::gateway`].
 pub const CLOUD_PORT: u16 = 9902;
 
+/// The first two numbers of the addresses of nodes and of load balancers: of the first half of all clusters, and of the
+/// second half, for machines that use the former.
+const BLOCKS: [[(u8, u8); 2]; 2] = [[(172, 30), (198, 18)], [(10, 213), (10, 214)]];
+
+/// The number of clusters with addresses of the same block.
+const CLUSTERS_PER_BLOCK: u8 = 16;
+
 /// Addresses of the machine, the control plane, nodes and load balancers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
@@ -23,6 +30,9 @@ pub struct Addresses {
 impl Addresses {
     /// The largest number of nodes.
     pub const NODES: u8 = 50;
+
+    /// The largest number of clusters on one machine.
+    pub const CLUSTERS: u8 = 2 * CLUSTERS_PER_BLOCK;
 
     /// The API server, and the router between nodes.
     pub fn gateway(self) -> Ipv4Addr {
@@ -41,20 +51,44 @@ impl Addresses {
 
     /// The range of load balancers.
     pub fn balancers(self) -> String {
-        format!("198.18.{}.0/24", self.index)
+        self.ranges()[1].to_string()
     }
 
-    /// All ranges that this machine has routes to while the cluster runs.
+    /// All ranges that this machine has routes to while the cluster runs: of nodes, and of load balancers.
     pub fn ranges(self) -> [Range; 2] {
-        [Range::around(self.host(0)), Range::around(Ipv4Addr::new(198, 18, self.index, 0))]
+        self.networks().map(Range::around)
     }
 
     fn host(self, last: u8) -> Ipv4Addr {
-        Ipv4Addr::new(172, 30, self.index, last)
+        let [one, two, three, _] = self.networks()[0].octets();
+        Ipv4Addr::new(one, two, three, last)
+    }
+
+    fn networks(self) -> [Ipv4Addr; 2] {
+        let block = BLOCKS[usize::from(self.index / CLUSTERS_PER_BLOCK) % BLOCKS.len()];
+        block.map(|(one, two)| Ipv4Addr::new(one, two, self.index % CLUSTERS_PER_BLOCK, 0))
     }
 }
 
 /// The name of a node, counted from 1.
 pub fn node_name(number: u8) -> String {
     format!("node-{number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn clusters_have_different_ranges_outside_those_of_pods_and_services() {
+        let text = |index| Addresses { index }.ranges().map(|range| range.to_string());
+        assert_eq!(text(3), ["172.30.3.0/24", "198.18.3.0/24"]);
+        assert_eq!(text(16), ["10.213.0.0/24", "10.214.0.0/24"]);
+        assert_eq!(Addresses { index: 17 }.node(2).to_string(), "10.213.1.102");
+        let all: BTreeSet<String> = (0..Addresses::CLUSTERS).flat_map(text).collect();
+        assert_eq!(all.len(), 2 * usize::from(Addresses::CLUSTERS));
+        assert!(all.iter().all(|range| !range.starts_with("10.244.") && !range.starts_with("10.96.")));
+    }
 }

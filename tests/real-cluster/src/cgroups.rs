@@ -116,6 +116,33 @@ impl Layout {
     }
 }
 
+/// The branch of a cluster's processes outside nodes.
+const PROGRAMS: &str = "control-plane";
+
+/// The controller of v1 in whose hierarchy that branch is. It shows which processes there are, and limits nothing.
+const PROGRAMS_CONTROLLER: &str = "pids";
+
+impl Layout {
+    /// Makes the branch of a cluster's processes outside nodes, so that they are found when their owner and its reaper are
+    /// dead. Returns the file that processes are moved with.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn make_programs_branch(&self, cluster: &str) -> Result<PathBuf> {
+        let mount = match self {
+            Self::V2 => Path::new(ROOT),
+            Self::V1(hierarchies) => {
+                let mut with_pids =
+                    hierarchies.iter().filter(|one| one.options.split(',').any(|name| name == PROGRAMS_CONTROLLER));
+                &with_pids.next().context("this machine lacks the cgroup controller pids")?.mount
+            }
+        };
+        let branch = mount.join(cluster).join(PROGRAMS);
+        fs::create_dir_all(&branch).with_context(|| format!("make the cgroup {}", branch.display()))?;
+        Ok(branch.join("cgroup.procs"))
+    }
+}
+
 /// Returns controllers of [`NEEDED`] that groups directly below the root do not have yet; none in v1.
 pub fn not_enabled(layout: &Layout) -> Result<Vec<&'static str>> {
     match layout {
@@ -285,6 +312,17 @@ mod tests {
         assert!(not_enabled_in(root.path()).unwrap().is_empty());
         switch(root.path(), '+', &[]).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "cpuset cpu memory pids hugetlb\n");
+    }
+
+    #[test]
+    fn programs_branch_is_in_the_hierarchy_of_pids() {
+        let root = tempfile::tempdir().unwrap();
+        let hierarchy = |name: &str| Hierarchy { mount: root.path().join(name), options: name.into() };
+        let layout = Layout::V1(["cpu,cpuacct", "pids", "memory"].map(hierarchy).into());
+        let file = layout.make_programs_branch("kcm-cluster-255").unwrap();
+        assert_eq!(file, root.path().join("pids/kcm-cluster-255/control-plane/cgroup.procs"));
+        assert_eq!(layout.branches("kcm-cluster-255"), [root.path().join("pids/kcm-cluster-255")]);
+        assert!(Layout::V1(Vec::new()).make_programs_branch("kcm-cluster-255").is_err());
     }
 
     #[test]

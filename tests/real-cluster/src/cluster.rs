@@ -15,6 +15,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::address::{Addresses, CLOUD_PORT, node_name};
 use crate::bed::{self, Bed, Footprint};
+use crate::cgroups::Layout;
+use crate::copies::{Copies, ManagerProgram};
 use crate::fabric::Fabric;
 use crate::images::registry::{PORT, Registry};
 use crate::inside::INSIDE;
@@ -22,7 +24,8 @@ use crate::keeper::Keeper;
 use crate::managers::{self, MANAGER};
 use crate::node::NodeConfig;
 use crate::programs::Programs;
-use crate::storage::{self, Storage};
+use crate::requirements::Demand;
+use crate::storage::Storage;
 use crate::{images, requirements};
 
 /// Maximum time until nodes have joined, on a machine that is busy with other programs.
@@ -62,22 +65,32 @@ pub struct RealCluster {
     setup: Setup,
     programs: Programs,
     storage: Option<Storage>,
-    manager: Mutex<ManagerState>,
+    manager: Mutex<CurrentManager>,
 }
 
-/// The controller manager of a cluster.
-struct ManagerState {
-    /// Its program.
-    program: PathBuf,
-    /// Another program is about to replace it.
+/// The running controller manager.
+struct CurrentManager {
+    program: ManagerProgram,
+    /// It is being replaced: its end is no failure of the cluster.
     is_replaced: bool,
+    copies: Copies,
+}
+
+impl CurrentManager {
+    /// Starts a copy of a manager.
+    fn start(control_plane: &ControlPlane, program: &Path) -> Result<Self> {
+        let mut copies = Copies::new(control_plane.folder().join("managers"));
+        let program = copies.add(program)?;
+        managers::start_manager(control_plane, &program.copy)?;
+        Ok(Self { program, is_replaced: false, copies })
+    }
 }
 
 /// Marks the controller manager as being replaced until it is dropped, also if the replacement is cancelled.
-struct Replacement<'a>(&'a Mutex<ManagerState>);
+struct Replacement<'a>(&'a Mutex<CurrentManager>);
 
 impl<'a> Replacement<'a> {
-    fn begin(manager: &'a Mutex<ManagerState>) -> Self {
+    fn begin(manager: &'a Mutex<CurrentManager>) -> Self {
         lock(manager).is_replaced = true;
         Self(manager)
     }
@@ -89,7 +102,7 @@ impl Drop for Replacement<'_> {
     }
 }
 
-fn lock(manager: &Mutex<ManagerState>) -> MutexGuard<'_, ManagerState> {
+fn lock(manager: &Mutex<CurrentManager>) -> MutexGuard<'_, CurrentManager> {
     manager.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -106,25 +119,28 @@ impl RealCluster {
             setup.nodes,
             Addresses::NODES
         );
-        let has_volumes = setup.has_volumes;
-        let programs = spawn_blocking(move || prepare(has_volumes)).await??;
+        let demand = Demand::of_cluster(setup.nodes, setup.has_volumes);
+        let programs = spawn_blocking(move || prepare(&demand)).await??;
         let bed = spawn_blocking(Bed::claim).await??;
         let addresses = Addresses { index: bed.index };
+        if let Some(hidden) = &bed.hides {
+            report(hidden);
+        }
         let keeper = Keeper::start(&setup.inside, addresses)?;
         report("network is up");
         let network = Network { namespace: keeper.router(), address: addresses.gateway() };
-        let options = Options { kwok: false, network: Some(network), ..Options::default() };
+        let cgroup = Layout::of_machine()?.make_programs_branch(&bed::branch(bed.index))?;
+        let options = Options { kwok: false, network: Some(network), cgroup: Some(cgroup), ..Options::default() };
         let control_plane = ControlPlane::start(options).await?;
         if !keeps_data() {
             bed.record_data(control_plane.folder())?;
         }
         report("control plane is up");
-        managers::start_manager(&control_plane, &setup.manager)?;
+        let manager = Mutex::new(CurrentManager::start(&control_plane, &setup.manager)?);
         managers::start_cloud_manager(&control_plane, &setup.cloud_manager, addresses, setup.nodes)?;
         let fabric = Fabric::start((addresses.gateway(), CLOUD_PORT).into(), keeper.router());
         let files = image_files(&setup, &programs);
         let registry = Registry::start(keeper.router(), registry(addresses).into(), files).await?;
-        let manager = Mutex::new(ManagerState { program: setup.manager.clone(), is_replaced: false });
         let storage = if setup.has_volumes { Some(Storage::start(&control_plane).await?) } else { None };
         let cluster = Self {
             _fabric: fabric,
@@ -196,31 +212,50 @@ impl RealCluster {
         &self.programs
     }
 
+    /// Returns the program of the running controller manager.
+    pub fn current_manager(&self) -> ManagerProgram {
+        lock(&self.manager).program.clone()
+    }
+
+    /// Copies the program of a controller manager, which can be started later. A change of the file has no effect on the
+    /// copy.
+    ///
+    /// # Errors
+    /// When it is not an executable file, or cannot be copied.
+    pub fn add_manager(&self, program: &Path) -> Result<ManagerProgram> {
+        lock(&self.manager).copies.add(program)
+    }
+
     /// Terminates the controller manager, as a rollout does, and starts another one.
     ///
     /// # Errors
     /// When it cannot be stopped, or the other one cannot be started.
-    pub async fn replace_manager(&self, program: &Path) -> Result<()> {
+    pub async fn replace_manager(&self, program: &ManagerProgram) -> Result<()> {
         self.control_plane.stop(MANAGER).await?;
         self.start_manager(program)
     }
 
-    /// Same as [`RealCluster::replace_manager`], and waits until the other one is leader. If it does not become leader,
-    /// the previous one is started again.
+    /// Replaces the controller manager by a program as it is now, and waits until that is leader. If it does not become
+    /// leader, the previous manager is started again, from its own copy.
     ///
     /// # Errors
     /// When the program cannot be executed, ends, or does not become leader in time.
     pub async fn swap_manager(&self, program: &Path) -> Result<()> {
-        ensure!(requirements::is_program(program), "{} is not an executable file", program.display());
-        let previous = lock(&self.manager).program.clone();
-        let _replacement = Replacement::begin(&self.manager);
-        self.try_swap(program, &previous).await
+        let next = self.add_manager(program)?;
+        let previous = self.current_manager();
+        let swapped = {
+            let _replacement = Replacement::begin(&self.manager);
+            self.try_swap(&next, &previous).await
+        };
+        // Copies are large; only the one that runs is needed.
+        Copies::remove(if swapped.is_ok() { &previous } else { &next });
+        swapped
     }
 
-    async fn try_swap(&self, program: &Path, previous: &Path) -> Result<()> {
+    async fn try_swap(&self, next: &ManagerProgram, previous: &ManagerProgram) -> Result<()> {
         let leader = managers::leader(&self.control_plane).await?;
         self.control_plane.stop(MANAGER).await?;
-        let started = self.start_manager(program);
+        let started = self.start_manager(next);
         let leads = match started {
             Ok(()) => managers::wait_for_other_leader(&self.control_plane, leader.as_deref()).await,
             Err(error) => Err(error),
@@ -229,11 +264,11 @@ impl RealCluster {
         // It is not in the list if it could not be started.
         let _ = self.control_plane.kill(MANAGER);
         self.start_manager(previous).context("start the previous manager again")?;
-        Err(error.context(format!("{} was started again", previous.display())))
+        Err(error.context(format!("the previous manager ({}) was started again", previous.original.display())))
     }
 
-    fn start_manager(&self, program: &Path) -> Result<()> {
-        managers::start_manager(&self.control_plane, program)?;
+    fn start_manager(&self, program: &ManagerProgram) -> Result<()> {
+        managers::start_manager(&self.control_plane, &program.copy)?;
         program.clone_into(&mut lock(&self.manager).program);
         Ok(())
     }
@@ -251,7 +286,7 @@ impl RealCluster {
     ///
     /// # Errors
     /// As [`RealCluster::replace_manager`].
-    pub fn kill_manager(&self, successor: &Path) -> Result<()> {
+    pub fn kill_manager(&self, successor: &ManagerProgram) -> Result<()> {
         self.control_plane.kill(MANAGER)?;
         self.start_manager(successor)
     }
@@ -391,14 +426,10 @@ fn keeps_data() -> bool {
 }
 
 /// Checks the machine, and builds the programs and images of nodes.
-fn prepare(has_volumes: bool) -> Result<Programs> {
+fn prepare(demand: &Demand) -> Result<Programs> {
     let programs = Programs::locate()?;
-    requirements::check(&programs, Vec::new())?;
-    programs.build()?;
-    if has_volumes {
-        storage::build()?;
-    }
-    images::file(&programs)?;
+    requirements::check(&programs, demand, Vec::new())?;
+    demand.build(&programs)?;
     Ok(programs)
 }
 
@@ -414,23 +445,4 @@ fn obstacle(node: &Node) -> Option<String> {
     }
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     taints.into_iter().next().map(|taint| format!("{name} has the taint {}", taint.key))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cancelled_replacement_of_the_manager_ends() {
-        let manager = Mutex::new(ManagerState { program: PathBuf::new(), is_replaced: false });
-        let replace = async {
-            let _replacement = Replacement::begin(&manager);
-            std::future::pending::<()>().await;
-        };
-        let mut replace = Box::pin(replace);
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(replace.as_mut().poll(&mut context).is_pending() && lock(&manager).is_replaced);
-        drop(replace);
-        assert!(!lock(&manager).is_replaced);
-    }
 }

@@ -66,12 +66,20 @@ async fn execute(cluster: &RealCluster, command: &str, report: &impl Fn(&str)) -
     }
 }
 
+/// Returns the cluster that a command is for: the chosen one, or the only one.
+///
+/// # Errors
+/// When it does not run, or several run and none is chosen.
+pub fn find(cluster: Option<u8>) -> Result<u8> {
+    choose(cluster, &bed::running())
+}
+
 /// Replaces the controller manager of a running cluster.
 ///
 /// # Errors
 /// When no cluster runs, several do and none is chosen, or the cluster refuses.
 pub fn swap(cluster: Option<u8>, program: &Path) -> Result<()> {
-    let index = choose(cluster, &bed::running())?;
+    let index = find(cluster)?;
     let program: PathBuf = program.canonicalize().with_context(|| format!("find {}", program.display()))?;
     let path = bed::control(index);
     let mut stream = UnixStream::connect(&path).with_context(|| format!("connect to {}", path.display()))?;

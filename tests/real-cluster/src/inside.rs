@@ -1,14 +1,17 @@
-//! Processes inside a cluster: its keeper, and the first process of each node. To start them, the owner executes its
-//! own program with [`INSIDE`].
+//! Processes inside a cluster: its keeper, and the first process of each node; and trials of what they do. To start them,
+//! the owner executes its own program with [`INSIDE`].
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{keeper, node};
+use crate::{keeper, node, requirements};
 
 /// The first argument of the owner's program for one of these processes.
 pub const INSIDE: &str = "cluster-process";
+
+/// The second argument for the trials that need root rights. Each failure is a line on standard output.
+pub const TRIAL: &str = "trial";
 
 /// Runs such a process with the arguments after [`INSIDE`].
 ///
@@ -18,6 +21,11 @@ pub fn run(arguments: &[String]) -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["keeper", index] => keeper::run(index.parse().context("read the cluster's index")?),
         ["node", config] => node::run(Path::new(config)),
+        // A user's command asks before it builds anything.
+        [TRIAL] => {
+            requirements::trial_failures().iter().for_each(|failure| println!("{failure}"));
+            Ok(())
+        }
         ["node-inside", config] => node::run_inside(Path::new(config)),
         _ => bail!("{INSIDE} {}: unknown; only a test cluster runs this command", arguments.join(" ")),
     }

@@ -14,6 +14,7 @@ mod cgroups;
 mod cluster;
 mod command;
 pub mod control;
+mod copies;
 mod fabric;
 pub mod http;
 pub mod images;
@@ -28,6 +29,7 @@ pub mod programs;
 pub mod requirements;
 pub mod storage;
 
-pub use address::node_name;
+pub use address::{Addresses, node_name};
 pub use bed::Footprint;
 pub use cluster::{RealCluster, Setup};
+pub use copies::ManagerProgram;

@@ -49,6 +49,20 @@ impl fmt::Display for Range {
 pub struct Occupied {
     range: Range,
     device: String,
+    /// It is a route that a more specific one may replace for a part of its addresses. The machine's own networks, and
+    /// routes of other tables, which may precede the main one, are not.
+    may_be_hidden: bool,
+}
+
+/// The choice of an index by its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fit {
+    /// No other range overlaps.
+    Free,
+    /// Routes to other networks overlap, such as those of a VPN: the cluster hides a part of them.
+    Hiding,
+    /// The addresses cannot be used.
+    Conflict,
 }
 
 impl fmt::Display for Occupied {
@@ -67,11 +81,20 @@ pub fn of_machine() -> Result<Vec<Occupied>> {
     Ok([parse_addresses(&addresses)?, parse_routes(&routes)?].concat())
 }
 
-/// Returns the first pair of a wanted range and an occupied one that overlap.
-pub fn conflict<'a>(wanted: &[Range], occupied: &'a [Occupied]) -> Option<(Range, &'a Occupied)> {
+/// Compares wanted ranges with occupied ones. Returns the worst overlap too, if there is one.
+pub fn fit<'a>(wanted: &[Range], occupied: &'a [Occupied]) -> (Fit, Option<(Range, &'a Occupied)>) {
     let pairs = wanted.iter().flat_map(|range| occupied.iter().map(move |other| (*range, other)));
-    let mut overlapping = pairs.filter(|(range, other)| range.overlaps(other.range));
-    overlapping.next()
+    let overlapping = pairs.filter(|(range, other)| range.overlaps(other.range));
+    let rated = overlapping.map(|pair| (if pair.1.is_hidden_by(pair.0) { Fit::Hiding } else { Fit::Conflict }, pair));
+    let worst = rated.reduce(|worst, next| if next.0 > worst.0 { next } else { worst });
+    worst.map_or((Fit::Free, None), |(fit, pair)| (fit, Some(pair)))
+}
+
+impl Occupied {
+    /// Whether a route to `range` takes precedence over this one.
+    fn is_hidden_by(&self, range: Range) -> bool {
+        self.may_be_hidden && range.prefix > self.range.prefix
+    }
 }
 
 /// Reads the output of `ip -json address`.
@@ -80,7 +103,7 @@ fn parse_addresses(json: &str) -> Result<Vec<Occupied>> {
     for device in list(json)? {
         for own in device["addr_info"].as_array().into_iter().flatten() {
             let (Some(address), Some(prefix)) = (own["local"].as_str(), own["prefixlen"].as_u64()) else { continue };
-            found.extend(occupied(&format!("{address}/{prefix}"), &device["ifname"]));
+            found.extend(occupied(&format!("{address}/{prefix}"), &device["ifname"], false));
         }
     }
     Ok(found)
@@ -89,7 +112,17 @@ fn parse_addresses(json: &str) -> Result<Vec<Occupied>> {
 /// Reads the output of `ip -json route`.
 fn parse_routes(json: &str) -> Result<Vec<Occupied>> {
     let routes = list(json)?;
-    Ok(routes.iter().filter_map(|route| occupied(route["dst"].as_str()?, &route["dev"])).collect())
+    Ok(routes
+        .iter()
+        .filter_map(|route| occupied(route["dst"].as_str()?, &route["dev"], may_be_hidden(route)))
+        .collect())
+}
+
+/// Whether a route may be hidden: one to other networks, in the main table. The kernel adds those of own networks.
+fn may_be_hidden(route: &Value) -> bool {
+    let is_main = route["table"].is_null() || route["table"] == "main";
+    let is_unicast = route["type"].is_null() || route["type"] == "unicast";
+    is_main && is_unicast && route["protocol"] != "kernel"
 }
 
 fn list(json: &str) -> Result<Vec<Value>> {
@@ -99,9 +132,16 @@ fn list(json: &str) -> Result<Vec<Value>> {
     serde_json::from_str(json).context("read the output of ip")
 }
 
-fn occupied(range: &str, device: &Value) -> Option<Occupied> {
+fn occupied(range: &str, device: &Value, may_be_hidden: bool) -> Option<Occupied> {
     let range = Range::parse(range).filter(|range| range.prefix >= SHORTEST_PREFIX)?;
-    Some(Occupied { range, device: device.as_str().unwrap_or("(none)").to_owned() })
+    Some(Occupied { range, device: device.as_str().unwrap_or("(none)").to_owned(), may_be_hidden })
+}
+
+/// Returns ranges of devices, and routes of the main table, for tests: each is a range and a device.
+#[cfg(test)]
+pub fn testing(addresses: &[(&str, &str)], routes: &[(&str, &str)]) -> Vec<Occupied> {
+    let own = addresses.iter().filter_map(|(range, device)| occupied(range, &Value::from(*device), false));
+    own.chain(routes.iter().filter_map(|(range, device)| occupied(range, &Value::from(*device), true))).collect()
 }
 
 #[cfg(test)]
@@ -151,10 +191,25 @@ mod tests {
     }
 
     #[test]
-    fn conflict_names_the_first_occupied_range() {
-        let occupied = [Occupied { range: range("172.30.0.1/16"), device: "docker0".into() }];
-        let wanted = [range("198.18.0.0/24"), range("172.30.2.0/24")];
-        assert_eq!(conflict(&wanted, &occupied), Some((wanted[1], &occupied[0])));
-        assert_eq!(conflict(&wanted[..1], &occupied), None);
+    fn fit_is_rated_by_the_worst_overlap() {
+        let routes = r#"[{"dst": "172.16.0.0/12", "gateway": "10.8.0.1", "dev": "tun0", "protocol": "static"},
+            {"dst": "198.18.0.0/15", "dev": "wg0", "scope": "link", "table": "51820"},
+            {"dst": "10.213.4.0/24", "gateway": "10.8.0.1", "dev": "tun0"},
+            {"dst": "10.213.5.0/22", "dev": "virbr0", "protocol": "kernel"}]"#;
+        let occupied = parse_routes(routes).unwrap();
+        for (wanted, expected, device) in [
+            (&["192.0.2.0/24"][..], Fit::Free, None),
+            (&["192.0.2.0/24", "172.30.2.0/24"], Fit::Hiding, Some("tun0")),
+            (&["172.30.2.0/24", "198.18.2.0/24"], Fit::Conflict, Some("wg0")),
+            (&["10.213.4.0/24"], Fit::Conflict, Some("tun0")),
+            (&["10.213.6.0/24"], Fit::Conflict, Some("virbr0")),
+        ] {
+            let ranges: Vec<Range> = wanted.iter().map(|text| range(text)).collect();
+            let (fit, overlap) = fit(&ranges, &occupied);
+            assert_eq!((fit, overlap.map(|(_, other)| other.device.as_str())), (expected, device), "{wanted:?}");
+        }
+        let own =
+            parse_addresses(r#"[{"ifname": "docker0", "addr_info": [{"local": "172.17.0.1", "prefixlen": 12}]}]"#);
+        assert_eq!(fit(&[range("172.30.2.0/24")], &own.unwrap()).0, Fit::Conflict);
     }
 }

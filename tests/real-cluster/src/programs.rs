@@ -179,6 +179,10 @@ impl Programs {
                 module: Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(part.module),
                 arguments: part.arguments(&go::folder(&self.folder).join(part.binary)),
                 cgo: part.build == Build::Runc,
+                space: match part.build {
+                    Build::Kubernetes | Build::Test => go::LARGE_BUILD_BYTES,
+                    Build::Plain | Build::Containerd | Build::Runc => go::SMALL_BUILD_BYTES,
+                },
             };
             go::build(&recipe, &self.folder).with_context(|| format!("get {}", part.binary))?;
         }

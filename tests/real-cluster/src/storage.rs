@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use control_plane::assets::go::{self, Recipe};
-use control_plane::assets::{cache_root, csi_sidecars};
+use control_plane::assets::{Assets, CSI_SIDECARS, cache_root, csi_sidecars};
 use control_plane::csi::{Driver, Service};
 use control_plane::{ControlPlane, Identity};
 use k8s_openapi::api::storage::v1::CSINode;
@@ -59,8 +59,17 @@ pub fn build() -> Result<()> {
         module: Path::new(env!("CARGO_MANIFEST_DIR")).join("go/csi"),
         arguments: arguments.map(str::to_owned).into(),
         cgo: false,
+        space: go::SMALL_BUILD_BYTES,
     };
     go::build(&recipe, &cache).context("get the CSI driver")
+}
+
+/// Returns whether the driver and its sidecars exist.
+///
+/// # Errors
+/// When the environment names no place for them.
+pub fn are_built() -> Result<bool> {
+    Ok(cache()?.join(NodeConfig::DRIVER).is_file() && Assets::are_built(&CSI_SIDECARS)?)
 }
 
 /// Returns the folder with this version of the driver.

@@ -224,7 +224,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         let options = user_effects::Options {
             ours: &ours,
             cloud_manager: arguments.ccm.as_deref(),
-            release: arguments.profile == "release",
+            profile: &arguments.profile,
             quick: arguments.quick,
             assert: arguments.assert,
         };

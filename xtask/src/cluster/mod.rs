@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use control_plane::assets::Program;
-use real_cluster::{RealCluster, control, storage};
+use real_cluster::{Addresses, RealCluster, control};
 use tokio::time::sleep;
 
 use crate::interrupt::{self, ExitCode, Interrupted};
-use crate::root;
+use crate::{cargo, root};
 
-pub use programs::{Manager, build_as_user, check_machine, cloud_program, setup};
+pub use programs::{Manager, Order, cloud_program, setup};
 
 /// Interval at which processes are checked.
 const CHECK_PERIOD: Duration = Duration::from_millis(500);
@@ -44,7 +44,7 @@ pub struct Arguments {
     command: Option<Command>,
 
     /// Number of nodes
-    #[arg(long, default_value_t = 2, value_name = "N")]
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(Addresses::NODES)))]
     nodes: u8,
 
     /// The controller manager: ours, upstream, or the path of a program with upstream's flags
@@ -86,16 +86,19 @@ pub fn run(arguments: Arguments) -> Result<()> {
     if let Some(Command::Swap { manager, cluster, release }) = arguments.command {
         return swap(&manager, cluster, release);
     }
-    if root::is_root() {
-        programs::check_machine(Vec::new())?;
-    } else {
-        programs::build_as_user(Vec::new())?;
-        storage::build()?;
-    }
-    let mut setup = setup(arguments.nodes, &arguments.manager, arguments.cloud_manager.as_deref(), arguments.release)?;
-    setup.has_volumes = true;
+    let managers = [arguments.manager];
+    let order = Order {
+        nodes: arguments.nodes,
+        managers: &managers,
+        cloud_manager: arguments.cloud_manager.as_deref(),
+        profile: profile(arguments.release),
+        has_volumes: true,
+        has_suite: false,
+    };
+    order.prepare()?;
+    let setup = setup(&order)?;
     if !root::is_root() {
-        return programs::continue_as_root(&setup, &arguments.manager);
+        return programs::continue_as_root(&setup, &managers[0]);
     }
     if arguments.smoke {
         return smoke::run(setup);
@@ -105,16 +108,18 @@ pub fn run(arguments: Arguments) -> Result<()> {
     // Threads that still build programs are not waited for.
     runtime.shutdown_background();
     match ended? {
-        Some(code) => {
-            interrupt::terminate_children();
-            std::process::exit(code.0)
-        }
+        Some(code) => interrupt::exit(code),
         None => Ok(()),
     }
 }
 
+fn profile(release: bool) -> &'static str {
+    if release { cargo::RELEASE } else { cargo::DEBUG }
+}
+
 fn swap(manager: &Manager, cluster: Option<u8>, release: bool) -> Result<()> {
-    let program = manager.program(release)?;
+    control::find(cluster)?;
+    let program = manager.program(profile(release))?;
     if !root::is_root() {
         let ours = (*manager == Manager::Ours).then_some(("kcm", program.as_path()));
         return root::restart(ours.as_slice());
@@ -138,9 +143,24 @@ async fn serve(setup: real_cluster::Setup) -> Result<Option<ExitCode>> {
         }
     };
     print_introduction(&cluster, nodes)?;
+    let folder = cluster.control_plane().folder().to_owned();
+    let ended = serve_until_ended(&cluster, &mut interrupted, report).await;
+    drop(cluster);
+    // It exists if it is to be kept.
+    if folder.exists() {
+        root::give_logs_to_user(&folder)?;
+    }
+    ended
+}
+
+async fn serve_until_ended(
+    cluster: &RealCluster,
+    interrupted: &mut Interrupted,
+    report: impl Fn(&str),
+) -> Result<Option<ExitCode>> {
     tokio::select! {
-        ended = watch(&cluster) => ended.map(|()| None),
-        served = control::serve(&cluster, report) => served.map(|()| None),
+        ended = watch(cluster) => ended.map(|()| None),
+        served = control::serve(cluster, report) => served.map(|()| None),
         code = interrupted.wait() => {
             println!("ending; Ctrl-C again does not wait for the end");
             Ok(Some(code))
@@ -154,10 +174,10 @@ fn print_introduction(cluster: &RealCluster, nodes: u8) -> Result<()> {
     root::give_to_user(&kubeconfig)?;
     println!(
         "
-Kubernetes 1.37 at {} with {nodes} nodes. Folder with the logs: {}
+Kubernetes 1.37 at {} with {nodes} nodes. Folder with the logs{}: {}
 
   export KUBECONFIG={}
-  {} get pods --all-namespaces
+{}  {} get pods --all-namespaces
 
 Load balancers get addresses of {}, reached from this machine. Claims get volumes of the default StorageClass.
 Images that need no registry:
@@ -165,8 +185,10 @@ Images that need no registry:
 The manager can be replaced: cargo xtask cluster swap upstream
 Ctrl-C ends the cluster and removes everything.",
         control_plane.server(),
+        if root::user().is_some() { ", which root can read" } else { "" },
         control_plane.folder().display(),
         shell_word(&kubeconfig),
+        no_proxy(|name| std::env::var(name).ok(), cluster.addresses()),
         shell_word(control_plane.assets().path(Program::Kubectl)?),
         cluster.addresses().balancers(),
         real_cluster::images::AGNHOST,
@@ -174,10 +196,25 @@ Ctrl-C ends the cluster and removes everything.",
     Ok(())
 }
 
+/// Returns the line with which a shell's programs do not send requests to the cluster through a proxy; nothing without a
+/// proxy in the environment, which `variable` reads.
+fn no_proxy(variable: impl Fn(&str) -> Option<String>, addresses: Addresses) -> String {
+    let is_set = |name: &&str| variable(name).is_some_and(|value| !value.is_empty());
+    if !control_plane::proxy::VARIABLES.iter().any(is_set) {
+        return String::new();
+    }
+    // Programs prefer one or the other name.
+    let own = ["NO_PROXY", "no_proxy"].into_iter().filter_map(&variable).find(|value| !value.is_empty());
+    let [nodes, balancers] = addresses.ranges();
+    let all: Vec<String> = own.into_iter().chain([nodes.to_string(), balancers.to_string()]).collect();
+    let list = shell_word(Path::new(&all.join(",")));
+    format!("  export NO_PROXY={list} no_proxy={list}\n")
+}
+
 /// A path as a word of a shell's command.
 fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%".contains(letter);
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%,".contains(letter);
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
@@ -202,5 +239,34 @@ mod tests {
         ] {
             assert_eq!(shell_word(Path::new(path)), word);
         }
+    }
+
+    #[test]
+    fn proxy_is_bypassed_when_the_shell_has_one() {
+        let addresses = Addresses { index: 3 };
+        let line = |variables: &[(&str, &str)]| {
+            let find =
+                |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).into());
+            no_proxy(find, addresses)
+        };
+        assert_eq!(line(&[("NO_PROXY", "localhost"), ("HTTPS_PROXY", "")]), "");
+        assert_eq!(
+            line(&[("https_proxy", "http://proxy.invalid:3128")]),
+            "  export NO_PROXY=172.30.3.0/24,198.18.3.0/24 no_proxy=172.30.3.0/24,198.18.3.0/24\n"
+        );
+        let with_own = line(&[("HTTPS_PROXY", "http://proxy.invalid"), ("no_proxy", "localhost,.example.com")]);
+        assert!(with_own.starts_with("  export NO_PROXY=localhost,.example.com,172.30.3.0/24,198.18.3.0/24 no_proxy="));
+    }
+
+    #[test]
+    fn number_of_nodes_is_checked_with_the_command_line() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            arguments: Arguments,
+        }
+        let parse = |nodes: &str| <Line as clap::Parser>::try_parse_from(["cluster", "--nodes", nodes]);
+        assert_eq!(parse("50").ok().map(|line| line.arguments.nodes), Some(50));
+        assert!(parse("0").is_err() && parse("51").is_err());
     }
 }

@@ -6,14 +6,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use control_plane::assets::{Assets, Program};
+use control_plane::assets::Assets;
+use real_cluster::Setup;
 use real_cluster::programs::Programs;
-use real_cluster::{Setup, images, requirements};
+use real_cluster::requirements::{self, Demand};
 
 use crate::{cargo, root};
-
-/// The programs of the control plane.
-const CONTROL_PLANE: [Program; 4] = [Program::Etcd, Program::KubeApiserver, Program::KubeScheduler, Program::Kubectl];
 
 /// A controller manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,30 +47,76 @@ impl FromStr for Manager {
 }
 
 impl Manager {
-    /// The path of its program, which is built if it must be.
-    pub fn program(&self, release: bool) -> Result<PathBuf> {
+    /// The path of its program, which is built with a profile of cargo if it must be.
+    pub fn program(&self, profile: &str) -> Result<PathBuf> {
         match self {
-            Self::Ours => cargo::build("kcm", if release { &["--release"] } else { &[] }),
-            Self::Upstream => Assets::of(&[Program::Etcd])?.upstream_manager(),
+            Self::Ours => cargo::build("kcm", &["--profile", profile]),
+            Self::Upstream => Assets::of(&[])?.upstream_manager(),
             Self::Path(path) => path.canonicalize().with_context(|| format!("find the manager {}", path.display())),
+        }
+    }
+
+    /// Returns the reason why a program that the user names cannot be used, or `None`.
+    fn obstacle(&self) -> Option<String> {
+        match self {
+            Self::Path(path) => program_obstacle(path),
+            Self::Ours | Self::Upstream => None,
         }
     }
 }
 
-/// Fails with everything that this machine lacks for a real cluster, and with `more`, before anything is built.
-pub fn check_machine(more: Vec<String>) -> Result<()> {
-    requirements::check(&Programs::locate()?, more)
+/// The clusters of a command, one after the other: their managers and the other choices of the user.
+#[derive(Clone, Debug)]
+pub struct Order<'a> {
+    /// The number of nodes.
+    pub nodes: u8,
+    /// The controller managers.
+    pub managers: &'a [Manager],
+    /// ccm, instead of building it.
+    pub cloud_manager: Option<&'a Path>,
+    /// The profile of cargo with which our managers are built.
+    pub profile: &'a str,
+    /// The clusters have volumes.
+    pub has_volumes: bool,
+    /// The clusters run upstream's conformance suite.
+    pub has_suite: bool,
 }
 
-/// Builds the programs and images of all clusters as a user without root rights, so that root finds them. Fails before
-/// with everything that this machine lacks, and with `more`.
-pub fn build_as_user(more: Vec<String>) -> Result<Programs> {
-    let programs = Programs::locate()?;
-    requirements::check_as_user(&programs, more)?;
-    programs.build()?;
-    images::file(&programs)?;
-    Assets::of(&CONTROL_PLANE)?;
-    Ok(programs)
+impl Order<'_> {
+    /// Returns what the command is going to run and to build.
+    pub fn demand(&self) -> Demand {
+        let kcm = self.managers.contains(&Manager::Ours).then_some("kcm");
+        let ccm = self.cloud_manager.is_none().then_some("ccm");
+        let packages: Vec<&str> = kcm.into_iter().chain(ccm).collect();
+        Demand {
+            nodes: self.nodes,
+            has_volumes: self.has_volumes,
+            has_suite: self.has_suite,
+            has_upstream: self.managers.contains(&Manager::Upstream),
+            cargo: cargo::space(&packages, self.profile),
+        }
+    }
+
+    /// Fails with everything that this machine lacks for the command; then builds the clusters' programs and images. As a
+    /// user, it also tries what root is going to do, for which sudo may ask for the password.
+    pub fn prepare(&self) -> Result<()> {
+        let programs = Programs::locate()?;
+        let demand = self.demand();
+        let wrong = self.managers.iter().filter_map(Manager::obstacle);
+        let wrong: Vec<String> = wrong.chain(self.cloud_manager.and_then(program_obstacle)).collect();
+        if root::is_root() {
+            requirements::check(&programs, &demand, wrong)?;
+        } else {
+            let missing = requirements::missing_for_all(&programs, &demand)?;
+            requirements::fail_with([root::obstacle().into_iter().collect(), missing, wrong].concat())?;
+            requirements::fail_with(root::try_out(false)?)?;
+        }
+        demand.build(&programs)
+    }
+}
+
+fn program_obstacle(path: &Path) -> Option<String> {
+    (!requirements::is_program(path)).then(|| format!("the program {}: it is not an executable file", path.display()))
 }
 
 /// Starts this command again as root with the managers of a setup, of which `manager` may be ours.
@@ -84,25 +128,24 @@ pub fn continue_as_root(setup: &Setup, manager: &Manager) -> Result<()> {
     root::restart(&binaries)
 }
 
-/// Builds what is needed of a cluster's programs. Without a path, ccm is built without the SDKs of clouds. The cluster has no
-/// volumes unless the caller requests them.
-pub fn setup(nodes: u8, manager: &Manager, cloud_manager: Option<&Path>, release: bool) -> Result<Setup> {
+/// Builds the managers of a cluster with the order's first one.
+pub fn setup(order: &Order) -> Result<Setup> {
+    let manager = order.managers.first().context("a cluster without a manager")?;
     Ok(Setup {
-        nodes,
-        manager: manager.program(release)?,
-        cloud_manager: cloud_program(cloud_manager, release)?,
+        nodes: order.nodes,
+        manager: manager.program(order.profile)?,
+        cloud_manager: cloud_program(order.cloud_manager, order.profile)?,
         inside: std::env::current_exe().context("find this program")?,
         images: Vec::new(),
-        has_volumes: false,
+        has_volumes: order.has_volumes,
     })
 }
 
 /// Returns ccm, which is built without the SDKs of clouds unless its path is given.
-pub fn cloud_program(given: Option<&Path>, release: bool) -> Result<PathBuf> {
-    let profile: &[&str] = if release { &["--release"] } else { &[] };
+pub fn cloud_program(given: Option<&Path>, profile: &str) -> Result<PathBuf> {
     match given {
         Some(path) => path.canonicalize().with_context(|| format!("find {}", path.display())),
-        None => cargo::build("ccm", &[&["--no-default-features"], profile].concat()),
+        None => cargo::build("ccm", &["--no-default-features", "--profile", profile]),
     }
 }
 
@@ -117,5 +160,33 @@ mod tests {
         {
             assert_eq!(text.parse(), Ok(manager));
         }
+    }
+
+    #[test]
+    fn demand_has_the_programs_of_all_managers() {
+        let managers = [Manager::Path("/bin/sh".into()), Manager::Upstream];
+        let ccm = Path::new("/bin/sh");
+        let order = Order {
+            nodes: 3,
+            managers: &managers,
+            cloud_manager: Some(ccm),
+            profile: cargo::RELEASE,
+            has_volumes: true,
+            has_suite: false,
+        };
+        let demand = order.demand();
+        let expected = Demand { has_upstream: true, ..Demand::of_cluster(3, true) };
+        assert_eq!(demand, expected, "nothing is left for cargo");
+        let ours = Order { managers: &[Manager::Ours], ..order };
+        assert!(!ours.demand().has_upstream && ours.demand().cargo.is_some());
+    }
+
+    #[test]
+    fn named_program_must_be_executable() {
+        assert_eq!(Manager::Path("/bin/sh".into()).obstacle(), None);
+        for manager in [concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "/nonexistent/kcm", "/"] {
+            assert!(Manager::Path(manager.into()).obstacle().unwrap().contains(manager));
+        }
+        assert_eq!(Manager::Ours.obstacle(), None);
     }
 }

@@ -1,23 +1,34 @@
-//! The smoke test of a real cluster: it starts, a Deployment is updated while requests are served, volumes go through
-//! their whole life, and no resource is leaked.
+//! The smoke test of a real cluster: it starts, a Deployment is updated while requests are served, the manager is
+//! replaced, volumes go through their whole life, and no resource is leaked.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use real_cluster::load::Load;
 use real_cluster::programs::Programs;
-use real_cluster::{Footprint, RealCluster, Setup, images, requirements};
+use real_cluster::requirements::{self, Demand};
+use real_cluster::{Footprint, RealCluster, Setup, images};
 use tokio::time::Instant;
 
 use super::volumes;
 use super::web::{PATH, Web};
+use crate::root;
 
 /// The variable that enables the smoke test although the nodes' programs have to be built, which takes some fifteen
 /// minutes.
 pub const ALWAYS: &str = "KCM_REAL_CLUSTER";
 
+/// The number of nodes.
+const NODES: u8 = 2;
+
 /// The number of replicas of the Deployment.
 const SERVERS: u32 = 4;
+
+/// A program that exits, as a broken build of a manager does.
+const BROKEN: &str = "#!/bin/sh\nexit 1\n";
 
 /// The number of clients, each of which sends ten requests per second.
 const CLIENTS: u32 = 4;
@@ -25,16 +36,66 @@ const CLIENTS: u32 = 4;
 /// Maximum duration of a step, on a machine that is busy with other programs.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Returns the reason why the smoke test does not run on this machine, or `None`.
-pub fn obstacle() -> Result<Option<String>> {
+/// The decision about the smoke test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It runs.
+    Run,
+    /// It is left out, for this reason.
+    Skip(String),
+    /// The user requires it, and it cannot run.
+    Fail(String),
+}
+
+/// Facts about this machine and the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Facts {
+    /// The command line or [`ALWAYS`] requires the smoke test.
+    is_required: bool,
+    /// [`ALWAYS`] permits builds.
+    may_build: bool,
+    /// Everything is built.
+    is_built: bool,
+    /// What this machine lacks.
+    missing: Vec<String>,
+}
+
+/// Decides whether the smoke test runs on this machine. `is_selected`: the command line selects it.
+pub fn decide(is_selected: bool) -> Result<Decision> {
     let programs = Programs::locate()?;
-    let missing = requirements::missing(&programs);
-    if !missing.is_empty() {
-        return Ok(Some(format!("this machine cannot run a real cluster: {}", missing.join("; "))));
+    let demand = Demand::of_cluster(NODES, true);
+    let is_set = std::env::var_os(ALWAYS).is_some_and(|value| value != "0" && !value.is_empty());
+    Ok(decision(&Facts {
+        is_required: is_selected || is_set,
+        may_build: is_set,
+        is_built: demand.is_built(&programs)?,
+        missing: missing(&programs, &demand)?,
+    }))
+}
+
+/// Returns what this machine lacks. As a user, root's trials run with sudo, which must not ask for a password: tests often run
+/// unattended.
+fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
+    if root::is_root() {
+        return requirements::missing(programs, demand);
     }
-    let is_wanted = std::env::var_os(ALWAYS).is_some_and(|value| value != "0" && !value.is_empty());
-    Ok((!programs.are_built() && !is_wanted)
-        .then(|| format!("the nodes' programs are not built: cargo xtask cluster builds them once, or set {ALWAYS}=1")))
+    if !root::is_available_silently() {
+        let rights = "root rights: start it as root, or let sudo give them without a password".to_owned();
+        return Ok([vec![rights], requirements::missing_for_all(programs, demand)?].concat());
+    }
+    let missing = requirements::missing_for_all(programs, demand)?;
+    if missing.is_empty() { root::try_out(true) } else { Ok(missing) }
+}
+
+fn decision(facts: &Facts) -> Decision {
+    let reason = if !facts.missing.is_empty() {
+        format!("this machine cannot run a real cluster: {}", facts.missing.join("; "))
+    } else if !facts.is_built && !facts.may_build {
+        format!("its programs are not built: cargo xtask cluster builds them once, or set {ALWAYS}=1")
+    } else {
+        return Decision::Run;
+    };
+    if facts.is_required { Decision::Fail(reason) } else { Decision::Skip(reason) }
 }
 
 /// Runs the smoke test, up to the first failure.
@@ -50,6 +111,7 @@ pub fn run(setup: Setup) -> Result<()> {
 async fn run_test(setup: Setup) -> Result<Footprint> {
     let start = Instant::now();
     let report = |step: &str| println!("{:6.1} s  {step}", start.elapsed().as_secs_f64());
+    let program = setup.manager.clone();
     let cluster = RealCluster::start(setup, report).await?;
     let web = Web::create(cluster.control_plane(), SERVERS).await?;
     web.wait_for_rollout(DEADLINE).await?;
@@ -63,9 +125,53 @@ async fn run_test(setup: Setup) -> Result<Footprint> {
     report(&format!("the Deployment was updated; {failed} of {requests} requests failed"));
     ensure!(requests > 0 && failed == 0, "{failed} of {requests} requests failed during the update");
     web.wait_for_response(DEADLINE).await?;
+    swap_manager(&cluster, &program, &web).await.context("swap the manager")?;
+    report("the manager was replaced by another copy; a broken rebuild of that was refused");
     web.delete().await?;
     report("Deployment and Service are deleted");
     volumes::run(&cluster, DEADLINE, report).await.context("use volumes")?;
     cluster.control_plane().check()?;
     cluster.footprint()
+}
+
+/// Replaces the manager by a program that is then rebuilt, broken, at the same path: the swap to that fails, and the
+/// manager before it works again.
+async fn swap_manager(cluster: &RealCluster, program: &Path, web: &Web) -> Result<()> {
+    let build = cluster.control_plane().folder().join("smoke-manager");
+    fs::copy(program, &build).with_context(|| format!("copy {}", program.display()))?;
+    cluster.swap_manager(&build).await?;
+    fs::remove_file(&build).and_then(|()| fs::write(&build, BROKEN)).context("break the manager")?;
+    fs::set_permissions(&build, fs::Permissions::from_mode(0o755)).context("break the manager")?;
+    let refused = cluster.swap_manager(&build).await;
+    ensure!(refused.is_err(), "a manager that exits became the leader");
+    web.scale(SERVERS / 2).await?;
+    web.wait_for_rollout(DEADLINE).await.context("scale with the previous manager")?;
+    cluster.check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smoke_test_fails_when_it_is_required_and_cannot_run() {
+        let built = Facts { is_built: true, ..Facts::default() };
+        let lacking = Facts { missing: vec!["root rights".into()], ..built.clone() };
+        for (name, facts, expected) in [
+            ("a usable machine", built.clone(), "run"),
+            ("a machine that lacks something", lacking.clone(), "skip"),
+            ("a machine that lacks something, by selector", Facts { is_required: true, ..lacking.clone() }, "fail"),
+            ("not built", Facts { is_built: false, ..built.clone() }, "skip"),
+            ("not built, by selector", Facts { is_built: false, is_required: true, ..built.clone() }, "fail"),
+            ("not built, by variable", Facts { is_built: false, is_required: true, may_build: true, ..built }, "run"),
+            ("lacking, by variable", Facts { is_required: true, may_build: true, ..lacking }, "fail"),
+        ] {
+            let decided = match decision(&facts) {
+                Decision::Run => "run",
+                Decision::Skip(_) => "skip",
+                Decision::Fail(_) => "fail",
+            };
+            assert_eq!(decided, expected, "{name}");
+        }
+    }
 }

@@ -3,17 +3,16 @@
 mod report;
 mod suite;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use real_cluster::images::suite as suite_images;
 use real_cluster::programs::Programs;
-use real_cluster::{Footprint, RealCluster, requirements};
-use rustix::fs::{FlockOperation, flock};
+use real_cluster::{Footprint, RealCluster, Setup};
 
-use crate::cluster::{self, Manager};
-use crate::root;
+use crate::cluster::{self, Manager, Order};
+use crate::report_folder::ReportFolder;
+use crate::{cargo, interrupt, root};
 use report::Results;
 
 /// Run upstream's conformance suite on a real cluster, for our manager and for upstream's, and compare.
@@ -23,8 +22,8 @@ use report::Results;
 /// JSON of the suite) is written to a folder, whose path is printed. Fails if a spec passes with upstream's manager and
 /// not with ours, if the suite did not run to its end, or if no spec ran; without upstream's manager, if any spec fails.
 ///
-/// Requirements: those of `cargo xtask cluster`, and the Debian packages debootstrap, busybox-static and bash-static, with
-/// which the images of the suite are built. A full run takes about 15 minutes for each manager on an idle machine.
+/// Requirements: those of `cargo xtask cluster`, and those of building the images of the suite, which
+/// `docs/conformance.md` lists. A full run takes about 15 minutes for each manager on an idle machine.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask conformance                                     # both managers, all parallel conformance specs
@@ -70,84 +69,113 @@ pub struct Arguments {
 
 /// Runs the suite for each manager and writes the report.
 pub fn run(arguments: Arguments) -> Result<()> {
-    let programs = Programs::locate()?;
-    let missing = [requirements::building_for_conformance(&programs), suite_images::missing(&programs)].concat();
+    let managers: Vec<Manager> = arguments.manager.iter().map(|manager| arguments.subject(manager)).collect();
+    let order = Order {
+        nodes: 2,
+        managers: &managers,
+        cloud_manager: arguments.cloud_manager.as_deref(),
+        profile: if arguments.debug { cargo::DEBUG } else { cargo::RELEASE },
+        has_volumes: false,
+        has_suite: true,
+    };
+    order.prepare()?;
+    // Before the first run: a failed build of the second manager must not cost the first one's run.
+    let programs: Vec<PathBuf> =
+        managers.iter().map(|manager| manager.program(order.profile)).collect::<Result<_>>()?;
+    let cloud_manager = cluster::cloud_program(order.cloud_manager, order.profile)?;
     if !root::is_root() {
-        return build_and_continue_as_root(&arguments, missing);
+        return continue_as_root(&managers, &programs, &cloud_manager);
     }
-    cluster::check_machine(missing)?;
-    programs.build()?;
-    programs.build_conformance()?;
-    suite_images::file(&programs)?;
-    let folder = arguments.report.clone().unwrap_or_else(|| crate::cargo::workspace().join("target/conformance"));
-    let folder = std::path::absolute(&folder).with_context(|| format!("resolve {}", folder.display()))?;
-    let _lock = lock(&folder)?;
-    let measured = measure_all(&arguments, &folder);
-    // Also after a failed run: the user needs the logs.
-    let given = root::give_to_user(&folder);
-    let faults = report::faults(&measured?);
-    given?;
+    suite_images::file(&Programs::locate()?)?;
+    let folder = arguments.report.clone().unwrap_or_else(|| cargo::workspace().join("target/conformance"));
+    let folder = ReportFolder::create(&folder)?;
+    let mut subjects = Vec::new();
+    for (manager, program) in arguments.manager.iter().zip(&programs) {
+        let name = manager.to_string().replace('/', "_");
+        let program = folder.copy_program(&name, program)?;
+        subjects.push(Subject { manager: manager.to_string(), folder: folder.subfolder(&name)?, program });
+    }
+    let setup = Setup {
+        nodes: order.nodes,
+        manager: PathBuf::new(),
+        cloud_manager: folder.copy_program("cloud", &cloud_manager)?,
+        inside: std::env::current_exe().context("find this program")?,
+        images: vec![suite_images::FILE.to_owned()],
+        has_volumes: order.has_volumes,
+    };
+    let mut all = Vec::new();
+    let ended = interrupt::run(measure_all(&arguments, &subjects, &setup, &mut all));
+    let text = report::markdown(&all);
+    print!("\n{text}\nThe report is {}\n", folder.write("report.md", &text)?.display());
+    drop(folder);
+    if let Err(code) = ended? {
+        interrupt::exit(code);
+    }
+    let faults = report::faults(&all);
     ensure!(faults.is_empty(), "the run does not show conformance:\n- {}", faults.join("\n- "));
     Ok(())
 }
 
-/// Runs the suite for each manager, writes the report and prints it; returns the results by manager.
-fn measure_all(arguments: &Arguments, folder: &Path) -> Result<Vec<(String, Results)>> {
-    let runtime = tokio::runtime::Runtime::new()?;
-    let mut all = Vec::new();
-    for manager in &arguments.manager {
-        println!("==> {manager}");
-        let own = folder.join(manager.to_string().replace('/', "_"));
-        std::fs::create_dir_all(&own).with_context(|| format!("make {}", own.display()))?;
-        let (results, footprint) = runtime.block_on(measure(arguments, manager, &own))?;
-        let leaks = footprint.leaks();
-        ensure!(leaks.is_empty(), "the cluster left behind: {}", leaks.join(", "));
-        println!("{manager}: {}", results.summary());
-        all.push((manager.to_string(), results));
-    }
-    let text = report::markdown(&all);
-    let path = folder.join("report.md");
-    std::fs::write(&path, &text).with_context(|| format!("write {}", path.display()))?;
-    print!("\n{text}\nThe report is {}\n", path.display());
-    Ok(all)
-}
-
-/// Builds all programs as the user, and starts this command again as root. `missing` is what the machine lacks.
-fn build_and_continue_as_root(arguments: &Arguments, missing: Vec<String>) -> Result<()> {
-    let programs = cluster::build_as_user(missing)?;
-    programs.build_conformance()?;
-    let cloud_manager = cluster::cloud_program(arguments.cloud_manager.as_deref(), !arguments.debug)?;
-    let mut binaries = vec![("ccm", cloud_manager)];
-    for manager in &arguments.manager {
-        match manager {
-            Manager::Ours if arguments.kcm.is_some() => {}
-            Manager::Ours => binaries.push(("kcm", manager.program(!arguments.debug)?)),
-            Manager::Upstream | Manager::Path(_) => drop(manager.program(false)?),
+impl Arguments {
+    /// Returns a manager of the command line, or the program that is given for ours.
+    fn subject(&self, manager: &Manager) -> Manager {
+        match (manager, &self.kcm) {
+            (Manager::Ours, Some(path)) => Manager::Path(path.clone()),
+            _ => manager.clone(),
         }
     }
-    let binaries: Vec<(&str, &Path)> = binaries.iter().map(|(package, path)| (*package, path.as_path())).collect();
+}
+
+/// A manager for which the suite runs.
+struct Subject {
+    /// Its name in the report.
+    manager: String,
+    /// The folder of its logs.
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+/// Runs the suite for each manager, and adds the results by manager. One that cannot be measured is a result with a fault:
+/// the others are reported.
+async fn measure_all(
+    arguments: &Arguments,
+    subjects: &[Subject],
+    setup: &Setup,
+    all: &mut Vec<(String, Results)>,
+) -> Result<()> {
+    for subject in subjects {
+        println!("==> {}", subject.manager);
+        let setup = Setup { manager: subject.program.clone(), ..setup.clone() };
+        let results = measure(arguments, setup, &subject.folder).await.unwrap_or_else(|error| Results {
+            faults: vec![format!("the suite could not be run: {error:#}")],
+            ..Results::default()
+        });
+        println!("{}: {}", subject.manager, results.summary());
+        all.push((subject.manager.clone(), results));
+    }
+    Ok(())
+}
+
+/// Starts this command again as root with the programs that it has built.
+fn continue_as_root(managers: &[Manager], programs: &[PathBuf], cloud_manager: &Path) -> Result<()> {
+    let ours = managers.iter().zip(programs).filter(|(manager, _)| **manager == Manager::Ours);
+    let mut binaries: Vec<(&str, &Path)> = ours.map(|(_, program)| ("kcm", program.as_path())).collect();
+    binaries.push(("ccm", cloud_manager));
     root::restart(&binaries)
 }
 
-/// Locks the folder of the report for this process.
-fn lock(folder: &Path) -> Result<File> {
-    std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    let file = File::open(folder).with_context(|| format!("open {}", folder.display()))?;
-    let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-    locked.ok().with_context(|| {
-        format!("another run writes its report to {}: choose another folder with --report", folder.display())
-    })?;
-    Ok(file)
+/// Runs the suite on a cluster of its own. A leaked resource of the cluster is a fault.
+async fn measure(arguments: &Arguments, setup: Setup, folder: &Path) -> Result<Results> {
+    let (mut results, footprint) = measure_on_cluster(arguments, setup, folder).await?;
+    let leaks = footprint.leaks();
+    if !leaks.is_empty() {
+        results.faults.push(format!("the cluster left behind: {}", leaks.join(", ")));
+    }
+    Ok(results)
 }
 
-/// Runs the suite on a cluster of its own. Returns the cluster's footprint too, once it has ended.
-async fn measure(arguments: &Arguments, manager: &Manager, folder: &Path) -> Result<(Results, Footprint)> {
-    let program = match (manager, &arguments.kcm) {
-        (Manager::Ours, Some(path)) => &Manager::Path(path.clone()),
-        _ => manager,
-    };
-    let mut setup = cluster::setup(2, program, arguments.cloud_manager.as_deref(), !arguments.debug)?;
-    setup.images.push(suite_images::FILE.to_owned());
+/// Returns the cluster's footprint too, once it has ended.
+async fn measure_on_cluster(arguments: &Arguments, setup: Setup, folder: &Path) -> Result<(Results, Footprint)> {
     let cluster = RealCluster::start(setup, |step| println!("{step}")).await?;
     let choice = suite::Choice {
         focus: &arguments.focus,

@@ -7,6 +7,8 @@ mod flags;
 #[cfg(test)]
 mod fuzzed_readers;
 #[cfg(test)]
+mod ignored_tests;
+#[cfg(test)]
 mod layers;
 #[cfg(test)]
 mod packages;

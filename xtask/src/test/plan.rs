@@ -33,7 +33,7 @@ pub enum Selector {
     Cluster,
     /// Crashes and faults on a real control plane
     Faults,
-    /// A real cluster with real kubelets, on machines that can run one
+    /// A real cluster with real kubelets, on machines that can run one; a failure on others if selected
     Real,
 }
 
@@ -66,7 +66,10 @@ pub enum Work {
     /// The programs of the control plane.
     Programs,
     /// The smoke test of a real cluster.
-    RealCluster,
+    RealCluster {
+        /// It is a failure if this machine cannot run it.
+        is_selected: bool,
+    },
 }
 
 /// One line of the closing table.
@@ -127,7 +130,8 @@ pub fn plan(request: &Request) -> Result<Vec<Stage>> {
         if !cluster && !faults {
             stages.push(Stage { name: "programs", work: Work::Programs });
         }
-        stages.push(Stage { name: "real", work: Work::RealCluster });
+        let is_selected = asked(Selector::Real);
+        stages.push(Stage { name: "real", work: Work::RealCluster { is_selected } });
     }
     Ok(stages)
 }
@@ -198,7 +202,7 @@ mod tests {
             | Work::CargoDeny(arguments)
             | Work::Tests(arguments)
             | Work::TestsWithAllGates(arguments) => arguments.join(" "),
-            Work::Programs | Work::RealCluster => String::new(),
+            Work::Programs | Work::RealCluster { .. } => String::new(),
         }
     }
 
@@ -231,6 +235,16 @@ mod tests {
         assert_eq!(names(&[], &["rollout"]), ["unit", "programs", "cluster"]);
         assert_eq!(names(&[Selector::Faults], &["rollout"]), ["programs", "faults"]);
         assert_eq!(names(&[Selector::Lints, Selector::Unit], &["rollout"]), ["fmt", "clippy", "deny", "doc", "unit"]);
+    }
+
+    #[test]
+    fn real_cluster_is_required_when_it_is_selected() {
+        let last = |selectors: &[Selector]| {
+            let request = Request { selectors: selectors.to_vec(), ..Request::default() };
+            plan(&request).unwrap().pop().unwrap().work
+        };
+        assert_eq!(last(&[]), Work::RealCluster { is_selected: false });
+        assert_eq!(last(&[Selector::Real]), Work::RealCluster { is_selected: true });
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::plan::{Stage, Work};
 use super::sources::Rules;
 use super::tally::{Sum, Tally};
 use crate::cargo::{cargo, workspace};
-use crate::cluster::smoke;
+use crate::cluster::smoke::{self, Decision};
 
 /// The module that determines the version of upstream's files.
 const GO_MODULE: &str = "tests/control-plane";
@@ -113,15 +113,18 @@ fn work(work: &Work) -> Result<(Outcome, Option<Sum>)> {
         Work::TestsWithAllGates(arguments) => {
             tests(arguments, &[(ALL_GATES, "1")]).map(|(outcome, sum)| (outcome, Some(sum)))
         }
-        Work::RealCluster => Ok((real_cluster()?, None)),
+        Work::RealCluster { is_selected } => Ok((real_cluster(*is_selected)?, None)),
         Work::Programs => Assets::base()?.charts().map(|_| (Outcome::Passed, None)),
     }
 }
 
 /// Runs the smoke test of a real cluster in a separate process, so that the cluster is removed when that process exits.
-fn real_cluster() -> Result<Outcome> {
-    if let Some(why) = smoke::obstacle()? {
-        return Ok(Outcome::Skipped(why));
+/// `is_selected`: the command line selects it.
+fn real_cluster(is_selected: bool) -> Result<Outcome> {
+    match smoke::decide(is_selected)? {
+        Decision::Run => {}
+        Decision::Skip(why) => return Ok(Outcome::Skipped(why)),
+        Decision::Fail(why) => return Ok(Outcome::Failed(why)),
     }
     let program = env::current_exe().context("find this program")?;
     let status = Command::new(program).args(["cluster", "--smoke"]).status().context("run the smoke test")?;

@@ -184,6 +184,10 @@ pub fn is_retriable(error: &WriteError) -> bool {
                 || matches!(&*status.reason, "ServerTimeout" | "Timeout" | "TooManyRequests" | "InternalError")
         }
         WriteError::InvalidName(_) | WriteError::InvalidRequest(_) => false,
-        WriteError::NotLeading | WriteError::NotSent(_) | WriteError::Lost(_) | WriteError::Unreadable(_) => true,
+        WriteError::NotLeading
+        | WriteError::NotSent(_)
+        | WriteError::Lost(_)
+        | WriteError::TooLong(_)
+        | WriteError::Unreadable(_) => true,
     }
 }

@@ -2,7 +2,7 @@
 
 use kinds::meta::ObjectKey;
 use kinds::{Resource, StorageVersionMigration, Uid};
-use runtime::write::{WriteError, Writer};
+use runtime::write::{PageSize, WriteError, Writer};
 use serde_json::json;
 use tracing::{debug, info};
 
@@ -31,6 +31,7 @@ pub struct Pass {
     version: u64,
     /// Token of the next page while the objects are listed; `None` when all pages were read.
     next: Option<String>,
+    page_size: PageSize,
     left: Vec<(ObjectKey, u64)>,
     total: usize,
 }
@@ -38,7 +39,8 @@ pub struct Pass {
 impl Pass {
     /// Starts a migration of the objects that were last written at `version` or before.
     pub fn new(uid: Uid, version: u64) -> Self {
-        Self { uid, version, next: Some(String::new()), left: Vec::new(), total: 0 }
+        let page_size = PageSize::default();
+        Self { uid, version, next: Some(String::new()), page_size, left: Vec::new(), total: 0 }
     }
 
     /// Returns true if this is the pass of this migration: not of an earlier one of the same name, nor from another
@@ -73,7 +75,7 @@ impl Pass {
     pub async fn list_pages(&mut self, patcher: &Writer, resource: &Resource) -> Result<(), ListError> {
         for _ in 0..PAGES {
             let Some(token) = &self.next else { break };
-            let page = match patcher.list_versions(resource, token).await {
+            let page = match patcher.list_versions(resource, token, &mut self.page_size).await {
                 Ok(page) => page,
                 Err(error) => match list_failure(&error) {
                     ListFailure::ContinueAt(token) => {

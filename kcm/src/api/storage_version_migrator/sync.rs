@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kinds::meta::ObjectKey;
+use kinds::meta::{ObjectKey, Uid};
 use kinds::storage_version_migration::MigrationCondition;
-use kinds::{Kind, StorageVersionMigration, Time, Uid};
+use kinds::{Kind, StorageVersionMigration, Time};
 use runtime::consistency::Consistency;
 use runtime::discovery::{Discovery, Served};
 use runtime::lock::lock;

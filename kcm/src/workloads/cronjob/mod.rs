@@ -22,6 +22,7 @@ use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::Refusals;
 use sync::CronJobs;
 
 /// Name of the event source.
@@ -69,6 +70,7 @@ fn start(manager: &mut Manager, context: &Context) {
         clock: context.clock.clone(),
         skew: manager.metrics().seconds(SKEW, SKEW_HELP, &powers_of_two(1.0, 10)),
         gate,
+        refusals: Refusals::default(),
     });
     keys::subscribe(&cron_jobs, &jobs, &queue, &reconciler);
     let workers = context.workers("concurrent-cron-job-syncs");

@@ -22,6 +22,7 @@ use super::decide::{self, Missed};
 use super::schedule::{Schedule, zone};
 use crate::context::Clock;
 use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::{Attempt, Refusals};
 use crate::pods::status_write::{StatusWrite, put_status};
 
 /// The controller's state.
@@ -35,6 +36,17 @@ pub struct CronJobs {
     pub clock: Clock,
     pub skew: Seconds,
     pub gate: CreationGate,
+    pub refusals: Refusals,
+}
+
+/// The result of an attempt to start the run that is due.
+enum RunStart {
+    /// It was started, or must not start: the CronJob is requeued for its next run.
+    Done,
+    /// The namespace is being deleted: the CronJob is not requeued.
+    NamespaceTerminating,
+    /// The same attempt was just refused: the next one is due after this time.
+    Refused(Duration),
 }
 
 impl Reconcile for CronJobs {
@@ -56,6 +68,7 @@ impl CronJobs {
         }
         let Some(cron_job) = self.cron_jobs.get(key) else {
             self.consistency.forget(key);
+            self.refusals.forget(key);
             return Ok(Outcome::Done);
         };
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
@@ -167,21 +180,21 @@ impl CronJobs {
                 "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
             self.warn(cron_job, "TooManyMissedTimes", message.to_owned());
         }
-        if !self.start_run(cron_job, jobs, status, (scheduled, now)).await? {
-            return Ok(Outcome::Done);
-        }
-        Ok(self.requeue_for_next_run(cron_job, status, &schedule, now))
+        Ok(match self.start_run(cron_job, jobs, status, (scheduled, now)).await? {
+            RunStart::Done => self.requeue_for_next_run(cron_job, status, &schedule, now),
+            RunStart::NamespaceTerminating => Outcome::Done,
+            RunStart::Refused(left) => Outcome::RequeueAfter(left),
+        })
     }
 
-    /// Creates the Job of a run that is due, unless it exists or must not start. Returns false if the CronJob is not
-    /// requeued for its next run: its namespace is being deleted.
+    /// Creates the Job of a run that is due, unless it exists, must not start, or was just refused.
     async fn start_run(
         &self,
         cron_job: &CronJob,
         jobs: &[Arc<Job>],
         status: &mut CronJobStatus,
         (scheduled, now): (Timestamp, Timestamp),
-    ) -> Result<bool, ReconcileError> {
+    ) -> Result<RunStart, ReconcileError> {
         let name = decide::job_name(&cron_job.meta, scheduled);
         if let Some(job) = jobs.iter().find(|job| *job.meta.name == *name) {
             // It exists, but is missing in the status: this process or a previous leader stopped in between.
@@ -192,14 +205,19 @@ impl CronJobs {
         } else if self.may_start(cron_job, status, scheduled, now) {
             if !self.gate.is_open(&cron_job.meta.namespace) {
                 debug!("not creating the Job: the namespace is being deleted");
-                return Ok(false);
+                return Ok(RunStart::NamespaceTerminating);
+            }
+            let attempt = Attempt::new(&cron_job.meta, 1, jobs.len());
+            if let Some(waiting) = self.refusals.waiting(&cron_job.meta.key(), &attempt) {
+                debug!(reason = waiting.message, left = ?waiting.left, "not creating the Job yet: refused before");
+                return Ok(RunStart::Refused(waiting.left));
             }
             if cron_job.concurrency == Concurrency::Replace {
                 self.delete_active(cron_job, status).await?;
             }
-            return self.create(cron_job, status, scheduled).await;
+            self.create(cron_job, status, scheduled, attempt).await?;
         }
-        Ok(true)
+        Ok(RunStart::Done)
     }
 
     fn requeue_for_next_run(
@@ -313,13 +331,14 @@ impl CronJobs {
     }
 
     /// Creates the Job of a run and lists it. A Job of that name that this CronJob owns is listed too: it exists, but
-    /// is missing in the status. False if another object has the name.
+    /// is missing in the status.
     async fn create(
         &self,
         cron_job: &CronJob,
         status: &mut CronJobStatus,
         scheduled: Timestamp,
-    ) -> Result<bool, ReconcileError> {
+        attempt: Attempt,
+    ) -> Result<(), ReconcileError> {
         let name = decide::job_name(&cron_job.meta, scheduled);
         let zone = zone(cron_job.time_zone.as_deref().unwrap_or_default()).unwrap_or(jiff::tz::TimeZone::UTC);
         let body = cron_job.job(&name, &decide::rfc3339(scheduled, &zone), &cron_job.controller_ref());
@@ -329,6 +348,7 @@ impl CronJobs {
                 let message = format!("Created job {}", job.name);
                 self.recorder.event(&about(cron_job), EventType::Normal, "SuccessfulCreate", message);
                 self.skew.observe((job.created.0 - scheduled.as_second()) as f64);
+                self.refusals.forget(&cron_job.meta.key());
                 job
             }
             Err(error) if error.is_already_exists() => {
@@ -338,10 +358,10 @@ impl CronJobs {
                     // Differs from upstream: silent, and no later run starts until the CronJob or one of its Jobs changes.
                     let message = format!("Error creating job: {key} exists and is not controlled by the CronJob");
                     self.warn(cron_job, "FailedCreate", message);
-                    return Ok(true);
+                    return Ok(());
                 }
                 if is_active(status, &job.uid) {
-                    return Ok(true);
+                    return Ok(());
                 }
                 job
             }
@@ -350,6 +370,9 @@ impl CronJobs {
                     self.gate.close(&cron_job.meta.namespace);
                 } else {
                     self.warn(cron_job, "FailedCreate", format!("Error creating job: {error}"));
+                    if error.refused().is_some() {
+                        self.refusals.refused(&cron_job.meta.key(), attempt, error.to_string());
+                    }
                 }
                 return Err(WriteError::into(error));
             }
@@ -357,7 +380,7 @@ impl CronJobs {
         self.consistency.wrote(&cron_job.meta.key(), &self.jobs, job.version);
         status.active.push(ActiveJob::of(&job));
         status.last_schedule = Time(scheduled.as_second());
-        Ok(true)
+        Ok(())
     }
 
     fn warn(&self, cron_job: &CronJob, reason: &'static str, message: String) {

@@ -34,6 +34,7 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use crate::pods::control::PodControl;
 use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::Refusals;
 use metrics::JobMetrics;
 use orphans::Orphans;
 use scheduling::Scheduling;
@@ -117,6 +118,7 @@ fn start(manager: &mut Manager, context: &Context) {
         memory: Default::default(),
         debouncer: Default::default(),
         handover: Default::default(),
+        refusals: Refusals::with_delays(base_delay, max_delay),
         clears_start: context.options.gates.enabled("MutableSchedulingDirectivesForSuspendedJobs"),
         scheduling,
         tally,

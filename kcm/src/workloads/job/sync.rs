@@ -33,6 +33,7 @@ use super::scheduling::Scheduling;
 use super::track::{self, Account};
 use crate::context::Clock;
 use crate::pods::control::{CreateError, PodControl};
+use crate::pods::refusals::{Attempt, Refusals};
 
 /// The longest time until a Job is reconciled again for its deadline. The API has no upper bound for deadlines, but
 /// timers have one.
@@ -56,6 +57,7 @@ pub struct Jobs {
     pub memory: Mutex<HashMap<ObjectKey, Memory>>,
     pub debouncer: StatusDebouncer,
     pub handover: Handover,
+    pub refusals: Refusals,
     /// Whether a Job that is suspended loses its start time (gate MutableSchedulingDirectivesForSuspendedJobs).
     pub clears_start: bool,
     /// Groups of pods (gate WorkloadWithJob).
@@ -69,6 +71,16 @@ impl Reconcile for Jobs {
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         self.sync(key).boxed()
     }
+}
+
+/// The circumstances of a creation of pods.
+#[derive(Clone, Copy)]
+struct Creation<'a> {
+    need: Need,
+    /// The PodGroup of the pods.
+    group: Option<&'a str>,
+    /// Pods of the Job that use quota.
+    owned: usize,
 }
 
 /// Returns the outcome of a reconcile whose status was not written.
@@ -173,7 +185,9 @@ impl Jobs {
         }
         *action = action_of(&view, &plan);
         let need = Need::of(job, standing.failed, standing.terminating);
-        let (pod_changes, failure) = self.act(key, job, &plan, need, group.as_deref()).await;
+        let owned = pods.iter().filter(|pod| !pod.is_terminal()).count();
+        let creation = Creation { need, group: group.as_deref(), owned };
+        let (pod_changes, failure) = self.act(key, job, &plan, creation).await;
         let outcome = view.outcome(&standing, &plan, pod_changes);
         if let Some(suspension_change) = outcome.suspension_change {
             self.record_suspension_change(job, suspension_change);
@@ -341,8 +355,7 @@ impl Jobs {
         key: &ObjectKey,
         job: &Job,
         plan: &Plan,
-        need: Need,
-        group: Option<&str>,
+        creation: Creation<'_>,
     ) -> (PodChanges, Option<String>) {
         match plan {
             Plan::Nothing | Plan::Wait(_) => (PodChanges::default(), None),
@@ -355,7 +368,7 @@ impl Jobs {
                 }
                 self.delete(key, job, pods, true).await
             }
-            Plan::Create(pods) => self.create(key, job, pods, need, group).await,
+            Plan::Create(pods) => self.create(key, job, pods, creation).await,
         }
     }
 
@@ -404,20 +417,25 @@ impl Jobs {
         Ok(())
     }
 
-    /// Creates pods with a slow start, in this PodGroup if there is one.
+    /// Creates pods with a slow start, unless the same attempt was just refused.
     async fn create(
         &self,
         key: &ObjectKey,
         job: &Job,
         pods: &[NewPod],
-        need: Need,
-        group: Option<&str>,
+        Creation { need, group, owned }: Creation<'_>,
     ) -> (PodChanges, Option<String>) {
         let Some(template) = job.template.as_ref().filter(|template| !template.labels.is_empty()) else {
             return (PodChanges::default(), Some("unable to create pods, no labels".to_owned()));
         };
         if !self.control.gate.is_open(&key.namespace) {
             debug!("not creating pods: the namespace is being deleted");
+            return (PodChanges::default(), None);
+        }
+        let attempt = Attempt::new(&job.meta, pods.len(), owned);
+        if let Some(waiting) = self.refusals.waiting(key, &attempt) {
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            self.queue.add_after(key.clone(), waiting.left);
             return (PodChanges::default(), None);
         }
         debug!(count = pods.len(), "too few pods; creating");
@@ -427,8 +445,14 @@ impl Jobs {
             created
         };
         let (created, error) = slow_start(pods.len(), create).await;
-        if error.is_some() {
-            info!(created, skipped = pods.len() - created, "could not create all pods");
+        match &error {
+            None => self.refusals.forget(key),
+            Some(error) => {
+                info!(created, skipped = pods.len() - created, "could not create all pods");
+                if let Some(message) = error.refusal() {
+                    self.refusals.refused(key, attempt.after(created), message);
+                }
+            }
         }
         let created = i32::try_from(created).unwrap_or(i32::MAX);
         let failure = error.and_then(CreateError::into_failure).map(|error| error.to_string());
@@ -491,6 +515,7 @@ impl Jobs {
         self.control.consistency.forget(key);
         self.scheduling.iter().for_each(|scheduling| scheduling.forget(key));
         self.handover.forget(key);
+        self.refusals.forget(key);
         self.memory().remove(key);
         self.debouncer.forget(key);
     }

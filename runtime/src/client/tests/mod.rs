@@ -6,6 +6,7 @@ mod accounts;
 mod configuration;
 mod proxies;
 mod rotation;
+mod runtimes;
 mod server;
 mod streams;
 mod transport;
@@ -103,4 +104,9 @@ async fn until<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -
     tokio::time::timeout(Duration::from_secs(10), tries)
         .await
         .unwrap_or_else(|_| panic!("not within ten seconds: {what}"));
+}
+
+/// Returns the runtime of a test for all lanes.
+fn runtimes() -> Runtimes {
+    Runtimes { control: Handle::current(), work: Handle::current() }
 }

@@ -46,7 +46,7 @@ async fn rotated_client_certificate_is_used_once_its_key_matches() {
     assert_eq!(status(&clients, Method::GET).await, 200);
     let old = bed.server.seen()[0].certificate.clone();
     let source = kubeconfig::load(&bed.options()).expect("a configuration");
-    let connections = Connections::new(Pool::Own, &source).expect("connections");
+    let connections = Connections::new(Pool::Own, &source, runtimes()).expect("connections");
     assert!(!connections.reload().expect("nothing changed"));
 
     let renewed = bed.authority.sign("renewed");
@@ -96,7 +96,7 @@ async fn connections_are_replaced_when_the_exec_plugin_returns_another_certifica
     let url = format!("https://{}", bed.server.address);
     file(bed.directory.path(), "kubeconfig", &kubeconfig(&url, user));
     let source = kubeconfig::load(&bed.options()).expect("a configuration");
-    let connections = Connections::new(Pool::Own, &source).expect("connections");
+    let connections = Connections::new(Pool::Own, &source, runtimes()).expect("connections");
     let renewal = std::time::Instant::now() + EXEC_CERTIFICATE_AGE;
     assert!(!connections.reload_at(renewal).expect("the plugin was called"), "the certificate is the same");
     write_credential("second");

@@ -117,6 +117,7 @@ impl TestServer {
             },
             explainer: None,
             pages: Vec::new(),
+            page_runtime: None,
             set_verbosity: Some(Arc::new(move |text: &str| {
                 text.parse::<u32>().map_err(|error| error.to_string())?;
                 text.clone_into(&mut set.lock().expect("poisoned lock"));

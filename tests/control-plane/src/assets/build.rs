@@ -203,6 +203,7 @@ pub(super) fn build(part: Part, cache: &Path) -> Result<()> {
         module: part.module(),
         arguments: part.arguments(&go::folder(cache)),
         cgo: false,
+        space: if part == Part::Etcd { go::SMALL_BUILD_BYTES } else { go::LARGE_BUILD_BYTES },
     };
     go::build(&recipe, cache)
 }

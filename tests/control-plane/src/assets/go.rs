@@ -25,8 +25,12 @@ pub const LINKER_FLAGS: &str = "-s -w \
     -X k8s.io/component-base/version.gitCommit=0000000000000000000000000000000000000000 \
     -X k8s.io/component-base/version.buildDate=2026-08-26T00:00:00Z";
 
-/// Free bytes that a first build needs, most of them in Go's own caches.
-const NEEDED_SPACE_BYTES: u64 = 6 << 30;
+/// Free bytes before the build of a program with Kubernetes' libraries. A first build of several programs needs more in
+/// all; commands that build them check that before the first.
+pub const LARGE_BUILD_BYTES: u64 = 1 << 30;
+
+/// Free bytes before the build of any other program.
+pub const SMALL_BUILD_BYTES: u64 = 300 << 20;
 
 /// The oldest version of Go that builds the programs: its first two numbers.
 const VERSION: (u32, u32) = (1, 26);
@@ -48,6 +52,8 @@ pub struct Recipe<'a> {
     pub arguments: Vec<String>,
     /// It needs a C compiler.
     pub cgo: bool,
+    /// Free bytes that its build needs: [`LARGE_BUILD_BYTES`] or [`SMALL_BUILD_BYTES`].
+    pub space: u64,
 }
 
 /// Returns a hash (FNV-1a) of all inputs of a build and of the platform.
@@ -77,17 +83,9 @@ pub fn build(recipe: &Recipe, cache: &Path) -> Result<()> {
     if let Some(obstacle) = obstacle(&recipe.module) {
         bail!("{} cannot be built: {obstacle}", recipe.title);
     }
-    let go_cache = go_cache()?;
-    for folder_on_disk in [cache, &go_cache] {
-        let free = free_space(folder_on_disk)?;
-        if free < NEEDED_SPACE_BYTES {
-            bail!(
-                "building {} needs {} GB of free disk space, and {} has {:.1}: free some, or set KCM_TEST_ASSETS and GOCACHE to another disk",
-                recipe.title,
-                NEEDED_SPACE_BYTES >> 30,
-                folder_on_disk.display(),
-                free as f64 / f64::from(1 << 30),
-            );
+    for folder_on_disk in [cache.to_owned()].into_iter().chain(caches()?) {
+        if let Some(shortage) = shortage(recipe, &folder_on_disk, free_space(&folder_on_disk)?) {
+            bail!(shortage);
         }
     }
     let folder = folder(cache);
@@ -180,12 +178,33 @@ fn is_new_enough(version: &str) -> bool {
     }
 }
 
-/// Returns the folder of Go's build cache, or its nearest existing parent.
-fn go_cache() -> Result<PathBuf> {
-    let output = Command::new("go").args(["env", "GOCACHE"]).output().context("run go env GOCACHE")?;
-    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    let existing = path.ancestors().find(|path| path.is_dir());
-    Ok(existing.unwrap_or(Path::new("/")).to_owned())
+/// Returns the folders of Go's build cache and of downloaded modules, or their nearest existing parents.
+///
+/// # Errors
+/// When Go cannot be started.
+pub fn caches() -> Result<[PathBuf; 2]> {
+    let output = Command::new("go").args(["env", "GOCACHE", "GOMODCACHE"]).output().context("run go env")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut lines = text.lines().map(|line| {
+        let path = Path::new(line.trim());
+        path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
+    });
+    let mut next = || lines.next().context("go env returned no folders");
+    Ok([next()?, next()?])
+}
+
+/// Returns a sentence if a disk has too little space for a build.
+fn shortage(recipe: &Recipe, folder_on_disk: &Path, free: u64) -> Option<String> {
+    (free < recipe.space).then(|| {
+        format!(
+            "building {} needs {} MiB of free disk space, and {} has {}: free some, or set KCM_TEST_ASSETS, GOCACHE and \
+             GOMODCACHE to another disk",
+            recipe.title,
+            recipe.space >> 20,
+            folder_on_disk.display(),
+            free >> 20,
+        )
+    })
 }
 
 fn free_space(folder_on_disk: &Path) -> Result<u64> {
@@ -276,18 +295,31 @@ mod tests {
         assert_eq!((file.uid(), file.gid()), (folder.uid(), folder.gid()));
     }
 
-    #[test]
-    fn linking_again_changes_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("kube"), "program").unwrap();
-        let recipe = Recipe {
+    fn recipe() -> Recipe<'static> {
+        Recipe {
             title: "kube",
             binary: "kube",
             links: &["kube-apiserver", "kubectl"],
             module: PathBuf::new(),
             arguments: Vec::new(),
             cgo: false,
-        };
+            space: LARGE_BUILD_BYTES,
+        }
+    }
+
+    #[test]
+    fn second_program_is_built_in_the_space_that_the_first_left() {
+        // The command has checked 6 GiB, and the first program took some of it.
+        assert_eq!(shortage(&recipe(), Path::new("/cache"), 5 << 30), None);
+        let text = shortage(&recipe(), Path::new("/cache"), 900 << 20).unwrap();
+        assert!(text.starts_with("building kube needs 1024 MiB of free disk space, and /cache has 900"), "{text}");
+    }
+
+    #[test]
+    fn linking_again_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("kube"), "program").unwrap();
+        let recipe = recipe();
         for _ in 0..2 {
             link(&recipe, folder.path()).unwrap();
         }

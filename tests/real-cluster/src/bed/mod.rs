@@ -1,10 +1,11 @@
 //! A cluster's claim on this machine: an index, and a folder that lists what to remove if its owner is killed.
 
+mod choice;
 mod footprint;
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -13,15 +14,13 @@ use rustix::fs::{FlockOperation, flock};
 use crate::address::Addresses;
 use crate::cgroups::{self, Layout};
 use crate::command;
-use crate::occupied::{self, Occupied};
+use crate::occupied;
+use crate::requirements::is_root;
 
 pub use footprint::Footprint;
 
 /// The folder of all claims.
 const ROOT: &str = "/run/kcm-cluster";
-
-/// The largest number of clusters on one machine.
-const CLUSTERS: u8 = 16;
 
 /// Locked by the process that owns the cluster.
 const OWNER: &str = "owner";
@@ -46,37 +45,33 @@ const CONTROLLERS: &str = "controllers";
 pub struct Bed {
     /// The cluster's index on this machine.
     pub index: u8,
+    /// The route of this machine that the cluster hides a part of, as a sentence.
+    pub hides: Option<String>,
     owner: File,
 }
 
 impl Bed {
-    /// Claims the first index that is free and whose addresses are not in use, and removes the remains of a cluster whose
-    /// owner and keeper were killed.
+    /// Claims a free index whose addresses are not in use, and removes the remains of all clusters whose owners and keepers
+    /// were killed.
     ///
     /// # Errors
-    /// When no index is usable; the error has the reason for each.
+    /// When no index is usable; the error has the reasons.
     pub fn claim() -> Result<Self> {
-        let mut reasons = Vec::new();
-        for index in 0..CLUSTERS {
-            fs::create_dir_all(folder(index)).with_context(|| format!("make {}", folder(index).display()))?;
-            let (Some(owner), Some(keeper)) = (lock(index, OWNER)?, lock(index, KEEPER)?) else {
+        make_folder(Path::new(ROOT))?;
+        let (unusable, mut reasons): (Vec<u8>, Vec<String>) = remove_dead().into_iter().unzip();
+        control_plane::remove_abandoned();
+        let choice = choice::choose(&occupied::of_machine()?);
+        for (index, hides) in choice.usable.into_iter().filter(|(index, _)| !unusable.contains(index)) {
+            make_folder(&folder(index))?;
+            let Some((owner, keeper)) = lock_both(index)? else {
                 reasons.push(format!("cluster {index} is running"));
                 continue;
             };
-            if let Err(error) = remove_leaked(index) {
-                // What is left, and the record of it, stay for the next attempt.
-                reasons.push(format!("the remains of cluster {index} cannot be removed: {error:#}"));
-                continue;
-            }
-            if let Some(reason) = conflict(index, &occupied::of_machine()?) {
-                reasons.push(reason);
-                forget(index)?;
-                continue;
-            }
             enable_controllers().inspect_err(|_| drop(forget(index)))?;
             drop(keeper);
-            return Ok(Self { index, owner });
+            return Ok(Self { index, hides, owner });
         }
+        reasons.extend(choice.conflicts);
         bail!("no addresses are left for a cluster on this machine:\n- {}", reasons.join("\n- "))
     }
 
@@ -123,9 +118,19 @@ pub fn control(index: u8) -> PathBuf {
     folder(index).join(CONTROL)
 }
 
-/// The indexes of clusters that take commands.
+/// Returns the indexes of clusters that take commands. Only root learns whether their owners still run.
 pub fn running() -> Vec<u8> {
-    (0..CLUSTERS).filter(|index| control(*index).exists()).collect()
+    let takes_commands = |index: &u8| control(*index).exists() && (!is_root() || is_claimed(*index));
+    (0..Addresses::CLUSTERS).filter(takes_commands).collect()
+}
+
+/// Returns the reason why this machine has no addresses for one more cluster, or `None`.
+///
+/// # Errors
+/// When the addresses of the machine cannot be read.
+pub fn address_conflicts() -> Result<Option<String>> {
+    let choice = choice::choose(&occupied::of_machine()?);
+    Ok(choice.usable.is_empty().then(|| choice.conflicts.join("; ")))
 }
 
 /// The name of a cluster's branch in cgroup hierarchies.
@@ -166,11 +171,23 @@ pub fn remove_leaked(index: u8) -> Result<()> {
     Ok(())
 }
 
-/// Returns the reason why the addresses of an index cannot be used, or `None`.
-fn conflict(index: u8, occupied: &[Occupied]) -> Option<String> {
-    let ranges = Addresses { index }.ranges();
-    let (range, other) = occupied::conflict(&ranges, occupied)?;
-    Some(format!("{range} for cluster {index} overlaps {other}"))
+/// Removes what is left of clusters whose owners and keepers were killed. Returns the index and a sentence for each that
+/// cannot be removed: what is left of it, and the record of that, stay for the next attempt.
+fn remove_dead() -> Vec<(u8, String)> {
+    let mut failures = Vec::new();
+    for index in (0..Addresses::CLUSTERS).filter(|index| folder(*index).exists()) {
+        let Ok(Some(_locks)) = lock_both(index) else { continue };
+        if let Err(error) = remove_leaked(index).and_then(|()| forget(index)) {
+            failures.push((index, format!("the remains of cluster {index} cannot be removed: {error:#}")));
+        }
+    }
+    failures
+}
+
+/// Makes a folder that other users can pass through and not open: a lock of theirs on it could stop every cluster.
+fn make_folder(path: &Path) -> Result<()> {
+    let made = DirBuilder::new().mode(0o711).recursive(true).create(path);
+    made.with_context(|| format!("make {}", path.display()))
 }
 
 /// Makes controllers of cgroup v2 available that kubelets need, and records which ones were not.
@@ -208,7 +225,7 @@ fn disable_controllers() {
 pub fn forget(index: u8) -> Result<()> {
     let _lock = lock_all()?;
     fs::remove_dir_all(folder(index)).with_context(|| format!("remove {}", folder(index).display()))?;
-    if !(0..CLUSTERS).any(|other| folder(other).exists()) {
+    if !(0..Addresses::CLUSTERS).any(|other| folder(other).exists()) {
         disable_controllers();
         // A process that makes the folder of its claim at this moment keeps it.
         let _ = fs::remove_dir(ROOT);
@@ -229,7 +246,7 @@ fn is_claimed(index: u8) -> bool {
 }
 
 /// Removes a folder that another process may be removing too.
-fn remove_folder(path: &Path) -> Result<()> {
+pub(crate) fn remove_folder(path: &Path) -> Result<()> {
     for _ in 0..100 {
         match fs::remove_dir_all(path) {
             Ok(()) => return Ok(()),
@@ -244,10 +261,18 @@ fn folder(index: u8) -> PathBuf {
     Path::new(ROOT).join(index.to_string())
 }
 
+/// Takes the locks of the owner and of the keeper, or returns `None` if another process has one of them. The keeper's is
+/// only tried with the owner's: a keeper that starts at this moment must get its own.
+fn lock_both(index: u8) -> Result<Option<(File, File)>> {
+    let Some(owner) = lock(index, OWNER)? else { return Ok(None) };
+    Ok(lock(index, KEEPER)?.map(|keeper| (owner, keeper)))
+}
+
 /// Takes a lock that lasts as long as the file is open, or returns `None` if another process has it.
 fn lock(index: u8, name: &str) -> Result<Option<File>> {
     let path = folder(index).join(name);
-    let file = match File::create(&path) {
+    // Other users must not be able to lock it.
+    let file = match File::options().write(true).create(true).truncate(true).mode(0o600).open(&path) {
         // Another process has just released the index.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.with_context(|| format!("open {}", path.display()))?,

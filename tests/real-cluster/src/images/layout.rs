@@ -71,9 +71,8 @@ impl Layout {
     /// When the file cannot be written.
     pub fn image(&mut self, names: &[&str], layers: &[Layer], start: &Start) -> Result<()> {
         for name in names {
-            let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
             let config = json!({
-                "architecture": architecture, "os": "linux",
+                "architecture": architecture(std::env::consts::ARCH), "os": "linux",
                 // The name makes images with the same content differ, as the originals do.
                 "config": {
                     "User": start.user, "Env": [PATH], "Entrypoint": start.entrypoint, "Cmd": start.command,
@@ -122,6 +121,19 @@ impl Layout {
             append(&mut self.tar, &format!("blobs/sha256/{hash}"), 0o644, bytes)?;
         }
         Ok(format!("sha256:{hash}"))
+    }
+}
+
+/// Returns the name of a processor architecture in images, which is Go's, from Rust's.
+fn architecture(name: &str) -> &str {
+    match name {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
+        "x86" => "386",
+        // riscv64, s390x and arm have the same name.
+        other => other,
     }
 }
 
@@ -201,4 +213,16 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     header.set_gid(0);
     header.set_mtime(0);
     header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architecture_is_named_as_in_go() {
+        for (rust, go) in [("x86_64", "amd64"), ("aarch64", "arm64"), ("riscv64", "riscv64"), ("s390x", "s390x")] {
+            assert_eq!(architecture(rust), go);
+        }
+    }
 }

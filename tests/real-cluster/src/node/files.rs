@@ -168,7 +168,8 @@ fn kubelet() -> Value {
         // Images come from a file and cannot be pulled again; the disk is the machine's.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        "evictionHard": { "memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%" },
+        // Absolute, as the requirement of free space is: a part of a large disk may be more than that.
+        "evictionHard": { "memory.available": "50Mi", "nodefs.available": "100Mi", "imagefs.available": "100Mi" },
     })
 }
 
@@ -183,4 +184,20 @@ fn kube_proxy(node: &str) -> Value {
         // The limit of connections is the machine's.
         "conntrack": { "maxPerCore": 0, "min": 0 },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::requirements;
+
+    #[test]
+    fn eviction_thresholds_are_below_the_required_free_space_of_any_disk() {
+        let kubelet = kubelet();
+        for (signal, threshold) in kubelet["evictionHard"].as_object().unwrap() {
+            let mib = threshold.as_str().and_then(|text| text.strip_suffix("Mi")).and_then(|text| text.parse().ok());
+            let mib: u64 = mib.unwrap_or_else(|| panic!("{signal} is {threshold}, a part of the machine's disk"));
+            assert!(mib << 20 < requirements::smallest_cluster_bytes(), "{signal}");
+        }
+    }
 }

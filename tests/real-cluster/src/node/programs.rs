@@ -1,7 +1,9 @@
 //! The node's programs: containerd, kubelet, kube-proxy and a CSI driver, started in this order and watched.
 
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -74,10 +76,23 @@ fn start(name: &str, arguments: &[String]) -> Result<u32> {
     start_from(PROGRAMS, name, arguments)
 }
 
+/// Returns the folders in which a node's programs look for others: their own, the usual ones, and those in which the
+/// machine's programs were found when its requirements were checked.
+fn search_path(own: &OsStr) -> Result<OsString> {
+    let usual = [PROGRAMS, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+    let mut folders: Vec<PathBuf> = usual.map(PathBuf::from).into();
+    for folder in env::split_paths(own).filter(|folder| folder.is_absolute()) {
+        if !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    }
+    env::join_paths(folders).context("join the folders of programs")
+}
+
 /// Starts a program of a folder with its output in a file of its name; returns its process id.
 fn start_from(folder: &str, name: &str, arguments: &[String]) -> Result<u32> {
     let log = File::create(log(name)).with_context(|| format!("make the log of {name}"))?;
-    let path = format!("{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    let path = search_path(&env::var_os("PATH").unwrap_or_default())?;
     let child = Command::new(format!("{folder}/{name}"))
         .args(arguments)
         .env("PATH", path)
@@ -118,4 +133,18 @@ fn last_lines(name: &str) -> String {
     let text = std::fs::read_to_string(log(name)).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(10)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn search_path_ends_with_other_folders_of_the_machine() {
+        let path = search_path(OsStr::new("/run/current-system/sw/bin:/usr/bin::bin")).unwrap();
+        let text = path.to_str().unwrap();
+        assert!(text.starts_with("/run/bed/programs:/usr/local/sbin:"), "{text}");
+        assert!(text.ends_with(":/bin:/run/current-system/sw/bin"), "{text}");
+        assert_eq!(text.matches("/usr/bin").count(), 1);
+    }
 }

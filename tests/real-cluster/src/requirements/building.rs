@@ -1,39 +1,120 @@
-//! The requirements of building the programs of nodes and of the control plane, when some are not built yet.
+//! The requirements of building programs and images that a command needs and that do not exist yet.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use control_plane::assets::{Assets, Program, go};
+use control_plane::assets::go;
 
+use super::demand::{Built, Demand};
 use super::tools;
+use crate::images::suite;
 use crate::programs::Programs;
 
-/// The programs of the control plane.
-const CONTROL_PLANE: [Program; 4] = [Program::Etcd, Program::KubeApiserver, Program::KubeScheduler, Program::Kubectl];
+const MIB: u64 = 1 << 20;
 
 /// The tools and libraries for a C program that uses libseccomp.
 const C_TOOLS: [(&str, &str); 2] = [("gcc", "gcc libc6-dev"), ("pkg-config", "pkg-config")];
 
+/// Bytes that a build writes: built programs and images, Go's build cache, and downloaded modules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Space {
+    pub(super) programs: u64,
+    pub(super) cache: u64,
+    pub(super) modules: u64,
+}
+
+const fn mib(programs: u64, cache: u64, modules: u64) -> Space {
+    Space { programs: programs * MIB, cache: cache * MIB, modules: modules * MIB }
+}
+
+// Sizes of built programs are measured, those of Go's caches estimated from their whole.
+const CONTROL_PLANE: Space = mib(180, 900, 700);
+const UPSTREAM: Space = mib(120, 400, 100);
+const NODES: Space = mib(420, 1500, 800);
+const STORAGE: Space = mib(250, 600, 400);
+const SUITE: Space = mib(200, 1200, 300);
+const IMAGES: Space = mib(150, 0, 0);
+/// The Debian base, and the file that is made from it.
+const SUITE_IMAGES: Space = mib(900, 0, 0);
+
 /// Returns what this machine lacks to build programs that do not exist yet.
-pub(super) fn missing(programs: &Programs) -> Vec<String> {
+pub(super) fn missing(programs: &Programs, demand: &Demand, built: Built) -> Vec<String> {
     let mut missing = Vec::new();
-    if !programs.are_built() || !Assets::are_built(&CONTROL_PLANE).unwrap_or(false) {
-        missing.extend(go());
+    if needs_go(demand, built) {
+        missing.extend(go::obstacle(&Path::new(env!("CARGO_MANIFEST_DIR")).join("go/kubernetes")));
     }
     if programs.need_c() {
         missing.extend(tools(&C_TOOLS));
         missing.extend(seccomp());
     }
+    if demand.has_suite {
+        missing.extend(suite::missing(programs));
+    }
     missing
 }
 
-/// Returns what is wrong with this machine's Go, or `None`.
-pub(super) fn go() -> Option<String> {
-    go::obstacle(&Path::new(env!("CARGO_MANIFEST_DIR")).join("go/kubernetes"))
+/// Whether any program has to be built with Go.
+fn needs_go(demand: &Demand, built: Built) -> bool {
+    space(demand, built).cache > 0
+}
+
+/// Returns the space for everything that is not built yet.
+pub(super) fn space(demand: &Demand, built: Built) -> Space {
+    let groups = [
+        (true, built.control_plane, CONTROL_PLANE),
+        (true, built.nodes, NODES),
+        (true, built.images, IMAGES),
+        (demand.has_volumes, built.storage, STORAGE),
+        (demand.has_upstream, built.upstream, UPSTREAM),
+        (demand.has_suite, built.suite, SUITE),
+        (demand.has_suite, built.suite_images, SUITE_IMAGES),
+    ];
+    let missing = groups.into_iter().filter(|(is_needed, is_built, _)| *is_needed && !is_built);
+    missing.fold(Space::default(), |sum, (_, _, more)| Space {
+        programs: sum.programs + more.programs,
+        cache: sum.cache + more.cache,
+        modules: sum.modules + more.modules,
+    })
 }
 
 fn seccomp() -> Option<String> {
     let found = Command::new("pkg-config").args(["--exists", "libseccomp"]).stderr(Stdio::null()).status();
     let is_there = found.is_ok_and(|status| status.success());
     (!is_there).then(|| "the library libseccomp: install the Debian package libseccomp-dev, or its like".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Built = Built {
+        control_plane: true,
+        upstream: true,
+        nodes: true,
+        storage: true,
+        suite: true,
+        images: true,
+        suite_images: true,
+    };
+
+    #[test]
+    fn only_missing_programs_of_the_command_need_space_and_go() {
+        let plain = Demand::of_cluster(2, false);
+        let volumes = Demand::of_cluster(2, true);
+        let suite = Demand { has_suite: true, has_upstream: true, ..plain.clone() };
+        for (name, demand, built, expected, go) in [
+            ("everything is built", &suite, ALL, Space::default(), false),
+            ("volumes without a driver", &volumes, Built { storage: false, ..ALL }, STORAGE, true),
+            ("a driver that is not used", &plain, Built { storage: false, ..ALL }, Space::default(), false),
+            ("upstream's manager", &suite, Built { upstream: false, ..ALL }, UPSTREAM, true),
+            ("programs of the suite", &suite, Built { suite: false, ..ALL }, SUITE, true),
+            ("images only", &suite, Built { suite_images: false, ..ALL }, SUITE_IMAGES, false),
+        ] {
+            assert_eq!(space(demand, built), expected, "{name}");
+            assert_eq!(needs_go(demand, built), go, "{name}");
+        }
+        let nothing = space(&volumes, Built::default());
+        let sum = nothing.programs + nothing.cache + nothing.modules;
+        assert!((5 << 30..7 << 30).contains(&sum), "{sum}: docs/real-cluster.md says 6 GiB");
+    }
 }

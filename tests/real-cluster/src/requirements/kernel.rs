@@ -1,4 +1,4 @@
-//! The kernel's version, its devices and the machine's memory.
+//! The kernel's version, its cgroup controllers and its devices.
 
 use std::fs;
 use std::path::Path;
@@ -7,9 +7,6 @@ use crate::cgroups::Layout;
 
 /// The oldest kernel on which kube-proxy runs with nftables.
 const OLDEST: (u32, u32) = (5, 13);
-
-/// Available memory that two nodes, the control plane and the managers need, in KiB.
-const MEMORY_KIB: u64 = 2 << 20;
 
 /// The device from which kubelets read the kernel's messages.
 const MESSAGES: &str = "/dev/kmsg";
@@ -22,7 +19,6 @@ pub(super) fn missing() -> Vec<String> {
     if !Path::new(MESSAGES).exists() {
         missing.push(format!("the device {MESSAGES}, which kubelets read: in a container, pass it into the container"));
     }
-    missing.extend(memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default()));
     missing
 }
 
@@ -54,14 +50,6 @@ fn cgroup_controllers() -> Option<String> {
     })
 }
 
-/// Compares the available memory in the format of `/proc/meminfo`. A format that is not understood passes.
-fn memory(text: &str) -> Option<String> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let available: u64 = line.split_whitespace().next()?.parse().ok()?;
-    (available < MEMORY_KIB)
-        .then(|| format!("{} MiB of available memory; {} MiB are available", MEMORY_KIB >> 10, available >> 10))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,13 +66,5 @@ mod tests {
         ] {
             assert_eq!(version(release).is_some(), is_missing, "{release}");
         }
-    }
-
-    #[test]
-    fn memory_is_missing_when_less_is_available_than_needed() {
-        let text = |kib: u64| format!("MemTotal: 9999999 kB\nMemAvailable:   {kib} kB\n");
-        assert_eq!(memory(&text(1 << 20)).as_deref(), Some("2048 MiB of available memory; 1024 MiB are available"));
-        assert_eq!(memory(&text(MEMORY_KIB)), None);
-        assert_eq!(memory("MemTotal: 1 kB\n"), None);
     }
 }

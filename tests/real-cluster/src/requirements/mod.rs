@@ -1,8 +1,10 @@
 //! The requirements of a cluster on the machine, checked before anything is started.
 
 mod building;
+mod demand;
 mod disk;
 mod kernel;
+mod memory;
 mod trial;
 
 use std::env;
@@ -11,7 +13,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::bed;
 use crate::programs::Programs;
+use demand::Built;
+
+pub use demand::Demand;
+#[cfg(test)]
+pub(crate) use disk::smallest_cluster_bytes;
 
 /// Programs of the operating system, and the Debian packages that have them.
 const TOOLS: [(&str, &str); 6] = [
@@ -28,23 +36,19 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Fails with a line for each thing that this machine lacks, and for each of `more`.
+/// Fails with a line for each thing that this machine lacks for a command, and for each of `more`.
 ///
 /// # Errors
 /// When it lacks anything.
-pub fn check(programs: &Programs, more: Vec<String>) -> Result<()> {
-    fail_with([missing(programs), more].concat())
+pub fn check(programs: &Programs, demand: &Demand, more: Vec<String>) -> Result<()> {
+    fail_with([missing(programs, demand)?, more].concat())
 }
 
-/// Same as [`check`] without root rights and without what only root can try.
+/// Fails with these sentences.
 ///
 /// # Errors
-/// When the machine lacks anything.
-pub fn check_as_user(programs: &Programs, more: Vec<String>) -> Result<()> {
-    fail_with([missing_for_all(programs), more].concat())
-}
-
-fn fail_with(missing: Vec<String>) -> Result<()> {
+/// When there are any.
+pub fn fail_with(missing: Vec<String>) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -52,32 +56,52 @@ fn fail_with(missing: Vec<String>) -> Result<()> {
     bail!("this machine cannot run a real cluster:{lines}")
 }
 
-/// Returns the missing requirements of this machine, one sentence each, with the way to install them.
-pub fn missing(programs: &Programs) -> Vec<String> {
+/// Returns the missing requirements of a command, one sentence each, with the way to install them.
+///
+/// # Errors
+/// When the environment names no place for programs.
+pub fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
     let mut missing = Vec::new();
     if !is_root() {
         missing.push("root rights: start it as root".to_owned());
     }
-    missing.extend(missing_for_all(programs));
+    missing.extend(missing_for_all(programs, demand)?);
     if missing.is_empty() {
         missing.extend(trial::failures());
     }
-    missing
+    Ok(missing)
 }
 
-fn missing_for_all(programs: &Programs) -> Vec<String> {
-    [tools(&TOOLS), kernel::missing(), disk::missing(programs), building::missing(programs)].concat()
+/// Returns the missing requirements that are found without root rights; see [`missing`].
+///
+/// # Errors
+/// Same as [`missing`].
+pub fn missing_for_all(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
+    let built = Built::now(programs)?;
+    let needs = disk::needs(programs, demand, building::space(demand, built));
+    let files_in_memory = disk::in_memory(&needs, disk::file_system);
+    let mut missing = [
+        tools(&TOOLS),
+        kernel::missing(),
+        memory::missing(demand.nodes, &files_in_memory),
+        disk::missing(&needs, programs, disk::file_system),
+        building::missing(programs, demand, built),
+    ]
+    .concat();
+    // Without the program ip, that is the requirement which is reported.
+    if let Ok(Some(conflicts)) = bed::address_conflicts() {
+        missing.push(format!("addresses for a cluster: {conflicts}"));
+    }
+    Ok(missing)
 }
 
-/// Returns what this machine lacks to build the programs of the conformance suite, one sentence each.
-pub fn building_for_conformance(programs: &Programs) -> Vec<String> {
-    // Building the nodes' programs has the same requirement.
-    let is_new = programs.are_built() && !programs.are_built_for_conformance();
-    if is_new { building::go().into_iter().collect() } else { Vec::new() }
+/// Returns a sentence for each thing that only root can try and that fails.
+pub fn trial_failures() -> Vec<String> {
+    trial::failures()
 }
 
 /// The programs in a list that this machine lacks, each with the Debian package that has it.
-pub(crate) fn tools(tools: &[(&str, &str)]) -> Vec<String> {
+pub fn tools(tools: &[(&str, &str)]) -> Vec<String> {
     let lacking = tools.iter().filter(|(name, _)| find(name).is_none());
     lacking
         .map(|(name, package)| format!("the program {name}: install the Debian package {package}, or its equivalent"))
@@ -95,7 +119,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Whether a file exists and may be executed.
-pub(crate) fn is_program(file: &Path) -> bool {
+pub fn is_program(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     fs::metadata(file).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }

@@ -1,5 +1,7 @@
 //! Trials of everything that nodes do, in namespaces and cgroups that end with the trial.
 
+use std::env;
+use std::path::Path;
 use std::process::Command;
 
 use crate::cgroups::{self, Layout};
@@ -14,12 +16,14 @@ const NAMESPACE_TRIAL: Trial = Trial {
     script: "mount -t proc proc /proc",
 };
 
-/// Trials in the namespaces of a node. The mounts are over a folder of the namespace only.
+/// Trials in the namespaces of a node. Each has a temporary folder, in the place of nodes' folders, as its first argument.
+/// The mounts are in the namespace only.
 const TRIALS: [Trial; 3] = [
     Trial {
-        need: "the overlay file system: modprobe overlay",
-        script: "mount -t tmpfs tmpfs /run && cd /run && mkdir lower upper work all \
-            && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all",
+        need: "the overlay file system: modprobe overlay, or, if the folder for temporary files is itself an overlay or on \
+            a network, set TMPDIR to a folder on a disk",
+        script: "cd \"$1\" && mkdir lower upper work all \
+            && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all && touch all/file",
     },
     Trial {
         need: "network bridges and veth pairs: modprobe bridge veth",
@@ -27,9 +31,22 @@ const TRIALS: [Trial; 3] = [
             && ip link set dev cable0 master bridge0",
     },
     Trial {
-        need: "nftables with NAT: modprobe nf_tables nft_nat nft_masq",
-        script: "nft 'add table ip trial; add chain ip trial post { type nat hook postrouting priority 100; }; \
-            add rule ip trial post ip saddr 192.0.2.0/24 masquerade'",
+        need: "nftables with the expressions of kube-proxy: modprobe nf_tables nft_nat nft_masq nft_numgen nft_fib_ipv4 \
+            nft_reject_ipv4 nft_ct",
+        script: "nft -f - <<'END'
+add table ip trial
+add chain ip trial post { type nat hook postrouting priority 100; }
+add rule ip trial post ip saddr 192.0.2.0/24 masquerade
+add chain ip trial one
+add rule ip trial one ip protocol tcp dnat to 192.0.2.1:80
+add chain ip trial two
+add rule ip trial two ct state new reject
+add map ip trial services { type ipv4_addr . inet_proto . inet_service : verdict ; }
+add element ip trial services { 192.0.2.2 . tcp . 80 : goto one }
+add chain ip trial pre { type nat hook prerouting priority -100; }
+add rule ip trial pre ip daddr . meta l4proto . th dport vmap @services
+add rule ip trial pre fib daddr type local numgen random mod 2 vmap { 0 : goto one, 1 : goto one }
+END",
     },
 ];
 
@@ -49,7 +66,17 @@ pub(super) fn failures() -> Vec<String> {
 
 impl Trial {
     fn failure(&self) -> Option<String> {
-        let output = Command::new("unshare").args(NAMESPACES).args(["--", "sh", "-c", self.script]).output();
+        self.failure_in(&env::temp_dir())
+    }
+
+    /// Tries it with a temporary folder in `parent`.
+    fn failure_in(&self, parent: &Path) -> Option<String> {
+        let folder = match tempfile::Builder::new().prefix("cluster-trial-").tempdir_in(parent) {
+            Ok(folder) => folder,
+            Err(error) => return Some(format!("a folder for temporary files ({error}): set TMPDIR to another one")),
+        };
+        let script = ["--", "sh", "-c", self.script, "trial"];
+        let output = Command::new("unshare").args(NAMESPACES).args(script).arg(folder.path()).output();
         match output {
             Ok(output) if output.status.success() => None,
             Ok(output) => Some(format!("{} ({})", self.need, String::from_utf8_lossy(&output.stderr).trim())),
@@ -84,10 +111,18 @@ mod tests {
     fn trials_leave_no_file_behind() {
         let folder = tempfile::tempdir().unwrap();
         for trial in TRIALS.iter().chain([&NAMESPACE_TRIAL]) {
-            let mut command = Command::new("unshare");
-            let command = command.args(NAMESPACES).args(["--", "sh", "-c", trial.script]);
-            drop(command.env("TMPDIR", folder.path()).current_dir(folder.path()).output());
+            drop(trial.failure_in(folder.path()));
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn trial_has_a_folder_in_the_place_of_nodes() {
+        let parent = tempfile::tempdir().unwrap();
+        let trial = Trial { need: "a need", script: "echo \"in $1\" >&2; exit 1" };
+        let failure = trial.failure_in(parent.path()).unwrap();
+        // Without the rights to make namespaces, the script does not run.
+        assert!(!crate::requirements::is_root() || failure.contains(&format!("in {}", parent.path().display())));
+        assert!(trial.failure_in(Path::new("/nonexistent")).unwrap().contains("set TMPDIR"));
     }
 }

@@ -28,14 +28,6 @@ const CHANGES: [Change; 3] = [Change::Scale, Change::Update, Change::NodeFailure
 const DISTURBANCES: [Disturbance; 3] = [Disturbance::None, Disturbance::Kill, Disturbance::Replace];
 
 impl Change {
-    /// Returns the number of runs of a scenario: one for those that take minutes.
-    pub const fn runs(self) -> usize {
-        match self {
-            Self::Scale | Self::Update => 3,
-            Self::NodeFailure => 1,
-        }
-    }
-
     /// Returns the time from the change to its disturbance: well before upstream's manager is done.
     pub const fn delay_to_disturbance(self) -> Duration {
         match self {
@@ -45,6 +37,11 @@ impl Change {
             Self::NodeFailure => Duration::from_secs(25),
         }
     }
+}
+
+/// Returns the number of rounds, in each of which both managers play all scenarios. A tolerance needs several.
+pub const fn rounds(quick: bool) -> usize {
+    if quick { 1 } else { 3 }
 }
 
 /// Returns all scenarios, or those of a quick run.

@@ -4,13 +4,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::change::{Change, Disturbance};
-use super::{Results, UserEffects};
-
-/// Differences of times below this are due to the intervals of kubelets' probes and of this command's reads.
-const RESOLUTION: Duration = Duration::from_secs(1);
+use super::effects::{Runs, Scenario, Summary};
+use super::goals::{self, Missed};
 
 /// Returns the name of a scenario.
-pub fn name(change: Change, disturbance: Disturbance) -> String {
+pub fn name((change, disturbance): Scenario) -> String {
     let change = match change {
         Change::Scale => "scale 0 to 50",
         Change::Update => "rolling update of 20",
@@ -24,113 +22,145 @@ pub fn name(change: Change, disturbance: Disturbance) -> String {
     format!("{change}{disturbance}")
 }
 
-/// Returns a table with a row for each scenario of both managers.
-pub fn markdown(ours: &Results, upstream: &Results) -> String {
+/// Returns a table with a row for each scenario of both managers, with missed goals in bold.
+pub fn markdown(ours: &Runs, upstream: &Runs) -> String {
     let mut text = String::from(
-        "| scenario | ours, s | upstream, s | ours, failed requests | upstream, failed requests | ours, failures until s | upstream, failures until s | load: ours | upstream |\n\
-         | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+        "Medians, and sums of requests; ours / upstream's. **Bold**: a goal is missed.\n\n\
+         | scenario | runs | seconds | failed requests | last failure after s | load |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
     );
-    for (scenario, our_effects) in ours {
-        let Some(upstream_effects) = upstream.get(scenario) else { continue };
+    for (scenario, own, their) in both(ours, upstream) {
+        let missed = goals::compare(&own, &their);
         let _ = writeln!(
             text,
-            "| {} | {:.1} | {:.1} | {} | {} | {} | {} | {:.0} | {:.0} |",
-            name(scenario.0, scenario.1),
-            our_effects.took.as_secs_f64(),
-            upstream_effects.took.as_secs_f64(),
-            requests(our_effects),
-            requests(upstream_effects),
-            failures(our_effects),
-            failures(upstream_effects),
-            our_effects.load,
-            upstream_effects.load,
+            "| {} | {} / {} | {} / {} | {} / {} | {} / {} | {:.0} / {:.0} |",
+            name(scenario),
+            own.runs,
+            their.runs,
+            mark(seconds(own.took.median), missed.time),
+            seconds(their.took.median),
+            mark(requests(&own), missed.failed),
+            requests(&their),
+            mark(failures(&own), missed.failures_lasted),
+            failures(&their),
+            own.load,
+            their.load,
         );
     }
     text
 }
 
-/// Returns a sentence for each goal that is missed: our times are at most upstream's with the tolerance of the sample, and
-/// the rate of failed requests is at most upstream's.
-pub fn missed_goals(ours: &Results, upstream: &Results) -> Vec<String> {
-    let mut missed = Vec::new();
-    for (scenario, own) in ours {
-        let name = name(scenario.0, scenario.1);
-        let Some(their) = upstream.get(scenario) else {
-            missed.push(format!("{name}: was not measured with upstream's manager"));
-            continue;
-        };
-        let tolerance = own.spread.max(their.spread).max(RESOLUTION);
-        if own.took > their.took + tolerance {
-            missed.push(format!(
-                "{name}: {:.1} s, {:.2} of upstream's, beyond the tolerance of {:.1} s",
-                own.took.as_secs_f64(),
-                own.took.as_secs_f64() / their.took.as_secs_f64().max(f64::EPSILON),
-                tolerance.as_secs_f64()
-            ));
-        }
-        if own.failure_rate() > their.failure_rate() {
-            missed.push(format!("{name}: {} failed requests, {} with upstream's", requests(own), requests(their)));
+/// Returns a sentence for each goal that is missed, and for each scenario that was not measured with both managers.
+pub fn missed_goals(ours: &Runs, upstream: &Runs, scenarios: &[Scenario]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for scenario in scenarios {
+        if !(ours.contains_key(scenario) && upstream.contains_key(scenario)) {
+            sentences.push(format!("{}: was not measured with both managers", name(*scenario)));
         }
     }
-    missed
-}
-
-fn requests(effects: &UserEffects) -> String {
-    if effects.requests == 0 {
-        String::new()
-    } else {
-        format!("{} of {} ({:.2} %)", effects.failed, effects.requests, 100.0 * effects.failure_rate())
+    for (scenario, own, their) in both(ours, upstream) {
+        sentences.extend(
+            sentences_of(goals::compare(&own, &their), &own, &their)
+                .into_iter()
+                .map(|text| format!("{}: {text}", name(scenario))),
+        );
     }
+    sentences
 }
 
-fn failures(effects: &UserEffects) -> String {
-    if effects.failed == 0 { String::new() } else { format!("{:.1}", effects.failures_lasted.as_secs_f64()) }
+fn sentences_of(missed: Missed, own: &Summary, their: &Summary) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if missed.time {
+        sentences.push(format!(
+            "{} s, {} with upstream's, beyond the tolerance of {} s",
+            seconds(own.took.median),
+            seconds(their.took.median),
+            seconds(goals::tolerance(own.took, their.took))
+        ));
+    }
+    if missed.failed {
+        sentences.push(format!(
+            "{:.1} failed requests a run, {:.1} with upstream's",
+            own.failed_per_run(),
+            their.failed_per_run()
+        ));
+    }
+    if missed.failures_lasted {
+        sentences.push(format!(
+            "requests failed for {} s, {} with upstream's, beyond the tolerance of {} s",
+            seconds(own.failures_lasted.median),
+            seconds(their.failures_lasted.median),
+            seconds(goals::tolerance(own.failures_lasted, their.failures_lasted))
+        ));
+    }
+    sentences
+}
+
+/// Returns the summaries of scenarios that were measured with both managers.
+fn both(ours: &Runs, upstream: &Runs) -> Vec<(Scenario, Summary, Summary)> {
+    let pairs = ours.iter().filter_map(|(scenario, own)| Some((*scenario, own, upstream.get(scenario)?)));
+    pairs.map(|(scenario, own, their)| (scenario, Summary::of(own), Summary::of(their))).collect()
+}
+
+fn mark(text: String, is_missed: bool) -> String {
+    if is_missed { format!("**{text}**") } else { text }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1}", duration.as_secs_f64())
+}
+
+fn requests(summary: &Summary) -> String {
+    if summary.requests == 0 { "–".to_owned() } else { format!("{} of {}", summary.failed, summary.requests) }
+}
+
+fn failures(summary: &Summary) -> String {
+    if summary.failed == 0 { "–".to_owned() } else { seconds(summary.failures_lasted.median) }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::effects::UserEffects;
     use super::*;
 
-    #[test]
-    fn goal_is_missed_when_slower_than_the_tolerance_or_with_a_higher_rate_of_failures() {
-        let scenario = (Change::Update, Disturbance::None);
-        let effects = |seconds: f64, spread: f64, requests, failed| UserEffects {
-            took: Duration::from_secs_f64(seconds),
-            spread: Duration::from_secs_f64(spread),
-            requests,
+    const UPDATE: Scenario = (Change::Update, Disturbance::Kill);
+    const FAILURE: Scenario = (Change::NodeFailure, Disturbance::None);
+
+    fn run(took: u64, failed: usize, lasted: u64) -> UserEffects {
+        UserEffects {
+            took: Duration::from_secs(took),
+            requests: 100,
             failed,
-            ..UserEffects::default()
-        };
-        let base = effects(10.0, 0.5, 1000, 2);
-        for (name, own, missed) in [
-            ("equal", base, 0),
-            ("faster", effects(5.0, 0.0, 500, 1), 0),
-            ("slower within the resolution", effects(10.9, 0.0, 1000, 2), 0),
-            ("slower within the spread", effects(12.9, 3.0, 1000, 2), 0),
-            ("slower", effects(11.1, 0.5, 1000, 2), 1),
-            ("fewer failures at a higher rate", effects(5.0, 0.0, 400, 1), 1),
-            ("slower with failures", effects(20.0, 0.5, 1000, 3), 2),
-        ] {
-            let missed_goals = missed_goals(&Results::from([(scenario, own)]), &Results::from([(scenario, base)]));
-            assert_eq!(missed_goals.len(), missed, "{name}: {missed_goals:?}");
+            failures_lasted: Duration::from_secs(lasted),
+            load: 1.5,
         }
-        assert_eq!(missed_goals(&Results::from([(scenario, base)]), &Results::new()).len(), 1);
     }
 
     #[test]
-    fn report_compares_scenarios_that_both_have() {
-        let effects = |seconds, failed| UserEffects {
-            took: Duration::from_secs(seconds),
-            requests: 100,
-            failed,
-            failures_lasted: Duration::from_secs(2),
-            load: 1.5,
-            ..UserEffects::default()
-        };
-        let (update, failure) = ((Change::Update, Disturbance::Kill), (Change::NodeFailure, Disturbance::None));
-        let ours = Results::from([(update, effects(3, 1)), (failure, effects(4, 1))]);
-        let text = markdown(&ours, &Results::from([(update, effects(5, 0))]));
-        let row = "| rolling update of 20, manager killed | 3.0 | 5.0 | 1 of 100 (1.00 %) | 0 of 100 (0.00 %) | 2.0 |  | 2 | 2 |\n";
+    fn report_compares_scenarios_that_both_have_and_marks_missed_goals() {
+        let ours = Runs::from([(UPDATE, vec![run(3, 1, 2)]), (FAILURE, vec![run(4, 1, 2)])]);
+        let text = markdown(&ours, &Runs::from([(UPDATE, vec![run(5, 0, 0)])]));
+        let row = "| rolling update of 20, manager killed | 1 / 1 | 3.0 / 5.0 | **1 of 100** / 0 of 100 | **2.0** / – | 2 / 2 |\n";
         assert!(text.ends_with(row), "{text}");
+        let text =
+            markdown(&Runs::from([(FAILURE, vec![run(9, 3, 30)])]), &Runs::from([(FAILURE, vec![run(4, 3, 30)])]));
+        assert!(text.ends_with("| node fails | 1 / 1 | **9.0** / 4.0 | 3 of 100 / 3 of 100 | 30.0 / 30.0 | 2 / 2 |\n"));
+    }
+
+    #[test]
+    fn each_missed_goal_is_a_sentence() {
+        let ours = Runs::from([(UPDATE, vec![run(9, 1, 20)])]);
+        let upstream = Runs::from([(UPDATE, vec![run(5, 0, 0)]), (FAILURE, vec![run(5, 0, 0)])]);
+        let missed = missed_goals(&ours, &upstream, &[UPDATE, FAILURE]);
+        assert_eq!(
+            missed,
+            [
+                "node fails: was not measured with both managers",
+                "rolling update of 20, manager killed: 9.0 s, 5.0 with upstream's, beyond the tolerance of 1.0 s",
+                "rolling update of 20, manager killed: 1.0 failed requests a run, 0.0 with upstream's",
+                "rolling update of 20, manager killed: requests failed for 20.0 s, 0.0 with upstream's, beyond the tolerance of 1.0 s",
+            ]
+        );
+        assert!(missed_goals(&upstream, &upstream, &[UPDATE, FAILURE]).is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! Runs scenarios on a cluster: servers behind a load balancer, clients, and a manager that is disturbed.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -8,12 +8,12 @@ use control_plane::Identity;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use real_cluster::load::Load;
-use real_cluster::{RealCluster, images};
+use real_cluster::{ManagerProgram, RealCluster, images};
 use tokio::time::{Instant, sleep};
 
 use super::super::web::{PATH, Web};
-use super::UserEffects;
 use super::change::{Change, Disturbance};
+use super::effects::UserEffects;
 
 /// The number of servers in all scenarios but that of scaling.
 const SERVERS: u32 = 20;
@@ -44,16 +44,17 @@ pub struct Stage<'a> {
     web: Web,
     /// Requests of clients, from the first scenario that needs them.
     load: Option<Load>,
-    /// The program of the manager that is measured.
-    own: PathBuf,
-    other: PathBuf,
+    /// The manager that is measured.
+    own: ManagerProgram,
+    other: ManagerProgram,
     /// The number of rolling updates so far.
     updates: usize,
 }
 
 impl<'a> Stage<'a> {
-    /// Creates the servers' objects on a cluster that `own` manages.
-    pub async fn set(cluster: &'a RealCluster, own: PathBuf, other: PathBuf) -> Result<Self> {
+    /// Creates the servers' objects on a cluster whose manager is measured. `other` replaces it in some scenarios.
+    pub async fn set(cluster: &'a RealCluster, other: &Path) -> Result<Self> {
+        let (own, other) = (cluster.current_manager(), cluster.add_manager(other)?);
         let leases = Api::namespaced(cluster.control_plane().client(Identity::Admin).await?, "kube-system");
         let web = Web::create(cluster.control_plane(), 0).await?;
         web.wait_for_rollout(DEADLINE).await?;
@@ -127,7 +128,7 @@ impl<'a> Stage<'a> {
         let (requests, failed) = self.load.as_ref().map_or((0, 0), |load| load.count_since(start));
         let last = self.load.as_ref().and_then(|load| load.last_failure_since(start));
         let failures_lasted = last.map_or(Duration::ZERO, |last| last.duration_since(start));
-        UserEffects { took, spread: Duration::ZERO, requests, failed, failures_lasted, load: load_average() }
+        UserEffects { took, requests, failed, failures_lasted, load: load_average() }
     }
 
     /// Waits until the usual number of servers responds to clients.

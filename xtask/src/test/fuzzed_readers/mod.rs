@@ -31,10 +31,20 @@ fn package_of(root: &Path, file: &str) -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// Checks a test of the list: it exists, and the fuzz part of the soak runs it.
+/// Reports whether a function of a source file has arguments: a property test has, a test of fixed inputs has not.
+fn has_arguments(root: &Path, file: &str, function: &str) -> bool {
+    let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+    let arguments = text.split_once(&format!("fn {function}(")).and_then(|(_, rest)| rest.split_once(')'));
+    arguments.is_some_and(|(arguments, _)| !arguments.trim().is_empty())
+}
+
+/// Checks a test of the list: it exists, gets random input, and the fuzz part of the soak runs it.
 fn check(root: &Path, test: &str) -> Result<(), String> {
     has_test(root, test)?;
     let (file, function) = test.split_once("::").unwrap_or_default();
+    if !has_arguments(root, file, function) {
+        return Err(format!("{test}: a property test gets its input as arguments"));
+    }
     if !function.contains(FUZZ_NAMES) {
         return Err(format!("{test}: the soak selects tests by {FUZZ_NAMES:?}"));
     }
@@ -68,7 +78,8 @@ fn line_without_a_fuzzed_test_is_a_problem() {
     }
     for (test, problem) in [
         ("kinds/tests/texts.rs::any_missing", "there is no such test"),
-        ("kinds/tests/decoders.rs::every_kind_is_covered", "selects tests by"),
+        ("kinds/tests/texts.rs::any_large_text_is_parsed_in_linear_time", "as arguments"),
+        ("runtime/src/watch/frames.rs::frames_are_complete_for_every_chunk_size", "selects tests by"),
         ("providers/mock/tests/mock/history.rs::any_history_reaches_the_last_requested_state", "does not fuzz"),
     ] {
         let found = check(root, test).expect_err("a problem");

@@ -63,7 +63,7 @@ pub const CRATES: &[Layers] = &[
         is_complete: true,
         order: &[
             // No IO.
-            &["fair", "lock", "wake"],
+            &["fair", "lock", "stall", "wake"],
             &["debounce", "fence", "metrics", "page", "queue", "slow_start", "store", "tasks", "text"],
             &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
@@ -78,7 +78,12 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "component/src",
         is_complete: true,
-        order: &[&["descriptor", "flags"], &["assembly", "finalizers", "log", "status"], &["serving"], &["process"]],
+        order: &[
+            &["descriptor", "flags", "threads"],
+            &["assembly", "finalizers", "log", "status"],
+            &["serving"],
+            &["process"],
+        ],
     },
     Layers {
         folder: "kcm/src",

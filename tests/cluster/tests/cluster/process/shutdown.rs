@@ -40,8 +40,7 @@ fn register(cluster: &ControlPlane, port: u16) -> Result<()> {
     cluster.kubectl_with_input(&["apply", "-f", "-"], &webhook.to_string()).map(drop)
 }
 
-/// A manager that would wait for its work without limit ends at the second signal. Ignored by default: the work hangs for
-/// up to half a minute.
+/// A manager that would wait for its work without limit ends at the second signal.
 pub async fn second_signal_ends_a_process_whose_work_hangs(_: Space) -> Result<()> {
     let cluster = bare().await?;
     // Accepts connections and never responds.

@@ -8,6 +8,16 @@ const OWNERS: usize = 8_000;
 const VARIABLES: usize = 5_000;
 /// Number of levels of a nested custom resource.
 const LEVELS: usize = 2_000;
+/// Number of labels of one pod.
+const LABELS: usize = 20_000;
+/// Number of requirements of one selector.
+const REQUIREMENTS: usize = 30_000;
+/// Number of named ports of one Service, and of one container.
+const PORTS: usize = 10_000;
+/// Number of subsets of one Endpoints object.
+const SUBSETS: usize = 300;
+/// Number of versions of the tenant's custom kind.
+const VERSIONS: usize = 50;
 /// Number of bytes of a text near the API server's limit for an object.
 const LONG_TEXT: usize = 1 << 20;
 
@@ -32,14 +42,19 @@ const NAMES: [&str; 8] = [
 
 /// The tenant's custom kind, whose objects may have any content.
 pub fn definition() -> Value {
+    let version = |name: String, is_stored: bool| {
+        json!({"name": name, "served": true, "storage": is_stored, "schema": {"openAPIV3Schema": {
+            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        }}})
+    };
+    let others = (1..VERSIONS).map(|number| version(format!("v1alpha{number}"), false));
+    let versions: Vec<Value> = [version("v1".to_owned(), true)].into_iter().chain(others).collect();
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("things.{GROUP}")},
         "spec": {
             "group": GROUP, "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-            }}}],
+            "versions": versions,
         },
     })
 }
@@ -48,6 +63,7 @@ pub fn definition() -> Value {
 pub fn all(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
     let mut all = owners(victim);
     all.extend(workloads());
+    all.extend(products());
     all.extend(custom());
     all.extend(named(victim));
     all
@@ -185,6 +201,59 @@ fn workloads() -> Vec<(&'static str, &'static str, Value)> {
             }),
         ),
     ]
+}
+
+/// Pairs of objects for which a naive comparison of all parts of one with all parts of the other takes seconds: labels and
+/// requirements of selectors, ports of Services and of pods; and many subsets, each of which becomes an EndpointSlice.
+fn products() -> Vec<(&'static str, &'static str, Value)> {
+    // No scheduler has this name: the pods need no node.
+    let pod = |name: &str, labels: Value, ports: Vec<Value>| {
+        let spec = json!({
+            "schedulerName": "none",
+            "containers": [{"name": "main", "image": "example.com/image:1", "ports": ports}],
+        });
+        let metadata = json!({"name": name, "labels": labels});
+        ("v1", "pods", json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+    };
+    let labels: serde_json::Map<_, _> = (0..LABELS).map(|n| (format!("a{n:05}"), Value::from(""))).collect();
+    let named = |n: usize| json!({"name": format!("n{n:05}"), "containerPort": 1 + n});
+    let mut all: Vec<_> =
+        (0..4).map(|number| pod(&format!("many-labels-{number}"), json!(labels), Vec::new())).collect();
+    all.extend((0..2).map(|number| {
+        let ports = (0..PORTS).map(|n| named((n + number) % PORTS)).collect();
+        pod(&format!("many-ports-{number}"), json!({"app": "many-ports"}), ports)
+    }));
+    // Each label of the pods is absent from these requirements; the last one, which they lack, decides.
+    let absent = |n: usize| json!({"key": format!("b{n:05}"), "operator": "DoesNotExist"});
+    let requirements: Vec<Value> = (0..REQUIREMENTS).map(absent).collect();
+    for number in 0..2 {
+        let name = format!("many-requirements-{number}");
+        let template = json!({
+            "metadata": {"labels": {"zz": name}},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.com/image:1"}]},
+        });
+        let selector = json!({"matchLabels": {"zz": name}, "matchExpressions": requirements});
+        let spec = json!({"manualSelector": true, "selector": selector, "template": template});
+        let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec});
+        all.push(("batch/v1", "jobs", job));
+    }
+    let ports =
+        (0..PORTS).map(|n| json!({"name": format!("s{n:05}"), "port": 1 + n, "targetPort": format!("m{n:05}")}));
+    let spec = json!({"clusterIP": "None", "selector": {"app": "many-ports"}, "ports": ports.collect::<Vec<_>>()});
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "many-ports"}, "spec": spec});
+    all.push(("v1", "services", service));
+    let subset = |n: usize| json!({"addresses": [{"ip": format!("10.8.{}.{}", n / 250, 1 + n % 250)}], "ports": [{"port": 1 + n}]});
+    let subsets: Vec<Value> = (0..SUBSETS).map(subset).collect();
+    let metadata = json!({"name": "many-subsets"});
+    let endpoints = json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": subsets});
+    all.push(("v1", "endpoints", endpoints));
+    // Endpoints are mirrored only for a Service.
+    for name in ["many-subsets", "mirrored"] {
+        let spec = json!({"clusterIP": "None", "ports": [{"port": 80}]});
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec});
+        all.push(("v1", "services", service));
+    }
+    all
 }
 
 /// Custom resources: nested deeply, and with fields of other types than elsewhere.

@@ -1,6 +1,8 @@
 //! Observable behaviour of CronJobs, and of Jobs' time to live.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, owner, with};
@@ -9,11 +11,15 @@ use control_plane::Options;
 use control_plane::behaviour::{BEHAVIOUR, READY};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::robustness::scenario::Scenario;
 use crate::workloads::job::{COMPLETE, job, until};
+
+/// Time for which a CronJob changes while its Job is refused.
+const OBSERVED: Duration = Duration::from_secs(8);
 
 /// A CronJob that runs once a year, whose Jobs succeed unless annotations say otherwise.
 fn cron_job(name: &str, annotations: &Value, spec: Value) -> Value {
@@ -102,6 +108,36 @@ pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Changes of a CronJob that its Job does not depend on do not repeat a creation that a quota refuses.
+pub async fn refused_job_is_not_repeated_by_changes_of_its_cronjob(space: Space) -> Result<()> {
+    space
+        .create::<ResourceQuota>(json!({"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}))
+        .await?;
+    // The quota controller does not run: the test writes the status.
+    let status = json!({"status": {"hard": {"count/jobs.batch": "0"}, "used": {"count/jobs.batch": "0"}}});
+    space.patch_status::<ResourceQuota>("none", status).await?;
+    overdue(&space, "yearly", &json!({}), json!({})).await?;
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    let refused = || {
+        faults.count(|call| call.verb == Verb::Create && call.resource == "jobs" && call.namespace == space.namespace)
+    };
+    eventually("a refusal", || async { Ok(ensure!(refused() > 0)) }).await?;
+    let changes = AtomicUsize::new(0);
+    during(OBSERVED, "no Job is created", || async {
+        let number = changes.fetch_add(1, Ordering::Relaxed).to_string();
+        space.patch::<CronJob>("yearly", json!({"metadata": {"annotations": {"number": number}}})).await?;
+        ensure!(jobs(&space, "yearly").await?.is_empty());
+        Ok(())
+    })
+    .await?;
+    let changes = changes.into_inner();
+    ensure!(changes > 20, "only {changes} changes");
+    // The delays double from 5 ms: 11 attempts in 10 seconds.
+    ensure!(refused() <= 14, "{} refused creations", refused());
+    Ok(())
 }
 
 /// The Job has another owner: it is neither counted nor adopted, and no other Job is created.

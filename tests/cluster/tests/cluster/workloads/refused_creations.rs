@@ -10,6 +10,7 @@ use cluster_tests::{Bed, Faults, Manager, Space, Verb, during, eventually};
 use control_plane::Options;
 use control_plane::behaviour::{BEHAVIOUR, FLAP, READY, UNREADY};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota, ServiceAccount};
 use kube::api::{Api, DeleteParams};
 use serde_json::json;
@@ -129,6 +130,34 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
     })
     .await?;
     ensure!(began.elapsed() < Duration::from_secs(5), "the replacement waited for the backoff: {:?}", began.elapsed());
+    Ok(())
+}
+
+/// Pods of a Job that change all the time do not repeat a creation that a quota refuses.
+pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let _manager = Manager::start(&space, &faults).await?;
+    space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})).await?;
+    let status = json!({"status": {"hard": {"pods": "3"}, "used": {"pods": "0"}}});
+    space.patch_status::<ResourceQuota>("few", status).await?;
+    let mut template = template("sums", "example.com/image:1", &json!({BEHAVIOUR: FLAP}));
+    template["spec"]["restartPolicy"] = "Never".into();
+    let spec = json!({"completions": 4, "parallelism": 4, "template": template});
+    space.create::<Job>(json!({"metadata": {"name": "sums"}, "spec": spec})).await?;
+    let count = || refused(&faults, &space.namespace).get("pods").copied().unwrap_or(0);
+    eventually("three pods and a refusal", || async {
+        ensure!(space.pods("sums").await?.len() == 3);
+        ensure!(count() > 0);
+        Ok(())
+    })
+    .await?;
+    during(Duration::from_secs(12), "three pods", || async {
+        ensure!(space.pods("sums").await?.len() == 3);
+        Ok(())
+    })
+    .await?;
+    // The delays double from one second: 4 attempts in 15 seconds, and one more for each pod that was created meanwhile.
+    ensure!(count() <= 8, "{} refused creations", count());
     Ok(())
 }
 

@@ -1,11 +1,13 @@
 //! The Debian base of most images, created once by debootstrap from this machine's Debian mirror or the public one.
 
-use std::fs;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::enclosed;
+use crate::bed::remove_folder;
 use crate::command;
 use crate::programs::Programs;
 
@@ -45,12 +47,9 @@ fn install(tree: &Path) -> Result<()> {
     let mirror = mirror();
     eprintln!("cluster: creating the base of test images with debootstrap from {mirror} (once; some minutes)");
     // It may need the proxies of the environment.
-    let output = Command::new("debootstrap")
-        .args(["--variant=minbase", &format!("--include={PACKAGES}"), RELEASE])
-        .arg(tree)
-        .arg(&mirror)
-        .output()
-        .context("run debootstrap")?;
+    let variant = ["--variant=minbase", &format!("--include={PACKAGES}"), RELEASE].map(OsString::from);
+    let arguments = variant.into_iter().chain([tree.into(), mirror.as_str().into()]);
+    let output = enclosed::output("debootstrap", arguments, tree)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let last: Vec<&str> = text.lines().rev().take(5).collect();
     ensure!(
@@ -72,11 +71,9 @@ fn pack(tree: &Path) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
+/// Removes the tree, which the end of a previous attempt may be removing too.
 fn remove(tree: &Path) -> Result<()> {
-    if tree.exists() {
-        fs::remove_dir_all(tree).with_context(|| format!("remove {}", tree.display()))?;
-    }
-    Ok(())
+    if tree.exists() { remove_folder(tree) } else { Ok(()) }
 }
 
 /// Returns the Debian mirror that this machine uses, or the public one.

@@ -5,6 +5,7 @@
 mod base;
 mod busybox;
 mod elf;
+mod enclosed;
 mod servers;
 
 use std::fs;

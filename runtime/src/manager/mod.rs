@@ -4,16 +4,17 @@
 //! when this process leads and the kinds that the controller reads are listed. At shutdown, workers finish their
 //! current keys, events are sent, and the lease is released.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod startup;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::stream::{FuturesUnordered, StreamExt as _};
 use prometheus_client::collector::Collector;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, ServiceAccountToken};
@@ -25,13 +26,12 @@ use crate::fence::Fence;
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::queue::{Queue, QueueStats, QueueView, Queues};
+use crate::stall::Heartbeat;
 use crate::tasks::Tasks;
 use crate::watch::{Reads, Registry};
 use crate::worker::{Reconcile, WorkCounts, WorkOptions, work};
 use crate::write::Writer;
-
-/// Interval between log lines about controllers that wait for their kinds to be listed.
-const WAIT_REPORT: Duration = Duration::from_secs(60);
+use startup::{Start, Waiting, start_workers};
 
 /// Options of a manager.
 #[derive(Debug, Clone)]
@@ -77,50 +77,8 @@ pub enum ExitReason {
     LeaseLost(Lost),
     /// A defect ended a watch: its store is out of date, and this process must exit.
     WatchEnded,
-}
-
-/// Starts the workers of a controller as tasks.
-type Start = Box<dyn FnOnce(&Tasks) + Send>;
-
-/// The workers of a controller that waits for its kinds to be listed.
-struct Waiting {
-    name: &'static str,
-    reads: Option<Reads>,
-    start: Start,
-}
-
-/// Starts the workers of each controller as soon as the kinds that it reads are listed, as upstream's controllers wait
-/// for their own informers. Two starts are `interval` to twice `interval` apart. Does not return.
-async fn start_workers(registry: &Registry, waiting: Vec<Waiting>, interval: Duration, workers: &Tasks) {
-    let started = Instant::now();
-    let mut names: BTreeMap<_, _> = waiting.iter().map(|waiting| (waiting.name, waiting.reads.clone())).collect();
-    let synced = |waiting: Waiting| async move {
-        registry.synced(waiting.reads.as_ref()).await;
-        waiting
-    };
-    let mut ready: FuturesUnordered<_> = waiting.into_iter().map(synced).collect();
-    let mut report = tokio::time::interval_at(started + WAIT_REPORT, WAIT_REPORT);
-    while !ready.is_empty() {
-        tokio::select! {
-            Some(Waiting { name, start, .. }) = ready.next() => {
-                debug!(controller = name, seconds = started.elapsed().as_secs_f64(), "workers started");
-                start(workers);
-                names.remove(name);
-                tokio::time::sleep(interval.mul_f64(rand::random_range(1.0..2.0))).await;
-            }
-            _ = report.tick() => report_waiting(registry, &names),
-        }
-    }
-    info!(seconds = started.elapsed().as_secs_f64(), "all controllers started");
-    std::future::pending().await
-}
-
-/// Logs the kinds that keep controllers from starting.
-fn report_waiting(registry: &Registry, waiting: &BTreeMap<&'static str, Option<Reads>>) {
-    let missing: BTreeSet<String> = waiting.values().flat_map(|reads| registry.not_synced(reads.as_ref())).collect();
-    let missing = missing.into_iter().collect::<Vec<_>>().join(",");
-    let controllers = waiting.keys().copied().collect::<Vec<_>>().join(",");
-    error!(controllers, missing, "controllers cannot start: kinds that they read are not listed");
+    /// A defect stopped the threads of the controllers: this process must exit.
+    Stalled,
 }
 
 /// Waits until a watch ends, which happens only because of a defect.
@@ -129,6 +87,12 @@ async fn wait_for_ended_watch(watches: &mut JoinSet<()>) {
         Some(ended) => error!(panicked = ended.is_err(), "watch ended: this is a defect"),
         None => std::future::pending().await,
     }
+}
+
+/// Waits until the threads of the controllers no longer run tasks, which happens only because of a defect.
+async fn wait_for_stall(heartbeat: &Heartbeat) {
+    let stall = heartbeat.stalled().await;
+    error!(%stall, "controllers stalled: this is a defect");
 }
 
 /// A controller of the manager.
@@ -147,7 +111,13 @@ struct Running {
 }
 
 /// Controllers that share stores, connections and leadership.
+///
+/// All tasks run on the runtime in which the manager was created: watches, workers, events. [`Manager::run`] itself, which
+/// renews the Lease, may be polled on another one, so that it does not depend on the threads of the controllers. The
+/// clients need that one as [`ConnectOptions::control_runtime`](crate::client::ConnectOptions::control_runtime) then.
 pub struct Manager {
+    runtime: Handle,
+    heartbeat: Heartbeat,
     clients: Arc<Clients>,
     registry: Arc<Registry>,
     discovery: Arc<Discovery>,
@@ -163,7 +133,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Creates a manager without controllers.
+    /// Creates a manager without controllers. Must run inside the tokio runtime of its tasks.
     ///
     /// # Errors
     /// When the times of the election are inconsistent.
@@ -176,6 +146,8 @@ impl Manager {
             None => (None, Fence::open()),
         };
         Ok(Self {
+            runtime: Handle::current(),
+            heartbeat: Heartbeat::default(),
             discovery: Arc::new(Discovery::new(clients.clone())),
             clients,
             registry: Arc::new(registry),
@@ -208,6 +180,16 @@ impl Manager {
     /// Returns the state of this process's leadership, for health and metrics.
     pub fn fence(&self) -> &Fence {
         &self.fence
+    }
+
+    /// Returns the runtime of the controllers' tasks.
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Returns the beats of the controllers' threads, for health.
+    pub fn heartbeat(&self) -> &Heartbeat {
+        &self.heartbeat
     }
 
     /// Returns a writer for a controller, by the name of its service account. Each writer has its own rate limit.
@@ -346,29 +328,42 @@ impl Manager {
         }
     }
 
-    /// Runs until `shutdown` completes, the lease is lost, or a watch ends because of a defect. Dropping the future
-    /// stops everything immediately, like a crash.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> ExitReason {
+    /// Starts the watches and the heartbeat on the runtime of the controllers, and the candidacy of a coordinated
+    /// election on the current one.
+    fn start_watches(&self) -> JoinSet<()> {
         let mut watches = JoinSet::new();
         let namespace = self.options.namespace.as_deref();
-        self.registry.start(&self.clients, namespace, &mut watches);
-        self.registry.start_every_kind(&self.clients, &self.discovery, namespace, &mut watches);
+        {
+            let _entered = self.runtime.enter();
+            self.registry.start(&self.clients, namespace, &mut watches);
+            self.registry.start_every_kind(&self.clients, &self.discovery, namespace, &mut watches);
+            watches.spawn(self.heartbeat.clone().beat());
+        }
         if let Some((config, versions)) = self.options.election.as_ref().and_then(|c| Some((c, c.coordinated.clone()?)))
         {
             // It is aborted together with the watches.
             watches.spawn(Candidacy::new(self.clients.control.clone(), config, versions).run());
         }
+        watches
+    }
+
+    /// Runs until `shutdown` completes, the lease is lost, a watch ends because of a defect, or the threads of the
+    /// controllers stall. Dropping the future stops everything immediately, like a crash.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> ExitReason {
+        let mut watches = self.start_watches();
+        let heartbeat = self.heartbeat.clone();
         tokio::pin!(shutdown);
         if let Some(election) = &mut self.election {
             tokio::select! {
                 () = election.acquire() => {}
                 () = &mut shutdown => return self.shut_down(Tasks::default()).await,
                 () = wait_for_ended_watch(&mut watches) => return ExitReason::WatchEnded,
+                () = wait_for_stall(&heartbeat) => return ExitReason::Stalled,
             }
         }
         let workers = Tasks::default();
         let (starts, interval) = (self.take_starts(), self.options.start_interval);
-        let registry = self.registry.clone();
+        let (registry, runtime) = (self.registry.clone(), self.runtime.clone());
         let hold = async {
             match &mut self.election {
                 Some(election) => election.hold().await,
@@ -379,11 +374,17 @@ impl Manager {
             lost = hold => Some(ExitReason::LeaseLost(lost)),
             () = &mut shutdown => None,
             () = wait_for_ended_watch(&mut watches) => Some(ExitReason::WatchEnded),
-            () = start_workers(&registry, starts, interval, &workers) => None,
+            () = wait_for_stall(&heartbeat) => Some(ExitReason::Stalled),
+            () = start_workers(&registry, starts, interval, (&runtime, &workers)) => None,
         };
         match ended {
             Some(ended) => ended,
-            None => self.shut_down(workers).await,
+            None => {
+                tokio::select! {
+                    ended = self.shut_down(workers) => ended,
+                    () = wait_for_stall(&heartbeat) => ExitReason::Stalled,
+                }
+            }
         }
     }
 
@@ -471,12 +472,10 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
     use std::sync::Mutex;
 
     use futures::future::{BoxFuture, FutureExt as _};
-    use kinds::{Node, Pod, Sections};
-    use tokio::time::{sleep, timeout};
+    use tokio::time::sleep;
 
     use super::*;
     use crate::election::world::{World, candidate};
@@ -543,35 +542,5 @@ mod tests {
         let (may_write_at_end, ()) = tokio::join!(shut_down_during_reconcile(&world), other_leads);
         assert_eq!(may_write_at_end, None, "the reconcile continued without the Lease");
         assert_eq!(world.holder(), "other");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn controller_starts_when_its_own_kinds_are_listed() {
-        let (mut pods, mut nodes, mut all) = (Builder::default(), Builder::default(), Builder::default());
-        pods.need::<Pod>(Sections::default(), &[]);
-        nodes.need::<Node>(Sections::default(), &[]);
-        all.need::<Pod>(Sections::default(), &[]).need::<Node>(Sections::default(), &[]);
-        let all_reads = all.reads();
-        let registry = all.build();
-        let started = Arc::new(Mutex::new(Vec::new()));
-        let waiting =
-            [("pods", Some(pods.reads())), ("nodes", Some(nodes.reads())), ("all", None)].map(|(name, reads)| {
-                let started = started.clone();
-                Waiting { name, reads, start: Box::new(move |_| started.lock().expect("the names").push(name)) }
-            });
-        let workers = Tasks::default();
-        let mut running = pin!(start_workers(&registry, waiting.into(), Duration::ZERO, &workers));
-        registry.store::<Node>().progress().set_synced();
-        timeout(WAIT_REPORT * 3, &mut running).await.expect_err("it waits until pods are listed");
-        assert_eq!(*started.lock().expect("the names"), ["nodes"]);
-        assert_eq!(registry.not_synced(Some(&pods.reads())), ["pods"]);
-        assert_eq!(
-            registry.take_used().and(pods.reads()),
-            all_reads,
-            "a kind counts as read when its store was requested"
-        );
-        registry.store::<Pod>().progress().set_synced();
-        timeout(Duration::from_secs(1), &mut running).await.expect_err("it never returns");
-        assert_eq!(started.lock().expect("the names").len(), 3);
     }
 }

@@ -1,0 +1,73 @@
+//! The threads of a process: one for control, two for the controllers.
+//!
+//! A controller may compute for seconds, if a tenant makes objects for that. Meanwhile the Lease has to be renewed, and
+//! probes have to be answered: otherwise the next leader loses its Lease for the same objects. The control thread is the
+//! main thread, so that this costs no further one.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// The process waits for the API server nearly all the time; more threads would only cost memory.
+const WORKER_THREADS: usize = 2;
+
+/// The stack size of each worker thread. Only the used part is in memory. Calls of the AWS SDK need deep stacks, in
+/// debug builds deeper than the default of two MiB.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Time for which an idle thread for blocking calls of the control thread stays: it reads certificates every ten seconds.
+const BLOCKING_THREAD_KEPT: Duration = Duration::from_secs(1);
+
+/// The threads of a process.
+pub(crate) struct Threads {
+    /// Runs on the thread that blocks on it.
+    control: Runtime,
+    workers: Runtime,
+}
+
+impl Threads {
+    /// Starts the worker threads.
+    ///
+    /// # Errors
+    /// When the operating system refuses threads or descriptors.
+    pub(crate) fn start() -> io::Result<Self> {
+        let mut control = Builder::new_current_thread();
+        let control = control.thread_stack_size(STACK_BYTES).thread_keep_alive(BLOCKING_THREAD_KEPT);
+        let control = control.enable_all().build()?;
+        let mut workers = Builder::new_multi_thread();
+        let workers = workers.worker_threads(WORKER_THREADS).thread_stack_size(STACK_BYTES).enable_all().build()?;
+        Ok(Self { control, workers })
+    }
+
+    /// Returns the runtime of the controllers.
+    pub(crate) fn workers(&self) -> &Handle {
+        self.workers.handle()
+    }
+
+    /// Runs `work` on this thread, which becomes the control thread.
+    pub(crate) fn block_on<F: Future>(&self, work: F) -> F::Output {
+        self.control.block_on(work)
+    }
+
+    /// Ends without waiting for tasks that block their thread.
+    pub(crate) fn shutdown_background(self) {
+        self.control.shutdown_background();
+        self.workers.shutdown_background();
+    }
+}
+
+/// Runs `work` so that its tasks, timers and sockets belong to `runtime`, although another one polls it.
+pub(crate) async fn in_runtime<F: Future>(runtime: &Handle, work: F) -> F::Output {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        let _entered = runtime.enter();
+        work.as_mut().poll(context)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! The HTTPS server under a crowd of unknown clients, by real TLS connections.
+
+use std::net::Ipv4Addr;
+
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::*;
+use crate::metrics::Metrics;
+
+/// Maximum time for an answer to a probe.
+const SOON: Duration = Duration::from_secs(5);
+
+/// A server whose reviews never end: its API server accepts connections and is silent.
+struct Bed {
+    server: Server,
+    tls: TlsConnector,
+    _folder: tempfile::TempDir,
+    _silent: TcpListener,
+}
+
+type Client = SendRequest<Empty<Bytes>>;
+
+impl Bed {
+    async fn start() -> Self {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let folder = tempfile::tempdir().expect("a folder");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let server = format!("https://{}", silent.local_addr().expect("an address"));
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "a",
+            "clusters": [{"name": "a", "cluster": {"server": server, "insecure-skip-tls-verify": true}}],
+            "users": [{"name": "a", "user": {"token": "a"}}],
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        });
+        std::fs::write(&kubeconfig, config.to_string()).expect("a file");
+        let options = ServeOptions {
+            bind_address: Ipv4Addr::LOCALHOST.into(),
+            tls: TlsOptions {
+                cert_dir: Some(folder.path().to_owned()),
+                pair_name: "manager".into(),
+                ..TlsOptions::default()
+            },
+            authentication: AuthenticationOptions {
+                kubeconfig: Some(kubeconfig.clone()),
+                skip_lookup: true,
+                ..AuthenticationOptions::default()
+            },
+            authorization: AuthorizationOptions { kubeconfig: Some(kubeconfig), ..AuthorizationOptions::default() },
+            ..ServeOptions::default()
+        };
+        let content = ServedContent {
+            health: Arc::new(Health::new(vec![Check::new("ping", || Some(Ok(())))], Vec::new())),
+            metrics: Arc::new(Metrics::new()),
+            configz: json!({}),
+            zpages: Zpages::default(),
+            pages: Vec::new(),
+            page_runtime: None,
+            explainer: None,
+            set_verbosity: None,
+        };
+        let server = Server::start(options, content).await.expect("a server");
+        let own = std::fs::read(folder.path().join("manager.crt")).expect("a certificate");
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&own).expect("PEM")).expect("an authority");
+        let mut tls = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        Self { server, tls: TlsConnector::from(Arc::new(tls)), _folder: folder, _silent: silent }
+    }
+
+    /// Opens a connection; it lives as long as the client.
+    async fn connect(&self) -> Client {
+        let tcp = TcpStream::connect(self.server.address()).await.expect("a connection");
+        let name = ServerName::try_from("127.0.0.1").expect("an address");
+        let stream = self.tls.connect(name, tcp).await.expect("a handshake");
+        let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
+        tokio::spawn(connection);
+        client
+    }
+}
+
+/// Sends a request; returns the status of the response, or `None` if the connection ended first.
+async fn status(client: &mut Client, path: &str, token: Option<&str>) -> Option<StatusCode> {
+    let mut request = Request::get(format!("https://127.0.0.1{path}"));
+    if let Some(token) = token {
+        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let response = client.send_request(request.body(Empty::new()).expect("a request")).await.ok()?;
+    let status = response.status();
+    // The body may be cut off by the end of the connection.
+    let _ = response.into_body().collect().await;
+    Some(status)
+}
+
+/// Sends requests with different invented tokens at the same time.
+fn send_invented_tokens(client: &Client, of: usize, count: usize) -> JoinSet<Option<StatusCode>> {
+    let mut requests = JoinSet::new();
+    for number in 0..count {
+        let mut client = client.clone();
+        requests.spawn(async move { status(&mut client, "/metrics", Some(&format!("invented-{of}-{number}"))).await });
+    }
+    requests
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn probe_is_answered_while_all_connections_wait_for_reviews() {
+    let bed = Bed::start().await;
+    let mut crowd = Vec::new();
+    for of in 0..MAX_CONNECTIONS {
+        let client = bed.connect().await;
+        crowd.push((send_invented_tokens(&client, of, 2), client));
+    }
+    // All of their requests have begun.
+    sleep(Duration::from_millis(200)).await;
+    let probe = async {
+        let mut client = bed.connect().await;
+        status(&mut client, "/healthz", None).await
+    };
+    let answer = timeout(SOON, probe).await.expect("an answer in time");
+    assert_eq!(answer, Some(StatusCode::OK));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_with_many_unknown_users_gets_refusals() {
+    const REQUESTS: usize = 20;
+    const REVIEWED: usize = 8;
+    let bed = Bed::start().await;
+    let client = bed.connect().await;
+    let mut requests = send_invented_tokens(&client, 0, REQUESTS);
+    for _ in REVIEWED..REQUESTS {
+        let answer = timeout(SOON, requests.join_next()).await.expect("an answer in time");
+        assert_eq!(answer.expect("a request").expect("no panic"), Some(StatusCode::TOO_MANY_REQUESTS));
+    }
+    assert_eq!(requests.len(), REVIEWED, "these wait for their reviews");
+}

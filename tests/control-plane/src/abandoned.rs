@@ -1,0 +1,79 @@
+//! Folders of control planes whose owner and reaper are both dead, as after a reset of the machine.
+//!
+//! The owner of a folder holds a lock on a file in it, which the kernel releases with the process. Folders that are to be
+//! kept have no such file.
+
+use std::env;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, flock};
+
+/// The prefix of the folders' names.
+pub(crate) const PREFIX: &str = "control-plane-";
+
+/// The file with the owner's lock.
+const LOCK: &str = "owner.lock";
+
+/// Marks a folder as one that is removed when its owner is dead, for as long as the returned file is open.
+pub(crate) fn mark(folder: &Path) -> Result<File> {
+    // The file gets its name when it is locked, so that no other process finds it without the lock.
+    let unnamed = folder.join("owner.lock.new");
+    let file = File::create(&unnamed).with_context(|| format!("make {}", unnamed.display()))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).context("lock a new file")?;
+    fs::rename(&unnamed, folder.join(LOCK)).context("name the lock of a control plane's folder")?;
+    Ok(file)
+}
+
+/// Removes folders of this user in the folder for temporary files whose owners are dead. What cannot be removed stays for
+/// the next attempt.
+pub fn remove_abandoned() {
+    remove_abandoned_in(&env::temp_dir());
+}
+
+fn remove_abandoned_in(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_own(&folder) && is_abandoned(&folder) {
+            let _ = fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+/// Whether a path is a folder of this user. All users may make folders and links among temporary files.
+fn is_own(path: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == user)
+}
+
+fn is_abandoned(folder: &Path) -> bool {
+    let file = File::open(folder.join(LOCK));
+    file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_is_removed_when_no_process_holds_its_lock() {
+        let parent = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let folder = parent.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            folder
+        };
+        let (running, dead) = (make("control-plane-running"), make("control-plane-dead"));
+        let (kept, other) = (make("control-plane-kept"), make("other"));
+        let _lock = mark(&running).unwrap();
+        drop(mark(&dead).unwrap());
+        drop(mark(&other).unwrap());
+        let link = parent.path().join("control-plane-link");
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        remove_abandoned_in(parent.path());
+        assert!(!dead.exists());
+        assert!(running.exists() && kept.exists() && other.exists() && link.exists());
+    }
+}

@@ -1,0 +1,106 @@
+//! The goals: what users feel with our manager is never worse than with upstream's.
+
+use std::time::Duration;
+
+use super::effects::{Sample, Summary};
+
+/// Differences of times below this are due to the intervals of kubelets' probes and of this command's reads.
+const RESOLUTION: Duration = Duration::from_secs(1);
+
+/// The missed goals of a scenario.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missed {
+    /// It took longer than with upstream's manager, beyond the tolerance of the sample.
+    pub time: bool,
+    /// More requests failed.
+    pub failed: bool,
+    /// Requests failed for a longer time, beyond the tolerance of the sample.
+    pub failures_lasted: bool,
+}
+
+/// Compares a scenario.
+///
+/// Numbers of failed requests are compared and not their rates: clients wait for responses, and a manager with which they
+/// wait longer would get a better rate from the longer time. Upstream's own differences between runs are tolerated, but no
+/// failed request in scenarios in which none fails with upstream's manager.
+pub fn compare(own: &Summary, their: &Summary) -> Missed {
+    let tolerated = if their.failed == 0 { 0.0 } else { their.failed_spread as f64 };
+    Missed {
+        time: is_longer(own.took, their.took),
+        failed: own.failed_per_run() > their.failed_per_run() + tolerated,
+        failures_lasted: is_longer(own.failures_lasted, their.failures_lasted),
+    }
+}
+
+/// Returns the tolerance of a comparison of times: the larger spread of both samples, and at least [`RESOLUTION`].
+pub fn tolerance(own: Sample, their: Sample) -> Duration {
+    own.spread.max(their.spread).max(RESOLUTION)
+}
+
+fn is_longer(own: Sample, their: Sample) -> bool {
+    own.median > their.median + tolerance(own, their)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(median: f64, spread: f64) -> Sample {
+        Sample { median: Duration::from_secs_f64(median), spread: Duration::from_secs_f64(spread) }
+    }
+
+    #[test]
+    fn goal_is_missed_when_worse_than_upstream_beyond_the_tolerance() {
+        let base = Summary {
+            runs: 3,
+            took: sample(10.0, 0.5),
+            requests: 3000,
+            failed: 30,
+            failed_spread: 4,
+            failures_lasted: sample(20.0, 2.0),
+            load: 0.0,
+        };
+        let (time, failed, lasted) = (
+            Missed { time: true, ..Missed::default() },
+            Missed { failed: true, ..Missed::default() },
+            Missed { failures_lasted: true, ..Missed::default() },
+        );
+        for (name, own, missed) in [
+            ("equal", base, Missed::default()),
+            ("faster", Summary { took: sample(5.0, 0.0), ..base }, Missed::default()),
+            ("slower within the resolution", Summary { took: sample(10.9, 0.0), ..base }, Missed::default()),
+            ("slower within the spread", Summary { took: sample(12.9, 3.0), ..base }, Missed::default()),
+            ("slower", Summary { took: sample(11.1, 0.5), ..base }, time),
+            ("more failures within the spread", Summary { failed: 42, ..base }, Missed::default()),
+            ("more failures", Summary { failed: 43, ..base }, failed),
+            ("own spread excuses no failure", Summary { failed: 43, failed_spread: 40, ..base }, failed),
+            ("more failures at a lower rate", Summary { failed: 43, requests: 30_000, ..base }, failed),
+            ("as many failures in fewer runs", Summary { failed: 30, runs: 2, ..base }, failed),
+            ("failures for longer", Summary { failures_lasted: sample(22.5, 0.0), ..base }, lasted),
+        ] {
+            assert_eq!(compare(&own, &base), missed, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_failed_request_is_tolerated_when_none_fails_with_upstream() {
+        let base = Summary { runs: 3, requests: 3000, ..Summary::default() };
+        let own = Summary { failed: 1, failed_spread: 1, ..base };
+        assert!(compare(&own, &base).failed);
+        assert_eq!(compare(&base, &own), Missed::default());
+    }
+
+    #[test]
+    fn measured_node_failure_of_23_november_misses_the_time_without_failures() {
+        let run = |took, requests, failed, lasted| Summary {
+            runs: 1,
+            took: sample(took, 0.0),
+            requests,
+            failed,
+            failures_lasted: sample(lasted, 0.0),
+            ..Summary::default()
+        };
+        let missed = compare(&run(56.5, 13_199, 444, 143.1), &run(57.4, 10_175, 423, 123.1));
+        assert_eq!(missed, Missed { failed: true, failures_lasted: true, time: false });
+    }
+}
