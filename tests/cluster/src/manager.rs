@@ -167,7 +167,10 @@ impl Manager {
 ///
 /// # Errors
 /// The error of the start.
-pub async fn restart_after_crashes(faults: &Faults, start: impl AsyncFn() -> Result<Manager>) -> Result<()> {
+pub async fn restart_after_crashes<F>(faults: &Faults, start: impl Fn() -> F) -> Result<()>
+where
+    F: Future<Output = Result<Manager>>,
+{
     loop {
         let manager = start().await?;
         faults.crashes().await;

@@ -56,7 +56,7 @@ impl AwsBed {
 
     /// Starts ccm with a clock that makes nodes older by `later`.
     pub async fn ccm_at(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
-        self.cloud.ccm_over(|_| provider(&self.moto), faults, flags, later).await
+        self.cloud.start_ccm_with_provider(|_| provider(&self.moto), faults, flags, later).await
     }
 
     /// Registers the Node of an instance, like a kubelet without a provider ID.

@@ -63,7 +63,7 @@ async fn run_installed(bed: &AwsBed) -> Result<Manager> {
     let user = format!("system:serviceaccount:{NAMESPACE}:{account}");
     let later = SignedDuration::from_hours(1);
     let provider = |options: &Flags| provider_in(&ccm::app::build_context(options, None, config.into_bytes()));
-    bed.cloud.ccm_as(&user, provider, &Faults::default(), flags, later).await
+    bed.cloud.start_ccm_as(&user, provider, &Faults::default(), flags, later).await
 }
 
 fn service(name: &str, class: Option<&str>, kind: Option<&str>) -> Result<KubeService> {

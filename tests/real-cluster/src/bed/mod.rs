@@ -63,7 +63,7 @@ impl Bed {
         let choice = choice::choose(&occupied::of_machine()?);
         for (index, hides) in choice.usable.into_iter().filter(|(index, _)| !unusable.contains(index)) {
             make_folder(&folder(index))?;
-            let (Some(owner), Some(keeper)) = (lock(index, OWNER)?, lock(index, KEEPER)?) else {
+            let Some((owner, keeper)) = lock_both(index)? else {
                 reasons.push(format!("cluster {index} is running"));
                 continue;
             };
@@ -176,7 +176,7 @@ pub fn remove_leaked(index: u8) -> Result<()> {
 fn remove_dead() -> Vec<(u8, String)> {
     let mut failures = Vec::new();
     for index in (0..Addresses::CLUSTERS).filter(|index| folder(*index).exists()) {
-        let (Ok(Some(_owner)), Ok(Some(_keeper))) = (lock(index, OWNER), lock(index, KEEPER)) else { continue };
+        let Ok(Some(_locks)) = lock_both(index) else { continue };
         if let Err(error) = remove_leaked(index).and_then(|()| forget(index)) {
             failures.push((index, format!("the remains of cluster {index} cannot be removed: {error:#}")));
         }
@@ -259,6 +259,13 @@ pub(crate) fn remove_folder(path: &Path) -> Result<()> {
 
 fn folder(index: u8) -> PathBuf {
     Path::new(ROOT).join(index.to_string())
+}
+
+/// Takes the locks of the owner and of the keeper, or returns `None` if another process has one of them. The keeper's is
+/// only tried with the owner's: a keeper that starts at this moment must get its own.
+fn lock_both(index: u8) -> Result<Option<(File, File)>> {
+    let Some(owner) = lock(index, OWNER)? else { return Ok(None) };
+    Ok(lock(index, KEEPER)?.map(|keeper| (owner, keeper)))
 }
 
 /// Takes a lock that lasts as long as the file is open, or returns `None` if another process has it.
