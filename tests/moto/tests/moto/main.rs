@@ -23,6 +23,7 @@ mod histories;
 mod leaks;
 mod neighbours;
 mod nodes;
+mod pods;
 mod reach;
 mod refusals;
 mod routes;
@@ -85,6 +86,11 @@ fn main() -> std::process::ExitCode {
         nodes::{
             nodes_get_the_data_of_their_instances, one_bad_id_does_not_split_the_batch_into_single_calls, nodes_are_initialised_despite_faults,
             node_waits_for_an_instance_that_is_not_visible_yet, nodes_follow_stopped_started_and_terminated_instances, three_hundred_nodes_are_initialised,
+        },
+        pods::{
+            pods_with_custom_networking_are_reached, pods_behind_prefixes_of_addresses_are_reached,
+            pod_with_several_security_groups_is_reached_by_the_tagged_one,
+            later_pod_with_the_same_address_is_reached, pods_on_fargate_are_reached,
         },
         reach::{
             every_target_is_reached_without_a_gap, targets_without_the_shared_group_are_reached_without_a_gap,
