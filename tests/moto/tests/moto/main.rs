@@ -30,11 +30,14 @@ mod routes;
 mod sharing;
 mod tagging;
 mod time;
+mod upstream;
 mod user_groups;
 
 use std::sync::Arc;
 
-use cluster_tests::{Case, cases, run};
+use cluster_tests::{Case, Tier, cases, run};
+
+use self::upstream::shared::Neighbour;
 
 fn main() -> std::process::ExitCode {
     let usual = cases![Usual:
@@ -119,7 +122,25 @@ fn main() -> std::process::ExitCode {
         groups::{crash_at_any_call_leaves_nothing_of_a_group},
         histories::{thousand_histories_leak_nothing},
     ];
-    run(usual.into_iter().chain(long).map(checked).collect())
+    let cases = usual.into_iter().chain(long).chain(with_other_controllers());
+    run(cases.map(checked).collect())
+}
+
+/// Returns the tests with the real cloud-provider-aws and the real AWS Load Balancer Controller. They run by default where
+/// both programs are built; `--ignored upstream` builds them once, which takes many minutes.
+fn with_other_controllers() -> Vec<Case> {
+    let cases = cases![Usual:
+        upstream::beside::{
+            cloud_provider_and_ccm_leave_each_others_resources_alone,
+            load_balancer_controller_and_ccm_leave_each_others_resources_alone,
+        },
+        upstream::takeover::{
+            services_move_from_cloud_provider_to_ccm_and_back,
+            services_move_from_load_balancer_controller_to_ccm_and_back,
+        },
+    ];
+    let tier = if Neighbour::are_built() { Tier::Usual } else { Tier::Ignored };
+    cases.into_iter().map(|case| Case { tier, ..case }).collect()
 }
 
 /// Returns a test that fails if load balancers do not reach their targets.
