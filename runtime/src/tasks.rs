@@ -51,7 +51,7 @@ impl Tasks {
 }
 
 impl Spawner {
-    /// Starts a task. Returns false if the set is gone.
+    /// Starts a task. Returns false if the set no longer exists.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
         self.0.upgrade().is_some_and(|tasks| {
             spawn(&tasks, task);

@@ -63,7 +63,8 @@ enum Part {
 pub const CRASHES: &str = "faults::";
 
 /// Cluster tests that need much time or the whole host, by parts of their names.
-pub const CROWDS: [&str; 3] = ["hostile_tenant::", "many_kinds::", "monitoring::"];
+pub const CROWDS: [&str; 6] =
+    ["hostile_tenant::", "many_kinds::", "monitoring::", "refused_creations_of_a_job", "refused_job", "second_signal"];
 
 /// Packages that read bytes and texts from outside.
 pub const FUZZ_PACKAGES: [&str; 7] = [

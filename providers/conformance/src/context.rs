@@ -178,6 +178,15 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Ends the fault in the change of this number; reports whether there was no such change, so that a fault in a later
+    /// one has no effect either.
+    pub async fn restore_after_fault(&self, nth: u64) -> Result<bool, Stop> {
+        let is_missing = self.fixture.faults_applied().await == Some(0);
+        self.fixture.restore().await?;
+        ensure!(!is_missing || nth > 1, "the fixture reports that no change was made");
+        Ok(is_missing)
+    }
+
     /// Observes until the load balancer is active.
     pub async fn wait_until_active(&self, id: &LoadBalancerId) -> Result<ObservedLoadBalancer, Stop> {
         let (balancers, deadline) = (self.balancers()?, self.deadline());

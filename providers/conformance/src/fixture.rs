@@ -116,6 +116,12 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("lose_response"))
     }
 
+    /// Returns the number of calls that `fail_change` and `lose_response` applied to since the last `restore`; `None` if
+    /// that is unknown. Without it, the suite also makes the runs whose change of that number does not exist.
+    async fn faults_applied(&self) -> Option<u64> {
+        None
+    }
+
     /// Makes all reads from now on fail in this way.
     async fn fail_reads(&self, _failure: ReadFailure) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("fail_reads"))

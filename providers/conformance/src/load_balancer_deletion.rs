@@ -55,6 +55,7 @@ pub(crate) async fn delete_recovers_from_a_failure_at_any_change(context: &Conte
     context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
     for nth in 1..=CHANGES / 2 {
+        let mut is_last = true;
         for lost in [false, true] {
             let spec = context.spec();
             context.settle(&spec, &targets).await?;
@@ -63,10 +64,13 @@ pub(crate) async fn delete_recovers_from_a_failure_at_any_change(context: &Conte
                 true => context.fixture.lose_response(nth).await?,
             }
             context.delete(&spec.id).await?;
-            context.fixture.restore().await?;
+            is_last &= context.restore_after_fault(nth).await?;
             context.check_nothing_leaked(&spec.id).await?;
             let owned = owned_of(context, &spec).await?;
             ensure!(owned.is_empty(), "a deleted load balancer is listed: {owned:?}");
+        }
+        if is_last {
+            break;
         }
     }
     Ok(())
@@ -80,7 +84,7 @@ pub(crate) async fn partial_load_balancer_is_listed_and_deleted(context: &Contex
         let spec = context.spec();
         context.fixture.fail_change(nth).await?;
         let failed = balancers.ensure(&spec, &targets).await.is_err();
-        context.fixture.restore().await?;
+        let is_last = context.restore_after_fault(nth).await? && !failed;
         let leaked = match context.fixture.leaked_resources(&spec.id).await {
             Err(FixtureError::Unsupported(_)) => Vec::new(),
             leaked => leaked?,
@@ -95,6 +99,9 @@ pub(crate) async fn partial_load_balancer_is_listed_and_deleted(context: &Contex
         context.check_nothing_leaked(&spec.id).await?;
         let owned = owned_of(context, &spec).await?;
         ensure!(owned.is_empty(), "a deleted load balancer is listed: {owned:?}");
+        if is_last {
+            break;
+        }
     }
     if partial == 0 {
         return Err(Stop::Skip(

@@ -7,6 +7,9 @@ import moto.backends
 import moto.core.responses
 import moto.server
 from moto.acm.models import CertBundle
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
+from moto.ec2.responses.elastic_network_interfaces import ElasticNetworkInterfaces
+from moto.elb.models import FakeHealthCheck, LoadBalancer
 from moto.elbv2.models import ELBv2Backend, FakeTargetGroup
 
 # Looked up for each call else: folders, and the methods of classes.
@@ -20,6 +23,9 @@ describe_target_groups = ELBv2Backend.describe_target_groups
 modify_listener = ELBv2Backend.modify_listener
 describe_certificate = CertBundle.describe
 deregister = FakeTargetGroup.deregister
+group_set = NetworkInterface.group_set.fget
+interface_filter = NetworkInterface.get_filter_value
+assign_addresses = ElasticNetworkInterfaces.assign_private_ip_addresses
 
 
 def described(self, balancer, *more):
@@ -67,6 +73,46 @@ def deregistered(self, targets):
     deregister(self, [target for target in targets if target["Id"] in self.targets])
 
 
+def own_groups(self):
+    """A further interface of an instance has its own groups only."""
+    return self._group_set if self.device_index else group_set(self)
+
+
+def filtered(self, name, *more):
+    """An interface is found by each of its addresses."""
+    if name == "addresses.private-ip-address":
+        return [one["PrivateIpAddress"] for one in self.private_ip_addresses]
+    if name == "ipv6-addresses.ipv6-address":
+        return list(self.ipv6_addresses)
+    return interface_filter(self, name, *more)
+
+
+def assigned(self):
+    """An interface can get prefixes of addresses."""
+    interface = self.ec2_backend.get_network_interface(self._get_param("NetworkInterfaceId"))
+    interface.ipv4_prefixes += [{"Ipv4Prefix": one} for one in self._get_param("Ipv4Prefixes", [])]
+    return assign_addresses(self)
+
+
+def created_interface(self, *arguments, **more):
+    """An interface begins without prefixes."""
+    create_interface(self, *arguments, **more)
+    self.ipv4_prefixes = []
+
+
+def created_classic(self, *arguments, **more):
+    """A Classic Load Balancer has a health check from the beginning."""
+    create_classic(self, *arguments, **more)
+    self.health_check = self.health_check or FakeHealthCheck("5", "10", "2", "30", "HTTP:80/index.html")
+
+
+create_classic = LoadBalancer.__init__
+LoadBalancer.__init__ = created_classic
+create_interface = NetworkInterface.__init__
+NetworkInterface.__init__ = created_interface
+NetworkInterface.group_set = property(own_groups)
+NetworkInterface.get_filter_value = filtered
+ElasticNetworkInterfaces.assign_private_ip_addresses = assigned
 ELBv2Backend.describe_target_groups = described
 ELBv2Backend.modify_listener = modified
 CertBundle.describe = described_certificate

@@ -39,7 +39,6 @@ fn main() -> std::process::ExitCode {
         },
         workloads::refused_creations::{
             deleted_namespace_costs_others_no_time, refused_creations_back_off_while_pods_change,
-            refused_creations_of_a_job_back_off_while_pods_change,
             status_follows_pods_while_creations_are_refused,
         },
         workloads::released_pods::{relabelled_pod_is_replaced_after_a_lost_response},
@@ -198,7 +197,6 @@ fn main() -> std::process::ExitCode {
         process::manifests::{
             charts_are_accepted_by_helm_and_the_api_server, kubeadm_patches_change_only_what_they_should,
         },
-        process::shutdown::{second_signal_ends_a_process_whose_work_hangs},
         process::monitoring::{alerts_and_panels_query_served_metrics, metrics_equal_upstreams_list},
         api::namespace::{
             twenty_kinds_are_deleted_with_their_namespace, deletions_that_watches_show_need_no_list,
@@ -277,7 +275,6 @@ fn main() -> std::process::ExitCode {
             finished_jobs_are_deleted_after_their_ttl,
             job_of_another_owner_takes_the_name_of_a_run,
             job_with_the_name_of_a_deleted_run_is_not_replaced,
-            refused_job_is_not_repeated_by_changes_of_its_cronjob,
         },
         workloads::job::{
             job_completes, failures_end_job, deadline_ends_job, indexes_are_completed, elastic_job_shrinks,
@@ -325,6 +322,9 @@ fn main() -> std::process::ExitCode {
         network::endpoints::{upstreams_slices_are_kept_after_a_takeover},
         upstream::handover::{work_continues_under_the_other_manager},
         process::many_kinds::{leader_works_with_500_custom_kinds},
+        process::shutdown::{second_signal_ends_a_process_whose_work_hangs},
+        workloads::refused_creations::{refused_creations_of_a_job_back_off_while_pods_change},
+        workloads::cronjob::{refused_job_is_not_repeated_by_changes_of_its_cronjob},
         process::monitoring::{alerts_fire_when_they_should, upstreams_list_is_current},
         upstream::operations::{takeover_page_works_in_both_directions},
         api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},

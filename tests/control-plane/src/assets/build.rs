@@ -52,6 +52,9 @@ const KWOK: &str = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0";
 /// Upstream's cloud controller manager for AWS.
 const AWS: &str = "k8s.io/cloud-provider-aws/cmd/aws-cloud-controller-manager@v1.37.0";
 
+/// The AWS Load Balancer Controller.
+const AWS_LOAD_BALANCERS: &str = "sigs.k8s.io/aws-load-balancer-controller/v3@v3.5.0";
+
 /// The result of one call of Go: a binary and its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
@@ -61,6 +64,7 @@ pub(super) enum Part {
     Upstream,
     Cloud,
     Aws,
+    AwsLoadBalancers,
     Charts,
     Rules,
     CsiDriver,
@@ -78,6 +82,7 @@ impl Part {
             Program::UpstreamManager => Part::Upstream,
             Program::UpstreamCloudManager => Part::Cloud,
             Program::UpstreamAwsManager => Part::Aws,
+            Program::AwsLoadBalancerController => Part::AwsLoadBalancers,
             Program::Charts => Part::Charts,
             Program::Rules => Part::Rules,
             Program::CsiDriver => Part::CsiDriver,
@@ -96,6 +101,7 @@ impl Part {
             Part::Upstream => "upstream",
             Part::Cloud => "cloud",
             Part::Aws => "aws-cloud-controller-manager",
+            Part::AwsLoadBalancers => "aws-load-balancer-controller",
             Part::Charts => "charts",
             Part::Rules => "rules",
             Part::CsiDriver => "csi-driver",
@@ -109,7 +115,7 @@ impl Part {
     fn links(self) -> &'static [&'static str] {
         match self {
             Part::Kube => &["kube-apiserver", "kube-scheduler", "kubectl"],
-            Part::Etcd | Part::Kwok | Part::Aws | Part::Charts | Part::Rules => &[],
+            Part::Etcd | Part::Kwok | Part::Aws | Part::AwsLoadBalancers | Part::Charts | Part::Rules => &[],
             Part::CsiDriver | Part::CsiProvisioner | Part::CsiAttacher | Part::CsiResizer => &[],
             Part::Upstream => &["kube-controller-manager"],
             Part::Cloud => &["cloud-controller-manager"],
@@ -124,6 +130,7 @@ impl Part {
             Part::Upstream => "upstream's kube-controller-manager",
             Part::Cloud => "upstream's cloud-controller-manager",
             Part::Aws => "upstream's cloud-controller-manager for AWS",
+            Part::AwsLoadBalancers => "the AWS Load Balancer Controller",
             Part::Charts => "the program that renders charts",
             Part::Rules => "the program that tests alerts",
             Part::CsiDriver => "the CSI driver for tests",
@@ -165,6 +172,7 @@ impl Part {
                 &["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, self.csi_package()]
             }
             Part::Aws => &["install", "-trimpath", "-ldflags", "-s -w", AWS],
+            Part::AwsLoadBalancers => &["install", "-trimpath", "-ldflags", "-s -w", AWS_LOAD_BALANCERS],
             _ => &[
                 "build",
                 "-trimpath",
@@ -187,6 +195,7 @@ pub(super) fn version(part: Part) -> String {
         Part::Charts => &CHART_SOURCES,
         Part::Rules => &RULE_SOURCES,
         Part::Aws => &[AWS],
+        Part::AwsLoadBalancers => &[AWS_LOAD_BALANCERS],
         Part::CsiDriver | Part::CsiAttacher | Part::CsiResizer => &CSI_SOURCES,
         Part::CsiProvisioner => &CSI_PROVISIONER_SOURCES,
         Part::Kube | Part::Etcd | Part::Kwok | Part::Upstream => &SOURCES,
@@ -222,6 +231,7 @@ mod tests {
             Program::Kwok,
             Program::UpstreamManager,
             Program::UpstreamAwsManager,
+            Program::AwsLoadBalancerController,
             Program::Charts,
             Program::Rules,
             Program::CsiDriver,

@@ -38,6 +38,8 @@ pub enum Program {
     UpstreamCloudManager,
     /// Upstream's cloud controller manager for AWS, for comparisons.
     UpstreamAwsManager,
+    /// The AWS Load Balancer Controller, which may run in the same clusters.
+    AwsLoadBalancerController,
     /// Checks and renders Helm's charts: `charts lint <chart> [<values file>...]` and
     /// `charts template <chart> <release> <namespace> [<values file>...]`.
     Charts,
@@ -65,6 +67,7 @@ impl Program {
             Program::UpstreamManager => "kube-controller-manager",
             Program::UpstreamCloudManager => "cloud-controller-manager",
             Program::UpstreamAwsManager => "aws-cloud-controller-manager",
+            Program::AwsLoadBalancerController => "aws-load-balancer-controller",
             Program::Charts => "charts",
             Program::Rules => "rules",
             Program::CsiDriver => "csi-driver",
@@ -155,6 +158,13 @@ impl Assets {
 /// Blocks and fails as [`Assets::base`] does.
 pub fn upstream_aws_manager() -> Result<PathBuf> {
     locate(Program::UpstreamAwsManager, None, &cache(Part::Aws)?)
+}
+
+/// Returns the AWS Load Balancer Controller, which only tests of both in one cluster need.
+///
+/// Blocks and fails as [`Assets::base`] does.
+pub fn aws_load_balancer_controller() -> Result<PathBuf> {
+    locate(Program::AwsLoadBalancerController, None, &cache(Part::AwsLoadBalancers)?)
 }
 
 /// The sidecars that run next to every CSI driver of a cluster.

@@ -44,7 +44,7 @@ struct Shared {
     /// The account, read by rules of the model.
     aws: Aws,
     state: Mutex<State>,
-    model: Model,
+    model: Arc<Model>,
     reachability: Arc<Reachability>,
 }
 
@@ -77,14 +77,34 @@ impl Proxy {
     /// # Errors
     /// If no port can be listened on.
     pub(crate) async fn start(moto: SocketAddr, account: String, aws: Aws) -> Result<Self> {
+        let (model, reachability) = (Model::new(aws.clone()), Reachability::new(aws.clone()));
+        Self::serve(moto, account, aws, (Arc::new(model), Arc::new(reachability))).await
+    }
+
+    /// Serves the same account to another client. Its calls are counted separately, and no faults or policies of this
+    /// endpoint apply to them.
+    ///
+    /// # Errors
+    /// If no port can be listened on.
+    pub async fn for_another_client(&self) -> Result<Self> {
+        let Shared { moto, aws, model, reachability, .. } = &*self.shared;
+        Self::serve(*moto, self.account.clone(), aws.clone(), (model.clone(), reachability.clone())).await
+    }
+
+    async fn serve(
+        moto: SocketAddr,
+        account: String,
+        aws: Aws,
+        (model, reachability): (Arc<Model>, Arc<Reachability>),
+    ) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listen for the proxy before moto")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             moto,
             account: HeaderValue::from_str(&account).context("an account is twelve digits")?,
             client: Client::builder(TokioExecutor::new()).build_http(),
-            model: Model::new(aws.clone()),
-            reachability: Arc::new(Reachability::new(aws.clone())),
+            model,
+            reachability,
             aws,
             state: Mutex::default(),
         });

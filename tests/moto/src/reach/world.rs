@@ -99,6 +99,8 @@ pub struct World {
     groups: BTreeMap<String, Group>,
     /// Security groups of network interfaces, by instance and by address.
     interfaces: BTreeMap<String, BTreeSet<String>>,
+    /// Prefixes of addresses of network interfaces, with their security groups.
+    prefixes: Vec<(String, BTreeSet<String>)>,
     rules: BTreeMap<String, Vec<Rule>>,
 }
 
@@ -133,8 +135,14 @@ impl World {
         for interface in aws.list(Service::Ec2, "DescribeNetworkInterfaces", &[], "networkInterfaceSet").await? {
             let groups = owned(interface.texts("groupSet/item/groupId"));
             let addresses = interface.texts("privateIpAddressesSet/item/privateIpAddress");
-            for name in interface.texts("attachment/instanceId").into_iter().chain(addresses) {
+            // A load balancer reaches an instance at its first interface.
+            let instance = interface.texts("attachment/instanceId");
+            let instance = instance.into_iter().filter(|_| interface.text("attachment/deviceIndex") == "0");
+            for name in instance.chain(addresses) {
                 world.interfaces.entry(name.to_owned()).or_default().extend(groups.iter().cloned());
+            }
+            for prefix in interface.texts("ipv4PrefixSet/item/ipv4Prefix") {
+                world.prefixes.push((prefix.to_owned(), groups.clone()));
             }
         }
         for rule in aws.list(Service::Ec2, "DescribeSecurityGroupRules", &[], "securityGroupRuleSet").await? {
@@ -164,10 +172,16 @@ impl World {
         self.groups.get(group).map(|group| group.balancer_arn.as_str())
     }
 
+    /// Returns the security groups of an instance or an address.
+    fn groups_of(&self, id: &str) -> Option<&BTreeSet<String>> {
+        let by_prefix = || self.prefixes.iter().find(|(prefix, _)| covers(prefix, &format!("{id}/32")));
+        self.interfaces.get(id).or_else(|| by_prefix().map(|(_, groups)| groups))
+    }
+
     /// Returns whether a load balancer reaches a target. A target counts as reached if its group is not in use or no
     /// network interface has its address.
     pub fn reaches(&self, group: &str, id: &str, port: &str) -> bool {
-        let (Some(group), Some(groups)) = (self.groups.get(group), self.interfaces.get(id)) else { return true };
+        let (Some(group), Some(groups)) = (self.groups.get(group), self.groups_of(id)) else { return true };
         let Some(source) = self.sources.get(&group.balancer_arn) else { return true };
         let number: i32 = port.parse().unwrap_or_default();
         let traffic: Vec<(&str, i32)> =
@@ -256,6 +270,7 @@ mod tests {
             interfaces: [("i-1", "sg-open"), ("i-2", "sg-closed")]
                 .map(|(id, group)| (id.to_owned(), BTreeSet::from([group.to_owned()])))
                 .into(),
+            prefixes: vec![("10.9.0.16/28".to_owned(), ["sg-closed".to_owned()].into())],
             rules: [("sg-open".to_owned(), open_rules)].into(),
         };
         assert_eq!(world.used_groups(Some("One.Example")), ["tg-1"]);
@@ -263,6 +278,7 @@ mod tests {
         assert_eq!(world.used_groups(None), ["tg-1", "tg-2"]);
         assert!(world.reaches("tg-1", "i-1", "30080") && !world.reaches("tg-1", "i-2", "30080"));
         assert!(world.reaches("tg-1", "10.9.9.9", "80"), "no interface has the address");
+        assert!(!world.reaches("tg-1", "10.9.0.17", "80"), "an interface has a prefix with the address");
         assert!(world.reaches("tg-3", "i-2", "80"), "the target group is not in use");
     }
 

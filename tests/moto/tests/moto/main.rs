@@ -23,17 +23,21 @@ mod histories;
 mod leaks;
 mod neighbours;
 mod nodes;
+mod pods;
 mod reach;
 mod refusals;
 mod routes;
 mod sharing;
 mod tagging;
 mod time;
+mod upstream;
 mod user_groups;
 
 use std::sync::Arc;
 
-use cluster_tests::{Case, cases, run};
+use cluster_tests::{Case, Tier, cases, run};
+
+use self::upstream::shared::Neighbour;
 
 fn main() -> std::process::ExitCode {
     let usual = cases![Usual:
@@ -86,6 +90,11 @@ fn main() -> std::process::ExitCode {
             nodes_get_the_data_of_their_instances, one_bad_id_does_not_split_the_batch_into_single_calls, nodes_are_initialised_despite_faults,
             node_waits_for_an_instance_that_is_not_visible_yet, nodes_follow_stopped_started_and_terminated_instances, three_hundred_nodes_are_initialised,
         },
+        pods::{
+            pods_with_custom_networking_are_reached, pods_behind_prefixes_of_addresses_are_reached,
+            pod_with_several_security_groups_is_reached_by_the_tagged_one,
+            later_pod_with_the_same_address_is_reached, pods_on_fargate_are_reached,
+        },
         reach::{
             every_target_is_reached_without_a_gap, targets_without_the_shared_group_are_reached_without_a_gap,
             rule_of_two_load_balancers_stays_while_one_needs_it, pod_with_its_own_security_group_is_reached,
@@ -113,7 +122,25 @@ fn main() -> std::process::ExitCode {
         groups::{crash_at_any_call_leaves_nothing_of_a_group},
         histories::{thousand_histories_leak_nothing},
     ];
-    run(usual.into_iter().chain(long).map(checked).collect())
+    let cases = usual.into_iter().chain(long).chain(with_other_controllers());
+    run(cases.map(checked).collect())
+}
+
+/// Returns the tests with the real cloud-provider-aws and the real AWS Load Balancer Controller. They run by default where
+/// both programs are built; `--ignored upstream` builds them once, which takes many minutes.
+fn with_other_controllers() -> Vec<Case> {
+    let cases = cases![Usual:
+        upstream::beside::{
+            cloud_provider_and_ccm_leave_each_others_resources_alone,
+            load_balancer_controller_and_ccm_leave_each_others_resources_alone,
+        },
+        upstream::takeover::{
+            services_move_from_cloud_provider_to_ccm_and_back,
+            services_move_from_load_balancer_controller_to_ccm_and_back,
+        },
+    ];
+    let tier = if Neighbour::are_built() { Tier::Usual } else { Tier::Ignored };
+    cases.into_iter().map(|case| Case { tier, ..case }).collect()
 }
 
 /// Returns a test that fails if load balancers do not reach their targets.

@@ -42,17 +42,17 @@ fn has_arguments(root: &Path, file: &str, function: &str) -> bool {
 fn check(root: &Path, test: &str) -> Result<(), String> {
     has_test(root, test)?;
     let (file, function) = test.split_once("::").unwrap_or_default();
-    if !has_arguments(root, file, function) {
-        return Err(format!("{test}: a property test gets its input as arguments"));
-    }
     if !function.contains(FUZZ_NAMES) {
         return Err(format!("{test}: the soak selects tests by {FUZZ_NAMES:?}"));
     }
     let package = package_of(root, file).ok_or_else(|| format!("{file}: no package"))?;
-    match FUZZ_PACKAGES.contains(&&*package) {
-        true => Ok(()),
-        false => Err(format!("{test}: the soak does not fuzz {package}")),
+    if !FUZZ_PACKAGES.contains(&&*package) {
+        return Err(format!("{test}: the soak does not fuzz {package}"));
     }
+    if !has_arguments(root, file, function) {
+        return Err(format!("{test}: a property test gets its input as arguments"));
+    }
+    Ok(())
 }
 
 #[test]

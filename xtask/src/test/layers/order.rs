@@ -64,7 +64,8 @@ pub const CRATES: &[Layers] = &[
         order: &[
             // No IO.
             &["fair", "lock", "stall", "wake"],
-            &["debounce", "fence", "metrics", "page", "queue", "slow_start", "store", "tasks", "text"],
+            &["metrics"],
+            &["debounce", "fence", "page", "queue", "slow_start", "store", "tasks", "text"],
             &["children", "client", "journal"],
             // Single requests, and reading one's own writes.
             &["consistency", "discovery", "openapi", "write"],

@@ -22,6 +22,7 @@ use crate::loadbalancer::model::{bare_rules, diff, node_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, Opening};
 use crate::loadbalancer::observed::certificates::Certificates;
+use crate::loadbalancer::observed::interfaces::Interfaces;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::{self, Networks};
 use crate::loadbalancer::observed::report::ingress;
@@ -49,6 +50,7 @@ pub(crate) struct Balancers {
     pub(super) classes: ClassFilter,
     pub(super) inventory: Inventory,
     pub(super) networks: Networks,
+    pub(super) interfaces: Interfaces,
     pub(super) states: BalancerStates,
     pub(super) certificates: Certificates,
     pub(super) groups: Groups,
@@ -127,6 +129,7 @@ impl Balancers {
             classes,
             inventory: Inventory::default(),
             networks: Networks::default(),
+            interfaces: Interfaces::default(),
             states: BalancerStates::default(),
             certificates: Certificates::default(),
             groups: Groups::default(),

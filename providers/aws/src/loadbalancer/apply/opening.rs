@@ -1,12 +1,13 @@
 //! Security groups of a Service's targets: those of nodes, and those of pods' own network interfaces.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use providers::{CloudError, Targets};
+use providers::{CloudError, EndpointTarget, NodeTarget, Targets};
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::model::build;
+use crate::loadbalancer::observed::interfaces::PodAddress;
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::network::{Machine, instance_id};
 use crate::loadbalancer::types::TargetType;
@@ -79,7 +80,7 @@ impl Balancers {
             return Ok(TargetGroups::default());
         }
         let instances = self.networks.machines(work.session, work.targets).await?;
-        let interfaces = self.networks.interfaces(work.session, addresses(work)).await?;
+        let interfaces = self.interfaces.groups(work.session, addresses(work)).await?;
         let tagged: BTreeSet<&str> =
             listing.tagged_groups(work.session).iter().map(|group| group.id.as_str()).collect();
         Ok(groups_of_targets(&tagged, work.targets, &instances, &interfaces))
@@ -88,18 +89,35 @@ impl Balancers {
 
 /// Returns the addresses of a Service's targets. Pods on Fargate, with security groups of their own or with custom
 /// networking are behind other groups than their node's primary interface.
-fn addresses(work: &Work<'_>) -> BTreeSet<IpAddr> {
+fn addresses(work: &Work<'_>) -> BTreeSet<PodAddress> {
     if work.settings.target_type != TargetType::Ip {
         return BTreeSet::new();
     }
     let groups = work.settings.listeners.iter().map(|listener| &listener.group).chain(work.settings.backends());
     let families = groups.flat_map(|requested| [false, true].map(|ipv6| (requested, ipv6)));
     let targets = families.flat_map(|(requested, ipv6)| build::targets(work.settings, requested, ipv6, work.targets));
-    targets.filter_map(|target| target.id.parse().ok()).collect()
+    let registered: BTreeSet<IpAddr> = targets.filter_map(|target| target.id.parse().ok()).collect();
+    pods_with(&registered, work.targets)
+}
+
+/// Returns the pods with these addresses.
+fn pods_with(addresses: &BTreeSet<IpAddr>, targets: &Targets) -> BTreeSet<PodAddress> {
+    let instance = |node: &NodeTarget| Some((node.name.clone(), instance_id(node.provider_id.as_deref()?)?.to_owned()));
+    let instances: HashMap<String, String> = targets.nodes.iter().filter_map(instance).collect();
+    let endpoints = [&targets.endpoints].into_iter().chain(targets.others.values()).flat_map(|some| some.iter());
+    let registered = endpoints.filter(|endpoint| addresses.contains(&endpoint.address));
+    let pod = |endpoint: &EndpointTarget| PodAddress {
+        address: endpoint.address,
+        pod: endpoint.pod.as_ref().map(|pod| pod.uid.clone()),
+        instance: endpoint.node.as_ref().and_then(|node| instances.get(node)).cloned(),
+    };
+    registered.map(pod).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use providers::PodRef;
+
     use super::*;
     use crate::loadbalancer::samples;
 
@@ -134,5 +152,35 @@ mod tests {
         let found = groups_of_targets(&BTreeSet::new(), &targets, &instances, &interfaces);
         assert_eq!(found.groups, ["sg-fargate".to_owned(), "sg-node".to_owned()].into());
         assert_eq!(found.undecided, ["10.0.0.8".to_owned()].into());
+    }
+
+    #[test]
+    fn pod_is_looked_up_with_its_uid_and_the_instance_of_its_node() {
+        let nodes = samples::nodes([1]);
+        let node = &nodes.nodes[0];
+        let instance = instance_id(node.provider_id.as_deref().unwrap()).unwrap().to_owned();
+        let endpoint = |last: u8, node: &str, uid: Option<&str>| EndpointTarget {
+            port_name: String::new(),
+            address: [10, 0, 0, last].into(),
+            port: 8080,
+            node: Some(node.to_owned()),
+            zone: None,
+            ready: true,
+            serving: true,
+            terminating: false,
+            pod: uid.map(|uid| PodRef { namespace: "default".into(), name: "web".into(), uid: uid.into() }),
+        };
+        let own = [endpoint(1, &node.name, Some("a")), endpoint(2, "fargate", Some("b")), endpoint(9, "fargate", None)];
+        let other = [endpoint(3, "unknown", None)];
+        let targets =
+            Targets { endpoints: own.into(), others: [("other".to_owned(), other.into())].into(), ..nodes.clone() };
+        let registered = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last])).into();
+        let pod = |last: u8, pod: Option<&str>, instance: Option<&String>| PodAddress {
+            address: [10, 0, 0, last].into(),
+            pod: pod.map(str::to_owned),
+            instance: instance.cloned(),
+        };
+        let expected = [pod(1, Some("a"), Some(&instance)), pod(2, Some("b"), None), pod(3, None, None)];
+        assert_eq!(pods_with(&registered, &targets), expected.into());
     }
 }

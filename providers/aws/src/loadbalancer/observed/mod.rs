@@ -4,6 +4,7 @@ pub(super) mod balancer_state;
 pub(super) mod certificates;
 pub(super) mod classic;
 pub(super) mod convert;
+pub(super) mod interfaces;
 pub(super) mod inventory;
 pub(super) mod network;
 pub(super) mod report;

@@ -1,7 +1,6 @@
 //! Reads of the VPC, its subnets and the security groups of instances; cached for a while, because they rarely change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +18,10 @@ use crate::tags::pairs;
 
 /// Subnets and routes are read again after this time.
 const NETWORK: Duration = Duration::from_secs(60);
-/// The network interface of an address is looked up again after this time: pods come and go.
-const INTERFACE: Duration = Duration::from_secs(5 * 60);
 /// The security groups of an instance are read again after this time.
 const MACHINE: Duration = Duration::from_secs(60 * 60);
 /// Values that one filter may have.
-const VALUES: usize = 200;
+pub(crate) const VALUES: usize = 200;
 
 /// The fields of an instance that load balancers need.
 #[derive(Debug, Clone, Default)]
@@ -38,10 +35,9 @@ pub(crate) struct Machine {
 pub(crate) struct Networks {
     network: tokio::sync::Mutex<Option<(Instant, Arc<Network>)>>,
     machines: tokio::sync::Mutex<HashMap<String, (Instant, Machine)>>,
-    interfaces: tokio::sync::Mutex<HashMap<IpAddr, (Instant, Vec<String>)>>,
 }
 
-fn filter(name: &str, values: Vec<String>) -> Filter {
+pub(crate) fn filter(name: &str, values: Vec<String>) -> Filter {
     Filter::builder().name(name).set_values(Some(values)).build()
 }
 
@@ -83,31 +79,6 @@ impl Networks {
         self.by_id(session, ids.map(str::to_owned).collect()).await
     }
 
-    /// Returns the security groups of the network interfaces with these addresses; none for an address that no
-    /// interface has by itself, as with prefixes of addresses, or that is of another network.
-    pub(crate) async fn interfaces(
-        &self,
-        session: &Session,
-        addresses: BTreeSet<IpAddr>,
-    ) -> Result<BTreeMap<IpAddr, Vec<String>>, CloudError> {
-        let mut memory = self.interfaces.lock().await;
-        let now = Instant::now();
-        memory.retain(|_, (at, _)| now < *at + INTERFACE);
-        let unknown: Vec<IpAddr> = addresses.iter().filter(|ip| !memory.contains_key(*ip)).copied().collect();
-        let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = unknown.into_iter().partition(IpAddr::is_ipv4);
-        let families = [("addresses.private-ip-address", v4), ("ipv6-addresses.ipv6-address", v6)];
-        for (name, addresses) in families {
-            for batch in addresses.chunks(VALUES) {
-                let values = batch.iter().map(ToString::to_string).collect();
-                let filters = vec![filter("vpc-id", vec![session.vpc.clone()]), filter(name, values)];
-                let mut found = interface_groups(session, filters).await?;
-                memory.extend(batch.iter().map(|ip| (*ip, (now, found.remove(ip).unwrap_or_default()))));
-            }
-        }
-        let known = addresses.into_iter().filter_map(|ip| Some((ip, memory.get(&ip)?.1.clone())));
-        Ok(known.collect())
-    }
-
     /// Returns the instances with these ids.
     pub(crate) async fn by_id(
         &self,
@@ -140,29 +111,6 @@ impl Networks {
             }
         }
         Ok(found)
-    }
-}
-
-/// Returns the security groups of interfaces, by each of their addresses.
-async fn interface_groups(session: &Session, filters: Vec<Filter>) -> Result<HashMap<IpAddr, Vec<String>>, CloudError> {
-    let (mut found, mut token) = (HashMap::new(), None);
-    loop {
-        let request = session.api.ec2.describe_network_interfaces().set_filters(Some(filters.clone()));
-        let request = request.max_results(1000).set_next_token(token);
-        let send = || request.clone().send();
-        let answer = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", send).await?;
-        for interface in answer.network_interfaces() {
-            let groups: Vec<String> =
-                interface.groups().iter().filter_map(|group| group.group_id()).map(str::to_owned).collect();
-            let v4 = interface.private_ip_addresses().iter().filter_map(|one| one.private_ip_address());
-            let v6 = interface.ipv6_addresses().iter().filter_map(|one| one.ipv6_address());
-            let addresses = v4.chain(v6).filter_map(|text| text.parse::<IpAddr>().ok());
-            found.extend(addresses.map(|address| (address, groups.clone())));
-        }
-        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
-        if token.is_none() {
-            return Ok(found);
-        }
     }
 }
 

@@ -62,8 +62,9 @@ pub fn definition() -> Value {
 /// Everything that the tenant creates, as (API version, plural, object).
 pub fn all(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
     let mut all = owners(victim);
-    all.extend(workloads());
+    // Before the workloads, whose pods use up the quota.
     all.extend(products());
+    all.extend(workloads());
     all.extend(custom());
     all.extend(named(victim));
     all

@@ -1,0 +1,283 @@
+//! A control plane and an AWS account that ccm shares with another controller, which runs as a process.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::{DEADLINE, during, eventually};
+use control_plane::Identity;
+use control_plane::assets::{Assets, Program, aws_load_balancer_controller, upstream_aws_manager};
+use k8s_openapi::api::core::v1::Service as KubeService;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use moto::{Instance, Proxy, REGION};
+use serde_json::{Value, json};
+
+use super::account::Account;
+use crate::balancers::PREFIX;
+use crate::bed::{AwsBed, CLUSTER};
+
+/// After this time without a change of the account, all controllers are done.
+const REST: Duration = Duration::from_millis(1500);
+
+/// The class of the AWS Load Balancer Controller.
+pub const CONTROLLER_CLASS: &str = "service.k8s.aws/nlb";
+
+const CRDS: &str = include_str!("crds.yaml");
+
+/// A controller that serves Services too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Neighbour {
+    CloudProvider,
+    Controller,
+}
+
+impl Neighbour {
+    fn name(self) -> &'static str {
+        match self {
+            Self::CloudProvider => "cloud-provider-aws",
+            Self::Controller => "aws-load-balancer-controller",
+        }
+    }
+
+    fn program(self) -> Result<PathBuf> {
+        match self {
+            Self::CloudProvider => upstream_aws_manager(),
+            Self::Controller => aws_load_balancer_controller(),
+        }
+    }
+
+    /// Returns whether both programs exist. Their first build takes many minutes.
+    pub fn are_built() -> bool {
+        Assets::are_built(&[Program::UpstreamAwsManager, Program::AwsLoadBalancerController]).unwrap_or(false)
+    }
+}
+
+/// The environment of one test.
+pub struct SharedBed {
+    pub bed: AwsBed,
+    /// The other controller's endpoint.
+    pub others: Proxy,
+    pub services: Api<KubeService>,
+    neighbour: Neighbour,
+}
+
+impl SharedBed {
+    /// Starts all but the controllers, with two nodes.
+    pub async fn start(neighbour: Neighbour) -> Result<Self> {
+        // The first build blocks for minutes.
+        let building = tokio::task::spawn_blocking(move || neighbour.program());
+        let (bed, program) = futures::future::join(AwsBed::start(), building).await;
+        let bed = bed?;
+        program??;
+        let others = bed.moto.proxy.for_another_client().await?;
+        // cloud-provider-aws sleeps for ten seconds while a security group is in use, and checks the forms of names.
+        others.keep_interfaces(0);
+        for endpoint in [&bed.moto.proxy, &others] {
+            endpoint.name_network_balancers();
+        }
+        let services = Api::namespaced(bed.cloud.bed.client.clone(), "default");
+        let shared = Self { bed, others, services, neighbour };
+        if neighbour == Neighbour::Controller {
+            shared.kubectl(&["apply", "--filename=-"], CRDS).await?;
+            shared.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "").await?;
+        }
+        shared.join(2).await?;
+        Ok(shared)
+    }
+
+    pub async fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let (cluster, input) = (self.bed.cloud.bed.clone(), input.to_owned());
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let run = move || {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            cluster.cluster.kubectl_with_input(&arguments, &input)
+        };
+        tokio::task::spawn_blocking(run).await?
+    }
+
+    /// Starts instances whose Nodes are initialized and Ready.
+    pub async fn join(&self, count: usize) -> Result<Vec<Instance>> {
+        let instances = self.bed.moto.run(count).await?;
+        for instance in &instances {
+            let zone = json!({"topology.kubernetes.io/zone": instance.zone});
+            let node = json!({
+                "metadata": {"labels": zone},
+                "spec": {"providerID": instance.provider_id(), "taints": []},
+            });
+            self.bed.register(instance, node).await?;
+            self.bed.cloud.set_ready_condition(&instance.name, "True").await?;
+        }
+        Ok(instances)
+    }
+
+    /// Starts the other controller.
+    pub async fn run_neighbour(&self, more: &[&str]) -> Result<()> {
+        let cluster = &self.bed.cloud.bed.cluster;
+        let admin = Identity::User { name: self.neighbour.name().into(), groups: vec!["system:masters".into()] };
+        let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig(admin)?.display());
+        let environment = ["AWS_ACCESS_KEY_ID=any", "AWS_SECRET_ACCESS_KEY=any", "AWS_EC2_METADATA_DISABLED=true"];
+        let mut arguments: Vec<String> = environment.map(String::from).into();
+        arguments.extend([self.neighbour.program()?.display().to_string(), kubeconfig]);
+        arguments.extend(match self.neighbour {
+            Neighbour::CloudProvider => self.flags_of_cloud_provider()?,
+            Neighbour::Controller => self.flags_of_controller()?,
+        });
+        arguments.extend(more.iter().map(|flag| (*flag).to_owned()));
+        cluster.run(self.neighbour.name(), "env".as_ref(), &arguments)?;
+        Ok(())
+    }
+
+    fn flags_of_cloud_provider(&self) -> Result<Vec<String>> {
+        let config = self.bed.cloud.bed.cluster.folder().join("cloud-provider-aws.conf");
+        let moto = &self.bed.moto;
+        fs::write(&config, moto.cloud_config().replace(&moto.proxy.url(), &self.others.url()))?;
+        let config = format!("--cloud-config={}", config.display());
+        let flags = [
+            "--cloud-provider=aws",
+            "--controllers=service-lb-controller",
+            "--configure-cloud-routes=false",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+            "--v=2",
+            &config,
+            &format!("--cluster-name={CLUSTER}"),
+        ];
+        Ok(flags.map(String::from).into())
+    }
+
+    fn flags_of_controller(&self) -> Result<Vec<String>> {
+        let folder = self.bed.cloud.bed.cluster.folder().join("webhook");
+        fs::create_dir_all(&folder)?;
+        let certificate = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
+        fs::write(folder.join("tls.crt"), certificate.cert.pem())?;
+        fs::write(folder.join("tls.key"), certificate.signing_key.serialize_pem())?;
+        // No webhook is registered: the API server does not call it.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let url = self.others.url();
+        let endpoints: Vec<String> =
+            ["EC2", "Elastic Load Balancing v2", "ACM"].map(|service| format!("{service}={url}")).into();
+        let vpc = &self.bed.moto.network.vpc;
+        Ok(vec![
+            format!("--cluster-name={CLUSTER}"),
+            format!("--aws-region={REGION}"),
+            format!("--aws-vpc-id={vpc}"),
+            format!("--aws-api-endpoints={}", endpoints.join(",")),
+            format!("--webhook-cert-dir={}", folder.display()),
+            format!("--webhook-bind-port={port}"),
+            "--enable-leader-election=false".into(),
+            "--metrics-bind-addr=0".into(),
+            "--health-probe-bind-addr=0".into(),
+            "--enable-shield=false".into(),
+            "--enable-waf=false".into(),
+            "--enable-wafv2=false".into(),
+        ])
+    }
+
+    /// Ends the other controller without any cleanup.
+    pub fn stop_neighbour(&self) -> Result<()> {
+        self.bed.cloud.bed.cluster.kill(self.neighbour.name())
+    }
+
+    /// Adds the last lines of the other controller's log to an error.
+    pub fn explain<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            let log = self.bed.cloud.bed.cluster.log(self.neighbour.name());
+            let text = fs::read_to_string(log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = lines[lines.len().saturating_sub(25)..].join("\n");
+            error.context(format!("the log of {} ends with\n{last}", self.neighbour.name()))
+        })
+    }
+
+    pub async fn create(&self, service: Value) -> Result<KubeService> {
+        Ok(self.services.create(&PostParams::default(), &serde_json::from_value(service)?).await?)
+    }
+
+    pub async fn patch(&self, name: &str, patch: Value) -> Result<()> {
+        self.services.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    /// Waits until Services have host names; returns them.
+    pub async fn host_names(&self, services: &[&str]) -> Result<Vec<String>> {
+        eventually(format!("{services:?} have host names"), || async {
+            let mut names = Vec::new();
+            for service in services {
+                let status = self.services.get(service).await?.status.and_then(|status| status.load_balancer);
+                let ingress = status.and_then(|status| status.ingress).unwrap_or_default();
+                let name = ingress.first().and_then(|one| one.hostname.clone());
+                names.push(name.with_context(|| format!("{service} has no host name"))?);
+            }
+            Ok(names)
+        })
+        .await
+    }
+
+    /// Deletes Services, and waits until they no longer exist.
+    pub async fn delete(&self, services: &[&str]) -> Result<()> {
+        for service in services {
+            self.services.delete(service, &DeleteParams::default()).await?;
+        }
+        eventually(format!("{services:?} are deleted"), || async {
+            let remaining = self.services.list(&ListParams::default()).await?.items;
+            let remaining: Vec<_> = remaining.iter().filter(|one| services.contains(&&*one.name_any())).collect();
+            ensure!(remaining.is_empty(), "{:?}", remaining.iter().map(|one| one.finalizers()).collect::<Vec<_>>());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until the account meets a condition, and no controller has changed it for a while; returns it.
+    pub async fn until(&self, what: &str, done: impl Fn(&Account) -> Result<()>) -> Result<Account> {
+        let last = Instant::now() + 2 * DEADLINE;
+        loop {
+            let account = eventually(what, || async {
+                let account = Account::read(&self.bed.moto).await?;
+                done(&account).map(|()| account)
+            })
+            .await?;
+            let before = self.changes();
+            let quiet = during(REST, "no controller changes the account", || async {
+                ensure!(self.changes() == before, "{:?} {:?}", self.bed.moto.proxy.calls(), self.others.calls());
+                Ok(())
+            });
+            let quiet = quiet.await;
+            if quiet.is_ok() && Account::read(&self.bed.moto).await? == account {
+                return Ok(account);
+            }
+            if Instant::now() > last {
+                return quiet.map(|()| account).context("the account changes all the time");
+            }
+        }
+    }
+
+    fn changes(&self) -> [u64; 2] {
+        [self.bed.moto.proxy.changes(), self.others.changes()]
+    }
+}
+
+/// Returns a Service of type LoadBalancer with a port.
+pub fn service(name: &str, class: Option<&str>, annotations: &[(&str, &str)]) -> Value {
+    let annotations: serde_json::Map<String, Value> =
+        annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), json!(value))).collect();
+    json!({
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {
+            "type": "LoadBalancer",
+            "loadBalancerClass": class,
+            "selector": {"app": name},
+            "ports": [{"name": "p80", "port": 80, "targetPort": 8080}],
+        },
+    })
+}
+
+/// Returns a patch that adds a second port to a Service.
+pub fn second_port() -> Value {
+    let port = |number: u16| json!({"name": format!("p{number}"), "port": number, "targetPort": 8080});
+    json!({"spec": {"ports": [port(80), port(81)]}})
+}

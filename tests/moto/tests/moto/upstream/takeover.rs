@@ -1,0 +1,201 @@
+//! Takeovers between another controller and ccm, in both directions, with the steps of `docs/takeover.md`: Services keep
+//! their addresses, and no load balancer, target group or listener is created or deleted.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster_tests::{Faults, Manager, Space, eventually};
+use jiff::SignedDuration;
+use kube::ResourceExt as _;
+use moto::Policy;
+use serde_json::json;
+
+use super::account::{Account, Ids};
+use super::shared::{CONTROLLER_CLASS, Neighbour, SharedBed, second_port, service};
+use crate::bed::{CLUSTER, POLICY, provider_of};
+
+const ADOPTION: &str = include_str!("../../../../../deploy/aws-iam-policy-adoption.json");
+/// The finalizer of cloud-provider-aws, and of ccm.
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+/// The finalizer of the AWS Load Balancer Controller.
+const CONTROLLER_FINALIZER: &str = "service.k8s.aws/resources";
+
+/// Starts ccm with only the permissions of the guide.
+async fn ccm(bed: &SharedBed, policies: &[&str], flags: &[&str]) -> Result<Manager> {
+    let placeholders = [("CLUSTERNAME", CLUSTER), ("CLUSTER", CLUSTER)];
+    bed.bed.moto.proxy.enforce(Policy::parse(policies, &placeholders)?);
+    let cluster = format!("--cluster-name={CLUSTER}");
+    let flags = [&["--controllers=service", &*cluster][..], flags].concat();
+    let provider = |_: &str| provider_of(bed.bed.moto.cloud_config());
+    bed.bed.cloud.ccm_over(provider, &Faults::default(), &flags, SignedDuration::from_hours(1)).await
+}
+
+/// Fails if a target group or Classic Load Balancer among these resources has another number of targets.
+fn targets(account: &Account, ids: &Ids, count: usize) -> Result<()> {
+    let counts = account.target_counts(ids);
+    ensure!(!counts.is_empty() && counts.values().all(|found| *found == count), "{counts:?}, not {count} each");
+    Ok(())
+}
+
+/// Waits until a load balancer has the uid of its Service in its tags.
+async fn adopted(bed: &SharedBed, name: &str) -> Result<Account> {
+    let uid = bed.services.get(name).await?.uid().context("no uid")?;
+    let tag = format!("tag kubernetes.io/service-uid={uid}");
+    bed.until(&format!("{name} is adopted"), |now| {
+        let tagged = now.with(&tag);
+        let is_adopted =
+            [":loadbalancer/", ":targetgroup/"].iter().all(|part| tagged.iter().any(|id| id.contains(part)));
+        ensure!(is_adopted, "only {tagged:?} have the uid");
+        Ok(())
+    })
+    .await
+}
+
+/// Fails if load balancers, target groups or listeners were created or deleted.
+fn same_parts(before: &Account, now: &Account) -> Result<()> {
+    let (had, has) = (before.parts_of_load_balancers(), now.parts_of_load_balancers());
+    ensure!(had == has, "deleted: {:?}, created: {:?}", had.difference(&has), has.difference(&had));
+    Ok(())
+}
+
+/// From cloud-provider-aws to ccm, back, and to ccm again.
+pub async fn services_move_from_cloud_provider_to_ccm_and_back(_: Space) -> Result<()> {
+    let bed = SharedBed::start(Neighbour::CloudProvider).await?;
+    let moved = move_from_cloud_provider(&bed).await;
+    bed.explain(moved)
+}
+
+async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
+    let empty = Account::read(&bed.bed.moto).await?;
+    bed.run_neighbour(&[]).await?;
+    bed.create(service("classic", None, &[])).await?;
+    bed.create(service("network", None, &[("type", "nlb")])).await?;
+    let addresses = bed.host_names(&["classic", "network"]).await?;
+    let of_theirs = |now: &Account| targets(now, &now.new_since(&empty), 2);
+    let before = bed.until("cloud-provider-aws registers both nodes", of_theirs).await?;
+    bed.stop_neighbour()?;
+
+    let manager = ccm(bed, &[POLICY], &[]).await?;
+    same_parts(&before, &adopted(bed, "network").await?).context("from cloud-provider-aws to ccm")?;
+    bed.join(1).await?;
+    bed.patch("network", second_port()).await?;
+    bed.create(service("own", None, &[("type", "nlb")])).await?;
+    bed.host_names(&["own"]).await?;
+    // The Classic Load Balancer, two target groups of the first Network Load Balancer, and one of ccm's.
+    let all = |now: &Account, count: usize| {
+        let ids = now.new_since(&empty);
+        ensure!(now.target_counts(&ids).len() == 4, "{:?}", now.target_counts(&ids));
+        targets(now, &ids, count)
+    };
+    let taken = bed.until("ccm registers three nodes", |now| all(now, 3)).await?;
+    manager.stop().await?;
+
+    bed.run_neighbour(&[]).await?;
+    bed.join(1).await?;
+    let back = bed.until("cloud-provider-aws registers four nodes", |now| all(now, 4)).await?;
+    same_parts(&taken, &back).context("from ccm to cloud-provider-aws")?;
+    ensure!(bed.host_names(&["classic", "network"]).await? == addresses, "the addresses changed");
+    bed.delete(&["own"]).await.context("of ccm, by cloud-provider-aws")?;
+    bed.stop_neighbour()?;
+
+    // Security groups that ccm made are unknown to cloud-provider-aws, and leaked.
+    let flags = ["--load-balancer-audit-period=1s", "--collect-leaked-load-balancers"];
+    let _manager = ccm(bed, &[POLICY], &flags).await?;
+    bed.delete(&["classic", "network"]).await.context("of cloud-provider-aws, by ccm")?;
+    bed.until("nothing is left", |now| {
+        let left = now.new_since(&empty);
+        ensure!(left.is_empty(), "left: {}", now.describe(&left));
+        Ok(())
+    })
+    .await?;
+    ensure!(bed.bed.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.bed.moto.proxy.denied());
+    Ok(())
+}
+
+/// From the AWS Load Balancer Controller, which stays for Ingress, to ccm and back.
+pub async fn services_move_from_load_balancer_controller_to_ccm_and_back(_: Space) -> Result<()> {
+    let bed = SharedBed::start(Neighbour::Controller).await?;
+    let moved = move_from_controller(&bed).await;
+    bed.explain(moved)
+}
+
+async fn move_from_controller(bed: &SharedBed) -> Result<()> {
+    let empty = Account::read(&bed.bed.moto).await?;
+    bed.run_neighbour(&[]).await?;
+    bed.create(service("web", Some(CONTROLLER_CLASS), &[("nlb-target-type", "instance")])).await?;
+    let addresses = bed.host_names(&["web"]).await?;
+    let registered = |now: &Account, count| targets(now, &now.new_since(&empty), count);
+    let before = bed.until("the controller registers both nodes", |now| registered(now, 2)).await?;
+    let changes = bed.others.changes();
+
+    // Step 1: without the controller, its bindings no longer register targets.
+    bed.stop_neighbour()?;
+    let bindings = bed.kubectl(&["get", "targetgroupbindings", "--output=name"], "").await?;
+    ensure!(!bindings.trim().is_empty(), "the controller has no bindings");
+    for binding in bindings.split_whitespace() {
+        let no_finalizers = r#"{"metadata": {"finalizers": null}}"#;
+        bed.kubectl(&["patch", binding, "--type=merge", "--patch", no_finalizers], "").await?;
+        bed.kubectl(&["delete", binding], "").await?;
+    }
+    // Step 2: the controller stays for Ingress.
+    bed.run_neighbour(&["--feature-gates=EnableServiceController=false"]).await?;
+    // Step 3.
+    let class = format!("--load-balancer-class={CONTROLLER_CLASS}");
+    let manager = ccm(bed, &[POLICY, ADOPTION], &[&class]).await?;
+    let taken = adopted(bed, "web").await?;
+    same_parts(&before, &taken).context("from the controller to ccm")?;
+    // Step 4.
+    bed.patch("web", json!({"metadata": {"finalizers": [FINALIZER]}})).await?;
+    manager.stop().await?;
+    let manager = ccm(bed, &[POLICY], &[&class]).await?;
+    bed.join(1).await?;
+    bed.patch("web", second_port()).await?;
+    let taken = bed
+        .until("ccm adds a port and registers a new node", |now| {
+            let ids = now.new_since(&empty);
+            ensure!(now.listener_count(&ids) == 2, "{} listeners", now.listener_count(&ids));
+            targets(now, &ids, 3)
+        })
+        .await?;
+    let before: Ids = before.parts_of_load_balancers();
+    let missing: Vec<_> = before.difference(&taken.parts_of_load_balancers()).cloned().collect();
+    ensure!(missing.is_empty(), "a new port replaces {missing:?}");
+    ensure!(bed.host_names(&["web"]).await? == addresses, "the address changed");
+    ensure!(bed.others.changes() == changes, "the controller makes changes: {:?}", bed.others.calls());
+
+    // Back: ccm ends, and the controller serves Services again.
+    manager.stop().await?;
+    bed.stop_neighbour()?;
+    bed.run_neighbour(&[]).await?;
+    bed.join(1).await?;
+    let back = bed.until("the controller registers a new node", |now| registered(now, 4)).await?;
+    same_parts(&taken, &back).context("from ccm to the controller")?;
+    ensure!(bed.host_names(&["web"]).await? == addresses, "the address changed");
+    let uid = bed.services.get("web").await?.uid().context("no uid")?;
+    let tagged = back.with(&format!("tag kubernetes.io/service-uid={uid}"));
+    let tagged: Vec<&String> = tagged.iter().filter(|id| id.starts_with("arn:")).collect();
+    ensure!(tagged.is_empty(), "ccm would change {tagged:?}");
+    eventually("the controller holds the Service", || async {
+        let finalizers = bed.services.get("web").await?.finalizers().to_vec();
+        ensure!(finalizers.iter().any(|one| one == CONTROLLER_FINALIZER), "{finalizers:?}");
+        Ok(())
+    })
+    .await?;
+    // A ccm that runs for other Services releases this one, and deletes its shared security group.
+    let _manager = ccm(bed, &[POLICY], &[]).await?;
+    eventually("ccm releases the Service", || async {
+        let finalizers = bed.services.get("web").await?.finalizers().to_vec();
+        ensure!(!finalizers.iter().any(|one| one == FINALIZER), "{finalizers:?}");
+        Ok(())
+    })
+    .await?;
+    let released = bed.until("the targets stay", |now| registered(now, 4)).await?;
+    same_parts(&taken, &released).context("after ccm released the Service")?;
+    bed.delete(&["web"]).await?;
+    bed.until("nothing is left", |now| {
+        let left = now.new_since(&empty);
+        ensure!(left.is_empty(), "left: {}", now.describe(&left));
+        Ok(())
+    })
+    .await?;
+    ensure!(bed.bed.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.bed.moto.proxy.denied());
+    Ok(())
+}
