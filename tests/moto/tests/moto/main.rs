@@ -35,9 +35,7 @@ mod user_groups;
 
 use std::sync::Arc;
 
-use cluster_tests::{Case, Tier, cases, run};
-
-use self::upstream::shared::Neighbour;
+use cluster_tests::{Case, cases, run};
 
 fn main() -> std::process::ExitCode {
     let usual = cases![Usual:
@@ -126,10 +124,10 @@ fn main() -> std::process::ExitCode {
     run(cases.map(checked).collect())
 }
 
-/// Returns the tests with the real cloud-provider-aws and the real AWS Load Balancer Controller. They run by default where
-/// both programs are built; `--ignored upstream` builds them once, which takes many minutes.
+/// Returns the tests with the real cloud-provider-aws and the real AWS Load Balancer Controller: `--ignored upstream` runs
+/// them, and builds both programs once, which takes many minutes.
 fn with_other_controllers() -> Vec<Case> {
-    let cases = cases![Usual:
+    let cases = cases![Ignored:
         upstream::beside::{
             cloud_provider_and_ccm_leave_each_others_resources_alone,
             load_balancer_controller_and_ccm_leave_each_others_resources_alone,
@@ -139,8 +137,7 @@ fn with_other_controllers() -> Vec<Case> {
             services_move_from_load_balancer_controller_to_ccm_and_back,
         },
     ];
-    let tier = if Neighbour::are_built() { Tier::Usual } else { Tier::Ignored };
-    cases.into_iter().map(|case| Case { tier, ..case }).collect()
+    cases.into()
 }
 
 /// Returns a test that fails if load balancers do not reach their targets.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{DEADLINE, during, eventually};
 use control_plane::Identity;
-use control_plane::assets::{Assets, Program, aws_load_balancer_controller, upstream_aws_manager};
+use control_plane::assets::{aws_load_balancer_controller, upstream_aws_manager};
 use k8s_openapi::api::core::v1::Service as KubeService;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -47,11 +47,6 @@ impl Neighbour {
             Self::CloudProvider => upstream_aws_manager(),
             Self::Controller => aws_load_balancer_controller(),
         }
-    }
-
-    /// Returns whether both programs exist. Their first build takes many minutes.
-    pub fn are_built() -> bool {
-        Assets::are_built(&[Program::UpstreamAwsManager, Program::AwsLoadBalancerController]).unwrap_or(false)
     }
 }
 

@@ -161,13 +161,22 @@ async fn move_from_controller(bed: &SharedBed) -> Result<()> {
     ensure!(bed.host_names(&["web"]).await? == addresses, "the address changed");
     ensure!(bed.others.changes() == changes, "the controller makes changes: {:?}", bed.others.calls());
 
-    // Back: ccm ends, and the controller serves Services again.
     manager.stop().await?;
+    move_back_to_controller(bed, &empty, (&taken, &addresses)).await
+}
+
+/// The way back: ccm has ended, and the controller serves Services again.
+async fn move_back_to_controller(
+    bed: &SharedBed,
+    empty: &Account,
+    (taken, addresses): (&Account, &[String]),
+) -> Result<()> {
+    let registered = |now: &Account, count| targets(now, &now.new_since(empty), count);
     bed.stop_neighbour()?;
     bed.run_neighbour(&[]).await?;
     bed.join(1).await?;
     let back = bed.until("the controller registers a new node", |now| registered(now, 4)).await?;
-    same_parts(&taken, &back).context("from ccm to the controller")?;
+    same_parts(taken, &back).context("from ccm to the controller")?;
     ensure!(bed.host_names(&["web"]).await? == addresses, "the address changed");
     let uid = bed.services.get("web").await?.uid().context("no uid")?;
     let tagged = back.with(&format!("tag kubernetes.io/service-uid={uid}"));
@@ -188,10 +197,10 @@ async fn move_from_controller(bed: &SharedBed) -> Result<()> {
     })
     .await?;
     let released = bed.until("the targets stay", |now| registered(now, 4)).await?;
-    same_parts(&taken, &released).context("after ccm released the Service")?;
+    same_parts(taken, &released).context("after ccm released the Service")?;
     bed.delete(&["web"]).await?;
     bed.until("nothing is left", |now| {
-        let left = now.new_since(&empty);
+        let left = now.new_since(empty);
         ensure!(left.is_empty(), "left: {}", now.describe(&left));
         Ok(())
     })
