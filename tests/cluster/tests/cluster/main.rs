@@ -249,7 +249,7 @@ fn main() -> std::process::ExitCode {
         },
         gates::logging::{json_is_logged_with_its_gate, streams_are_split_with_their_gate},
         gates::http2::{connection_of_an_unknown_client_is_closed},
-        gates::native_histograms::{native_buckets_are_served_in_protobuf_with_their_gate, protobuf_equals_upstreams},
+        gates::native_histograms::{native_buckets_are_served_in_protobuf_with_their_gate},
         gates::controllers::{
             controllers_and_pages_exist_with_their_gates, device_taint_rules_are_read,
             objects_arrive_in_the_stream_of_the_watch, lease_is_read_before_its_node_is_marked,
@@ -315,6 +315,7 @@ fn main() -> std::process::ExitCode {
         devices::resource_claims::{claims_are_kept_by_the_other_manager},
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
         upstream::differential::{final_state_equals_upstreams},
+        gates::native_histograms::{histograms_are_served_as_by_upstream},
         nodes::failure::{
             failing_nodes_are_handled_as_by_upstream, lost_nodes_recover_under_the_other_manager,
             crash_after_a_sample_of_writes,

@@ -173,7 +173,7 @@ fn complete(families: BTreeMap<String, MetricFamily>) -> Result<BTreeMap<String,
 }
 
 /// Histograms of both managers have the same labels, bounds and native buckets.
-pub async fn protobuf_equals_upstreams(_: Space) -> Result<()> {
+pub async fn histograms_are_served_as_by_upstream(_: Space) -> Result<()> {
     let cluster = bare().await?;
     let admin = admin(&cluster)?;
     let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;

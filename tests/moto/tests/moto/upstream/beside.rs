@@ -97,7 +97,7 @@ impl Scenario {
         let flags = [&["--controllers=service", &*cluster][..], flags].concat();
         bed.bed.moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
         let (provider, later) = (|_: &str| provider_of(bed.bed.moto.cloud_config()), SignedDuration::from_hours(1));
-        let _manager = bed.bed.cloud.ccm_over(provider, &Faults::default(), &flags, later).await?;
+        let _manager = bed.bed.cloud.start_ccm_with_provider(provider, &Faults::default(), &flags, later).await?;
         for service in &self.ours {
             bed.create(service.clone()).await?;
         }

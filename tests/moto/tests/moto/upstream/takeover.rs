@@ -25,7 +25,7 @@ async fn ccm(bed: &SharedBed, policies: &[&str], flags: &[&str]) -> Result<Manag
     let cluster = format!("--cluster-name={CLUSTER}");
     let flags = [&["--controllers=service", &*cluster][..], flags].concat();
     let provider = |_: &str| provider_of(bed.bed.moto.cloud_config());
-    bed.bed.cloud.ccm_over(provider, &Faults::default(), &flags, SignedDuration::from_hours(1)).await
+    bed.bed.cloud.start_ccm_with_provider(provider, &Faults::default(), &flags, SignedDuration::from_hours(1)).await
 }
 
 /// Fails if a target group or Classic Load Balancer among these resources has another number of targets.
