@@ -137,13 +137,22 @@ pub async fn native_buckets_are_served_in_protobuf_with_their_gate(_: Space) -> 
     Ok(())
 }
 
-/// What a family looks like whatever has happened: its type, the labels of its samples, the bounds of classic buckets,
-/// and the schema of native ones.
-fn shape(family: &MetricFamily) -> (i32, BTreeSet<&str>, Vec<f64>, Option<(i32, f64)>) {
+/// What a family looks like whatever has happened.
+#[derive(Debug, PartialEq)]
+struct Shape<'a> {
+    r#type: i32,
+    labels: BTreeSet<&'a str>,
+    /// The bounds of classic buckets.
+    bounds: Vec<f64>,
+    /// Schema and width of the zero bucket of native ones.
+    native: Option<(i32, f64)>,
+}
+
+fn shape(family: &MetricFamily) -> Shape<'_> {
     let labels = family.metric.iter().flat_map(|metric| &metric.label).map(|label| label.name.as_str());
     let first = histograms(family).next();
     let bounds = first.iter().flat_map(|histogram| &histogram.bucket).map(|bucket| bucket.upper_bound);
-    (family.r#type, labels.collect(), bounds.collect(), first.and_then(native))
+    Shape { r#type: family.r#type, labels: labels.collect(), bounds: bounds.collect(), native: first.and_then(native) }
 }
 
 /// Runs upstream's manager until it serves all common families, and returns its metrics.
@@ -188,7 +197,7 @@ pub async fn histograms_are_served_as_by_upstream(_: Space) -> Result<()> {
     }
     ensure!(different.is_empty(), "{}", different.join("\n"));
     let native = |families: &BTreeMap<String, MetricFamily>| {
-        COMMON.iter().filter(|name| shape(&families[**name]).3 == Some(NATIVE)).count()
+        COMMON.iter().filter(|name| shape(&families[**name]).native == Some(NATIVE)).count()
     };
     ensure!((native(&ours), native(&upstreams)) == (COMMON.len(), COMMON.len()));
     Ok(())

@@ -124,7 +124,11 @@ pub async fn refused_job_is_not_repeated_by_changes_of_its_cronjob(space: Space)
     let refused = || {
         faults.count(|call| call.verb == Verb::Create && call.resource == "jobs" && call.namespace == space.namespace)
     };
-    eventually("a refusal", || async { Ok(ensure!(refused() > 0)) }).await?;
+    eventually("a refusal", || async {
+        ensure!(refused() > 0);
+        Ok(())
+    })
+    .await?;
     let changes = AtomicUsize::new(0);
     during(OBSERVED, "no Job is created", || async {
         let number = changes.fetch_add(1, Ordering::Relaxed).to_string();
