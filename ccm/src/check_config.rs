@@ -28,6 +28,21 @@ const FILES_ONLY: &str = "--files-only";
 /// Lists what would happen to each Service, too.
 const SERVICES: &str = "--services";
 
+/// The text of `--help`.
+const HELP: &str = "\
+Checks the configuration of cloud-controller-manager before it is used, and changes nothing: reads the
+file of --cloud-config, makes the first calls of the cloud, and fails with the problem.
+
+Usage:
+  ccm check-config [--files-only | --services] [flags]
+
+      --files-only   Read only files, and do not call the cloud
+      --services     List what would happen to the load balancer of each Service, too, which needs
+                     --kubeconfig, --master or a pod's service account
+
+All flags of the manager are accepted, so that its command line can be copied: see 'ccm --help'.
+";
+
 /// Limits of requests to the API server. Listing the Services page by page stays far below them.
 const READS_PER_SECOND: f32 = 20.0;
 const READ_BURST: u32 = 30;
@@ -41,6 +56,10 @@ const CLOUD_TIMEOUT: Duration = Duration::from_secs(120);
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
     let is_word = |argument: &String| [FILES_ONLY, SERVICES].contains(&argument.as_str());
     let (words, flags): (Vec<_>, Vec<_>) = arguments.into_iter().partition(is_word);
+    if flags.iter().any(|flag| matches!(flag.as_str(), "--help" | "-h")) {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
     let has = |word: &str| words.iter().any(|one| one == word);
     let (calls, services) = (!has(FILES_ONLY), has(SERVICES));
     process::run_once(&COMPONENT, flags, async |options| {

@@ -222,11 +222,12 @@ impl<'a> Checker<'a> {
         let mut types: Vec<Type> = arguments.iter().map(|argument| self.expr(argument)).collect();
         let declarations = self.declarations;
         let Some(target) = target else {
-            let overloads = declarations.function(function.strip_prefix('.').unwrap_or(function));
-            return match overloads {
+            // A leading dot is part of the name only as long as the function is not declared.
+            let name = function.strip_prefix('.').unwrap_or(function);
+            return match declarations.function(name) {
                 None => self.report_undeclared(expr, function),
-                Some(_) if matches!(function, "_&&_" | "_||_") => self.logic(arguments, &types),
-                Some(overloads) => self.overload(expr, function, overloads, &types, false),
+                Some(_) if matches!(name, "_&&_" | "_||_") => self.logic(arguments, &types),
+                Some(overloads) => self.overload(expr, name, overloads, &types, false),
             };
         };
         let qualified = qualified_name(target).map(|prefix| format!("{prefix}.{function}"));

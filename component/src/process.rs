@@ -196,6 +196,10 @@ fn log_ineffective_settings(options: &Options) {
         let value = if fixed.value { "on" } else { "off" };
         warn!(gate, reason = fixed.reason, "this feature gate is always {value} in this version");
     }
+    let unchanged = options.gates.unchanged_by_stage();
+    if !unchanged.is_empty() {
+        warn!(gates = unchanged.join(","), "AllAlpha and AllBeta do not change these feature gates in this version");
+    }
 }
 
 /// The signals that request the end of the process.

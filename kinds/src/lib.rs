@@ -69,7 +69,7 @@ pub use crate::resource::{
     resource_claim, resource_claim_template, resource_slice,
 };
 pub use crate::scheduling::{claim_entry, node_selector, placement, taint};
-pub use crate::scheduling_api::pod_group;
+pub use crate::scheduling_api::{pod_group, pod_group_workload};
 pub use crate::storage::{csi_driver, csi_node, storage_class, volume_attachment, volume_attributes_class};
 pub use crate::storagemigration::storage_version_migration;
 pub use crate::template::{pod_edit, raw_object as workload};

@@ -44,6 +44,8 @@ pub struct EndpointTarget {
     pub port: u16,
     /// The node it is on.
     pub node: Option<String>,
+    /// `spec.providerID` of that node, which may be excluded from [`Targets::nodes`] or drained and still run the pod.
+    pub provider_id: Option<String>,
     /// The zone it is in.
     pub zone: Option<String>,
     /// It accepts new connections.

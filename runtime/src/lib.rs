@@ -34,6 +34,7 @@ pub mod sdk;
 pub mod serve;
 pub mod slow_start;
 pub mod stall;
+mod stealing;
 pub mod store;
 pub mod tasks;
 pub mod telemetry;

@@ -1,11 +1,20 @@
 //! Locks that stay usable after a panic.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Locks a mutex, also after a holder panicked. Each critical section leaves its data consistent, and a worker's panic
 /// must not stop the others.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Like [`lock`]. Returns `None` if another thread holds the mutex.
+pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 #[cfg(test)]
@@ -24,5 +33,8 @@ mod tests {
         });
         assert!(panicked.join().is_err());
         assert_eq!(*lock(&mutex), 1);
+        assert_eq!(try_lock(&mutex).as_deref(), Some(&1));
+        let _held = lock(&mutex);
+        assert!(try_lock(&mutex).is_none());
     }
 }

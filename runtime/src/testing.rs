@@ -1,5 +1,6 @@
 //! Fakes for the tests of controllers: stores without a watch, metadata of invented objects, a client without a server.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use futures::future::BoxFuture;
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use kinds::meta::ObjectKey;
-use kinds::{Decode, Interner, Kind, Meta, Time, Uid};
+use kinds::schema::object_meta;
+use kinds::wire::Put as _;
+use kinds::{Decode, Interner, Kind, Meta, Sections, Time, Uid};
 
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
@@ -42,6 +45,21 @@ pub fn meta(namespace: &str, name: &str, version: u64) -> Meta {
         owners: interner.owners(&[]),
         finalizers: interner.list(&[]),
     }
+}
+
+/// Returns an object of the namespace `ns` with only metadata; its uid is its name.
+///
+/// # Panics
+/// When records of this kind need more than metadata.
+pub fn object<K: Kind>(name: &str, sections: Sections) -> K {
+    let mut object = Vec::new();
+    object.put_message(1, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::UID, name);
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    });
+    K::decode(&Decode { interner: Arc::default(), sections }, &object).expect("well-formed")
 }
 
 /// Changes a record of a store as its watch would.
@@ -98,6 +116,20 @@ impl EventSink for KeptEvents {
 /// When the client cannot be built.
 pub async fn writer(respond: impl Fn(&Method, &str) -> (u16, Vec<u8>) + Send + Sync + 'static) -> Writer {
     writer_of(clients(move |method, path, _| respond(method, path)).await)
+}
+
+/// Returns a writer without a server that gives each request the same response, and the number of its requests.
+///
+/// # Panics
+/// When the client cannot be built.
+pub async fn counting_writer(status: u16, body: &'static str) -> (Writer, Arc<AtomicUsize>) {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = sent.clone();
+    let respond = move |_: &Method, _: &str| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        (status, body.as_bytes().to_vec())
+    };
+    (writer(respond).await, sent)
 }
 
 /// Returns a writer that sends its requests through `clients`.

@@ -16,6 +16,7 @@ use tracing::{Instrument, debug, error, info_span, warn};
 
 use crate::journal::{Journal, LastResult, Notes, with_notes};
 use crate::queue::{Queue, QueueKey};
+use crate::stealing::reconciling;
 use crate::tasks::Tasks;
 use crate::text::{MAX_MESSAGE_BYTES, shortened};
 use crate::write::WriteError;
@@ -105,7 +106,7 @@ pub struct WorkCounts {
     pub journal: Journal,
 }
 
-/// What the runs of a controller share.
+/// The state that the runs of a controller share.
 struct Worker<R: Reconcile> {
     options: WorkOptions,
     queue: Arc<Queue<R::Key>>,
@@ -123,7 +124,6 @@ pub fn work<R: Reconcile>(
     counts: &Arc<WorkCounts>,
     tasks: &Tasks,
 ) {
-    reconciler.begin();
     let workers = options.workers.max(1);
     queue.set_workers(workers);
     // Twice as many as workers, because the queue hands out keys of further namespaces while runs take long.
@@ -132,6 +132,12 @@ pub fn work<R: Reconcile>(
     let worker = Arc::new(Worker { options, queue, reconciler, counts });
     let spawner = tasks.spawner();
     tasks.spawn(async move {
+        // On a thread of the controllers: it may read a whole cache.
+        let begun = std::panic::catch_unwind(AssertUnwindSafe(|| worker.reconciler.begin()));
+        if begun.is_err() {
+            worker.counts.panicked.fetch_add(1, Ordering::Relaxed);
+            error!(controller = worker.options.name, "the preparation of a controller panicked; it works without");
+        }
         while let Ok(place) = places.clone().acquire_owned().await
             && let Some(key) = worker.queue.next().await
         {
@@ -150,7 +156,7 @@ impl<R: Reconcile> Worker<R> {
         let notes = Arc::new(Mutex::new(Notes::default()));
         let started = Instant::now();
         let span = info_span!("reconcile", controller = self.options.name, %key);
-        let run = with_notes(&notes, async { self.reconciler.reconcile(&key).await });
+        let run = with_notes(&notes, reconciling(async { self.reconciler.reconcile(&key).await }));
         let outcome = AssertUnwindSafe(run).catch_unwind().instrument(span.clone()).await;
         let min_delay = Notes::retry_after(&notes);
         let settled = || settle(&self.options, &self.queue, &self.counts, (&key, min_delay), outcome);
@@ -399,6 +405,60 @@ mod tests {
         assert_eq!(tasks.len(), 6);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!((tasks.len(), reconciler.others.lock().unwrap().len()), (1, 20));
+    }
+
+    /// Adds a key to the queue of another controller, and blocks its thread until that controller has run.
+    struct Blocking {
+        other: Arc<Queue<String>>,
+        ran: Mutex<std::sync::mpsc::Receiver<()>>,
+    }
+
+    impl Reconcile for Blocking {
+        type Key = String;
+        fn reconcile<'a>(&'a self, _: &'a String) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+            async {
+                self.other.add("key".to_owned());
+                let ran = self.ran.lock().unwrap().recv_timeout(Duration::from_secs(30));
+                ran.map(|()| Outcome::Done)
+                    .map_err(|_| ReconcileError::new("the other controller waits for this thread"))
+            }
+            .boxed()
+        }
+    }
+
+    struct Waking(Mutex<std::sync::mpsc::Sender<()>>);
+
+    impl Reconcile for Waking {
+        type Key = String;
+        fn reconcile<'a>(&'a self, _: &'a String) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+            async {
+                let _ = self.0.lock().unwrap().send(());
+                Ok(Outcome::Done)
+            }
+            .boxed()
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn controller_does_not_wait_for_the_thread_of_a_reconcile_that_added_its_key() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (queue, other) = (Queue::new(QueueOptions::named("test")), Queue::new(QueueOptions::named("other")));
+        let blocking = Arc::new(Blocking { other: other.clone(), ran: Mutex::new(receiver) });
+        let (counts, tasks) = (Arc::new(WorkCounts::default()), Tasks::default());
+        let options = |name| WorkOptions { name, workers: 1, max_retries: Some(0) };
+        work(options("other"), &other, &Arc::new(Waking(Mutex::new(sender))), &Arc::default(), &tasks);
+        work(options("test"), &queue, &blocking, &counts, &tasks);
+        // The dispatchers wait for keys before the first one is added.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        queue.add("key".to_owned());
+        let ended = || counts.succeeded.load(Ordering::Relaxed) + counts.failed.load(Ordering::Relaxed);
+        while ended() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(counts.succeeded.load(Ordering::Relaxed), 1, "it waited for the end of the other reconcile");
+        queue.close();
+        other.close();
+        tasks.finished().await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -85,10 +85,16 @@ pub fn terminate_children() {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+
+    /// Held by a test that sends a signal to this process, which all of them would receive.
+    static SIGNALS: Mutex<()> = Mutex::new(());
 
     #[test]
     fn interrupted_work_is_dropped_and_what_it_has_done_stays() {
+        let _signals = SIGNALS.lock();
         let mut done = Vec::new();
         let ended = run(async {
             done.push("first");
@@ -102,10 +108,14 @@ mod tests {
         assert_eq!(run(async { Ok(1) }).unwrap(), Ok(1));
     }
 
-    #[tokio::test]
-    async fn wait_returns_the_exit_code_of_the_signal() {
-        let mut interrupted = Interrupted::listen().unwrap();
-        kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
-        assert_eq!(interrupted.wait().await, ExitCode::TERMINATE);
+    #[test]
+    fn wait_returns_the_exit_code_of_the_signal() {
+        let _signals = SIGNALS.lock();
+        let ended = tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let mut interrupted = Interrupted::listen().unwrap();
+            kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
+            interrupted.wait().await
+        });
+        assert_eq!(ended, ExitCode::TERMINATE);
     }
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use rustix::fs::{FlockOperation, flock};
+use control_plane::FileLock;
 
 use crate::root;
 
@@ -15,7 +15,7 @@ const PROGRAMS: &str = "programs";
 #[derive(Debug)]
 pub struct ReportFolder {
     path: PathBuf,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl ReportFolder {
@@ -25,11 +25,11 @@ impl ReportFolder {
         let path = std::path::absolute(path).with_context(|| format!("resolve {}", path.display()))?;
         create(&path)?;
         let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
-        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        locked.ok().with_context(|| {
-            format!("another run writes its report to {}: choose another folder with --report", path.display())
-        })?;
-        Ok(Self { path, _lock: file })
+        let lock =
+            FileLock::try_lock(file).with_context(|| format!("lock {}", path.display()))?.with_context(|| {
+                format!("another run writes its report to {}: choose another folder with --report", path.display())
+            })?;
+        Ok(Self { path, _lock: lock })
     }
 
     /// Creates a folder in it.
@@ -51,9 +51,11 @@ impl ReportFolder {
     pub fn copy_program(&self, name: &str, program: &Path) -> Result<PathBuf> {
         let folder = self.subfolder(PROGRAMS).and_then(|_| self.subfolder(&format!("{PROGRAMS}/{name}")))?;
         let copy = folder.join(program.file_name().context("a program without a name")?);
-        // A program that still runs cannot be overwritten, but replaced.
-        let _ = fs::remove_file(&copy);
-        fs::copy(program, &copy).with_context(|| format!("copy {} to {}", program.display(), copy.display()))?;
+        // A program that still runs cannot be overwritten, but replaced; it may be the one to copy.
+        let next = copy.with_extension("next");
+        fs::copy(program, &next)
+            .and_then(|_| fs::rename(&next, &copy))
+            .with_context(|| format!("copy {} to {}", program.display(), copy.display()))?;
         Ok(copy)
     }
 }

@@ -67,7 +67,7 @@ pub fn try_out(is_silent: bool) -> Result<Vec<String>> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect())
 }
 
-/// Whether sudo gives root rights without a password.
+/// Reports whether sudo gives root rights without a password.
 pub fn is_available_silently() -> bool {
     let sudo = Command::new("sudo").args(["--non-interactive", "true"]).stderr(Stdio::null()).status();
     sudo.is_ok_and(|status| status.success())
@@ -138,13 +138,14 @@ pub fn give_one_to_user(path: &Path) -> Result<()> {
     user().map_or(Ok(()), |(user, group)| give_one(path, user, group))
 }
 
-/// Gives the logs in a cluster's folder, and in those of its nodes, to the user who started the command with sudo. Keys
-/// and data stay with root.
-///
-/// # Errors
-/// When the kernel refuses.
-pub fn give_logs_to_user(folder: &Path) -> Result<()> {
-    user().map_or(Ok(()), |(user, group)| give_logs(folder, user, group))
+/// Gives the logs in the folder of a cluster that has ended, and in those of its nodes, to the user who started the command
+/// with sudo. Keys and data stay with root. A failure is printed: it must not hide the reason for the end of the cluster.
+pub fn give_kept_logs_to_user(folder: &Path) {
+    if let Some((user, group)) = user()
+        && let Err(error) = give_logs(folder, user, group)
+    {
+        eprintln!("cluster: the logs can be read by root only: {error:#}");
+    }
 }
 
 /// Returns the user and group who started the command with sudo, if one did.
@@ -232,6 +233,7 @@ mod tests {
         give(folder.path(), user, group).unwrap();
         assert_eq!(file.metadata().map(|own| (own.uid(), own.gid())).unwrap(), (user, group));
     }
+
     #[test]
     fn logs_are_given_to_the_user_and_keys_are_not() {
         use std::os::unix::fs::MetadataExt;

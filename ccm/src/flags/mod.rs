@@ -35,7 +35,8 @@ pub static COMPONENT: Component = Component {
     name: "cloud-controller-manager",
     binary: "ccm",
     about: "Runs the control loops that connect a Kubernetes cluster with its cloud: instances and\n\
-            Nodes, load balancers and Services, routes and pod networks.\n",
+            Nodes, load balancers and Services, routes and pod networks.\n\n\
+            'ccm check-config' checks a configuration before it is used; see its --help.\n",
     config_group: "cloudcontrollermanager.config.k8s.io",
     flags: table::FLAGS,
     gates: &GATES,

@@ -67,7 +67,7 @@ pub struct GateTable {
     pub dependencies: &'static [(&'static str, &'static [&'static str])],
     /// `--feature-gates` accepts `kube:` before a gate, as binaries with `--emulated-version` do.
     pub versioned: bool,
-    /// Returns the value that a gate has in this binary whatever the flags say; `None` if they decide.
+    /// Returns the value that a gate has in this binary regardless of the flags; `None` if the flags decide.
     pub fixed: fn(&str) -> Option<Fixed>,
 }
 
@@ -83,12 +83,12 @@ impl GateTable {
 macro_rules! gates {
     ($($name:literal: $($since:literal $min:literal $stage:ident $switch:ident $($locked:ident)?),+;)*) => {
         /// Every gate, by name.
-        pub static GATES: &[$crate::flags::gates::GateRow] = &[$($crate::flags::gates::GateRow {
+        pub static GATES: &[$crate::flags::gate_table::GateRow] = &[$($crate::flags::gate_table::GateRow {
             name: $name,
-            specs: &[$($crate::flags::gates::Spec {
+            specs: &[$($crate::flags::gate_table::Spec {
                 since: $since,
                 min_compatibility: $min,
-                stage: $crate::flags::gates::Stage::$stage,
+                stage: $crate::flags::gate_table::Stage::$stage,
                 default: $crate::gates!(@ $switch),
                 locked: $crate::gates!(@ $($locked)?),
             }),+],

@@ -162,6 +162,14 @@ impl Gates {
         self.named_against_fixed_value().filter(|(gate, _)| self.is_named_as_default(gate))
     }
 
+    /// Returns the fixed gates that AllAlpha or AllBeta sets to another value than their fixed one.
+    pub fn unchanged_by_stage(&self) -> Vec<&'static str> {
+        let is_unchanged = |gate: &str, value: bool| {
+            !self.named.contains_key(gate) && (self.table.fixed)(gate).is_some_and(|fixed| fixed.value != value)
+        };
+        self.set.iter().filter(|(gate, value)| is_unchanged(gate, **value)).map(|(gate, _)| *gate).collect()
+    }
+
     fn named_against_fixed_value(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
         let fixed = |(gate, value): (&&'static str, &bool)| {
             let fixed = (self.table.fixed)(gate).filter(|fixed| fixed.value != *value)?;

@@ -3,7 +3,7 @@
 pub mod common;
 mod component;
 pub mod controllers;
-mod gate_table;
+pub mod gate_table;
 pub mod gates;
 pub mod help;
 pub mod nearest;

@@ -1,8 +1,8 @@
 //! The threads of a process: one for control, two for the controllers.
 //!
-//! A controller may compute for seconds, if a tenant makes objects for that. Meanwhile the Lease has to be renewed, and
-//! probes have to be answered: otherwise the next leader loses its Lease for the same objects. The control thread is the
-//! main thread, so that this costs no further one.
+//! A controller may compute for seconds if a tenant creates objects for that purpose. The Lease has to be renewed and
+//! probes need a response during that time: otherwise the process loses the Lease, and so does each next leader, which
+//! reconciles the same objects. The control thread is the main thread, so that this costs no further one.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,6 +21,10 @@ const STACK_BYTES: usize = 8 << 20;
 /// Time for which an idle thread for blocking calls of the control thread stays: it reads certificates every ten seconds.
 const BLOCKING_THREAD_KEPT: Duration = Duration::from_secs(1);
 
+/// Number of steps of tasks on the control thread between two checks of its timers and sockets: while many clients connect,
+/// steps may take milliseconds.
+const CONTROL_EVENT_INTERVAL: u32 = 8;
+
 /// The threads of a process.
 pub(crate) struct Threads {
     /// Runs on the thread that blocks on it.
@@ -36,7 +40,7 @@ impl Threads {
     pub(crate) fn start() -> io::Result<Self> {
         let mut control = Builder::new_current_thread();
         let control = control.thread_stack_size(STACK_BYTES).thread_keep_alive(BLOCKING_THREAD_KEPT);
-        let control = control.enable_all().build()?;
+        let control = control.event_interval(CONTROL_EVENT_INTERVAL).enable_all().build()?;
         let mut workers = Builder::new_multi_thread();
         let workers = workers.worker_threads(WORKER_THREADS).thread_stack_size(STACK_BYTES).enable_all().build()?;
         Ok(Self { control, workers })

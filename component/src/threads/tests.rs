@@ -1,4 +1,4 @@
-//! A controller that blocks all threads of the controllers costs neither the Lease nor the answers to probes.
+//! A controller that blocks all threads of the controllers costs neither the Lease nor the responses to probes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -26,7 +26,7 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(5);
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
 /// The time for which the threads are blocked at least: longer than a Lease lasts without a renewal.
 const BLOCKED: Duration = Duration::from_secs(8);
-/// Maximum time for an answer to a probe, also on a busy host.
+/// Maximum time for the response to a probe, also on a busy host.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Blocks a thread with each key, until it is released.
@@ -76,7 +76,7 @@ fn serve_lease() -> SocketAddr {
     address
 }
 
-/// Answers one request for the Lease; returns `None` at the end of the connection.
+/// Responds to one request for the Lease; returns `None` at the end of the connection.
 fn respond(stream: &TcpStream, lease: &Mutex<Option<Value>>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let (mut line, mut length) = (String::new(), 0);
@@ -173,7 +173,7 @@ async fn clients_of(address: SocketAddr) -> Clients {
 /// Probes the HTTPS server.
 async fn probe(clients: &Clients) {
     let request = Request::get("/healthz").body(Bytes::new()).expect("a request");
-    let answer = timeout(PROBE_TIMEOUT, clients.send(&Identity::Own, request, 1024)).await.expect("an answer in time");
+    let answer = timeout(PROBE_TIMEOUT, clients.send(&Identity::Own, request, 1024)).await.expect("a response in time");
     assert_eq!(answer.expect("an answer").status(), 200);
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Upstream: pkg/controller/clusterroleaggregation.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -84,7 +84,10 @@ fn candidates(selector: &Selector) -> Vec<u64> {
         Requirement::Equals(key, value) | Requirement::DoubleEquals(key, value) => {
             Some(vec![index_key((&**key, &**value))])
         }
-        Requirement::In(key, values) => Some(values.iter().map(|value| index_key((&**key, &**value))).collect()),
+        Requirement::In(key, values) => {
+            let values: BTreeSet<&str> = values.iter().map(|value| &**value).collect();
+            Some(values.into_iter().map(|value| index_key((&**key, value))).collect())
+        }
         Requirement::Exists(key) => Some(vec![index_key(&**key)]),
         Requirement::NotEquals(..)
         | Requirement::NotIn(..)
@@ -102,18 +105,25 @@ fn gather(
     selectors: &[Selector],
     found: impl Fn(&Selector) -> Vec<Arc<ClusterRole>>,
 ) -> Result<Vec<Rule>, String> {
-    let (mut rules, mut seen) = (Vec::new(), HashSet::new());
+    let (mut rules, mut seen, mut gathered) = (Vec::new(), HashSet::new(), HashSet::new());
     for selector in selectors {
         if let Selector::Invalid(problem) = selector {
             return Err(format!("aggregationRule.clusterRoleSelectors of {}: {problem}", role.meta.name));
         }
         let mut sources = found(selector);
-        sources.retain(|source| selector.matches(&source.meta.labels) && source.meta.name != role.meta.name);
+        // There may be tens of thousands of selectors that match the same roles.
+        sources.retain(|source| {
+            let is_other = source.meta.name != role.meta.name && !gathered.contains(&source.meta.name);
+            is_other && selector.matches(&source.meta.labels)
+        });
         sources.sort_by(|a, b| a.meta.name.cmp(&b.meta.name));
-        for rule in sources.iter().flat_map(|source| source.rules.iter()) {
-            if seen.insert(rule.clone()) {
-                rules.push(rule.clone());
+        for source in sources {
+            for rule in &source.rules {
+                if seen.insert(rule.clone()) {
+                    rules.push(rule.clone());
+                }
             }
+            gathered.insert(source.meta.name.clone());
         }
     }
     Ok(rules)
@@ -166,7 +176,7 @@ impl Aggregation {
             return Ok(Outcome::WaitingForCache);
         }
         let role = self.roles.get(key);
-        let Some((role, selectors)) = role.as_ref().and_then(|role| Some((role, role.aggregates.as_ref()?))) else {
+        let Some(role) = role.filter(|role| role.aggregates.is_some()) else {
             self.consistency.forget(key);
             return Ok(Outcome::Done);
         };
@@ -176,7 +186,14 @@ impl Aggregation {
                 format!("not gathering rules while {unreadable} ClusterRoles cannot be decoded (see the log)");
             return Err(ReconcileError::new(message));
         }
-        let rules = gather(role, selectors, |selector| self.found(selector)).map_err(ReconcileError::new)?;
+        // Many selectors and roles take a while, which must not delay other tasks.
+        let (roles, aggregating) = (self.roles.clone(), role.clone());
+        let gathered = tokio::task::spawn_blocking(move || {
+            let selectors = aggregating.aggregates.as_deref().unwrap_or_default();
+            gather(&aggregating, selectors, |selector| find(&roles, selector))
+        });
+        let rules = gathered.await.map_err(|error| ReconcileError::new(error.to_string()))?;
+        let rules = rules.map_err(ReconcileError::new)?;
         if *rules == *role.rules {
             return Ok(Outcome::Done);
         }
@@ -193,10 +210,11 @@ impl Aggregation {
             Err(error) => Err(error.into()),
         }
     }
+}
 
-    fn found(&self, selector: &Selector) -> Vec<Arc<ClusterRole>> {
-        candidates(selector).into_iter().flat_map(|key| self.roles.by_index(&LABELLED, key)).collect()
-    }
+/// Returns at least all roles that a selector matches.
+fn find(roles: &Store<ClusterRole>, selector: &Selector) -> Vec<Arc<ClusterRole>> {
+    candidates(selector).into_iter().flat_map(|key| roles.by_index(&LABELLED, key)).collect()
 }
 
 #[cfg(test)]
@@ -262,6 +280,27 @@ mod tests {
         let lonely = role("lonely", &[], &["dead"], Some(&[&labelled("c", "1")]));
         assert!(gathered(&lonely, &all).expect("valid").is_empty());
         assert!(applied_object(&lonely.meta, &[]).get("rules").is_none());
+    }
+
+    #[test]
+    fn rules_are_gathered_in_time_when_many_selectors_match_one_role() {
+        let mut repeated = Vec::new();
+        repeated.put_message(label_selector::MATCH_EXPRESSIONS, |requirement| {
+            requirement.put_str(label_selector_requirement::KEY, "a");
+            requirement.put_str(label_selector_requirement::OPERATOR, "In");
+            (0..10_000).for_each(|_| requirement.put_str(label_selector_requirement::VALUES, "1"));
+        });
+        let resources: Vec<String> = (0..10_000).map(|number| format!("r{number}")).collect();
+        let resources: Vec<&str> = resources.iter().map(String::as_str).collect();
+        let all = [role("large", &[("a", "1")], &resources, None)];
+        let selector = labelled("a", "1");
+        let selectors: Vec<&[u8]> = std::iter::once(&*repeated).chain(vec![&*selector; 2_000]).collect();
+        let sum = role("sum", &[], &[], Some(&selectors));
+        let started = std::time::Instant::now();
+        assert_eq!(gathered(&sum, &all).expect("valid").len(), resources.len());
+        assert!(started.elapsed() < std::time::Duration::from_secs(3), "{:?}", started.elapsed());
+        let selectors = sum.aggregates.as_deref().expect("it aggregates");
+        assert_eq!(candidates(&selectors[0]).len(), 1, "a repeated value is looked up once");
     }
 
     #[test]

@@ -153,7 +153,7 @@ fn decide(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDurat
 fn is_generated(secret: &Secret, token: &AccountToken, account: Option<&ServiceAccount>) -> bool {
     account.is_some_and(|account| {
         token.account_uid.as_ref().is_none_or(|uid| *uid == account.meta.uid)
-            && account.secrets.contains(&secret.meta.name)
+            && account.secrets.binary_search(&secret.meta.name).is_ok()
     })
 }
 

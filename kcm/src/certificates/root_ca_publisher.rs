@@ -67,6 +67,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let reconciler = Arc::new(Publisher {
         // PEM is ASCII. Other bytes around it are replaced if they are not UTF-8.
         root_ca: String::from_utf8_lossy(&context.credentials.root_ca).into(),
+        namespaces,
         maps,
         writer: manager.writer(DESCRIPTOR.service_account),
         consistency: Consistency::default(),
@@ -95,6 +96,7 @@ fn plan(body: Option<&Body>, root_ca: &str) -> Plan {
 
 struct Publisher {
     root_ca: Box<str>,
+    namespaces: Arc<Store<Namespace>>,
     maps: Arc<Store<ConfigMap>>,
     writer: Writer,
     consistency: Consistency,
@@ -125,6 +127,11 @@ impl Publisher {
                     .update(&[(DESCRIPTION, DESCRIPTION_TEXT)], [(CA_CERT, &*self.root_ca)])
                     .map_err(|error| ReconcileError::new(error.to_string()))?;
                 self.writer.replace(&ConfigMap::RESOURCE, &name, None, &object).await
+            }
+            // Every creation would be refused in a namespace that is being deleted or no longer exists.
+            _ if self.namespaces.get(key).is_none_or(|namespace| namespace.meta.is_deleting()) => {
+                self.consistency.forget(key);
+                return Ok(Outcome::Done);
             }
             _ => {
                 let object = self.new_map(&key.name);
@@ -207,5 +214,34 @@ mod tests {
         assert_eq!(of_map(&Change { old: Some(&ours), new: Some(&ours) }), key);
         assert_eq!(of_map(&Change { old: None, new: Some(&ours) }), None, "its namespace is enqueued already");
         assert_eq!(of_map(&Change { old: Some(&other), new: None }), None);
+    }
+
+    #[tokio::test]
+    async fn config_map_is_created_only_in_namespaces_that_are_not_being_deleted() {
+        let namespace = |deletion| Namespace {
+            meta: kinds::Meta { deletion: kinds::Time(deletion), ..runtime::testing::meta("", "a", 1) },
+            active: deletion == 0,
+        };
+        for (name, namespace, expected) in [
+            ("active", Some(namespace(0)), 1),
+            ("being deleted", Some(namespace(5)), 0),
+            ("no longer in the cache", None, 0),
+        ] {
+            let (writer, sent) = runtime::testing::counting_writer(403, "").await;
+            let decode = || Decode { interner: Arc::default(), sections: Sections::default() };
+            let metrics = runtime::metrics::Metrics::new();
+            let publisher = Publisher {
+                root_ca: "CA".into(),
+                namespaces: Arc::new(runtime::testing::filled_store(decode(), vec![], namespace)),
+                maps: Arc::new(runtime::testing::filled_store(decode(), vec![], [])),
+                writer,
+                consistency: Consistency::default(),
+                queue: Queue::new(QueueOptions::named("test")),
+                syncs: Syncs::register(&metrics, "test", [""; 2]),
+            };
+            let refused = publisher.reconcile(&ObjectKey::new("", "a")).await.is_err();
+            let sent = sent.load(std::sync::atomic::Ordering::Relaxed);
+            assert_eq!((sent, refused), (expected, expected == 1), "{name}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::parse_x509_certificate;
 use zeroize::Zeroizing;
 
-use crate::credentials::{KeyError, SigningKey};
+use crate::credentials::signing_key::{KeyError, SigningKey};
 use crate::flags::Options;
 
 /// Signs for kubelets as clients of the API server.
@@ -31,7 +31,7 @@ pub enum AuthorityError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// A file does not hold exactly one certificate.
@@ -47,7 +47,7 @@ pub enum AuthorityError {
     Certificate {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         problem: String,
     },
     /// The key cannot be used.
@@ -55,7 +55,7 @@ pub enum AuthorityError {
     Key {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         source: KeyError,
     },
     /// Key and certificate are not of one pair.

@@ -42,7 +42,7 @@ pub enum CredentialError {
         flag: &'static str,
         /// Its value.
         path: String,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// A file holds no usable certificates.
@@ -52,7 +52,7 @@ pub enum CredentialError {
         flag: &'static str,
         /// Its value.
         path: String,
-        /// Why.
+        /// The reason.
         problem: String,
     },
     /// A file holds no usable key.
@@ -62,7 +62,7 @@ pub enum CredentialError {
         flag: &'static str,
         /// Its value.
         path: String,
-        /// Why.
+        /// The reason.
         source: KeyError,
     },
     /// A pair that signs certificates cannot be used.

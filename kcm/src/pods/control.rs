@@ -28,14 +28,6 @@ impl CreateError {
             Self::Failed(error) => Some(error),
         }
     }
-
-    /// Returns the message of the API server's refusal; `None` if the request failed in another way.
-    pub fn refusal(&self) -> Option<String> {
-        match self {
-            Self::NamespaceTerminating => None,
-            Self::Failed(error) => error.refused().map(|_| error.to_string()),
-        }
-    }
 }
 
 /// Creates and deletes the pods of one controller's objects.
@@ -116,6 +108,48 @@ impl PodControl {
         match self.pods.undecodable() {
             0 => Ok(()),
             count => Err(format!("not deleting pods while {count} pods cannot be decoded (see the log)")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::{Decode, ReplicaSet, Sections};
+    use runtime::testing::{KeptEvents, filled_store, object, writer};
+
+    use super::*;
+
+    fn decode() -> Decode {
+        Decode { interner: Arc::default(), sections: Sections::default() }
+    }
+
+    /// A pod that another one has replaced was deleted: that is no failure of its owner.
+    #[tokio::test]
+    async fn deletion_of_a_pod_that_is_gone_or_replaced_succeeds_without_an_event() {
+        const CONFLICT: &str = r#"{"kind": "Status", "code": 409, "reason": "Conflict", "message": "MESSAGE"}"#;
+        const UID: &str = "Precondition failed: UID in precondition: a, UID in object meta: b";
+        let not_found = r#"{"kind": "Status", "code": 404, "reason": "NotFound"}"#;
+        for (name, code, body, succeeds, events) in [
+            ("deleted", 200, String::new(), true, 1),
+            ("gone", 404, not_found.to_owned(), true, 0),
+            ("replaced", 409, CONFLICT.replace("MESSAGE", UID), true, 0),
+            ("another conflict", 409, CONFLICT.replace("MESSAGE", "please try again"), false, 1),
+        ] {
+            let kept = Arc::<KeptEvents>::default();
+            let (recorder, sender) = Recorder::new("test", kept.clone());
+            let control = PodControl {
+                pods: Arc::new(filled_store(decode(), vec![], [])),
+                writer: writer(move |_, _| (code, body.clone().into_bytes())).await,
+                recorder,
+                consistency: Arc::default(),
+                gate: CreationGate::new(Arc::new(filled_store(decode(), vec![], []))),
+            };
+            let (owner, pod) = (object::<ReplicaSet>("web", decode().sections), object::<Pod>("a", decode().sections));
+            let deleted = control.delete(&owner.meta.key(), &owner, &pod).await;
+            assert_eq!(deleted.is_ok(), succeeds, "{name}: {deleted:?}");
+            control.recorder.close();
+            sender.await;
+            assert_eq!(kept.bodies().len(), events, "{name}");
         }
     }
 }

@@ -64,12 +64,18 @@ impl CreationGate {
     ///
     /// They only still exist if a user removed the namespace's finalizer by force. Nothing else would requeue them.
     pub fn wake_on_new_namespace<K: Kind>(&self, owners: &Arc<Store<K>>, queue: &Arc<Queue<ObjectKey>>) {
-        let (owners, queue) = (owners.clone(), queue.clone());
+        let queue = queue.clone();
+        self.on_new_namespace(owners, move |owner| queue.add_background(owner.meta().key()));
+    }
+
+    /// Calls `wake` with each object of a namespace that is created again.
+    pub fn on_new_namespace<K: Kind>(&self, owners: &Arc<Store<K>>, wake: impl Fn(&Arc<K>) + Send + Sync + 'static) {
+        let owners = owners.clone();
         self.namespaces.subscribe(move |change| {
             let is_new = change.old.is_none() || deleted(change).is_some();
             let Some(namespace) = change.new.filter(|_| is_new) else { return };
             for owner in owners.by_index(&by_namespace(), index_key(&*namespace.meta.name)) {
-                queue.add_background(owner.meta().key());
+                wake(&owner);
             }
         });
     }

@@ -1,8 +1,9 @@
 //! Backoff of creations that the API server refuses: quota, admission webhooks, policies.
 //!
-//! Each change of a pod requeues its owner. Without this backoff, each change would repeat a creation that was just
-//! refused, and use up the rate limit that all other objects share. The next attempt is due when the backoff ends, or
-//! as soon as something has changed that it may depend on.
+//! Each change of a pod requeues its owner, or the Services that select it. Without this backoff, each change would
+//! repeat a creation that was just refused, and use up the rate limit that all other objects share. The next attempt is
+//! due when the backoff ends, or as soon as something has changed that it may depend on. An attempt that created some
+//! of the children restarts the backoff: a webhook that refuses one pod of twenty must not delay the others for hours.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use kinds::meta::{Meta, ObjectKey, Uid};
 use runtime::lock::lock;
+use runtime::write::WriteError;
 use tokio::time::Instant;
 
 /// The first delay, as in upstream's queue. Upstream: client-go/util/workqueue, DefaultControllerRateLimiter.
@@ -26,12 +28,19 @@ pub struct Attempt {
     missing: usize,
     /// Existing children, including those being deleted: each deletion frees quota.
     owned: usize,
+    /// The resourceVersion of what else the children are made from; 0 if that is only the owner's spec.
+    inputs: u64,
 }
 
 impl Attempt {
     /// Creates an attempt to create `missing` children for an owner that has `owned`.
     pub fn new(owner: &Meta, missing: usize, owned: usize) -> Self {
-        Self { uid: owner.uid.clone(), generation: owner.generation, missing, owned }
+        Self { uid: owner.uid.clone(), generation: owner.generation, missing, owned, inputs: 0 }
+    }
+
+    /// Returns the attempt with the resourceVersion of what else the children are made from.
+    pub fn with_inputs(self, inputs: u64) -> Self {
+        Self { inputs, ..self }
     }
 
     /// Returns the state after some of the children were created.
@@ -39,9 +48,14 @@ impl Attempt {
         Self { missing: self.missing.saturating_sub(created), owned: self.owned + created, ..self.clone() }
     }
 
+    /// Returns true if this is the state of another owner, or after more children were created than after `last`.
+    fn has_progressed_since(&self, last: &Self) -> bool {
+        self.uid != last.uid || (self.missing < last.missing && self.owned > last.owned)
+    }
+
     /// Returns true if this attempt may succeed although `refused` did not.
     fn may_succeed_after(&self, refused: &Self) -> bool {
-        (&self.uid, self.generation) != (&refused.uid, refused.generation)
+        (&self.uid, self.generation, self.inputs) != (&refused.uid, refused.generation, refused.inputs)
             || self.missing > refused.missing
             || self.owned < refused.owned
     }
@@ -80,6 +94,11 @@ impl Default for Refusals {
 }
 
 impl Refusals {
+    /// Creates an empty record with a maximum delay.
+    pub fn with_max_delay(max_delay: Duration) -> Self {
+        Self::with_delays(FIRST_DELAY, max_delay)
+    }
+
     /// Creates an empty record for a controller whose queue has these delays.
     pub fn with_delays(first_delay: Duration, max_delay: Duration) -> Self {
         Self { first_delay, max_delay, by_owner: Mutex::default() }
@@ -93,10 +112,17 @@ impl Refusals {
         Some(Waiting { left, message: refusal.message.clone() })
     }
 
-    /// Records a refused attempt, with the state after it.
+    /// Records a failed attempt, with the state after it, if the same attempt would be refused again.
+    pub fn failed(&self, key: &ObjectKey, attempt: Attempt, error: &WriteError) {
+        if error.is_denied() {
+            self.refused(key, attempt, error.to_string());
+        }
+    }
+
+    /// Records a refused attempt, with the state after it. The backoff restarts if it created some of the children.
     pub fn refused(&self, key: &ObjectKey, attempt: Attempt, message: String) {
         let mut refusals = self.lock();
-        let known = refusals.get(key).filter(|refusal| refusal.attempt.uid == attempt.uid);
+        let known = refusals.get(key).filter(|refusal| !attempt.has_progressed_since(&refusal.attempt));
         let count = known.map_or(0, |refusal| refusal.count);
         let doubled = self.first_delay.saturating_mul(1u32.checked_shl(count).unwrap_or(u32::MAX));
         let delay = doubled.min(self.max_delay);
@@ -144,6 +170,7 @@ mod tests {
             ("a terminating pod disappeared", Attempt::new(&owner("a", 1), 2, 7), false),
             ("the spec changed", Attempt::new(&owner("a", 2), 2, 8), false),
             ("another object of the name", Attempt::new(&owner("b", 1), 2, 8), false),
+            ("a template changed", Attempt::new(&owner("a", 1), 2, 8).with_inputs(9), false),
         ];
         for (name, attempt, waits) in rows {
             let expected = waits.then(|| Waiting { left: FIRST_DELAY * 16, message: "exceeded quota".into() });
@@ -154,6 +181,20 @@ mod tests {
         assert_eq!(refusals.count(&key), 5);
         refusals.forget(&key);
         assert_eq!(refusals.count(&key), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn partial_success_restarts_the_backoff() {
+        let (refusals, key) = (Refusals::default(), ObjectKey::new("ns", "web"));
+        let mut attempt = Attempt::new(&owner("a", 1), 1_000, 0);
+        for _ in 0..20 {
+            attempt = attempt.after(28);
+            refusals.refused(&key, attempt.clone(), "webhook".into());
+            let waiting = refusals.waiting(&key, &attempt).map(|waiting| waiting.left);
+            assert_eq!(waiting, Some(FIRST_DELAY));
+        }
+        refusals.refused(&key, attempt.clone(), "webhook".into());
+        assert_eq!(refusals.count(&key), 2, "nothing was created");
     }
 
     #[tokio::test(start_paused = true)]

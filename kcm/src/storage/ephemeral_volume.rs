@@ -9,13 +9,13 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume_claim::for_ephemeral_volume;
 use kinds::pod::ClaimVolume;
-use kinds::{DecodeError, Kind, Meta, PersistentVolumeClaim, Pod, Sections};
+use kinds::{DecodeError, Kind, Meta, Namespace, PersistentVolumeClaim, Pod, Sections};
 use runtime::consistency::Consistency;
 use runtime::events::{EventType, Recorder, about};
 use runtime::manager::Manager;
 use runtime::metrics::Count;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::store::{Change, Store};
+use runtime::store::{Change, Store, by_namespace};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{ObjectResponse, WriteError, Writer};
@@ -23,6 +23,7 @@ use tracing::debug;
 
 use super::indexes::{pods_by_claim, using_claim};
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::pods::creation_gate::CreationGate;
 
 const EVENT_SOURCE: &str = "ephemeral_volume";
 const QUEUE: &str = "ephemeral_volume";
@@ -44,8 +45,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim()]);
+    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim(), by_namespace()]);
     builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
+    builder.need::<Namespace>(Sections::default(), &[]);
 }
 
 fn start(manager: &mut Manager, context: &Context) {
@@ -66,6 +68,13 @@ fn start(manager: &mut Manager, context: &Context) {
             pods.for_each(|pod| changed.add(pod.meta.key()));
         }
     });
+    let gate = CreationGate::new(manager.registry().store());
+    let changed = queue.clone();
+    gate.on_new_namespace(&pods, move |pod| {
+        if needs_claims(pod) {
+            changed.add_background(pod.meta.key());
+        }
+    });
     let metrics = manager.metrics();
     let reconciler = Arc::new(EphemeralVolumes {
         created: metrics.count("ephemeral_volume_controller_create", HELP),
@@ -76,6 +85,7 @@ fn start(manager: &mut Manager, context: &Context) {
         recorder: manager.recorder(EVENT_SOURCE, DESCRIPTOR.service_account),
         consistency: Consistency::default(),
         queue: queue.clone(),
+        gate,
     });
     let workers = context.workers("concurrent-ephemeralvolume-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
@@ -142,6 +152,8 @@ struct EphemeralVolumes {
     recorder: Recorder,
     consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
+    /// Namespaces in which nothing can be created.
+    gate: CreationGate,
     created: Count,
     failed: Count,
 }
@@ -185,6 +197,10 @@ impl EphemeralVolumes {
         if let Some(claim) = self.claims.get(&key) {
             return require_owner(pod, &claim.meta);
         }
+        if !self.gate.is_open(&key.namespace) {
+            debug!(claim = %key, "not creating the claim: the namespace is being deleted");
+            return Ok(());
+        }
         if fresh.is_none() {
             *fresh = self.read_pod(pod).await?;
         }
@@ -207,6 +223,9 @@ impl EphemeralVolumes {
             }
             Err(error) => {
                 self.failed.add();
+                if error.is_namespace_terminating() {
+                    self.gate.close(&key.namespace);
+                }
                 Err(VolumeError::Create { claim: key.name.to_string(), error })
             }
         }
@@ -297,5 +316,34 @@ mod tests {
         let mut other = pod_with_ephemeral("web");
         recreated(&mut other.meta);
         assert!(require_owner(&other, &claim.meta).is_err());
+    }
+
+    #[tokio::test]
+    async fn no_claim_is_created_in_a_namespace_that_is_being_deleted() {
+        for (name, deletion, expected) in [("active", 0, 1), ("being deleted", 5, 0)] {
+            let pod = pod_with_ephemeral("web");
+            let namespace = Namespace {
+                meta: Meta { deletion: kinds::Time(deletion), ..runtime::testing::meta("", &pod.meta.namespace, 1) },
+                active: deletion == 0,
+            };
+            let not_found = r#"{"kind": "Status", "code": 404, "reason": "NotFound"}"#;
+            let (writer, sent) = runtime::testing::counting_writer(404, not_found).await;
+            let decode = || kinds::Decode { interner: Arc::default(), sections: Pod::VOLUMES };
+            let metrics = runtime::metrics::Metrics::new();
+            let key = pod.meta.key();
+            let controller = EphemeralVolumes {
+                pods: Arc::new(runtime::testing::filled_store(decode(), vec![pods_by_claim()], [pod])),
+                claims: Arc::new(runtime::testing::filled_store(decode(), vec![], [])),
+                writer,
+                recorder: Recorder::new("test", Arc::new(runtime::testing::NoEvents)).0,
+                consistency: Consistency::default(),
+                queue: Queue::new(QueueOptions::named("test")),
+                gate: CreationGate::new(Arc::new(runtime::testing::filled_store(decode(), vec![], [namespace]))),
+                created: metrics.count("created", HELP),
+                failed: metrics.count("failed", HELP),
+            };
+            controller.reconcile(&key).await.expect(name);
+            assert_eq!(sent.load(std::sync::atomic::Ordering::Relaxed), expected, "{name}");
+        }
     }
 }

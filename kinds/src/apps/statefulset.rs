@@ -1,5 +1,7 @@
 //! StatefulSet: its scale, ordinals, update strategy, claim templates and status.
 
+use std::collections::HashSet;
+
 use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::Str;
 use crate::kind::{Kind, Resource};
@@ -146,14 +148,14 @@ impl StatefulSet {
             .filter(|field| field.number == label_selector::MATCH_LABELS)
             .filter_map(|field| map_entry(field.value.bytes()).ok())
             .collect();
+        let replaced: HashSet<&str> = selected.iter().map(|(name, _)| *name).collect();
         let mut message = Vec::with_capacity(template.object.len() + 256);
         message.put_message(claim::METADATA, |meta| {
             meta.put_str(object_meta::NAME, &key.name);
             meta.put_str(object_meta::NAMESPACE, &key.namespace);
             // The object was decoded before, so that it is known to be well-formed.
             let copied = wire::copy_fields(find(template.object, claim::METADATA), meta, |field| match field.number {
-                object_meta::LABELS => !map_entry(field.value.bytes())
-                    .is_ok_and(|(name, _)| selected.iter().any(|(selected, _)| *selected == name)),
+                object_meta::LABELS => !map_entry(field.value.bytes()).is_ok_and(|(name, _)| replaced.contains(name)),
                 object_meta::ANNOTATIONS | object_meta::FINALIZERS => true,
                 _ => false,
             });

@@ -14,7 +14,7 @@ use crate::wire::{WireError, fields, find, splice};
 pub struct ServiceAccount {
     /// Metadata.
     pub meta: Meta,
-    /// Names of the secrets that it lists.
+    /// Names of the secrets that it lists, sorted.
     pub secrets: Arc<[Str]>,
     /// The object as the server sent it; only with section [`ServiceAccount::WHOLE`].
     raw: Option<Box<[u8]>>,
@@ -50,6 +50,7 @@ impl Kind for ServiceAccount {
                 _ => {}
             }
         }
+        secrets.sort_unstable();
         Ok(Self {
             meta: Meta::decode(&context.interner, meta, |_, _| {})?,
             secrets: context.interner.list(&secrets),

@@ -11,6 +11,9 @@ use crate::wire::{Put, WireError, copy_fields, fields, find, map_entry};
 
 const REQUIRED: u32 = node_affinity::REQUIRED_DURING_SCHEDULING_IGNORED_DURING_EXECUTION;
 
+/// Number of values and tolerations up to which a comparison with a node takes microseconds.
+const SMALL: usize = 1_000;
+
 /// The node constraints of a pod's spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
@@ -52,6 +55,19 @@ impl Placement {
         }
         placement.node_selector = interner.labels(node_labels);
         Ok(placement)
+    }
+
+    /// Returns true if a comparison with a node may take milliseconds: users determine the numbers of terms, requirements,
+    /// values and tolerations.
+    pub fn is_large(&self) -> bool {
+        let terms = self.required.iter().flat_map(|required| &required.terms);
+        let weights = terms.flat_map(|term| {
+            let requirements = term.labels.iter().chain(&term.fields);
+            std::iter::once(1).chain(requirements.map(|requirement| 1 + requirement.values.len()))
+        });
+        let listed = self.node_selector.len() + self.tolerations.iter().take(SMALL + 1).count();
+        let counted = weights.take(SMALL + 1).try_fold(listed, |sum, weight| (sum <= SMALL).then(|| sum + weight));
+        counted.is_none_or(|sum| sum > SMALL)
     }
 
     /// Returns true if node selector and required node affinity allow a node
@@ -171,6 +187,9 @@ mod tests {
     use super::*;
     use crate::scheduling::node_selector::Requirement;
 
+    /// Writes a part of a pod's specification.
+    type Edit<'a> = &'a dyn Fn(&mut Vec<u8>);
+
     const UNKNOWN: u32 = 99;
 
     /// Returns a spec with an unknown field at every level of its affinity.
@@ -238,6 +257,44 @@ mod tests {
             let aimed = aimed(&spec(&given), &added);
             let placement = Placement::decode(&Interner::default(), &aimed).expect("well-formed");
             assert_eq!(placement.tolerations.iter().collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn placement_is_large_when_any_of_its_lists_is_long() {
+        let is_large = |edit: &dyn Fn(&mut Vec<u8>)| {
+            let mut spec = Vec::new();
+            edit(&mut spec);
+            Placement::decode(&Interner::default(), &spec).expect("well-formed").is_large()
+        };
+        let affinity = |spec: &mut Vec<u8>, edit: &dyn Fn(&mut Vec<u8>)| {
+            spec.put_message(pod_spec::AFFINITY, |affinity| {
+                affinity.put_message(affinity::NODE_AFFINITY, |nodes| nodes.put_message(REQUIRED, edit));
+            });
+        };
+        let term = |required: &mut Vec<u8>, requirements: usize, values: usize| {
+            required.put_message(node_selector::NODE_SELECTOR_TERMS, |term| {
+                for _ in 0..requirements {
+                    term.put_message(node_selector_term::MATCH_EXPRESSIONS, |requirement| {
+                        (0..values).for_each(|_| requirement.put_str(node_selector_requirement::VALUES, "v"));
+                    });
+                }
+            });
+        };
+        for (count, expected) in [(10, false), (2_000, true)] {
+            let toleration = Toleration::of("a", "");
+            let cases: [(&str, Edit<'_>); 5] = [
+                ("tolerations", &|spec| (0..count).for_each(|_| toleration.put(spec, pod_spec::TOLERATIONS))),
+                ("labels", &|spec| {
+                    (0..count).for_each(|number| spec.put_entry(pod_spec::NODE_SELECTOR, &number.to_string(), ""));
+                }),
+                ("terms", &|spec| affinity(spec, &|required| (0..count).for_each(|_| term(required, 0, 0)))),
+                ("requirements", &|spec| affinity(spec, &|required| term(required, count, 0))),
+                ("values", &|spec| affinity(spec, &|required| term(required, 1, count))),
+            ];
+            for (name, edit) in cases {
+                assert_eq!(is_large(edit), expected, "{count} {name}");
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Only the edited fields are changed; the rest of the template is copied unchanged.
 
+use std::collections::HashSet;
+
 use crate::meta::{ObjectKey, OwnerRef};
 use crate::template::Template;
 use crate::wire::schema::{
@@ -72,11 +74,12 @@ pub fn pod_from(template: &Template, owner: &ObjectKey, controller: &OwnerRef, e
 }
 
 fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
+    let replaced = volume_names(&edits.claims);
     for field in fields(template).flatten() {
         match (field.number, edits.env) {
             (pod_spec::HOSTNAME, _) if edits.hostname.is_some() => {}
             (pod_spec::SUBDOMAIN, _) if edits.subdomain.is_some() => {}
-            (pod_spec::VOLUMES, _) if is_volume_of(&edits.claims, field.value.bytes()) => {}
+            (pod_spec::VOLUMES, _) if is_among(&replaced, field.value.bytes()) => {}
             (pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS, Some(env))
                 if !has_env(field.value.bytes(), env.name) =>
             {
@@ -102,9 +105,13 @@ fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
     }
 }
 
-fn is_volume_of(claims: &[(String, String)], message: &[u8]) -> bool {
-    let name = find(message, volume::NAME);
-    claims.iter().any(|(volume, _)| volume.as_bytes() == name)
+/// Returns the names of the volumes of claims, for a search by name: a template may have tens of thousands of volumes.
+fn volume_names(claims: &[(String, String)]) -> HashSet<&[u8]> {
+    claims.iter().map(|(volume, _)| volume.as_bytes()).collect()
+}
+
+fn is_among(names: &HashSet<&[u8]>, message: &[u8]) -> bool {
+    names.contains(find(message, volume::NAME))
 }
 
 fn put_claim(spec: &mut Vec<u8>, name: &str, claim: &str) {
@@ -138,8 +145,9 @@ pub fn repaired(object: &[u8], labels: &[(&str, String)], claims: &[(String, Str
                 labels.iter().for_each(|(key, value)| edited.put_entry(object_meta::LABELS, key, value));
             }
             pod::SPEC => {
+                let replaced = volume_names(claims);
                 wire::copy_fields(inner, &mut edited, |field| {
-                    field.number != pod_spec::VOLUMES || !is_volume_of(claims, field.value.bytes())
+                    field.number != pod_spec::VOLUMES || !is_among(&replaced, field.value.bytes())
                 })?;
                 claims.iter().for_each(|(name, claim)| put_claim(&mut edited, name, claim));
             }

@@ -173,6 +173,9 @@ messages! {
     pod_resource_claim_status "PodResourceClaimStatus" "api/core/v1" { NAME "name" = 1, RESOURCE_CLAIM_NAME "resourceClaimName" = 2 }
     pod_extended_resource_claim_status "PodExtendedResourceClaimStatus" "api/core/v1" { NAME "resourceClaimName" = 2 }
     pod_scheduling_group "PodSchedulingGroup" "api/core/v1" { POD_GROUP_NAME "podGroupName" = 1 }
+    workload "Workload" "api/scheduling/v1beta1" { METADATA "metadata" = 1, SPEC "spec" = 2 }
+    workload_spec "WorkloadSpec" "api/scheduling/v1beta1" { CONTROLLER_REF "controllerRef" = 1 }
+    typed_local_object_reference "TypedLocalObjectReference" "api/scheduling/v1beta1" { API_GROUP "apiGroup" = 1, KIND "kind" = 2, NAME "name" = 3 }
     pod_group "PodGroup" "api/scheduling/v1beta1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     pod_group_spec "PodGroupSpec" "api/scheduling/v1beta1" { RESOURCE_CLAIMS "resourceClaims" = 5 }
     pod_group_status "PodGroupStatus" "api/scheduling/v1beta1" { RESOURCE_CLAIM_STATUSES "resourceClaimStatuses" = 2 }

@@ -1,5 +1,7 @@
 //! Tags that identify the owner of a resource (cloud-provider-aws: pkg/providers/v1/tags.go).
 
+use std::collections::BTreeMap;
+
 use aws_sdk_ec2::types::{Filter, Tag};
 use providers::{CloudError, ErrorKind};
 
@@ -53,6 +55,11 @@ impl ClusterTags {
 /// Returns the pairs of EC2's tags.
 pub(crate) fn pairs(tags: &[Tag]) -> impl Iterator<Item = (&str, &str)> {
     tags.iter().filter_map(|tag| Some((tag.key()?, tag.value().unwrap_or_default())))
+}
+
+/// Returns EC2's tags as a map.
+pub(crate) fn by_key(tags: &[Tag]) -> BTreeMap<String, String> {
+    pairs(tags).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 /// Returns the cluster's id from the tags of the instance that this process runs on.

@@ -116,6 +116,7 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
         address: [10, 0, 0, last].into(),
         port: 8080,
         node: None,
+        provider_id: None,
         zone: None,
         ready,
         serving: ready,

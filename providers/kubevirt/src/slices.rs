@@ -193,6 +193,7 @@ mod tests {
             address: [10, 0, 0, 1].into(),
             port: 8080,
             node: Some(node.into()),
+            provider_id: None,
             zone: None,
             ready,
             serving,

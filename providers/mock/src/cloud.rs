@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
-use providers::{CloudError, CloudProvider, ErrorKind, Health, TargetId};
+use providers::{CloudError, ErrorKind, Health, TargetId};
 use tokio::time::Instant;
 
 use crate::config::{InstanceConfig, MockConfig, Quotas};
 use crate::fault::{CombinedEffect, Fault, FaultError, Faults, Operation};
-use crate::provider::Provider;
 use crate::snapshot::{CallCount, Snapshot};
 use crate::state::State;
 
@@ -51,10 +50,9 @@ impl MockCloud {
         Ok(Self { inner: Arc::new(Mutex::new(inner)), created, token: Arc::default() })
     }
 
-    /// Returns a provider over this cloud for a cluster. Each call creates another one, as a restarted process would.
-    pub fn provider(&self, cluster_name: &str) -> Arc<dyn CloudProvider> {
-        let own = Self { token: Arc::default(), ..self.clone() };
-        Arc::new(Provider::new(own, cluster_name, false))
+    /// Returns a handle of the same cloud that has no credentials yet.
+    pub(crate) fn without_token(&self) -> Self {
+        Self { token: Arc::default(), ..self.clone() }
     }
 
     /// Sets the credentials that calls must have, so that others are refused from now on; `None`: any.

@@ -5,8 +5,6 @@ use std::time::Duration;
 use providers::{CloudError, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::FaultView;
-
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $changes:literal,)*) => {
         /// The calls of the mock cloud, as named in metrics, counts and errors.
@@ -299,6 +297,19 @@ struct Armed {
     fault: Fault,
     seen: u64,
     fired: u64,
+}
+
+/// An armed fault.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FaultView {
+    /// The id for its removal.
+    pub id: u64,
+    /// The fault.
+    pub fault: Fault,
+    /// Number of calls that it selected.
+    pub seen: u64,
+    /// Number of calls that it affected.
+    pub fired: u64,
 }
 
 /// The armed faults.

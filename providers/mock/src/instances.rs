@@ -6,15 +6,13 @@ use providers::{CloudError, ErrorKind, InstanceFeatures, InstanceRef, InstanceSt
 
 use crate::cloud::MockCloud;
 use crate::fault::Operation;
+use crate::state::INSTANCE_ANNOTATION;
 
 /// Maximum number of instances per call.
 const BATCH: usize = 100;
 
 /// Prefix of the labels and taints that follow an instance.
 pub const NODE_PREFIX: &str = "node.mock.cloud/";
-
-/// Annotation of a Node with the name of its instance, which is otherwise the Node's.
-pub const INSTANCE_ANNOTATION: &str = "mock.cloud/instance";
 
 /// Returns the features of the mock's instances.
 pub(crate) fn features() -> InstanceFeatures {

@@ -35,10 +35,9 @@ mod wire;
 
 pub use cloud::MockCloud;
 pub use config::{InstanceConfig, MockConfig, Quotas};
-pub use fault::{Effect, Fault, FaultError, Operation, Pattern};
-pub use instances::{INSTANCE_ANNOTATION, NODE_PREFIX};
+pub use fault::{Effect, Fault, FaultError, FaultView, Operation, Pattern};
+pub use instances::NODE_PREFIX;
 pub use provider::factory;
 pub use settings::{CLASS, PREFIX, WRITTEN_PREFIX};
-pub use snapshot::{
-    Attributes, CallCount, FaultView, InstanceView, ListenerView, LoadBalancerView, RouteView, Snapshot,
-};
+pub use snapshot::{Attributes, CallCount, InstanceView, ListenerView, LoadBalancerView, RouteView, Snapshot};
+pub use state::INSTANCE_ANNOTATION;

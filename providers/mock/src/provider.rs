@@ -16,7 +16,14 @@ use crate::instances::MockInstances;
 use crate::remote::RemoteProvider;
 use crate::routes::MockRoutes;
 
-pub(crate) struct Provider {
+impl MockCloud {
+    /// Returns a provider over this cloud for a cluster. Each call creates another one, as a restarted process would.
+    pub fn provider(&self, cluster_name: &str) -> Arc<dyn CloudProvider> {
+        Arc::new(Provider::new(self.without_token(), cluster_name, false))
+    }
+}
+
+struct Provider {
     cloud: MockCloud,
     cluster: String,
     server: Mutex<Option<tokio::task::JoinHandle<()>>>,

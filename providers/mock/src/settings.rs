@@ -229,6 +229,7 @@ mod tests {
             address: [10, 0, 0, last].into(),
             port: 8080,
             node: None,
+            provider_id: None,
             zone: None,
             ready,
             serving,

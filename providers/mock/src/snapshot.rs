@@ -10,7 +10,7 @@ use providers::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, Operation};
+use crate::fault::{FaultView, Operation};
 
 /// The whole state at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -107,17 +107,4 @@ pub struct CallCount {
     pub calls: u64,
     /// Calls with an error, or without a response.
     pub failed: u64,
-}
-
-/// An armed fault.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FaultView {
-    /// The id for its removal.
-    pub id: u64,
-    /// The fault.
-    pub fault: Fault,
-    /// Number of calls that it selected.
-    pub seen: u64,
-    /// Number of calls that it affected.
-    pub fired: u64,
 }

@@ -13,8 +13,10 @@ use tokio::time::Instant;
 
 use crate::config::{InstanceConfig, MockConfig, Quotas};
 use crate::fault::Operation;
-use crate::instances::INSTANCE_ANNOTATION;
 use crate::snapshot::{Attributes, InstanceView, ListenerView, LoadBalancerView, RouteView};
+
+/// Annotation of a Node with the name of its instance, which is otherwise the Node's.
+pub const INSTANCE_ANNOTATION: &str = "mock.cloud/instance";
 
 #[derive(Debug, Clone)]
 pub(crate) struct InstanceRecord {

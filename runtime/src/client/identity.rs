@@ -14,7 +14,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::send::{chain, problem};
+use super::causes::with_causes;
+use super::send::problem;
 use crate::lock::lock;
 
 /// The namespace of the controllers' service accounts.
@@ -299,7 +300,7 @@ impl Account {
         let response = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
-        let body = body.map_err(|error| unreachable(chain(&*error)))?.to_bytes();
+        let body = body.map_err(|error| unreachable(with_causes(&*error)))?.to_bytes();
         if status.is_success() {
             return Ok(body);
         }

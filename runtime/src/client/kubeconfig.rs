@@ -2,13 +2,16 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use kube::config::{Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Kubeconfig, KubeconfigError};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use secrecy::{ExposeSecret as _, SecretString};
 
+use super::exec::Plugin;
 use super::proxy::Proxy;
 use super::{ConnectError, ConnectOptions, HOST_VARIABLE, PORT_VARIABLE, PodEnvironment};
 
@@ -20,8 +23,17 @@ pub(super) struct Source {
     pub(super) ca_file: Option<PathBuf>,
     /// The bearer token of the process's own identity.
     pub(super) token_file: Option<PathBuf>,
+    /// The exec plugin that returns the credentials. It is not part of `config`.
+    pub(super) plugin: Option<Arc<Plugin>>,
     /// The proxy between this process and the server.
     pub(super) proxy: Option<Proxy>,
+}
+
+impl Source {
+    /// Returns a configuration without credentials and files.
+    fn without_user(config: kube::Config) -> Self {
+        Self { config, ca_file: None, token_file: None, plugin: None, proxy: None }
+    }
 }
 
 /// Loads the configuration as client-go `tools/clientcmd.BuildConfigFromFlags` does: the kubeconfig
@@ -34,7 +46,7 @@ pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
         (Some(file), master) => from_file(file, master)?,
         (None, Some(master)) => {
             let server = parse_server(&server_url(master, false), master)?;
-            Source { config: kube::Config::new(server), ca_file: None, token_file: None, proxy: None }
+            Source::without_user(kube::Config::new(server))
         }
         (None, None) => in_cluster(&options.pod)?,
     };
@@ -76,7 +88,7 @@ pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, Con
     })
 }
 
-/// Reads a kubeconfig. Names and certificates that are empty count as missing, as in client-go.
+/// Reads a kubeconfig. Names, certificates and secrets that are empty count as missing, as in client-go.
 fn read(file: &Path) -> Result<Kubeconfig, ConnectError> {
     let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| read_error(file, error))?;
     // `kube` resolves an empty file name to the folder of the kubeconfig.
@@ -101,6 +113,18 @@ fn read(file: &Path) -> Result<Kubeconfig, ConnectError> {
             &mut user.impersonate,
         ];
         fields.into_iter().for_each(clear);
+        for secret in [&mut user.token, &mut user.client_key_data] {
+            if secret.as_ref().is_some_and(|secret| secret.expose_secret().is_empty()) {
+                *secret = None;
+            }
+        }
+        // A name without a password is sent with an empty one.
+        let has_password = user.password.as_ref().is_some_and(|password| !password.expose_secret().is_empty());
+        if user.username.is_some() {
+            user.password.get_or_insert_with(|| SecretString::from(""));
+        } else if !has_password {
+            user.password = None;
+        }
     }
     Ok(kubeconfig)
 }
@@ -130,7 +154,7 @@ fn in_cluster(pod: &PodEnvironment) -> Result<Source, ConnectError> {
     if let Ok(namespace) = std::fs::read_to_string(pod.folder.join("namespace")) {
         config.default_namespace = namespace.trim().to_owned();
     }
-    Ok(Source { config, ca_file: Some(ca_file), token_file: Some(token_file), proxy: None })
+    Ok(Source { ca_file: Some(ca_file), token_file: Some(token_file), ..Source::without_user(config) })
 }
 
 /// Returns the name and content of the current context, or the problem and its fix.
@@ -199,11 +223,29 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
         .map(PathBuf::from);
 
     let mut config = config_of(kubeconfig, &cluster_name).map_err(|(problem, fix)| invalid(problem, fix))?;
+    // kube would run its command under a lock that all requests need, without a time limit.
+    if config.auth_info.auth_provider.as_ref().is_some_and(|provider| provider.name == "gcp") {
+        return Err(invalid(
+            format!("the auth-provider gcp of context {context:?} is not supported, as in client-go"),
+            "use an exec plugin, such as gke-gcloud-auth-plugin",
+        ));
+    }
     let token_file = config.auth_info.token_file.take().map(PathBuf::from);
     if token_file.is_some() {
         config.auth_info.token = None;
     }
-    Ok(Source { config, ca_file, token_file, proxy })
+    let plugin = config.auth_info.exec.take().filter(|_| token_file.is_none() && !identifies_user(&config.auth_info));
+    Ok(Source { config, ca_file, token_file, plugin: plugin.map(|exec| Arc::new(Plugin::new(exec))), proxy })
+}
+
+/// Reports whether a user has credentials of its own, so that its exec plugin is not used. Upstream: client-go
+/// plugin/pkg/client/auth/exec, UpdateTransportConfig.
+fn identifies_user(user: &AuthInfo) -> bool {
+    user.token.is_some()
+        || user.username.is_some()
+        || user.auth_provider.is_some()
+        || user.client_certificate.is_some()
+        || user.client_certificate_data.is_some()
 }
 
 /// Returns true if a user of a kubeconfig has a client certificate.
@@ -234,8 +276,8 @@ fn config_of(kubeconfig: Kubeconfig, cluster_name: &str) -> Result<kube::Config,
 /// Removes credentials from a connection without TLS: client-go `tools/clientcmd`, `DirectClientConfig.ClientConfig`.
 fn without_credentials_unless_https(mut source: Source) -> Source {
     if source.config.cluster_url.scheme_str() != Some("https") {
-        source.config.auth_info = kube::config::AuthInfo::default();
-        source.token_file = None;
+        source.config.auth_info = AuthInfo::default();
+        (source.token_file, source.plugin) = (None, None);
     }
     source
 }

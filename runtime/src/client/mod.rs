@@ -8,12 +8,17 @@
 //! twice.
 
 mod authorized;
+mod bearer;
 mod body;
+mod causes;
+mod connector;
+mod exec;
 mod identity;
 mod kubeconfig;
 mod lane;
 mod layer;
 pub(crate) mod media;
+mod plugin_token;
 mod polled;
 mod pool;
 mod proxy;
@@ -31,7 +36,6 @@ use std::time::Duration;
 
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Request, Response};
-use kube::client::middleware::AuthLayer;
 use kube::client::{Body, ConfigExt as _};
 use tokio::runtime::Handle;
 use tower::{BoxError, Service, ServiceBuilder};
@@ -48,6 +52,7 @@ use crate::metrics::RestClient;
 use authorized::{Authorized, Credentials};
 pub(crate) use lane::Lane;
 use layer::Hooked;
+use plugin_token::PluginToken;
 use pool::{Connections, Runtimes, Transport};
 pub(crate) use refusal::{refusal, retry_after};
 use reload::{ReloadedFiles, TokenFile};
@@ -97,7 +102,7 @@ pub struct ConnectOptions {
     pub layer: Option<RequestLayer>,
     /// Maximum time for a write through [`Clients::send`], including its response. Default 30 s.
     pub write_timeout: Duration,
-    /// How often the files of certificates and tokens are checked for changes. Default 30 s.
+    /// Interval at which the files of certificates and tokens are checked for changes. Default 30 s.
     pub reload_interval: Duration,
     /// The runtime that drives the connections of [`Clients::control`], so that they work while controllers occupy all
     /// threads of theirs. Default: the runtime that connects.
@@ -246,8 +251,8 @@ struct Loaded {
     bearer: Arc<Connections>,
     /// The token file of the process's own identity, if it has one.
     token: Option<Arc<TokenFile>>,
-    /// Adds the other credentials of the process's own identity.
-    auth: Option<AuthLayer>,
+    /// The other credentials of the process's own identity.
+    credentials: Option<Credentials>,
 }
 
 impl Clients {
@@ -286,7 +291,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
 
     let host = pool::host(&loaded.config.cluster_url).into();
     let (agent, token) = (user_agent.clone(), loaded.token);
-    let credentials = loaded.auth.map(|layer| Credentials::new(loaded.config.clone(), layer));
+    let credentials = loaded.credentials;
     let own = ServiceBuilder::new()
         .map_request(move |mut request: Request<Body>| {
             set_default_user_agent(&mut request, &agent);
@@ -344,12 +349,21 @@ fn reload_files(loaded: &Loaded, metrics: &RestClient, interval: Duration) {
 /// Reads files and runs the exec plugin. Blocks the thread.
 fn load(options: &ConnectOptions, runtimes: &Runtimes) -> Result<Loaded, ConnectError> {
     let source = kubeconfig::load(options)?;
-    let auth = source.config.auth_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
+    let credentials = match &source.plugin {
+        Some(plugin) => {
+            let first = plugin.first().map_err(ConnectError::Credentials)?;
+            PluginToken::new(plugin.clone(), runtimes.control.clone(), first).map(Credentials::Plugin)
+        }
+        None => {
+            let layer = source.config.auth_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
+            layer.map(|layer| Credentials::Fixed(Arc::new(layer)))
+        }
+    };
     Ok(Loaded {
         own: Arc::new(Connections::new(Pool::Own, &source, runtimes.clone())?),
         bearer: Arc::new(Connections::new(Pool::Bearer, &source, runtimes.clone())?),
         token: (source.token_file.as_deref()).map(TokenFile::new).transpose()?.map(Arc::new),
-        auth: auth.filter(|_| source.token_file.is_none()),
+        credentials: credentials.filter(|_| source.token_file.is_none()),
         config: source.config,
     })
 }

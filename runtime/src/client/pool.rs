@@ -7,15 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use futures::future::BoxFuture;
 use http::{Request, Response, Uri};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{Body, ConfigExt as _};
 use tokio::runtime::Handle;
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::body::{IncomingBody, send_dedicated};
+use super::connector::{CONNECT_TIMEOUT, Connector};
+use super::exec::{ClientIdentity, Issued, Plugin};
 use super::kubeconfig::{self, Source};
 use super::lane::{Accepted, Lane};
 use super::polled::LongResponseConnector;
@@ -25,38 +29,9 @@ use super::{ConnectError, Pool};
 use crate::lock::lock;
 use crate::metrics::RestClient;
 
-/// Maximum time from the first packet to the end of the TLS handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
-/// How often an exec plugin is called for new certificates: their expiry is not known here.
+/// Interval at which an exec plugin is called for new certificates, whose expiry is not known here.
 pub(super) const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
-
-/// Connects by TCP, through a proxy if there is one, and TLS within [`CONNECT_TIMEOUT`].
-#[derive(Clone)]
-pub(super) struct Connector<R>(HttpsConnector<R>);
-
-impl<R> Service<Uri> for Connector<R>
-where
-    HttpsConnector<R>: Service<Uri, Error = BoxError>,
-    <HttpsConnector<R> as Service<Uri>>::Future: Send + 'static,
-{
-    type Response = <HttpsConnector<R> as Service<Uri>>::Response;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, server: Uri) -> Self::Future {
-        let connecting = self.0.call(server);
-        Box::pin(async move {
-            tokio::time::timeout(CONNECT_TIMEOUT, connecting)
-                .await
-                .map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}"))?
-        })
-    }
-}
 
 /// All connections with the same credentials, by lane.
 struct LaneConnections {
@@ -70,9 +45,9 @@ impl LaneConnections {
     async fn send(&self, request: Request<Body>) -> Result<Response<IncomingBody>, BoxError> {
         let accepted = request.extensions().get::<Accepted>().cloned().unwrap_or_default();
         match request.extensions().get::<Lane>() {
-            None => self.short.send(request, &accepted).await,
-            Some(Lane::Control) => self.control.send(request, &accepted).await,
-            Some(Lane::Watch) => self.watches.send(request, &accepted).await,
+            None => send_shared(&self.short, request, &accepted).await,
+            Some(Lane::Control) => send_shared(&self.control, request, &accepted).await,
+            Some(Lane::Watch) => send_shared(&self.watches, request, &accepted).await,
             Some(Lane::Dedicated) => {
                 let stream = self.dedicated.clone().oneshot(request.uri().clone()).await?;
                 accepted.set(true);
@@ -80,6 +55,15 @@ impl LaneConnections {
             }
         }
     }
+}
+
+async fn send_shared(
+    streams: &Streams,
+    request: Request<Body>,
+    accepted: &Accepted,
+) -> Result<Response<IncomingBody>, BoxError> {
+    let (response, slot) = streams.send(request, accepted).await?;
+    Ok(response.map(|body| IncomingBody::shared(body, slot)))
 }
 
 /// The runtimes that drive connections.
@@ -96,8 +80,8 @@ struct Credentials {
     runtimes: Runtimes,
     config: kube::Config,
     ca_file: Option<PathBuf>,
-    /// The client certificate comes from an exec plugin.
-    exec_certificate: bool,
+    /// The exec plugin that returns the client certificate.
+    plugin: Option<Arc<Plugin>>,
     proxy: Option<Proxy>,
 }
 
@@ -107,8 +91,9 @@ impl Credentials {
         if pool == Pool::Bearer {
             config.auth_info = kube::config::AuthInfo::default();
         }
+        let plugin = source.plugin.clone().filter(|_| pool == Pool::Own);
         let (ca_file, proxy) = (source.ca_file.clone(), source.proxy.clone());
-        Self { runtimes, config, ca_file, exec_certificate: false, proxy }
+        Self { runtimes, config, ca_file, plugin, proxy }
     }
 
     /// Returns the files whose change requires new connections.
@@ -133,18 +118,23 @@ impl Credentials {
         Ok(hash.finish())
     }
 
-    fn tls(&self) -> Result<rustls::ClientConfig, ConnectError> {
+    /// Returns the TLS configuration, with the client certificate of the exec plugin if it has returned one.
+    fn tls(&self, issued: Option<Issued>) -> Result<rustls::ClientConfig, ConnectError> {
         let mut config = self.config.clone();
+        let identity = issued.and_then(|issued| issued.identity);
+        if let Some(ClientIdentity { certificate, key }) = &identity {
+            config.auth_info.client_certificate_data = Some(BASE64.encode(certificate));
+            config.auth_info.client_key_data = Some(BASE64.encode(key).into());
+        }
         if let Some(file) = &self.ca_file {
             config.root_cert = Some(kubeconfig::authorities(file)?);
         }
         let unusable =
             |problem: String| ConnectError::Tls { files: self.files().map(Path::to_owned).collect(), problem };
-        let tls = config.rustls_client_config().map_err(|error| unusable(error.to_string()))?;
-        if self.exec_certificate && !tls.client_auth_cert_resolver.has_certs() {
+        if self.plugin.is_some() && identity.is_none() {
             return Err(unusable("the exec plugin returned no certificate".into()));
         }
-        Ok(tls)
+        config.rustls_client_config().map_err(|error| unusable(error.to_string()))
     }
 
     /// Creates the connections of all lanes; each connects at its first request.
@@ -204,19 +194,18 @@ impl Connections {
     pub(super) fn new(pool: Pool, source: &Source, runtimes: Runtimes) -> Result<Self, ConnectError> {
         let mut credentials = Credentials::new(pool, source, runtimes);
         let fingerprint = credentials.fingerprint()?;
-        let tls = credentials.tls()?;
-        let user = &credentials.config.auth_info;
-        credentials.exec_certificate = user.exec.is_some()
-            && user.client_certificate.is_none()
-            && user.client_certificate_data.is_none()
-            && tls.client_auth_cert_resolver.has_certs();
+        let issued = credentials.plugin.as_ref().map(|plugin| plugin.first()).transpose();
+        let issued = issued.map_err(ConnectError::Credentials)?;
+        // A plugin that returns only tokens has no part in the connections.
+        credentials.plugin.take_if(|_| issued.as_ref().is_none_or(|issued| issued.identity.is_none()));
+        let tls = credentials.tls(issued)?;
         let loaded = LoadedFrom { fingerprint, certificate: client_certificate(&tls), at: Instant::now() };
         Ok(Self { current: RwLock::new(credentials.lanes(tls)?), credentials, loaded: Mutex::new(loaded) })
     }
 
     /// Reports whether anything about the connections can change while the process runs.
     pub(super) fn reloads(&self) -> bool {
-        self.credentials.exec_certificate || self.credentials.files().next().is_some()
+        self.credentials.plugin.is_some() || self.credentials.files().next().is_some()
     }
 
     /// Switches to new connections if a file or the certificate of the exec plugin changed. Blocks the thread. Returns
@@ -233,10 +222,12 @@ impl Connections {
         let loaded = *lock(&self.loaded);
         let is_old = now.saturating_duration_since(loaded.at) >= EXEC_CERTIFICATE_AGE;
         let fingerprint = self.credentials.fingerprint()?;
-        if fingerprint == loaded.fingerprint && !(self.credentials.exec_certificate && is_old) {
+        let plugin = self.credentials.plugin.as_ref();
+        if fingerprint == loaded.fingerprint && !(plugin.is_some() && is_old) {
             return Ok(false);
         }
-        let tls = self.credentials.tls()?;
+        let issued = plugin.map(|plugin| plugin.run()).transpose().map_err(ConnectError::Credentials)?;
+        let tls = self.credentials.tls(issued)?;
         let current = LoadedFrom { fingerprint, certificate: client_certificate(&tls), at: now };
         let is_changed = (fingerprint, current.certificate) != (loaded.fingerprint, loaded.certificate);
         if is_changed {

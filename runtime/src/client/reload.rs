@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::ConnectError;
+use super::bearer::bearer;
 use super::pool::Connections;
 use crate::metrics::{CaReload, RestClient};
 
@@ -42,13 +43,6 @@ fn read_token(file: &Path) -> Result<HeaderValue, ConnectError> {
     })?;
     let token = token.trim();
     bearer(token).filter(|_| !token.is_empty()).ok_or_else(|| ConnectError::BadToken { file: file.to_owned() })
-}
-
-/// Returns the `Authorization` header of a bearer token; `None` if a header cannot contain it.
-pub(super) fn bearer(token: &str) -> Option<HeaderValue> {
-    let mut header = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
-    header.set_sensitive(true);
-    Some(header)
 }
 
 /// The credentials that are loaded from files. The task that reloads them ends when no client uses them.

@@ -9,8 +9,9 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use kube::client::Body;
 use tokio::time::timeout;
 
+use super::bearer::bearer;
+use super::causes::with_causes;
 use super::lane::{Accepted, Lane};
-use super::reload::bearer;
 use super::{Clients, Identity, TokenError};
 
 /// Maximum time for a read including its body, or for the head of a response that is read piece by piece. The API
@@ -195,7 +196,11 @@ async fn whole(client: &kube::Client, request: Request<Body>, max_bytes: usize) 
     }
     let (head, body) = response.into_parts();
     let body = Limited::new(body, max_bytes).collect().await.map_err(|error| {
-        if error.is::<LengthLimitError>() { Failure::TooLong(max_bytes) } else { Failure::Problem(chain(&*error)) }
+        if error.is::<LengthLimitError>() {
+            Failure::TooLong(max_bytes)
+        } else {
+            Failure::Problem(with_causes(&*error))
+        }
     })?;
     Ok(Response::from_parts(head, Body::from(body.to_bytes())))
 }
@@ -203,22 +208,7 @@ async fn whole(client: &kube::Client, request: Request<Body>, max_bytes: usize) 
 /// Returns the message of a client error without its wrapping.
 pub(super) fn problem(error: kube::Error) -> String {
     match error {
-        kube::Error::Service(cause) => chain(&*cause),
-        other => chain(&other),
+        kube::Error::Service(cause) => with_causes(&*cause),
+        other => with_causes(&other),
     }
-}
-
-/// Returns an error with its causes, each once.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use http::{Request, Response, Uri};
+use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::rt::Executor;
 use hyper_rustls::MaybeHttpsStream;
@@ -26,9 +27,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::body::IncomingBody;
+use super::causes::with_causes;
+use super::connector::Connector;
 use super::lane::Accepted;
-use super::pool::Connector;
 use super::proxy::Route;
 use crate::lock::lock;
 
@@ -137,7 +138,8 @@ impl Streams {
         Self(Arc::new(Inner { runtime, connector, http1, found_http1, state: Mutex::default() }))
     }
 
-    /// Sends a request over a connection with a free slot. `accepted` records whether the connection took it.
+    /// Sends a request over a connection with a free slot, and returns it with the response: the stream is open until
+    /// the body has been read. `accepted` records whether the connection took the request.
     ///
     /// # Errors
     /// When there is no connection, or it breaks before the head of the response.
@@ -145,18 +147,18 @@ impl Streams {
         &self,
         mut request: Request<Body>,
         accepted: &Accepted,
-    ) -> Result<Response<IncomingBody>, BoxError> {
+    ) -> Result<(Response<Incoming>, Option<Slot>), BoxError> {
         for _ in 0..ATTEMPTS {
             let (mut sender, slot) = match self.choose_connection(request.uri()).await? {
                 ConnectionChoice::Http2(sender, slot) => (sender, slot),
                 ConnectionChoice::Http1 => {
                     accepted.capture(capture_connection(&mut request));
-                    return Ok(self.0.http1.request(request).await?.map(|body| IncomingBody::shared(body, None)));
+                    return Ok((self.0.http1.request(request).await?, None));
                 }
             };
             accepted.set(true);
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(response.map(|body| IncomingBody::shared(body, Some(slot)))),
+                Ok(response) => return Ok((response, Some(slot))),
                 Err(mut error) => match error.take_message() {
                     // The connection was about to close and returned the request unsent.
                     Some(unsent) => {
@@ -201,10 +203,8 @@ impl Streams {
     /// Opens a connection in a separate task, so that it does not depend on the request that needed it first.
     fn dial(&self, server: Uri) -> Dial {
         let streams = self.clone();
-        let opening = self
-            .0
-            .runtime
-            .spawn(async move { streams.open(server).await.map_err(|error| super::send::chain(&*error)) });
+        let opening =
+            self.0.runtime.spawn(async move { streams.open(server).await.map_err(|error| with_causes(&*error)) });
         async move { opening.await.unwrap_or_else(|error| Err(format!("opening a connection: {error}"))) }
             .boxed()
             .shared()
@@ -293,7 +293,7 @@ async fn drive(
     }
     stated.send_replace(());
     if let Err(error) = watched.await {
-        tracing::debug!(error = super::send::chain(&error), "connection ended");
+        tracing::debug!(error = with_causes(&error), "connection ended");
     }
 }
 

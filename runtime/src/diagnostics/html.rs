@@ -110,6 +110,7 @@ pub(super) fn overview(report: &Overview) -> String {
         writeln!(html, "<p>{}, this process {}.</p>", Text(&report.time), leadership(report.leader))?;
         form(html, "", "", "")?;
         failing(html, &report.controllers)?;
+        running(html, &report.controllers)?;
         controllers(html, &report.controllers)?;
         decisions(html, &report.controllers)?;
         stores(html, &report.stores)?;
@@ -143,6 +144,25 @@ fn failing(html: &mut String, controllers: &[Controller]) -> fmt::Result {
         if controller.failing_not_listed > 0 {
             let more = controller.failing_not_listed;
             writeln!(html, "<tr><td>{}</td><td colspan=\"5\">and {more} more</td></tr>", Text(controller.name))?;
+        }
+    }
+    html.push_str(TABLE_END);
+    Ok(())
+}
+
+/// Writes the keys that are being reconciled. A run that does not end keeps its key from being reconciled again.
+fn running(html: &mut String, controllers: &[Controller]) -> fmt::Result {
+    html.push_str("<h2>Running reconciles</h2>\n");
+    if controllers.iter().all(|controller| controller.queue.running.is_empty()) {
+        html.push_str("<p>None.</p>\n");
+        return Ok(());
+    }
+    head(html, &["Controller", "Key", "#Running for"])?;
+    for controller in controllers {
+        for running in &controller.queue.running {
+            let (name, time) = (Text(controller.name), human_duration(running.for_seconds));
+            let key = key(controller.kind, &running.key);
+            writeln!(html, "<tr><td>{name}</td><td>{key}</td><td class=\"n\">{time}</td></tr>")?;
         }
     }
     html.push_str(TABLE_END);

@@ -53,6 +53,15 @@ pub(super) struct Queue {
     pub(super) working: usize,
     /// The longest time that a worker has been busy with one key.
     pub(super) longest_working_seconds: f64,
+    /// The keys that are being reconciled, the longest running first.
+    pub(super) running: Vec<Running>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Running {
+    pub(super) key: String,
+    pub(super) for_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -132,7 +141,11 @@ impl Explainer {
     fn controller(&self, reported: &ReportedController) -> Controller {
         let waiting = reported.queue.waiting();
         let count = |counts: fn(&Waiting<String>) -> bool| waiting.iter().filter(|waiting| counts(waiting)).count();
-        let working = waiting.iter().filter_map(|waiting| waiting.working);
+        let working = waiting.iter().filter_map(|waiting| Some((waiting.working?, &waiting.key)));
+        let mut working: Vec<_> = working.collect();
+        working.sort_unstable_by(|one, other| other.cmp(one));
+        let running = working.iter().take(MAX_LISTED);
+        let running = running.map(|(time, key)| Running { key: (*key).clone(), for_seconds: time.as_secs_f64() });
         let counts = &reported.counts;
         let (failing, discarded) = counts.journal.failing();
         let hidden = failing.len().saturating_sub(MAX_LISTED) as u64;
@@ -145,8 +158,9 @@ impl Explainer {
                 name: reported.queue.name(),
                 depth: count(|waiting| waiting.ready),
                 delayed: count(|waiting| waiting.due.is_some()),
-                working: count(|waiting| waiting.working.is_some()),
-                longest_working_seconds: working.max().unwrap_or_default().as_secs_f64(),
+                working: working.len(),
+                longest_working_seconds: working.first().map_or(0.0, |(time, _)| time.as_secs_f64()),
+                running: running.collect(),
             },
             workers: reported.workers,
             reconciles: Reconciles {

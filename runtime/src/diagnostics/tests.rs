@@ -130,6 +130,25 @@ async fn failing_key_is_reported_with_its_error_and_next_retry() {
     assert_eq!(json(Some(&wanted("ReplicaSet", "b")))["waitsFor"][0]["what"], "queue");
 }
 
+#[tokio::test(start_paused = true)]
+async fn running_keys_are_listed_with_their_durations() {
+    let queue = Queue::new(QueueOptions::named("replicaset"));
+    queue.add("ns/hangs".to_owned());
+    assert_eq!(queue.next().await.as_deref(), Some("ns/hangs"));
+    tokio::time::advance(Duration::from_secs(60)).await;
+    queue.add("ns/runs".to_owned());
+    assert_eq!(queue.next().await.as_deref(), Some("ns/runs"));
+    queue.add("ns/waits".to_owned());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let mut explainer = explainer(KINDS, |_, _| {});
+    explainer.controllers[0].queue = queue;
+    let all: serde_json::Value = serde_json::from_str(&explainer.render(None, Form::Json)).expect("JSON");
+    let expected = serde_json::json!([{"key": "ns/hangs", "forSeconds": 62.0}, {"key": "ns/runs", "forSeconds": 2.0}]);
+    assert_eq!(all["controllers"][0]["queue"]["running"], expected);
+    let (_, text) = parse(&explainer.render(None, Form::Html)).expect("well-formed");
+    assert!(text.contains("Running reconciles") && text.contains("ns/hangs"), "{text}");
+}
+
 /// Checks that a page is well-formed: elements are closed in order, attributes are quoted and unique, and no text is
 /// interpreted as markup. Returns the names of its elements and its text.
 fn parse(html: &str) -> Result<(Vec<String>, String), String> {

@@ -170,18 +170,9 @@ impl Snapshot {
         self.versions_of(group).iter().find_map(|version| self.of_version(group, version, kind))
     }
 
-    /// Returns the kinds of a resource in a version, sorted. An empty group means all groups, because upstream's mapper
-    /// does not distinguish the core group from an absent one; it also ignores the case of the resource. Upstream:
-    /// apimachinery/pkg/api/meta, DefaultRESTMapper.KindsFor.
-    pub fn kinds_of(&self, group: &str, version: &str, plural: &str) -> Vec<Resource> {
-        let plural = plural.to_lowercase();
-        let matches = |resource: &Resource| {
-            (group.is_empty() || resource.group == group) && resource.version == version && resource.plural == plural
-        };
-        let kinds = self.roots.iter().flat_map(|groups| &groups.kinds);
-        let mut found: Vec<_> = kinds.map(|served| served.resource).filter(matches).collect();
-        found.sort_by_key(|resource| (resource.group, resource.kind));
-        found
+    /// Returns all kinds in all versions, in no particular order.
+    pub fn kinds(&self) -> impl Iterator<Item = Resource> {
+        self.roots.iter().flat_map(|groups| &groups.kinds).map(|served| served.resource)
     }
 
     /// Returns the versions of a group, the preferred one first, including unavailable ones; empty if it is not

@@ -43,20 +43,15 @@ fn resource_has_one_preferred_version_and_is_found_in_all() {
 }
 
 #[test]
-fn resource_of_the_core_group_is_found_in_all_groups() {
-    let version =
-        |kind| json!([{"version": "v1", "freshness": "Current", "resources": [resource("events", kind, &["get"])]}]);
+fn kinds_are_those_of_all_groups_and_versions() {
+    let version = |version, kind| json!({"version": version, "freshness": "Current", "resources": [resource("events", kind, &["get"])]});
     let served = snapshot(json!([
-        {"metadata": {"name": ""}, "versions": version("Event")},
-        {"metadata": {"name": "events.k8s.io"}, "versions": version("Event")},
-        {"metadata": {"name": "example.com"}, "versions": version("Happening")},
+        {"metadata": {"name": ""}, "versions": [version("v1", "Event")]},
+        {"metadata": {"name": "events.k8s.io"}, "versions": [version("v1", "Event"), version("v1beta1", "Event")]},
     ]));
-    let groups =
-        |group, version| served.kinds_of(group, version, "events").iter().map(|found| found.group).collect::<Vec<_>>();
-    assert_eq!(groups("events.k8s.io", "v1"), ["events.k8s.io"]);
-    assert_eq!(groups("", "v1"), ["", "events.k8s.io", "example.com"]);
-    assert_eq!(served.kinds_of("events.k8s.io", "v1", "Events").len(), 1, "the case is ignored");
-    assert!(groups("", "v2").is_empty());
+    let mut kinds: Vec<_> = served.kinds().map(|kind| (kind.group, kind.version, kind.kind)).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, [("", "v1", "Event"), ("events.k8s.io", "v1", "Event"), ("events.k8s.io", "v1beta1", "Event")]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ mod tests;
 mod writer_sink;
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,6 +44,8 @@ const MAX_ATTEMPTS: u32 = 12;
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum time for a response.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for which no event is sent to a namespace after the server refused one because the namespace is being deleted.
+const TERMINATING_PAUSE: Duration = Duration::from_secs(10);
 
 /// A source of the current time, so that tests can set it.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -115,6 +117,9 @@ pub enum SinkError {
     /// The server refused the request: a retry would not help.
     #[error("the server rejected the event: {0}")]
     Rejected(String),
+    /// The server refuses all creations in the namespace, because it is being deleted.
+    #[error("the namespace is being deleted")]
+    NamespaceTerminating,
     /// No response.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
@@ -178,6 +183,7 @@ impl Recorder {
             sink,
             clock: clock.clone(),
             tally: tally.clone(),
+            terminating: HashMap::new(),
             closed,
         };
         let recorder = Self { component, clock, queue, closing: Arc::new(closing), tally };
@@ -240,11 +246,24 @@ struct Sender {
     sink: Arc<dyn EventSink>,
     clock: WallClock,
     tally: Arc<Tally>,
+    /// Namespaces that are being deleted according to the server, with the time of its last refusal.
+    terminating: HashMap<Arc<str>, Instant>,
     closed: watch::Receiver<bool>,
 }
 
-/// A write in progress; resolves to whether the event was written.
-type Delivery = Fuse<BoxFuture<'static, bool>>;
+/// The result of the attempts to write an event.
+#[derive(Debug, PartialEq, Eq)]
+enum Delivered {
+    /// It was written.
+    Written,
+    /// It was rejected, or all attempts failed.
+    Abandoned,
+    /// It was refused because this namespace is being deleted.
+    Refused(Arc<str>),
+}
+
+/// A write in progress.
+type Delivery = Fuse<BoxFuture<'static, Delivered>>;
 
 impl Sender {
     async fn run(mut self, mut queued: mpsc::Receiver<Occurrence>) {
@@ -309,33 +328,42 @@ impl Sender {
         self.firsts.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(until))
     }
 
-    /// Begins to write an event. A panic counts as a failure.
+    /// Begins to write an event, unless its namespace is being deleted. A panic counts as a failure.
     fn deliver(&self, event: Event) -> Delivery {
+        if self.terminating.get(event.namespace()).is_some_and(|refused| refused.elapsed() < TERMINATING_PAUSE) {
+            return futures::future::ready(Delivered::Abandoned).boxed().fuse();
+        }
         let delivery = AssertUnwindSafe(deliver(self.sink.clone(), event, self.closed.clone())).catch_unwind();
-        let settled = delivery.map(|written| {
-            written.unwrap_or_else(|_| {
+        let settled = delivery.map(|delivered| {
+            delivered.unwrap_or_else(|_| {
                 tracing::error!("writing an event panicked; it is dropped");
-                false
+                Delivered::Abandoned
             })
         });
         settled.boxed().fuse()
     }
 
-    fn count(&self, written: bool, occurrences: u64) {
-        let outcome = if written { &self.tally.written } else { &self.tally.abandoned };
+    fn count(&mut self, delivered: Delivered, occurrences: u64) {
+        let is_written = delivered == Delivered::Written;
+        let outcome = if is_written { &self.tally.written } else { &self.tally.abandoned };
         outcome.fetch_add(occurrences, Ordering::Relaxed);
+        if let Delivered::Refused(namespace) = delivered {
+            self.terminating.retain(|_, refused| refused.elapsed() < TERMINATING_PAUSE);
+            self.terminating.insert(namespace, Instant::now());
+        }
     }
 }
 
 /// Makes up to twelve attempts, ten seconds apart; the first pause is random, at most ten seconds (`recordToSink`). An
 /// attempt without a response within 30 seconds counts as failed, so that a dead connection cannot block a component. A
 /// server that requests a retry gets it after that time (client-go, request.go).
-async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> bool {
+async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> Delivered {
     for tries in 1..=MAX_ATTEMPTS {
         let written = tokio::time::timeout(ATTEMPT_TIMEOUT, write(&*sink, &event));
         let timed_out = |_| Err(SinkError::Unreachable(format!("no response within {ATTEMPT_TIMEOUT:?}")));
         let pause = match written.await.unwrap_or_else(timed_out) {
-            Ok(()) => return true,
+            Ok(()) => return Delivered::Written,
+            Err(SinkError::NamespaceTerminating) => return Delivered::Refused(event.namespace().into()),
             Err(error @ SinkError::Unreachable(_)) => {
                 tracing::warn!(name = event.name, tries, %error, "event not written");
                 if tries == 1 { RETRY_INTERVAL.mul_f64(rand::random()) } else { RETRY_INTERVAL }
@@ -346,19 +374,19 @@ async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Rece
             }
             Err(error) => {
                 tracing::warn!(name = event.name, %error, "event dropped: it was rejected");
-                return false;
+                return Delivered::Abandoned;
             }
         };
         if tries == MAX_ATTEMPTS {
-            return false;
+            return Delivered::Abandoned;
         }
         tokio::select! {
             biased;
-            () = until_closed(&mut closed) => return false,
+            () = until_closed(&mut closed) => return Delivered::Abandoned,
             () = tokio::time::sleep(pause) => {}
         }
     }
-    false
+    Delivered::Abandoned
 }
 
 /// Completes at that time, or never.

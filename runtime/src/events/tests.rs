@@ -279,6 +279,29 @@ async fn number_of_attempts_depends_on_the_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn namespace_that_is_being_deleted_gets_one_event_in_ten_seconds() {
+    let sink = MemorySink::failing([SinkError::NamespaceTerminating]);
+    let (recorder, sender) = Recorder::new("c", sink.clone());
+    let sender = tokio::spawn(sender);
+    let mut recorded = 0_u64;
+    let mut record = |namespace: &str| {
+        recorded += 1;
+        let about = ObjectReference { namespace: namespace.into(), ..pod(&format!("p{recorded}")) };
+        recorder.event(&about, EventType::Normal, "R", "m".to_owned());
+        recorded
+    };
+    for (namespace, wait, sent) in [("a", 0, 1), ("a", 0, 1), ("b", 0, 2), ("a", 9, 2), ("a", 1, 3)] {
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+        let recorded = record(namespace);
+        until(&recorder, |counts| counts.written + counts.abandoned == recorded).await;
+        assert_eq!(sink.verbs().len(), sent, "event {recorded}");
+    }
+    assert_eq!(recorder.counts(), EventCounts { written: 2, abandoned: 3, ..EventCounts::default() });
+    drop(recorder);
+    sender.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn full_queue_drops_and_counts_without_waiting() {
     let sink = MemorySink::failing([]);
     let (recorder, sender) = Recorder::with_clock("c", sink.clone(), ticking(Duration::from_nanos(1)));

@@ -22,6 +22,9 @@ impl EventSink for Writer {
 /// others must not wait for them.
 fn classify(error: WriteError) -> SinkError {
     let delay = error.retry_after();
+    if error.is_namespace_terminating() {
+        return SinkError::NamespaceTerminating;
+    }
     match error {
         WriteError::Refused(status) => match (status.code, delay) {
             (404, _) => SinkError::NotFound,
@@ -57,5 +60,12 @@ mod tests {
                 other => panic!("{code}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn namespace_that_is_being_deleted_is_recognized() {
+        let causes = [("NamespaceTerminating".to_owned(), String::new())].into();
+        let refusal = WriteError::Refused(ApiStatus { code: 403, causes, ..ApiStatus::default() });
+        assert_eq!(classify(refusal), SinkError::NamespaceTerminating);
     }
 }

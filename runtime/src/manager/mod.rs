@@ -4,6 +4,7 @@
 //! when this process leads and the kinds that the controller reads are listed. At shutdown, workers finish their
 //! current keys, events are sent, and the lease is released.
 
+mod long_runs;
 mod startup;
 
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use prometheus_client::collector::Collector;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{error, info, warn};
 
 use crate::client::rate::TokenBucket;
@@ -31,7 +32,11 @@ use crate::tasks::Tasks;
 use crate::watch::{Reads, Registry};
 use crate::worker::{Reconcile, WorkCounts, WorkOptions, work};
 use crate::write::Writer;
+use long_runs::{Views, described, report_long_runs};
 use startup::{Start, Waiting, start_workers};
+
+/// Time in which cancelled tasks have to end. One that blocks its thread does not.
+const CANCELLATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Options of a manager.
 #[derive(Debug, Clone)]
@@ -89,10 +94,13 @@ async fn wait_for_ended_watch(watches: &mut JoinSet<()>) {
     }
 }
 
+/// Duration of the runs that are logged with a stall: one of them blocks a thread.
+const SUSPECT_RUN: Duration = Duration::from_secs(60);
+
 /// Waits until the threads of the controllers no longer run tasks, which happens only because of a defect.
-async fn wait_for_stall(heartbeat: &Heartbeat) {
+async fn wait_for_stall(heartbeat: &Heartbeat, views: &Views) {
     let stall = heartbeat.stalled().await;
-    error!(%stall, "controllers stalled: this is a defect");
+    error!(%stall, runs = described(views, SUSPECT_RUN), "controllers stalled: this is a defect");
 }
 
 /// A controller of the manager.
@@ -328,8 +336,8 @@ impl Manager {
         }
     }
 
-    /// Starts the watches and the heartbeat on the runtime of the controllers, and the candidacy of a coordinated
-    /// election on the current one.
+    /// Starts the watches and the heartbeat on the runtime of the controllers, and on the current one the reports of long
+    /// runs and the candidacy of a coordinated election.
     fn start_watches(&self) -> JoinSet<()> {
         let mut watches = JoinSet::new();
         let namespace = self.options.namespace.as_deref();
@@ -339,6 +347,7 @@ impl Manager {
             self.registry.start_every_kind(&self.clients, &self.discovery, namespace, &mut watches);
             watches.spawn(self.heartbeat.clone().beat());
         }
+        watches.spawn(report_long_runs(self.views()));
         if let Some((config, versions)) = self.options.election.as_ref().and_then(|c| Some((c, c.coordinated.clone()?)))
         {
             // It is aborted together with the watches.
@@ -351,14 +360,14 @@ impl Manager {
     /// controllers stall. Dropping the future stops everything immediately, like a crash.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> ExitReason {
         let mut watches = self.start_watches();
-        let heartbeat = self.heartbeat.clone();
+        let (heartbeat, views) = (self.heartbeat.clone(), self.views());
         tokio::pin!(shutdown);
         if let Some(election) = &mut self.election {
             tokio::select! {
                 () = election.acquire() => {}
                 () = &mut shutdown => return self.shut_down(Tasks::default()).await,
                 () = wait_for_ended_watch(&mut watches) => return ExitReason::WatchEnded,
-                () = wait_for_stall(&heartbeat) => return ExitReason::Stalled,
+                () = wait_for_stall(&heartbeat, &views) => return ExitReason::Stalled,
             }
         }
         let workers = Tasks::default();
@@ -374,7 +383,7 @@ impl Manager {
             lost = hold => Some(ExitReason::LeaseLost(lost)),
             () = &mut shutdown => None,
             () = wait_for_ended_watch(&mut watches) => Some(ExitReason::WatchEnded),
-            () = wait_for_stall(&heartbeat) => Some(ExitReason::Stalled),
+            () = wait_for_stall(&heartbeat, &views) => Some(ExitReason::Stalled),
             () = start_workers(&registry, starts, interval, (&runtime, &workers)) => None,
         };
         match ended {
@@ -382,10 +391,14 @@ impl Manager {
             None => {
                 tokio::select! {
                     ended = self.shut_down(workers) => ended,
-                    () = wait_for_stall(&heartbeat) => ExitReason::Stalled,
+                    () = wait_for_stall(&heartbeat, &views) => ExitReason::Stalled,
                 }
             }
         }
+    }
+
+    fn views(&self) -> Views {
+        self.controllers.iter().map(|controller| (controller.name, controller.view.clone())).collect()
     }
 
     /// Removes and returns the start of each controller, with the kinds that it waits for.
@@ -400,8 +413,8 @@ impl Manager {
 
     /// Shuts down in order: no new work, then no further events, then no lease.
     async fn shut_down(mut self, workers: Tasks) -> ExitReason {
-        let timeout = self.options.shutdown_timeout;
-        let deadline = Instant::now() + if timeout.is_zero() { Duration::from_secs(u32::MAX.into()) } else { timeout };
+        let longest = self.options.shutdown_timeout;
+        let deadline = Instant::now() + if longest.is_zero() { Duration::from_secs(u32::MAX.into()) } else { longest };
         for controller in &self.controllers {
             (controller.close)();
         }
@@ -415,13 +428,17 @@ impl Manager {
             biased;
             finished = timeout_at(deadline, workers.finished()) => {
                 if finished.is_err() {
-                    warn!(left = workers.len(), ?timeout, "workers did not finish in time; cancelling them");
+                    warn!(left = workers.len(), timeout = ?longest, "workers did not finish in time; cancelling them");
                 }
             }
             // Workers may finish their keys only as long as this process leads.
             lost = hold => warn!(left = workers.len(), ?lost, "lost the leader lease during the shutdown; cancelling workers"),
         }
-        workers.shutdown().await;
+        if timeout(CANCELLATION_TIMEOUT, workers.shutdown()).await.is_err() {
+            // The Lease is not released: the run may continue until the process ends.
+            error!(left = workers.len(), "workers block their threads: ending without them");
+            return ExitReason::Stalled;
+        }
         for controller in &self.controllers {
             let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             let counts = &controller.counts;
@@ -438,7 +455,9 @@ impl Manager {
         self.recorders.iter().for_each(Recorder::close);
         if timeout_at(deadline, async { while self.events.join_next().await.is_some() {} }).await.is_err() {
             warn!("not all events could be sent in time");
-            self.events.shutdown().await;
+            if timeout(CANCELLATION_TIMEOUT, self.events.shutdown()).await.is_err() {
+                return ExitReason::Stalled;
+            }
         }
         if let Some(election) = self.election.take() {
             election.release().await;

@@ -10,10 +10,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::histogram;
+use super::labels::Labels;
 use super::limit::SeriesLimit;
-
-/// Labels of one sample.
-pub type Labels<const N: usize> = [(&'static str, String); N];
 
 /// Appends a family of samples that are read at each scrape. The encoder adds `_total` to the names of counters.
 fn family<const N: usize>(

@@ -7,7 +7,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::encode::Labels;
+use super::labels::Labels;
 use super::limit::SeriesLimit;
 
 /// A histogram of durations in seconds.

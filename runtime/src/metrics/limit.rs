@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::encode::Labels;
+use super::labels::Labels;
 
 /// Maximum number of series of a metric. All further ones are counted together, with [`OTHER`] as the value of each
 /// label.

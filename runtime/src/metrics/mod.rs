@@ -8,6 +8,7 @@ mod encode;
 mod families;
 mod format;
 mod histogram;
+mod labels;
 mod limit;
 mod meta;
 mod parse;
@@ -20,11 +21,12 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{Histograms, Labels, counters, gauges, plain_counters, powers, powers_of_two};
+pub use encode::{Histograms, counters, gauges, plain_counters, powers, powers_of_two};
 pub use families::{Count, Counts, Gauges, Seconds};
 pub use format::{Encoding, Format};
 pub(crate) use histogram::histogram;
 pub use histogram::set_native_histograms;
+pub use labels::Labels;
 pub use limit::{MAX_SERIES, OTHER, limited_entry};
 pub(crate) use registry::exposition;
 pub use registry::{Exposition, Metrics};

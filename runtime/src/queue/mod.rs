@@ -26,7 +26,8 @@ use kinds::meta::{ObjectKey, Uid};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::lock::lock;
+use crate::lock::{lock, try_lock};
+use crate::stealing::share_woken_task;
 use crate::wake::Wake;
 use state::{Delayed, Priority, State, pop_due};
 
@@ -106,6 +107,9 @@ pub trait QueueView: Send + Sync {
     ///
     /// Costs O(n). Use it for debug pages only, never in a reconcile.
     fn waiting(&self) -> Vec<Waiting<String>>;
+    /// Returns the keys that have been reconciled for at least this time, with the start of the run, in no particular
+    /// order; none while another thread holds the queue's lock.
+    fn long_runs(&self, min: Duration) -> Vec<(String, Instant)>;
 }
 
 impl<K: QueueKey + Sync + fmt::Display> QueueView for Queue<K> {
@@ -123,6 +127,20 @@ impl<K: QueueKey + Sync + fmt::Display> QueueView for Queue<K> {
         };
         // Formats outside the lock, because formatting is slow.
         Queue::waiting(self).into_iter().map(text).collect()
+    }
+
+    fn long_runs(&self, min: Duration) -> Vec<(String, Instant)> {
+        let now = Instant::now();
+        let is_long = |since: Instant| now - since >= min;
+        let long: Vec<(K, Instant)> = {
+            let Some(state) = try_lock(&self.state) else { return Vec::new() };
+            if !state.places.starts().next().is_some_and(is_long) {
+                return Vec::new();
+            }
+            let working = state.items.iter().filter_map(|(key, item)| Some((key, item.working?)));
+            working.filter(|(_, since)| is_long(*since)).map(|(key, since)| (key.clone(), since)).collect()
+        };
+        long.into_iter().map(|(key, since)| (key.to_string(), since)).collect()
     }
 }
 
@@ -255,10 +273,11 @@ impl<K: QueueKey> Queue<K> {
                 if let Some(key) = self.take(&mut state, now) {
                     // The task that is woken takes a further key, or waits for the next time in place of this one.
                     if has_timer || state.has_candidate(now) {
-                        self.wake.notify_one();
+                        self.notify(&mut state);
                     }
                     return Some(key);
                 }
+                state.is_taker_idle = true;
                 state.next_check(now)
             };
             has_timer = until.is_some();
@@ -293,8 +312,17 @@ impl<K: QueueKey> Queue<K> {
             let namespace = state.namespace(key);
             state.places.end(namespace, since);
             if state.has_candidate(now) {
-                self.wake.notify_one();
+                self.notify(state);
             }
+        }
+    }
+
+    /// Wakes a taker of keys.
+    fn notify(&self, state: &mut State<K>) {
+        self.wake.notify_one();
+        // A reconcile that adds a key of another controller may compute for a long time afterwards.
+        if std::mem::take(&mut state.is_taker_idle) {
+            share_woken_task();
         }
     }
 
@@ -395,7 +423,7 @@ impl<K: QueueKey> Queue<K> {
         if item.due.is_none_or(|due| at < due) {
             item.due = Some(at);
             state.delayed.push(Reverse(Delayed { at, key }));
-            self.wake.notify_one();
+            self.notify(state);
         }
     }
 
@@ -428,7 +456,7 @@ impl<K: QueueKey> Queue<K> {
         };
         let namespace = key.namespace().to_owned();
         list.push(&namespace, key);
-        self.wake.notify_one();
+        self.notify(state);
     }
 
     /// Moves due keys to the ready lists and removes items without remaining state.
@@ -477,7 +505,7 @@ impl<K: QueueKey> QueueStats for Queue<K> {
     fn working(&self) -> (f64, f64) {
         let now = Instant::now();
         let state = self.lock();
-        let ages = state.items.values().filter_map(|item| item.working).map(|since| (now - since).as_secs_f64());
+        let ages = state.places.starts().map(|since| (now - since).as_secs_f64());
         ages.fold((0.0, 0.0), |(sum, longest), age| (sum + age, f64::max(longest, age)))
     }
 }

@@ -80,6 +80,11 @@ impl Places {
         self.starts.get(spare).map(|start| *start + SLOW)
     }
 
+    /// Returns the starts of the current runs, the oldest first.
+    pub(super) fn starts(&self) -> impl Iterator<Item = Instant> {
+        self.starts.iter().copied()
+    }
+
     /// Records the start of a run.
     pub(super) fn begin(&mut self, namespace: NamespaceHash, now: Instant) {
         self.starts.push_back(now);

@@ -90,6 +90,8 @@ pub(super) struct State<K> {
     /// Identifies namespaces in the ready lists and the places.
     hasher: RandomState,
     pub(super) closed: bool,
+    /// The taker of keys waits for a notification.
+    pub(super) is_taker_idle: bool,
 }
 
 impl<K: QueueKey> State<K> {
@@ -106,6 +108,7 @@ impl<K: QueueKey> State<K> {
             places: Places::default(),
             hasher,
             closed: false,
+            is_taker_idle: false,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -13,39 +13,8 @@ use super::user::User;
 use crate::lock::lock;
 use crate::metrics::{Counts, Gauges, Histograms, Metrics, plain_counters, powers_of_two};
 
-/// Upper bounds of the duration of a review (apiserver, authenticatorfactory).
-const REVIEW_SECONDS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
-
 /// Upper bounds of histograms for which upstream has none (prometheus, DefBuckets).
 const DEFAULT_SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-
-/// Counts the requests for reviews of one kind: `apiserver_delegated_authn_*` or `apiserver_delegated_authz_*`.
-pub(super) struct ReviewMetrics {
-    requests: Counts<1>,
-    seconds: Histograms<1>,
-}
-
-impl ReviewMetrics {
-    /// Adds the families of reviews to a registry; `purpose` is `authn` or `authz`.
-    pub(super) fn new(metrics: &Metrics, purpose: &str) -> Self {
-        let name = |family: &str| format!("apiserver_delegated_{purpose}_{family}");
-        Self {
-            requests: metrics.counts(&name("request"), "Number of HTTP requests partitioned by status code."),
-            seconds: metrics.histograms(
-                &name("request_duration_seconds"),
-                "Request latency in seconds. Broken down by status code.",
-                REVIEW_SECONDS.to_vec(),
-            ),
-        }
-    }
-
-    /// Records a request by its status code; `None` if there was no response.
-    pub(super) fn record(&self, code: Option<u16>, duration: Duration) {
-        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
-        self.requests.add([("code", code.clone())]);
-        self.seconds.observe([("code", code)], duration.as_secs_f64());
-    }
-}
 
 /// Counts requests by the results of their authentication and authorization: `authentication_*`, `authorization_*`,
 /// `authenticated_user_requests`. Upstream: apiserver, endpoints/filters.
@@ -231,20 +200,15 @@ mod tests {
     }
 
     #[test]
-    fn reviews_and_tokens_are_counted_under_upstreams_names() {
+    fn tokens_are_counted_under_upstreams_names() {
         let metrics = Metrics::default();
-        let (reviews, tokens) = (ReviewMetrics::new(&metrics, "authn"), TokenCacheMetrics::new(&metrics));
-        reviews.record(Some(201), Duration::from_millis(600));
-        reviews.record(None, Duration::from_secs(1));
+        let tokens = TokenCacheMetrics::new(&metrics);
         tokens.finished(true, Instant::now());
         tokens.fetched(false);
         let blocked = tokens.blocked();
         drop(tokens.in_flight());
         let text = metrics.text();
         for line in [
-            "# TYPE apiserver_delegated_authn_request_total counter",
-            "apiserver_delegated_authn_request_total{code=\"<error>\"} 1",
-            "apiserver_delegated_authn_request_duration_seconds_bucket{le=\"0.7\",code=\"201\"} 1",
             "authentication_token_cache_request_total{status=\"hit\"} 1",
             "authentication_token_cache_fetch_total{status=\"error\"} 1",
             "authentication_token_cache_active_fetch_count{status=\"blocked\"} 1.0",

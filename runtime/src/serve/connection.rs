@@ -20,6 +20,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use super::handshake::Pace;
 use super::response::{self, FullResponse};
 use super::routes::{Reply, Routes};
 use super::slots::ConnectionSlot;
@@ -49,6 +50,7 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 #[derive(Clone)]
 pub(super) struct Protocol {
     builder: auto::Builder<TokioExecutor>,
+    handshakes: Pace,
     closes_unknown_http2: bool,
 }
 
@@ -58,8 +60,6 @@ struct Activity {
     open: AtomicU32,
     /// Number of those whose users are not yet known to be authorized.
     unreviewed: AtomicU32,
-    /// Number of those of authenticated and authorized users.
-    authorized: AtomicU32,
     /// The end of the last request, or the start of the connection.
     last: Mutex<Instant>,
     /// Notified after the response to an unauthenticated client.
@@ -125,8 +125,9 @@ impl<'a> RunningRequest<'a> {
     fn allow(&mut self, is_authenticated: bool) {
         self.leave_stage();
         self.stage = if is_authenticated { Stage::Authorized } else { Stage::Open };
-        if is_authenticated && self.activity.authorized.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.activity.slot.set_busy(true);
+        if is_authenticated {
+            // Requests of one connection may run on several threads: the slot counts them under its own lock.
+            self.activity.slot.begin_request();
         }
     }
 
@@ -135,11 +136,7 @@ impl<'a> RunningRequest<'a> {
             Stage::Unreviewed => {
                 self.activity.unreviewed.fetch_sub(1, Ordering::AcqRel);
             }
-            Stage::Authorized => {
-                if self.activity.authorized.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    self.activity.slot.set_busy(false);
-                }
-            }
+            Stage::Authorized => self.activity.slot.end_request(),
             Stage::Open => {}
         }
     }
@@ -170,7 +167,7 @@ impl Protocol {
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
             .keep_alive_interval(HEAD_TIMEOUT);
-        Self { builder, closes_unknown_http2 }
+        Self { builder, handshakes: Pace::new(), closes_unknown_http2 }
     }
 
     /// Serves a connection until it closes. Once `stopping` is true, only completes the running requests.
@@ -187,11 +184,12 @@ impl Protocol {
     ) -> Result<(), String> {
         // Responses are small: low latency matters more than throughput.
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let handshake = self.handshakes.run(TlsAcceptor::from(tls).accept(stream));
         let handshake = tokio::select! {
             biased;
             _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
             () = slot.evicted() => return Ok(()),
-            handshake = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)) => handshake,
+            handshake = timeout(HANDSHAKE_TIMEOUT, handshake) => handshake,
         };
         let stream = handshake
             .map_err(|_| format!("no handshake within {HANDSHAKE_TIMEOUT:?}"))?
@@ -200,7 +198,6 @@ impl Protocol {
         let activity = Arc::new(Activity {
             open: AtomicU32::new(0),
             unreviewed: AtomicU32::new(0),
-            authorized: AtomicU32::new(0),
             last: Mutex::new(Instant::now()),
             close_soon: Notify::new(),
             slot,

@@ -10,11 +10,13 @@ mod authenticate;
 mod authorize;
 mod cache;
 mod connection;
+mod handshake;
 mod health;
 mod options;
 mod peer;
 mod response;
 mod review;
+mod review_metrics;
 mod routes;
 mod slots;
 mod sni;
@@ -44,11 +46,12 @@ pub use routes::{ServedContent, SetVerbosity, configz};
 pub use user::User;
 pub use zpages::{ProcessStatus, Zpages};
 
-use access_metrics::{RequestMetrics, ReviewMetrics, TokenCacheMetrics};
+use access_metrics::{RequestMetrics, TokenCacheMetrics};
 use authenticate::Authenticator;
 use authorize::Authorizer;
 use connection::Protocol;
 use review::Reviewer;
+use review_metrics::ReviewMetrics;
 use routes::Routes;
 use slots::ConnectionSlots;
 use tls::{Settings, Tls};
@@ -102,7 +105,9 @@ impl Server {
             );
         }
         let trust = Arc::new(Trust::new(authentication, tokens.clone(), settings.provider.clone()).await?);
-        let tls = Arc::new(Tls::new(&options.tls, settings, options.bind_address, subjects(&trust))?);
+        let (files, bound, named) = (options.tls.clone(), options.bind_address, subjects(&trust));
+        let tls = blocking(move || Tls::new(&files, settings, bound, named)).await?;
+        let tls = Arc::new(tls);
         let token_metrics = TokenCacheMetrics::new(&served_content.metrics);
         let metrics = RequestMetrics::new(&served_content.metrics);
         let routes = Arc::new(Routes {
@@ -132,6 +137,14 @@ impl Server {
         self.stop_sender.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
         info!(address = %self.address, "stopped serving");
+    }
+}
+
+/// Runs work that reads files on another thread: a file system that hangs must not stop this one.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }
 }
 
@@ -257,7 +270,13 @@ async fn reload_until_stopped(trust: Arc<Trust>, tls: Arc<Tls>, mut stopping: wa
             warn!(problem, "authorities of client certificates not reloaded; keeping the old ones");
         }
         let (tls, subjects) = (tls.clone(), subjects(&trust));
-        match tokio::task::spawn_blocking(move || tls.refresh(subjects)).await {
+        let refresh = tokio::task::spawn_blocking(move || tls.refresh(subjects));
+        let refreshed = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+            refreshed = refresh => refreshed,
+        };
+        match refreshed {
             Ok(Ok(true)) => info!("certificates reloaded"),
             Ok(Ok(false)) => {}
             Ok(Err(error)) => warn!(%error, "certificate not reloaded; keeping the old one"),

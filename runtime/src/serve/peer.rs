@@ -4,7 +4,6 @@
 //! are trusted at that moment. A certificate that is expired, or signed by another authority, therefore leads
 //! to a 401 and not to a broken connection, as in upstream.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -61,12 +60,6 @@ impl Bundle {
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Self { verifier, subjects })
-    }
-
-    /// Like [`Bundle::parse`], for a file.
-    pub(super) fn read(file: &Path, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
-        let pem = std::fs::read(file).map_err(|error| error.to_string())?;
-        Self::parse(&pem, provider)
     }
 
     /// Returns the names of the authorities, as a handshake sends them to clients.

@@ -11,7 +11,7 @@ use rand::Rng;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::access_metrics::ReviewMetrics;
+use super::review_metrics::ReviewMetrics;
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, refusal};
 

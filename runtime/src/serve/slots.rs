@@ -14,6 +14,10 @@ use tokio::sync::Notify;
 
 use crate::lock::lock;
 
+/// Number of connections of the same host up to which those of all others are evicted first: probes and proxies of the host
+/// need no more, and a local process with hundreds of them gets no advantage.
+const PROTECTED_OF_HOST: usize = 16;
+
 /// The connection slots of a server.
 #[derive(Clone)]
 pub(super) struct ConnectionSlots(Arc<Inner>);
@@ -35,8 +39,8 @@ struct Taken {
 /// The connection in a slot.
 struct Occupant {
     network: IpAddr,
-    /// A request of an authenticated and authorized user is running.
-    is_busy: bool,
+    /// Number of running requests of authenticated and authorized users.
+    requests: u32,
     /// Notified when another connection takes the slot.
     evict: Arc<Notify>,
 }
@@ -65,7 +69,7 @@ impl ConnectionSlots {
         }
         let (id, evict) = (taken.next, Arc::new(Notify::new()));
         taken.next += 1;
-        taken.slots.insert(id, Occupant { network: network(from), is_busy: false, evict: evict.clone() });
+        taken.slots.insert(id, Occupant { network: network(from), requests: 0, evict: evict.clone() });
         Some(ConnectionSlot { slots: self.clone(), id, evict })
     }
 
@@ -83,10 +87,11 @@ impl Taken {
             *counts.entry(occupant.network).or_default() += 1;
         }
         let rank = |(id, occupant): &(&u64, &Occupant)| {
-            let count = counts.get(&occupant.network).copied();
-            (!occupant.network.is_loopback(), count, Reverse(**id))
+            let count = counts.get(&occupant.network).copied().unwrap_or_default();
+            let is_protected = occupant.network.is_loopback() && count <= PROTECTED_OF_HOST;
+            (!is_protected, count, Reverse(**id))
         };
-        let evictable = self.slots.iter().filter(|(_, occupant)| !occupant.is_busy);
+        let evictable = self.slots.iter().filter(|(_, occupant)| occupant.requests == 0);
         evictable.max_by_key(rank).map(|(id, _)| *id)
     }
 }
@@ -103,10 +108,20 @@ fn network(from: IpAddr) -> IpAddr {
 }
 
 impl ConnectionSlot {
-    /// Records whether a request of an authenticated and authorized user is running.
-    pub(super) fn set_busy(&self, is_busy: bool) {
+    /// Records the start of a request of an authenticated and authorized user: the connection is not evicted before its
+    /// end.
+    pub(super) fn begin_request(&self) {
+        self.change(|occupant| occupant.requests += 1);
+    }
+
+    /// Records the end of a request that [`ConnectionSlot::begin_request`] counts.
+    pub(super) fn end_request(&self) {
+        self.change(|occupant| occupant.requests -= 1);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Occupant)) {
         if let Some(occupant) = self.slots.taken().slots.get_mut(&self.id) {
-            occupant.is_busy = is_busy;
+            change(occupant);
         }
     }
 
@@ -141,18 +156,30 @@ mod tests {
         let slots = ConnectionSlots::new(3);
         let from = address("192.0.2.1");
         let [first, second, third] = [(); 3].map(|()| slots.take(from).expect("a slot"));
-        first.set_busy(true);
+        first.begin_request();
         let fourth = slots.take(from).expect("the slot of the second");
         assert!(!is_evicted(&first) && is_evicted(&second) && !is_evicted(&third) && !is_evicted(&fourth));
         drop(second);
-        first.set_busy(false);
+        first.end_request();
         drop(third);
         let fifth = slots.take(from).expect("the slot of the third");
         assert!(!is_evicted(&first), "a slot was free");
         for slot in [&first, &fourth, &fifth] {
-            slot.set_busy(true);
+            slot.begin_request();
         }
         assert!(slots.take(from).is_none(), "all serve authorized requests");
+    }
+
+    #[test]
+    fn connection_is_not_evicted_before_the_last_of_its_requests_ends() {
+        let slots = ConnectionSlots::new(1);
+        let slot = slots.take(address("192.0.2.1")).expect("a slot");
+        slot.begin_request();
+        slot.begin_request();
+        slot.end_request();
+        assert!(slots.take(address("192.0.2.2")).is_none(), "a request is running");
+        slot.end_request();
+        assert!(slots.take(address("192.0.2.2")).is_some() && is_evicted(&slot));
     }
 
     #[test]
@@ -178,8 +205,18 @@ mod tests {
         let remote = take("192.0.2.1");
         let next = take("192.0.2.2");
         assert!(is_evicted(&remote) && !is_evicted(&local[0]));
-        next.set_busy(true);
+        next.begin_request();
         let _last = take("192.0.2.3");
         assert!(is_evicted(&local[0]) && !is_evicted(&local[1]) && !is_evicted(&next));
+    }
+
+    #[test]
+    fn many_connections_of_this_host_evict_no_remote_one() {
+        let slots = ConnectionSlots::new(20);
+        let take = |from: &str| slots.take(address(from)).expect("a slot");
+        let local: Vec<_> = (0..19).map(|_| take("127.0.0.1")).collect();
+        let remote = take("192.0.2.1");
+        let next = take("127.0.0.1");
+        assert!(is_evicted(&local[0]) && !is_evicted(&remote) && !is_evicted(&next));
     }
 }

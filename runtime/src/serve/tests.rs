@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use super::*;
 use crate::metrics::Metrics;
 
-/// Maximum time for an answer to a probe.
+/// Maximum time for the response to a probe.
 const SOON: Duration = Duration::from_secs(5);
 
 /// A server whose reviews never end: its API server accepts connections and is silent.
@@ -126,8 +126,8 @@ async fn probe_is_answered_while_all_connections_wait_for_reviews() {
         let mut client = bed.connect().await;
         status(&mut client, "/healthz", None).await
     };
-    let answer = timeout(SOON, probe).await.expect("an answer in time");
-    assert_eq!(answer, Some(StatusCode::OK));
+    let response = timeout(SOON, probe).await.expect("a response in time");
+    assert_eq!(response, Some(StatusCode::OK));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,8 +138,8 @@ async fn connection_with_many_unknown_users_gets_refusals() {
     let client = bed.connect().await;
     let mut requests = send_invented_tokens(&client, 0, REQUESTS);
     for _ in REVIEWED..REQUESTS {
-        let answer = timeout(SOON, requests.join_next()).await.expect("an answer in time");
-        assert_eq!(answer.expect("a request").expect("no panic"), Some(StatusCode::TOO_MANY_REQUESTS));
+        let response = timeout(SOON, requests.join_next()).await.expect("a response in time");
+        assert_eq!(response.expect("a request").expect("no panic"), Some(StatusCode::TOO_MANY_REQUESTS));
     }
     assert_eq!(requests.len(), REVIEWED, "these wait for their reviews");
 }

@@ -87,11 +87,9 @@ impl Trust {
             ("--requestheader-client-ca-file", &options.request_header.client_ca_file),
         ] {
             if let Some(file) = file {
-                Bundle::read(file, &trust.provider).map_err(|problem| ServeError::Authority {
-                    flag,
-                    file: file.clone(),
-                    problem,
-                })?;
+                let pem = tokio::fs::read(file).await.map_err(|error| error.to_string());
+                let bundle = pem.and_then(|pem| Bundle::parse(&pem, &trust.provider));
+                bundle.map_err(|problem| ServeError::Authority { flag, file: file.clone(), problem })?;
             }
         }
         if trust.lookup.is_none() && trust.wants_lookup() && !options.skip_lookup {
@@ -143,7 +141,8 @@ impl Trust {
             [(&self.client_ca_file, &mut new.clients), (&self.request_header.client_ca_file, &mut new.front_proxy)]
         {
             let Some(file) = file else { continue };
-            match std::fs::read(file) {
+            // On another thread: a file system that hangs must not stop this one, which renews the Lease.
+            match tokio::fs::read(file).await {
                 Ok(pem) => *text = Some(pem),
                 Err(error) => problems.push(format!("{}: {error}", file.display())),
             }
@@ -309,6 +308,30 @@ mod tests {
     fn authority() -> String {
         let key = rcgen::KeyPair::generate().expect("a key");
         rcgen::CertificateParams::default().self_signed(&key).expect("a certificate").pem()
+    }
+
+    #[tokio::test]
+    async fn file_that_hangs_does_not_block_the_thread() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("ca.crt");
+        std::fs::write(&file, authority()).expect("written");
+        let trust = of_files(&file).await.expect("a bundle");
+        std::fs::remove_file(&file).expect("removed");
+        // A pipe without a writer cannot be opened.
+        let made = std::process::Command::new("mkfifo").arg(&file).status().expect("mkfifo");
+        assert!(made.success(), "{made}");
+        let second = std::time::Duration::from_secs(1);
+        // Ends the wait of the reader: after the test, or if it blocks this thread.
+        let (ended, end) = std::sync::mpsc::channel::<()>();
+        let writer = std::thread::spawn(move || {
+            let _ = end.recv_timeout(second * 10);
+            std::fs::write(&file, authority()).expect("written");
+        });
+        let started = std::time::Instant::now();
+        tokio::time::timeout(second, trust.refresh(false)).await.expect_err("the file was read");
+        assert!(started.elapsed() < second * 5, "{:?}", started.elapsed());
+        drop(ended);
+        writer.join().expect("it ends");
     }
 
     #[tokio::test]

@@ -180,6 +180,12 @@ impl<K: Kind> Store<K> {
         self.read(|records| records.iter().cloned().collect())
     }
 
+    /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the first
+    /// such record.
+    pub fn any(&self, mut matches: impl FnMut(&K) -> bool) -> bool {
+        self.read(|records| records.iter().any(|record| matches(record)))
+    }
+
     /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.read(Indexed::len)

@@ -78,7 +78,7 @@ impl Progress {
     pub async fn reached(&self, version: u64) {
         static NEXT_WAIT: AtomicU64 = AtomicU64::new(0);
         let (advanced, wait) = oneshot::channel::<()>();
-        let wake = Wake::of(("reached", NEXT_WAIT.fetch_add(1, Ordering::Relaxed)), move || drop(advanced));
+        let wake = Wake::unique(NEXT_WAIT.fetch_add(1, Ordering::Relaxed), move || drop(advanced));
         let waiter = Waiter { progress: self, version, id: wake.id() };
         if !self.when_reached(version, wake) {
             // The sender is dropped when the callback runs.

@@ -41,9 +41,7 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
     if !source.is_synced() || watched < version || source.undecodable() > 0 {
         return false;
     }
-    let mut is_empty = true;
-    source.each(&mut |meta| is_empty &= *meta.namespace != *namespace);
-    is_empty
+    !source.any(&mut |meta| *meta.namespace == *namespace)
 }
 
 /// Waits until the watch has shown that each of `objects`, as they were read from the server, was deleted, and returns
@@ -129,6 +127,18 @@ mod tests {
         assert!(is_empty_since(&store, "n", 9));
         store.set_undecodable(meta("u", 4).key());
         assert!(!is_empty_since(&store, "n", 9), "an object cannot be decoded");
+    }
+
+    #[test]
+    fn search_of_a_namespace_stops_at_its_first_object() {
+        let store = delivered();
+        store.put(Metadata(Meta { name: "b".into(), ..meta("v", 4) }));
+        let mut visited = 0;
+        assert!(Source::any(&store, &mut |meta| {
+            visited += 1;
+            *meta.namespace == *"n"
+        }));
+        assert_eq!(visited, 1);
     }
 
     #[tokio::test]

@@ -120,6 +120,12 @@ impl WriteError {
         self.status()
     }
 
+    /// Reports whether the server has decided against the request, so that the same request would be refused again: by a
+    /// quota, an admission webhook, a policy or its validation. Conflicts, overload and failures of the server are not.
+    pub fn is_denied(&self) -> bool {
+        self.status().is_some() && !self.is_lost() && !self.is_conflict() && self.retry_after().is_none()
+    }
+
     /// Reports whether a name cannot be part of a request's path; the object that contains it must change first.
     pub fn is_invalid_name(&self) -> bool {
         matches!(self, Self::InvalidName(_))

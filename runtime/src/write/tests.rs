@@ -154,29 +154,37 @@ async fn error_with_an_endless_body_is_a_refusal() {
 }
 
 #[tokio::test]
-async fn error_is_inconclusive_only_when_the_write_may_have_been_stored() {
+async fn error_tells_whether_the_write_may_have_been_stored_and_would_be_refused_again() {
     const RETRY: &[(&str, &str)] = &[("retry-after", "3")];
     type Headers = &'static [(&'static str, &'static str)];
-    let cases: [(u16, Headers, &str, &str, bool); 13] = [
-        (500, &[], "InternalError", "etcdserver: request timed out", true),
-        (500, &[], "InternalError", "etcdserver: leader changed", true),
-        (500, &[], "ServerTimeout", "the create operation could not be completed at this time", true),
-        (504, &[], "Timeout", "request did not complete within requested timeout - context deadline exceeded", true),
-        (502, &[], "", "bad gateway", true),
-        (503, &[], "", "upstream connect error", true),
-        (408, &[], "Timeout", "request timeout", true),
-        (503, RETRY, "ServiceUnavailable", "apiserver is shutting down", false),
-        (500, &[], "InternalError", "Internal error occurred: failed calling webhook \"a\": timeout", false),
-        (429, RETRY, "TooManyRequests", "too many requests", false),
-        (409, &[], "Conflict", "changed", false),
-        (403, &[], "Forbidden", "exceeded quota", false),
-        (422, &[], "Invalid", "bad", false),
+    // (code, headers, reason, message, may have been stored, would be refused again)
+    let cases: [(u16, Headers, &str, &str, bool, bool); 13] = [
+        (500, &[], "InternalError", "etcdserver: request timed out", true, false),
+        (500, &[], "InternalError", "etcdserver: leader changed", true, false),
+        (500, &[], "ServerTimeout", "the create operation could not be completed at this time", true, false),
+        (
+            504,
+            &[],
+            "Timeout",
+            "request did not complete within requested timeout - context deadline exceeded",
+            true,
+            false,
+        ),
+        (502, &[], "", "bad gateway", true, false),
+        (503, &[], "", "upstream connect error", true, false),
+        (408, &[], "Timeout", "request timeout", true, false),
+        (503, RETRY, "ServiceUnavailable", "apiserver is shutting down", false, false),
+        (500, &[], "InternalError", "Internal error occurred: failed calling webhook \"a\": timeout", false, true),
+        (429, RETRY, "TooManyRequests", "too many requests", false, false),
+        (409, &[], "Conflict", "changed", false, false),
+        (403, &[], "Forbidden", "exceeded quota", false, true),
+        (422, &[], "Invalid", "bad", false, true),
     ];
-    for (code, headers, reason, message, is_lost) in cases {
+    for (code, headers, reason, message, is_lost, is_denied) in cases {
         let body = status(code, reason, message);
         let (writer, _) = writer(Fence::open(), move |_| Some(full(code, headers, &body))).await;
         let error = writer.create(&CONFIG_MAPS, "ns", b"", false).await.expect_err("refused");
-        assert_eq!(error.is_lost(), is_lost, "{code} {message}");
+        assert_eq!((error.is_lost(), error.is_denied()), (is_lost, is_denied), "{code} {message}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs of all tests with every alpha and beta feature gate on.
 
 use anyhow::Result;
-use control_plane::ControlPlane;
+use control_plane::{ControlPlane, Options};
 
 /// The environment variable that switches all gates on: any value but an empty one.
 pub const VARIABLE: &str = "CLUSTER_TESTS_ALL_GATES";
@@ -44,12 +44,12 @@ fn is_set() -> bool {
 }
 
 /// Returns the additional flags of an API server.
-pub fn of_api_server() -> Vec<String> {
+fn of_api_server() -> Vec<String> {
     flags(is_set(), &[GATES, APIS])
 }
 
 /// Returns the additional flags of a scheduler.
-pub fn of_scheduler() -> Vec<String> {
+fn of_scheduler() -> Vec<String> {
     flags(is_set(), &[GATES])
 }
 
@@ -58,12 +58,29 @@ pub fn of_manager() -> Vec<String> {
     flags(is_set(), &[GATES])
 }
 
-/// Allows coordinated elections in every namespace, if all gates are on.
-pub fn prepare(cluster: &ControlPlane) -> Result<()> {
+/// Returns the additional flags of a process of kcm or of upstream's manager, whose test gives it these flags: none if
+/// they contain gates. Such a test is about the gates that it names, and some can be off only if others are.
+pub fn of_process(given: &[String]) -> Vec<String> {
+    flags(is_set() && !names_gates(given), &[GATES])
+}
+
+fn names_gates(flags: &[String]) -> bool {
+    flags.iter().any(|flag| flag.starts_with("--feature-gates"))
+}
+
+/// Starts a control plane; with all gates if they are on. The flags of a test override them.
+///
+/// # Errors
+/// When it does not start.
+pub async fn control_plane(mut options: Options) -> Result<ControlPlane> {
+    options.extra_apiserver_flags.splice(0..0, of_api_server());
+    options.extra_scheduler_flags.splice(0..0, of_scheduler());
+    let cluster = ControlPlane::start(options).await?;
     if is_set() {
+        // Coordinated elections in every namespace.
         cluster.kubectl_with_input(&["create", "-f", "-"], CANDIDATES)?;
     }
-    Ok(())
+    Ok(cluster)
 }
 
 fn flags(is_set: bool, flags: &[&str]) -> Vec<String> {
@@ -90,5 +107,12 @@ mod tests {
         all.push("--feature-gates=WorkloadWithJob=false".to_owned());
         assert!(is_on(all.clone(), "GenericWorkload") && !is_on(all, "WorkloadWithJob"));
         assert_eq!(flags(false, &[GATES]), [""; 0]);
+    }
+
+    #[test]
+    fn process_with_gates_of_its_own_gets_no_others() {
+        let named = |flags: &[&str]| names_gates(&flags.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert!(named(&["--controllers=*", "--feature-gates=AllBeta=false"]));
+        assert!(!named(&["--controllers=*", "--emulated-version=1.36"]));
     }
 }

@@ -1,4 +1,4 @@
-//! Certificates of clients, and TLS clients that show them.
+//! Certificates of clients, and TLS clients that present them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore};
 /// A certificate and its key, as PEM.
 pub type Pair = (String, String);
 
-/// Returns the configuration of a client that trusts a server's certificates (PEM), and shows its own if it has one.
+/// Returns the configuration of a client that trusts a server's certificates (PEM), and presents its own if it has one.
 pub fn client_config(server: &[u8], own: Option<&Pair>) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for root in CertificateDer::pem_slice_iter(server) {

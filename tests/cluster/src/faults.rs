@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use http::{Request, Response, Uri, header};
@@ -17,6 +18,7 @@ use runtime::client::{Next, RequestLayer, ResponseBody};
 use tokio::sync::watch;
 
 use crate::call::{Call, Verb};
+use crate::wait::{QUIET, during, eventually};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Exchange = Result<Response<ResponseBody>, BoxError>;
@@ -196,6 +198,26 @@ impl Faults {
         self.state().max_open.clone()
     }
 
+    /// Waits until the manager watches all these resources.
+    pub async fn until_watching(&self, resources: &[&str]) -> Result<()> {
+        eventually(format!("the manager watches {resources:?}"), || async {
+            let watched = self.most_watches();
+            let missing: Vec<_> = resources.iter().filter(|resource| !watched.contains_key(**resource)).collect();
+            ensure!(missing.is_empty(), "there is no watch of {missing:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Fails if the manager has sent a request that satisfies `matches`, or sends one during [`QUIET`].
+    pub async fn none_while_quiet(&self, matches: impl Fn(&Call) -> bool) -> Result<()> {
+        during(QUIET, "an idle manager sends no such request", || async {
+            ensure!(self.count(&matches) == 0, "{:?}", self.requests());
+            Ok(())
+        })
+        .await
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -260,7 +282,7 @@ impl Faults {
         Ok(if call.verb == Verb::Watch { response.map(|body| self.held_back(&call.resource, body)) } else { response })
     }
 
-    /// Sends a request. A request that has left the process reaches the server even if the process dies meanwhile.
+    /// Sends a request. A request that has left the process reaches the server even if the process dies before the response.
     async fn send(&self, at: usize, request: Request<Body>, next: Next) -> Exchange {
         let faults = self.clone();
         self.0.under_way.send_modify(|count| *count += 1);

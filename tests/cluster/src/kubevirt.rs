@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use control_plane::Identity;
+use control_plane::{CustomKind, Identity};
 use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use provider_conformance::{Fixture, FixtureError, ReadFailure};
 use provider_kubevirt::{Config, LoadBalancerConfig, Targets};
 use provider_mock::{Effect as CloudEffect, Fault, Operation, Pattern};
@@ -72,18 +71,15 @@ impl Infrastructure {
     pub async fn start() -> Result<Arc<Self>> {
         let cloud = CloudBed::start().await?;
         let client = cloud.bed.client.clone();
-        let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());
-        for (kind, plural) in
-            [("VirtualMachineInstance", "virtualmachineinstances"), ("VirtualMachine", "virtualmachines")]
-        {
-            kinds.create(&PostParams::default(), &definition(kind, plural)?).await?;
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        for kind in ["VirtualMachineInstance", "VirtualMachine"].map(kind) {
+            definitions.create(&PostParams::default(), &serde_json::from_value(kind.definition())?).await?;
+            let objects = kind.api(client.clone(), "default");
+            eventually(format!("{} is served", kind.name()), || async {
+                Ok(objects.list(&ListParams::default()).await?)
+            })
+            .await?;
         }
-        eventually("KubeVirt's kinds are served", || async {
-            machines(&client, "default", "VirtualMachineInstance").list(&ListParams::default()).await?;
-            machines(&client, "default", "VirtualMachine").list(&ListParams::default()).await?;
-            Ok(())
-        })
-        .await?;
         let labels = json!({"topology.kubernetes.io/zone": ZONE, "topology.kubernetes.io/region": REGION});
         let node = serde_json::from_value(json!({"metadata": {"name": INFRA_NODE, "labels": labels}}))?;
         Api::<Node>::all(client).create(&PostParams::default(), &node).await?;
@@ -114,26 +110,8 @@ impl Infrastructure {
     }
 }
 
-fn definition(kind: &str, plural: &str) -> Result<CustomResourceDefinition> {
-    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    Ok(serde_json::from_value(json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.kubevirt.io")},
-        "spec": {
-            "group": "kubevirt.io",
-            "scope": "Namespaced",
-            "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
-            "versions": [{
-                "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
-            }],
-        },
-    }))?)
-}
-
-fn machines(client: &Client, namespace: &str, kind: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("kubevirt.io", "v1", kind));
-    Api::namespaced_with(client.clone(), namespace, &resource)
+fn kind(name: &str) -> CustomKind {
+    CustomKind::new("kubevirt.io", name)
 }
 
 impl Tenant {
@@ -175,12 +153,12 @@ impl Tenant {
 
     /// Returns the admin's client of VirtualMachineInstances.
     pub fn instances(&self) -> Api<DynamicObject> {
-        machines(&self.infrastructure.client(), &self.namespace, "VirtualMachineInstance")
+        kind("VirtualMachineInstance").api(self.infrastructure.client(), &self.namespace)
     }
 
     /// Returns the admin's client of VirtualMachines.
     pub fn machines(&self) -> Api<DynamicObject> {
-        machines(&self.infrastructure.client(), &self.namespace, "VirtualMachine")
+        kind("VirtualMachine").api(self.infrastructure.client(), &self.namespace)
     }
 
     /// Returns the admin's client of the tenant's Services.

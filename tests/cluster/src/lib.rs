@@ -14,7 +14,9 @@ pub mod all_gates;
 mod call;
 pub mod certificates;
 mod cloud;
+mod custom_objects;
 mod faults;
+pub mod handover;
 mod harness;
 pub mod kubevirt;
 mod manager;
@@ -29,6 +31,7 @@ mod wait;
 
 pub use call::{Call, Verb};
 pub use cloud::CloudBed;
+pub use custom_objects::CustomObjects;
 pub use faults::{Effect, Faults, RecordedRequest, Rule, write_failures};
 pub use harness::{Case, Run, Tier, run, variants};
 pub use manager::{Manager, restart_after_crashes};

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use control_plane::ControlPlane;
 use kube::{Client, Config};
 
+use crate::all_gates;
 use crate::wait::eventually;
 
 /// The command of kcm.
@@ -61,7 +62,7 @@ pub struct Process {
 
 impl Process {
     /// Starts a program with these arguments, in which [`KUBERNETES`] is replaced by the control plane's folder, and
-    /// with a free port.
+    /// with a free port. Adds the gates of a run with all gates to the arguments of a kube-controller-manager.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -69,8 +70,12 @@ impl Process {
         let folder = cluster.folder().display().to_string();
         // The last one of repeated flags applies.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let is_kcm = program.file_name().is_some_and(|file| file == KCM);
         let mut arguments: Vec<String> =
             arguments.iter().map(|argument| argument.replace(KUBERNETES, &folder)).collect();
+        if is_kcm {
+            arguments.splice(0..0, all_gates::of_process(&arguments));
+        }
         arguments.push(format!("--secure-port={port}"));
         let id = cluster.run(name, program, &arguments)?;
         Ok(Self { name: name.to_owned(), port, id })

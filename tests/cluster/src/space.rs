@@ -43,11 +43,8 @@ impl Bed {
     }
 
     /// Starts a control plane without a controller of service accounts.
-    pub async fn without_accounts(mut options: Options) -> Result<Self> {
-        options.extra_apiserver_flags.splice(0..0, all_gates::of_api_server());
-        options.extra_scheduler_flags.splice(0..0, all_gates::of_scheduler());
-        let cluster = ControlPlane::start(options).await?;
-        all_gates::prepare(&cluster)?;
+    pub async fn without_accounts(options: Options) -> Result<Self> {
+        let cluster = all_gates::control_plane(options).await?;
         let client = cluster.client(Identity::Admin).await?;
         Ok(Self { cluster, client, accounts: None, metrics: OnceCell::new() })
     }
@@ -164,12 +161,25 @@ impl Space {
 
     /// Runs kubectl in the namespace as the admin, in a blocking thread; returns its output.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.run_kubectl(arguments, |cluster, arguments| cluster.kubectl(arguments)).await
+    }
+
+    /// Like [`Space::kubectl`], with a standard input.
+    pub async fn kubectl_with_input(&self, arguments: &[&str], input: String) -> Result<String> {
+        self.run_kubectl(arguments, move |cluster, arguments| cluster.kubectl_with_input(arguments, &input)).await
+    }
+
+    async fn run_kubectl(
+        &self,
+        arguments: &[&str],
+        run: impl FnOnce(&ControlPlane, &[&str]) -> Result<String> + Send + 'static,
+    ) -> Result<String> {
         let bed = self.bed.clone();
         let arguments: Vec<String> =
             ["--namespace", &self.namespace].iter().chain(arguments).map(|argument| (*argument).to_owned()).collect();
         tokio::task::spawn_blocking(move || {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            bed.cluster.kubectl(&arguments)
+            run(&bed.cluster, &arguments)
         })
         .await?
     }

@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::file_lock::FileLock;
 use anyhow::{Context, Result};
-use rustix::fs::{FlockOperation, flock};
 
 /// The prefix of the folders' names.
 pub(crate) const PREFIX: &str = "control-plane-";
@@ -17,14 +17,14 @@ pub(crate) const PREFIX: &str = "control-plane-";
 /// The file with the owner's lock.
 const LOCK: &str = "owner.lock";
 
-/// Marks a folder as one that is removed when its owner is dead, for as long as the returned file is open.
-pub(crate) fn mark(folder: &Path) -> Result<File> {
+/// Marks a folder as one that is removed when its owner is dead: as soon as the returned lock no longer exists.
+pub(crate) fn mark(folder: &Path) -> Result<FileLock> {
     // The file gets its name when it is locked, so that no other process finds it without the lock.
     let unnamed = folder.join("owner.lock.new");
     let file = File::create(&unnamed).with_context(|| format!("make {}", unnamed.display()))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).context("lock a new file")?;
+    let lock = FileLock::try_lock(file).context("lock a new file")?.context("another process has locked a new file")?;
     fs::rename(&unnamed, folder.join(LOCK)).context("name the lock of a control plane's folder")?;
-    Ok(file)
+    Ok(lock)
 }
 
 /// Removes folders of this user in the folder for temporary files whose owners are dead. What cannot be removed stays for
@@ -42,7 +42,7 @@ fn remove_abandoned_in(parent: &Path) {
     }
 }
 
-/// Whether a path is a folder of this user. All users may make folders and links among temporary files.
+/// Reports whether a path is a folder of this user. All users may make folders and links among temporary files.
 fn is_own(path: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == user)
@@ -50,7 +50,7 @@ fn is_own(path: &Path) -> bool {
 
 fn is_abandoned(folder: &Path) -> bool {
     let file = File::open(folder.join(LOCK));
-    file.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+    file.is_ok_and(|file| matches!(FileLock::try_lock(file), Ok(Some(_))))
 }
 
 #[cfg(test)]

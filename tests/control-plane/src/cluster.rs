@@ -36,6 +36,9 @@ const PORT_ATTEMPTS: u32 = 5;
 /// The script of the fake kubelets.
 const STAGES: &str = include_str!("../data/stages.yaml");
 
+/// The variable that keeps the folders of control planes.
+pub(crate) const KEEP: &str = "KEEP_CONTROL_PLANE";
+
 /// One of the last roles that the API server creates at its start: once it exists, managers have theirs.
 const BOOTSTRAP_ROLE: &str = "system:controller:deployment-controller";
 
@@ -61,6 +64,15 @@ pub struct Options {
     pub extra_apiserver_flags: Vec<String>,
     /// Additional flags for the scheduler, in the same form.
     pub extra_scheduler_flags: Vec<String>,
+    /// Called with the folder after the end of all processes if the folder is kept (see [`keeps_folder`]), also if the
+    /// start failed. Default: nothing is called.
+    pub when_kept: Option<fn(&Path)>,
+}
+
+/// Reports whether the folders of control planes, with data and logs, are kept after their end: whether
+/// `KEEP_CONTROL_PLANE` is set, and neither empty nor `0`.
+pub fn keeps_folder() -> bool {
+    std::env::var_os(KEEP).is_some_and(|value| value != "0" && !value.is_empty())
 }
 
 /// A network namespace for a control plane that real kubelets connect to.
@@ -89,15 +101,16 @@ impl Default for Options {
             cgroup: None,
             extra_apiserver_flags: Vec::new(),
             extra_scheduler_flags: Vec::new(),
+            when_kept: None,
         }
     }
 }
 
-/// A running control plane. Dropping it kills its processes and removes its
-/// folder; so does any exit of the process that owns it.
+/// A running control plane. Dropping it kills its processes and removes its folder; so does any exit of the process that
+/// owns it.
 ///
-/// With `KEEP_CONTROL_PLANE=1` in the environment the folder stays, with the
-/// log of each process as `<name>.log`.
+/// With `KEEP_CONTROL_PLANE=1` in the environment the folder stays (see [`keeps_folder`]), with the log of each process
+/// as `<name>.log`.
 pub struct ControlPlane {
     processes: Arc<Processes>,
     pki: Pki,
@@ -110,12 +123,13 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts a control plane and waits until it responds, has its bootstrap
-    /// roles and its nodes are Ready.
+    /// Starts a control plane, and waits until it responds, has its bootstrap roles, and its nodes are Ready.
     ///
-    /// The first call on a machine may build the programs, for minutes (see
-    /// [`crate::assets`]); later ones take seconds. Fails with the last lines
-    /// of the log of the process that failed.
+    /// The first call on a machine may build the programs, for minutes (see [`crate::assets`]); later ones take seconds.
+    ///
+    /// # Errors
+    /// When it does not start, with the last lines of the log of the process that failed, and with the folder of the logs
+    /// if it is kept.
     pub async fn start(options: Options) -> Result<Self> {
         if options.nodes > 0 && !options.kwok {
             bail!("nodes is {}, but kwok is false: fake nodes become Ready only with kwok: true", options.nodes);
@@ -126,58 +140,65 @@ impl ControlPlane {
         let assets = spawn_blocking(move || Assets::of(&programs)).await??;
 
         let mut attempt = 1;
-        let cluster = loop {
+        loop {
             match Self::launch(assets.clone(), &options).await {
                 Err(error) if attempt < PORT_ATTEMPTS && is_port_in_use(&error) => attempt += 1,
-                other => break other?,
+                other => return other,
             }
-        };
-        if options.nodes > 0 {
-            cluster.add_nodes(options.nodes, "node").await?;
         }
-        Ok(cluster)
     }
 
     async fn launch(assets: Assets, options: &Options) -> Result<Self> {
-        let keep = std::env::var_os("KEEP_CONTROL_PLANE").is_some_and(|value| value != "0" && !value.is_empty());
         let network = options.network.as_ref();
         let namespace = network.map(|network| network.namespace.clone());
-        let processes = Arc::new(Processes::new(keep, namespace, options.cgroup.clone())?);
-        let folder = processes.folder().to_owned();
-        let certificates = folder.join("pki");
+        let mut processes = Processes::new(keeps_folder(), namespace, options.cgroup.clone())?;
+        processes.when_kept = options.when_kept;
+        let certificates = processes.folder().join("pki");
         fs::create_dir(&certificates).with_context(|| format!("make the folder {}", certificates.display()))?;
         let cluster = Self {
             pki: Pki::create(certificates, network.map(|network| network.address))?,
             address: network.map_or(Ipv4Addr::LOCALHOST, |network| network.address),
             port: network.map_or_else(free_port, |_| Ok(Network::PORT))?,
             audit: options.audit,
-            processes,
+            processes: Arc::new(processes),
             assets,
             apiserver: OnceLock::new(),
         };
+        let started = cluster.start_programs(options).await;
+        started.with_context(|| format!("the control plane did not start; {}", cluster.processes.place_of_logs()))?;
+        Ok(cluster)
+    }
+
+    /// Starts all programs, and adds the nodes.
+    async fn start_programs(&self, options: &Options) -> Result<()> {
+        let folder = self.folder();
         let audit = match options.audit {
-            true => Some((pki::write(&folder, "audit-policy.yaml", audit::POLICY)?, cluster.audit_log())),
+            true => Some((pki::write(folder, "audit-policy.yaml", audit::POLICY)?, self.audit_log())),
             false => None,
         };
         let audit = audit.as_ref().map(|(policy, log)| (policy.as_path(), log.as_path()));
 
-        cluster.start_program(Program::Etcd, &flags::etcd(&folder))?;
-        let flags = flags::apiserver(&folder, &cluster.pki, cluster.port, audit, options);
-        cluster.start_program(Program::KubeApiserver, cluster.apiserver.get_or_init(|| flags))?;
-        cluster.until_ready().await?;
+        self.start_program(Program::Etcd, &flags::etcd(folder))?;
+        let flags = flags::apiserver(folder, &self.pki, self.port, audit, options);
+        self.start_program(Program::KubeApiserver, self.apiserver.get_or_init(|| flags))?;
+        self.until_ready().await?;
         if options.scheduler {
-            let kubeconfig = cluster.kubeconfig(Identity::Scheduler)?;
+            let kubeconfig = self.kubeconfig(Identity::Scheduler)?;
             let flags = flags::scheduler(&kubeconfig, options);
-            cluster.start_program(Program::KubeScheduler, &flags)?;
+            self.start_program(Program::KubeScheduler, &flags)?;
         }
         if options.kwok {
-            removal::restrict_deletions(&cluster.client(Identity::Admin).await?).await?;
+            let restricted = removal::restrict_deletions(&self.client(Identity::Admin).await?).await;
+            restricted.with_context(|| self.processes.last_lines())?;
             let kubelets = Identity::User { name: removal::KUBELETS.into(), groups: vec!["system:masters".into()] };
-            let kubeconfig = cluster.kubeconfig(kubelets)?;
-            let stages = pki::write(&folder, "stages.yaml", STAGES)?;
-            cluster.start_program(Program::Kwok, &flags::kwok(&kubeconfig, &stages, options.node_lease_seconds))?;
+            let kubeconfig = self.kubeconfig(kubelets)?;
+            let stages = pki::write(folder, "stages.yaml", STAGES)?;
+            self.start_program(Program::Kwok, &flags::kwok(&kubeconfig, &stages, options.node_lease_seconds))?;
         }
-        Ok(cluster)
+        if options.nodes > 0 {
+            self.add_nodes(options.nodes, "node").await?;
+        }
+        Ok(())
     }
 
     fn start_program(&self, program: Program, arguments: &[String]) -> Result<()> {

@@ -28,6 +28,8 @@ pub mod behaviour;
 mod cluster;
 pub mod command;
 pub mod csi;
+mod custom_kind;
+mod file_lock;
 mod flags;
 mod identity;
 pub mod metrics;
@@ -39,5 +41,7 @@ mod removal;
 mod stored;
 
 pub use abandoned::remove_abandoned;
-pub use cluster::{ControlPlane, Network, Options};
+pub use cluster::{ControlPlane, Network, Options, keeps_folder};
+pub use custom_kind::CustomKind;
+pub use file_lock::FileLock;
 pub use identity::Identity;

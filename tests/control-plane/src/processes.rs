@@ -15,6 +15,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::abandoned;
+use crate::cluster::KEEP;
+use crate::file_lock::FileLock;
 use crate::proxy;
 
 /// The shell program of the reaper. Arguments: the process group, the folder, `keep` or `remove`.
@@ -45,8 +47,10 @@ pub(crate) struct Processes {
     /// The file of a cgroup that programs are moved into, which lists its processes.
     cgroup: Option<PathBuf>,
     keep: bool,
+    /// Called with a folder that is kept, after the end of all processes.
+    pub(crate) when_kept: Option<fn(&Path)>,
     /// The lock of a folder that is not kept.
-    _mark: Option<File>,
+    _mark: Option<FileLock>,
     anchor: Child,
     reaper: Child,
     running: Mutex<Vec<(String, Child)>>,
@@ -87,6 +91,7 @@ impl Processes {
             network,
             cgroup,
             keep,
+            when_kept: None,
             _mark: mark,
             running: Mutex::default(),
         })
@@ -167,6 +172,15 @@ impl Processes {
         Ok(())
     }
 
+    /// Returns the place of the logs after a failed start, or the way to keep them.
+    pub(crate) fn place_of_logs(&self) -> String {
+        if self.keep {
+            format!("its logs are kept in {}", self.folder.display())
+        } else {
+            format!("set {KEEP}=1 to keep its logs")
+        }
+    }
+
     /// Returns the last lines of every log, for an error without a single cause.
     pub(crate) fn last_lines(&self) -> String {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +207,10 @@ impl Drop for Processes {
             eprintln!("control-plane: cannot end the processes of {}: {error}", self.folder.display());
         }
         if self.keep {
-            eprintln!("control-plane: kept {}", self.folder.display());
+            if let Some(when_kept) = self.when_kept {
+                when_kept(&self.folder);
+            }
+            eprintln!("control-plane: data and logs are kept in {}", self.folder.display());
         }
     }
 }
@@ -241,6 +258,22 @@ mod tests {
         drop(processes);
         assert!(rustix::process::test_kill_process(id).is_err());
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn kept_folder_is_handed_over_after_the_end_of_its_processes() {
+        fn append(folder: &Path) {
+            let log = folder.join("sleeper.log");
+            fs::write(log.with_extension("copy"), fs::read(log).unwrap()).unwrap();
+        }
+        let mut processes = Processes::new(true, None, None).unwrap();
+        processes.when_kept = Some(append);
+        let folder = processes.folder().to_owned();
+        assert!(processes.place_of_logs().contains(folder.to_str().unwrap()));
+        processes.start("sleeper", Path::new("sh"), &sh("sleep 600")).unwrap();
+        drop(processes);
+        assert!(folder.join("sleeper.copy").exists());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -148,6 +148,7 @@ async fn failed_start_shows_the_last_output() -> Result<()> {
     let text = format!("{error:#}");
     ensure!(text.contains("kube-apiserver ended by itself"), "{text}");
     ensure!(text.contains("unknown flag: --no-such-flag"), "{text}");
+    ensure!(text.contains("the control plane did not start; set KEEP_CONTROL_PLANE=1 to keep its logs"), "{text}");
     Ok(())
 }
 

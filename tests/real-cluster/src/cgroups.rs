@@ -257,7 +257,7 @@ fn remove_branch(branch: &Path) -> std::io::Result<()> {
     fs::remove_dir(branch)
 }
 
-/// Gives a group of v1 the processors of its parent: a new cpuset is empty, and takes no process.
+/// Gives a group of v1 the processors of its parent: a new cpuset is empty, and accepts no process.
 fn inherit_cpus(from: &Path, to: &Path) -> Result<()> {
     if from.join("cpuset.cpus").exists() {
         inherit(from, to, "cpuset.cpus")?;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use control_plane::{ControlPlane, Identity, Network, Options};
+use control_plane::{ControlPlane, Identity, Network, Options, keeps_folder};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
 use tokio::task::spawn_blocking;
@@ -52,6 +52,9 @@ pub struct Setup {
     pub images: Vec<String>,
     /// Run a CSI driver, and create a default StorageClass for it.
     pub has_volumes: bool,
+    /// Called with the folder of data and logs after the end of the cluster if the folder is kept, also if the start
+    /// failed or was cancelled.
+    pub when_kept: Option<fn(&Path)>,
 }
 
 /// A cluster. Dropping it removes all its resources; so does any exit of the process that owns it.
@@ -128,13 +131,7 @@ impl RealCluster {
         }
         let keeper = Keeper::start(&setup.inside, addresses)?;
         report("network is up");
-        let network = Network { namespace: keeper.router(), address: addresses.gateway() };
-        let cgroup = Layout::of_machine()?.make_programs_branch(&bed::branch(bed.index))?;
-        let options = Options { kwok: false, network: Some(network), cgroup: Some(cgroup), ..Options::default() };
-        let control_plane = ControlPlane::start(options).await?;
-        if !keeps_data() {
-            bed.record_data(control_plane.folder())?;
-        }
+        let control_plane = start_control_plane(&bed, &keeper, setup.when_kept).await?;
         report("control plane is up");
         let manager = Mutex::new(CurrentManager::start(&control_plane, &setup.manager)?);
         managers::start_cloud_manager(&control_plane, &setup.cloud_manager, addresses, setup.nodes)?;
@@ -296,7 +293,7 @@ impl RealCluster {
     /// # Errors
     /// When they cannot be read.
     pub fn footprint(&self) -> Result<Footprint> {
-        Footprint::record(self.bed.index, self.control_plane.folder(), keeps_data(), &self.keeper.router())
+        Footprint::record(self.bed.index, self.control_plane.folder(), keeps_folder(), &self.keeper.router())
     }
 
     /// Kills a node and all its processes, like a loss of power.
@@ -406,6 +403,23 @@ impl RealCluster {
     }
 }
 
+/// Starts the control plane in the router's network and in the cluster's cgroup.
+async fn start_control_plane(bed: &Bed, keeper: &Keeper, when_kept: Option<fn(&Path)>) -> Result<ControlPlane> {
+    let address = Addresses { index: bed.index }.gateway();
+    let options = Options {
+        kwok: false,
+        network: Some(Network { namespace: keeper.router(), address }),
+        cgroup: Some(Layout::of_machine()?.make_programs_branch(&bed::branch(bed.index))?),
+        when_kept,
+        ..Options::default()
+    };
+    let control_plane = ControlPlane::start(options).await?;
+    if !keeps_folder() {
+        bed.record_data(control_plane.folder())?;
+    }
+    Ok(control_plane)
+}
+
 /// Returns the names of the image files, in the order in which nodes import them.
 fn image_names(setup: &Setup) -> Vec<String> {
     [images::FILE.to_owned()].into_iter().chain(setup.images.clone()).collect()
@@ -418,11 +432,6 @@ fn image_files(setup: &Setup, programs: &Programs) -> Vec<PathBuf> {
 /// Returns the address of the image registry, which this process serves in the router's network.
 fn registry(addresses: Addresses) -> SocketAddrV4 {
     SocketAddrV4::new(addresses.gateway(), PORT)
-}
-
-/// Whether the folder with data and logs is kept after the cluster's end.
-fn keeps_data() -> bool {
-    std::env::var_os("KEEP_CONTROL_PLANE").is_some_and(|value| value != "0" && !value.is_empty())
 }
 
 /// Checks the machine, and builds the programs and images of nodes.

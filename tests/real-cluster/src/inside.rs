@@ -21,7 +21,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["keeper", index] => keeper::run(index.parse().context("read the cluster's index")?),
         ["node", config] => node::run(Path::new(config)),
-        // A user's command asks before it builds anything.
+        // The user's command runs this with sudo before it builds anything.
         [TRIAL] => {
             requirements::trial_failures().iter().for_each(|failure| println!("{failure}"));
             Ok(())

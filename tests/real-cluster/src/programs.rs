@@ -145,7 +145,7 @@ impl Programs {
         self.copy_porter()
     }
 
-    /// Whether everything that [`Programs::build_conformance`] makes exists.
+    /// Reports whether everything that [`Programs::build_conformance`] makes exists.
     pub fn are_built_for_conformance(&self) -> bool {
         CONFORMANCE.iter().all(|part| self.has(part)) && PORTER.iter().all(|name| self.path(name).is_file())
     }

@@ -143,8 +143,9 @@ impl Churn {
         let wall = start.elapsed().as_secs_f64();
         manager.until_quiet().await?;
         let to = manager.mark()?;
-        let asked = manager.requests_since(&from)?;
-        let mut measured = Measurement::new((subject, mode, Scenario::EndpointChurn), Some(wall), (&from, &to), asked);
+        let requests = manager.requests_since(&from)?;
+        let mut measured =
+            Measurement::new((subject, mode, Scenario::EndpointChurn), Some(wall), (&from, &to), requests);
         let (middle, tail) = shown.take_lags().context("no change was shown")?;
         measured.values.extend([(Metric::LagMedian, middle), (Metric::LagTail, tail)]);
         Ok(measured)

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use control_plane::{ControlPlane, Identity, Options};
+use control_plane::{ControlPlane, CustomKind, Identity, Options};
 use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
@@ -50,7 +50,9 @@ impl ManyKinds {
         eprintln!("  creating {kinds} kinds");
         let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         api::each("kinds created", 0..kinds, async |number| {
-            api::create(&client, definitions, "bench", &definition(number)).await.map(drop)
+            api::create(&client, definitions, "bench", &CustomKind::new(GROUP, format!("Kind{number}")).definition())
+                .await
+                .map(drop)
         })
         .await?;
         let bed = Self { cluster, client, kinds, starts: 0 };
@@ -125,8 +127,8 @@ impl ManyKinds {
         eprintln!("  memory: {} s without work", idle.as_secs());
         sleep(idle).await;
         let to = manager.mark()?;
-        let asked = manager.requests_since(&manager.initial)?;
-        Ok(Measurement::new((subject, mode, Scenario::ManyKinds), Some(wall), (&manager.initial, &to), asked))
+        let requests = manager.requests_since(&manager.initial)?;
+        Ok(Measurement::new((subject, mode, Scenario::ManyKinds), Some(wall), (&manager.initial, &to), requests))
     }
 
     async fn is_garbage_deleted(&self, number: u32) -> Result<bool> {
@@ -152,21 +154,6 @@ impl ManyKinds {
 
 fn collection(number: u32) -> String {
     format!("/apis/{GROUP}/v1/namespaces/{NAMESPACE}/kind{number}s")
-}
-
-/// Returns a custom kind whose objects may have any content.
-fn definition(number: u32) -> Value {
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": format!("kind{number}s.{GROUP}") },
-        "spec": {
-            "group": GROUP, "scope": "Namespaced",
-            "names": { "plural": format!("kind{number}s"), "kind": format!("Kind{number}") },
-            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-            } } }],
-        },
-    })
 }
 
 /// Returns an object whose owner does not exist.

@@ -12,7 +12,7 @@ mod measure;
 mod mixed;
 mod passes;
 mod plot;
-mod process;
+pub mod process;
 mod report;
 mod requests;
 mod rollout;
@@ -36,7 +36,6 @@ use crate::aws::Cloud;
 use crate::cargo::cargo;
 use crate::cluster::{Manager, user_effects};
 use measure::{Scenario, rows};
-pub use process::usage;
 use report::Report;
 use rollout::Size;
 use subject::{Binaries, Mode, Subject};
@@ -60,7 +59,7 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench --scenario endpoint-lag --mode raised --profile quick
   cargo xtask bench --scenario volumes-provision,volumes-attach,volumes-move,claims-at-rest --mode raised
   cargo xtask bench --scenario many-kinds --mode default     # 500 custom kinds
-  cargo xtask bench --real                           # real servers under load, effects on users; asks for root rights
+  cargo xtask bench --real                           # real servers under load, effects on users; needs root rights
   cargo xtask bench aws                              # ccm and upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
 pub struct Arguments {

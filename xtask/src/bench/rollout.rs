@@ -62,24 +62,24 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    async fn scenarios(&self, wanted: &[Scenario]) -> Result<Vec<Measurement>> {
+    async fn scenarios(&self, selected: &[Scenario]) -> Result<Vec<Measurement>> {
         self.manager.until_leader(&self.client).await?;
         self.manager.until_quiet().await?;
-        let wants = |scenario| wanted.contains(&scenario);
+        let is_selected = |scenario| selected.contains(&scenario);
         let mut measured = Vec::new();
-        if wants(Scenario::IdleEmpty) {
+        if is_selected(Scenario::IdleEmpty) {
             measured.push(self.idle(Scenario::IdleEmpty).await?);
         }
-        if [Scenario::Create, Scenario::Update, Scenario::Idle].into_iter().any(wants) {
+        if [Scenario::Create, Scenario::Update, Scenario::Idle].into_iter().any(is_selected) {
             measured.push(self.create().await?);
         }
-        if wants(Scenario::Update) {
+        if is_selected(Scenario::Update) {
             measured.push(self.update().await?);
         }
-        if wants(Scenario::Idle) {
+        if is_selected(Scenario::Idle) {
             measured.push(self.idle(Scenario::Idle).await?);
         }
-        measured.retain(|measurement| wants(measurement.scenario));
+        measured.retain(|measurement| is_selected(measurement.scenario));
         Ok(measured)
     }
 

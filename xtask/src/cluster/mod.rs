@@ -143,14 +143,7 @@ async fn serve(setup: real_cluster::Setup) -> Result<Option<ExitCode>> {
         }
     };
     print_introduction(&cluster, nodes)?;
-    let folder = cluster.control_plane().folder().to_owned();
-    let ended = serve_until_ended(&cluster, &mut interrupted, report).await;
-    drop(cluster);
-    // It exists if it is to be kept.
-    if folder.exists() {
-        root::give_logs_to_user(&folder)?;
-    }
-    ended
+    serve_until_ended(&cluster, &mut interrupted, report).await
 }
 
 async fn serve_until_ended(

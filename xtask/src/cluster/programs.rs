@@ -138,6 +138,7 @@ pub fn setup(order: &Order) -> Result<Setup> {
         inside: std::env::current_exe().context("find this program")?,
         images: Vec::new(),
         has_volumes: order.has_volumes,
+        when_kept: Some(root::give_kept_logs_to_user),
     })
 }
 

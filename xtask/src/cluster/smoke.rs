@@ -65,12 +65,10 @@ pub fn decide(is_selected: bool) -> Result<Decision> {
     let programs = Programs::locate()?;
     let demand = Demand::of_cluster(NODES, true);
     let is_set = std::env::var_os(ALWAYS).is_some_and(|value| value != "0" && !value.is_empty());
-    Ok(decision(&Facts {
-        is_required: is_selected || is_set,
-        may_build: is_set,
-        is_built: demand.is_built(&programs)?,
-        missing: missing(&programs, &demand)?,
-    }))
+    let is_built = demand.is_built(&programs)?;
+    // Nothing is tried as root for a test that does not run in any case.
+    let missing = if is_built || is_set { missing(&programs, &demand)? } else { Vec::new() };
+    Ok(decision(&Facts { is_required: is_selected || is_set, may_build: is_set, is_built, missing }))
 }
 
 /// Returns what this machine lacks. As a user, root's trials run with sudo, which must not ask for a password: tests often run
@@ -84,7 +82,10 @@ fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
         return Ok([vec![rights], requirements::missing_for_all(programs, demand)?].concat());
     }
     let missing = requirements::missing_for_all(programs, demand)?;
-    if missing.is_empty() { root::try_out(true) } else { Ok(missing) }
+    if !missing.is_empty() {
+        return Ok(missing);
+    }
+    Ok(root::try_out(true).unwrap_or_else(|error| vec![format!("{error:#}")]))
 }
 
 fn decision(facts: &Facts) -> Decision {

@@ -62,7 +62,7 @@ pub async fn run(cluster: &RealCluster, deadline: Duration, report: impl Fn(&str
     Ok(())
 }
 
-/// Fails unless the actions of the driver came in an order in which no two nodes ever have the volume.
+/// Fails unless the driver's actions have an order in which two nodes never have the volume at the same time.
 fn check_order(history: &[String], volume: &str) -> Result<()> {
     let (first, second) = (node_name(1), node_name(2));
     let on = |verb: &str, node: &str| format!("{verb} {volume} {node}");

@@ -102,6 +102,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         inside: std::env::current_exe().context("find this program")?,
         images: vec![suite_images::FILE.to_owned()],
         has_volumes: order.has_volumes,
+        when_kept: Some(root::give_kept_logs_to_user),
     };
     let mut all = Vec::new();
     let ended = interrupt::run(measure_all(&arguments, &subjects, &setup, &mut all));

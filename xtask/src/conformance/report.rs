@@ -20,7 +20,7 @@ const NOT_RUN: [&str; 2] = ["skipped", "pending"];
 pub struct Results {
     /// By the spec's full name: `None` if it passed, else the failure.
     pub specs: BTreeMap<String, Option<String>>,
-    /// Reasons for which the run says nothing about specs that are missing, such as a timeout.
+    /// Reasons why the run is incomplete, such as a timeout: specs that are missing may neither pass nor fail.
     pub faults: Vec<String>,
     /// The time of the run, in seconds.
     pub seconds: f64,

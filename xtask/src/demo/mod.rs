@@ -2,6 +2,7 @@
 //! API server.
 
 mod cloud;
+mod cloud_steps;
 mod pods;
 mod scenario;
 mod stage;

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use kube::api::{Api, ListParams};
 
-use super::cloud;
+use super::cloud_steps;
 use super::pods::Pods;
 use super::scenario::Step;
 use super::stage::{MANAGER, Stage};
@@ -47,7 +47,7 @@ spec:
 
 /// The steps, in order.
 pub const SCENARIO: &[Step] = &[
-    cloud::JOIN,
+    cloud_steps::JOIN,
     Step {
         title: "A Deployment with three replicas is created",
         deadline: Duration::from_secs(60),
@@ -66,8 +66,8 @@ pub const SCENARIO: &[Step] = &[
         run: |stage| crash(stage).boxed(),
     },
     volumes::VOLUMES,
-    cloud::BALANCE,
-    cloud::LEAVE,
+    cloud_steps::BALANCE,
+    cloud_steps::LEAVE,
 ];
 
 async fn create_deployment(stage: &Stage) -> Result<String> {

@@ -136,8 +136,8 @@ fn read_image(layout: &Path, manifest: &Value, platform: &Value) -> Result<Image
     ensure!(layers.len() == 1, "{} layers instead of one", layers.len());
     let mut layer = Vec::new();
     GzDecoder::new(&*blob(layout, &layers[0])?).read_to_end(&mut layer).context("unpack the layer")?;
-    let (diff, said) = (digest(&layer), &config["rootfs"]["diff_ids"]);
-    ensure!(*said == json!([diff]), "the layer is {diff} and the config says {said}");
+    let (actual, recorded) = (digest(&layer), &config["rootfs"]["diff_ids"]);
+    ensure!(*recorded == json!([actual]), "the layer is {actual}, the config has {recorded}");
     let architecture = config["architecture"].as_str().context("a config without an architecture")?;
     ensure!(platform["architecture"] == architecture, "the index has {platform}, the image is for {architecture}");
     Ok(Image { architecture: architecture.to_owned(), layer, config })

@@ -1,7 +1,11 @@
 //! `cargo xtask test`: all checks and tests in stages, the cheap ones first.
 
 #[cfg(test)]
+mod conflict_marks;
+#[cfg(test)]
 mod feature_gates;
+#[cfg(test)]
+mod files;
 #[cfg(test)]
 mod flags;
 #[cfg(test)]

@@ -87,16 +87,16 @@ pub fn plan(request: &Request) -> Result<Vec<Stage>> {
         return plan_with_all_gates(request);
     }
     let has = |package: &str| request.packages.iter().any(|known| known == package);
-    let asked = |selector| request.selectors.contains(&selector);
-    let wanted = |selector| request.selectors.is_empty() || asked(selector);
-    if asked(Selector::Faults) && !has(CLUSTER_TESTS) {
+    let is_named = |selector| request.selectors.contains(&selector);
+    let is_selected = |selector| request.selectors.is_empty() || is_named(selector);
+    if is_named(Selector::Faults) && !has(CLUSTER_TESTS) {
         bail!("the selector faults needs the package {CLUSTER_TESTS}, which this workspace does not have");
     }
     let mut stages = Vec::new();
-    if asked(Selector::Lints) || wanted(Selector::Lints) && request.names.is_empty() {
+    if is_named(Selector::Lints) || is_selected(Selector::Lints) && request.names.is_empty() {
         stages.extend(lints(request.advisories));
     }
-    if wanted(Selector::Unit) {
+    if is_selected(Selector::Unit) {
         let packages = ON_A_CLUSTER.iter().filter(|package| has(package));
         let others = packages.flat_map(|package| ["--exclude".to_owned(), (*package).to_owned()]);
         // Without default features: only ccm's binary needs the cloud SDKs, and no unit test runs it.
@@ -104,7 +104,7 @@ pub fn plan(request: &Request) -> Result<Vec<Stage>> {
             words("test --no-fail-fast --no-default-features --workspace").into_iter().chain(others).collect();
         stages.push(Stage { name: "unit", work: tests(arguments, &[], &request.names) });
     }
-    let (cluster, faults) = (wanted(Selector::Cluster), wanted(Selector::Faults) && has(CLUSTER_TESTS));
+    let (cluster, faults) = (is_selected(Selector::Cluster), is_selected(Selector::Faults) && has(CLUSTER_TESTS));
     if cluster || faults {
         stages.push(Stage { name: "programs", work: Work::Programs });
     }
@@ -126,11 +126,11 @@ pub fn plan(request: &Request) -> Result<Vec<Stage>> {
         };
         stages.push(Stage { name: "faults", work: tests(on_a_cluster(), &[], &names) });
     }
-    if asked(Selector::Real) || wanted(Selector::Real) && request.names.is_empty() {
+    if is_named(Selector::Real) || is_selected(Selector::Real) && request.names.is_empty() {
         if !cluster && !faults {
             stages.push(Stage { name: "programs", work: Work::Programs });
         }
-        let is_selected = asked(Selector::Real);
+        let is_selected = is_named(Selector::Real);
         stages.push(Stage { name: "real", work: Work::RealCluster { is_selected } });
     }
     Ok(stages)
@@ -142,7 +142,7 @@ fn plan_with_all_gates(request: &Request) -> Result<Vec<Stage>> {
     if request.advisories || !request.selectors.iter().all(is_on_a_cluster) {
         bail!("--all-gates is for the selectors cluster and faults only");
     }
-    let wanted = |selector| request.selectors.is_empty() || request.selectors.contains(&selector);
+    let is_selected = |selector| request.selectors.is_empty() || request.selectors.contains(&selector);
     let stage = |name, skipped: &[&str], names: &[String]| {
         let arguments = one_program(CLUSTER_TESTS_PROGRAM).into_iter().chain(skipped.iter().copied());
         let arguments = arguments.map(str::to_owned).chain(names.iter().cloned());
@@ -150,11 +150,11 @@ fn plan_with_all_gates(request: &Request) -> Result<Vec<Stage>> {
     };
     let mut stages = vec![Stage { name: "programs", work: Work::Programs }];
     // With names, one stage has both groups, as without all gates.
-    let together = wanted(Selector::Cluster) && wanted(Selector::Faults) && !request.names.is_empty();
-    if wanted(Selector::Cluster) {
+    let together = is_selected(Selector::Cluster) && is_selected(Selector::Faults) && !request.names.is_empty();
+    if is_selected(Selector::Cluster) {
         stages.push(stage("cluster", if together { &[] } else { &["--skip", FAULTS] }, &request.names));
     }
-    if wanted(Selector::Faults) && !together {
+    if is_selected(Selector::Faults) && !together {
         let names = match request.names.is_empty() {
             true => vec![FAULTS.to_owned()],
             false => request.names.iter().map(|name| in_faults(name)).collect(),

@@ -83,7 +83,9 @@ fn leads_to(route: &Route, node: &RouteNode) -> bool {
 /// (upstream: route controller, getRouteAction).
 fn is_up_to_date(route: &Route, node: &RouteNode) -> bool {
     let are_current = |listed: &Vec<Address>| {
-        listed.len() == node.addresses.len() && node.addresses.iter().all(|address| listed.contains(address))
+        // A kubelet may report any number of addresses.
+        let known: HashSet<&Address> = listed.iter().collect();
+        listed.len() == node.addresses.len() && node.addresses.iter().all(|address| known.contains(address))
     };
     leads_to(route, node) && route.addresses.as_ref().is_none_or(are_current)
 }

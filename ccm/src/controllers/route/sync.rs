@@ -1,6 +1,6 @@
 //! One pass: list the routes, apply the differences in one call, update the nodes' conditions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -208,7 +208,8 @@ impl<S: ClusterAccess> RouteTable<S> {
     fn forget_others(&self, nodes: &[RouteNode]) {
         let mut reports = lock(&self.reports);
         if !reports.is_empty() {
-            reports.retain(|(uid, _), _| nodes.iter().any(|node| node.uid == *uid));
+            let existing: HashSet<&str> = nodes.iter().map(|node| node.uid.as_str()).collect();
+            reports.retain(|(uid, _), _| existing.contains(uid.as_str()));
         }
         let now = Instant::now();
         let mut failed = lock(&self.failed);

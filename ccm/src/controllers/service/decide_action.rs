@@ -1,5 +1,5 @@
-//! The next action of a Service's reconcile: a pure function of the Service, what it requests, and what this process
-//! remembers.
+//! The next action of a Service's reconcile: a pure function of the Service, its request, and the state of its load balancer
+//! in this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,16 @@ use tokio::time::Instant;
 use super::decide;
 use super::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerState};
 
-/// What a Service requests, read before any action.
+/// The request of a Service, read before any action.
 #[derive(Debug)]
 pub enum Request {
     /// No load balancer, and none of this controller is expected to exist.
     Nothing,
-    /// No load balancer any longer; the finalizer says that one may exist.
+    /// No load balancer any longer; because the Service has the finalizer, one may exist.
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// Something that can never work. The load balancer stays as last ensured, which is `last`; only its targets are
-    /// updated.
+    /// A request that no retry can fulfil. The load balancer stays as last ensured (`last`); only its targets are updated.
     Invalid { error: CloudError, last: Option<Wanted> },
     /// A load balancer of this controller.
     Wanted(Wanted),
@@ -59,11 +58,11 @@ pub enum Action<'a> {
     DeleteWithoutFinalizer,
     /// Delete the load balancer, then remove the finalizer.
     CleanUp { clear_status: bool },
-    /// Record why the request cannot work, then wait.
+    /// Report the invalid request, then wait.
     Reject { error: &'a CloudError, wait: Option<Duration> },
-    /// Record why the request cannot work, and update the targets of the load balancer that exists.
+    /// Report the invalid request, and update the targets of the load balancer that exists.
     RejectAndUpdate { error: &'a CloudError, wanted: &'a Wanted, targets: &'a Targets },
-    /// Record that the endpoints that the request needs are not watched.
+    /// Report that the request needs endpoints, which are not watched.
     RejectUnwatched,
     /// Update the targets although the retry of a failed call waits.
     UpdateWhileWaiting { wanted: &'a Wanted, targets: &'a Targets, wait: Option<Duration> },
@@ -81,7 +80,7 @@ pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Opti
     state.load_balancer.clone().filter(|id| Some(id) != own)
 }
 
-/// Returns the next action for a Service. `state` is about this very Service, as [`previous`] ensures.
+/// Returns the next action for a Service. `state` is that of this Service, not of a previous one of its name (see [`previous`]).
 pub fn next_action<'a>(
     service: &Service,
     request: &'a Request,

@@ -58,7 +58,7 @@ impl Kubernetes {
     }
 
     /// Forgets the own writes of a Service that no longer exists.
-    pub fn forget_if_gone(&self, key: &ObjectKey) {
+    pub fn forget_if_deleted(&self, key: &ObjectKey) {
         if self.services.get(key).is_none() {
             self.consistency.forget(key);
         }
@@ -108,6 +108,7 @@ impl Cluster for Kubernetes {
         let slices = self.slices.as_ref()?;
         let found = slices.by_index(&targets::BY_SERVICE, targets::slices_of(&service.meta));
         let mut endpoints = targets::endpoints(&found);
+        targets::add_provider_ids(&mut endpoints, |name| self.nodes.get(&ObjectKey::new("", name)));
         if let Some((pods, prefix)) = &self.pods {
             let pod = |pod: &PodRef| pods.get(&ObjectKey::new(pod.namespace.as_str(), pod.name.as_str()));
             pod_conditions::admit_waiting(&mut endpoints, pod, prefix);

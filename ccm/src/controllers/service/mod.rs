@@ -215,7 +215,7 @@ impl ServiceReconciler {
             return Ok(Outcome::WaitingForCache);
         }
         let outcome = self.balancers.sync(key).await;
-        self.balancers.kubernetes.forget_if_gone(key);
+        self.balancers.kubernetes.forget_if_deleted(key);
         outcome
     }
 

@@ -26,7 +26,7 @@ fn refused(operation: &'static str, name: &str, error: &WriteError) -> CloudErro
         _ => ErrorKind::Transient,
     };
     let fix = match kind {
-        ErrorKind::Denied => "; give service-controller the rights of deploy/ccm-targets-rbac.yaml",
+        ErrorKind::Denied => "; give service-controller the permissions in deploy/ccm-targets-rbac.yaml",
         _ => "",
     };
     CloudError::new(kind, operation, format!("the ConfigMap {name}: {error}{fix}"))

@@ -40,10 +40,9 @@ pub fn included(node: &Node) -> bool {
 
 /// Converts a node for providers.
 pub fn node(node: &Node) -> NodeTarget {
-    let cloud = node.cloud.as_deref();
     NodeTarget {
         name: node.meta.name.to_string(),
-        provider_id: cloud.map(|cloud| cloud.provider_id.to_string()).filter(|id| !id.is_empty()),
+        provider_id: provider_id(node),
         addresses: instances::addresses(node),
         labels: node.meta.labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
     }
@@ -94,7 +93,9 @@ pub fn slices_of(service: &Meta) -> u64 {
 
 /// Returns the endpoints of a Service's slices, ordered by port name, address and port, without duplicates.
 ///
-/// An unset condition means that the endpoint is ready (discovery/v1, EndpointConditions).
+/// An unset condition means that the endpoint is ready (discovery/v1, EndpointConditions). Slices may list an address
+/// twice after a new pod got that of a terminated one: the endpoint that is ready counts, or else the one that is not
+/// terminating.
 pub fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<EndpointTarget> {
     let mut targets = Vec::new();
     for contents in slices.iter().map(|slice| &slice.contents) {
@@ -103,9 +104,27 @@ pub fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<EndpointTarget> {
             targets.extend(contents.endpoints.iter().flat_map(|endpoint| of_endpoint(endpoint, &port.name, number)));
         }
     }
-    targets.sort_by(|a, b| (&a.port_name, a.address, a.port).cmp(&(&b.port_name, b.address, b.port)));
+    let order = |a: &EndpointTarget, b: &EndpointTarget| {
+        let place = (&a.port_name, a.address, a.port).cmp(&(&b.port_name, b.address, b.port));
+        let state = |one: &EndpointTarget| (!one.ready, one.terminating, !one.serving);
+        place.then_with(|| state(a).cmp(&state(b)))
+    };
+    targets.sort_by(order);
     targets.dedup_by(|a, b| (&a.port_name, a.address, a.port) == (&b.port_name, b.address, b.port));
     targets
+}
+
+/// Adds the provider ID of each endpoint's node, also of nodes that are no targets themselves.
+pub fn add_provider_ids(endpoints: &mut [EndpointTarget], node: impl Fn(&str) -> Option<Arc<Node>>) {
+    for endpoint in endpoints {
+        let node = endpoint.node.as_deref().and_then(&node);
+        endpoint.provider_id = node.and_then(|node| provider_id(&node));
+    }
+}
+
+fn provider_id(node: &Node) -> Option<String> {
+    let cloud = node.cloud.as_deref();
+    cloud.map(|cloud| cloud.provider_id.to_string()).filter(|id| !id.is_empty())
 }
 
 fn of_endpoint<'a>(endpoint: &'a Endpoint, port: &'a str, number: u16) -> impl Iterator<Item = EndpointTarget> + 'a {
@@ -126,6 +145,7 @@ fn of_endpoint<'a>(endpoint: &'a Endpoint, port: &'a str, number: u16) -> impl I
         address,
         port: number,
         node: endpoint.node.as_deref().map(str::to_owned),
+        provider_id: None,
         zone: endpoint.zone.as_deref().map(str::to_owned),
         ready: conditions.ready.unwrap_or(true),
         serving: conditions.serving.or(conditions.ready).unwrap_or(true),

@@ -5,7 +5,10 @@ use std::collections::HashSet;
 use kinds::{Str, Uid};
 use runtime::write::Propagation;
 
-use super::graph::{FOREGROUND, ORPHAN};
+/// The finalizer of an object that waits for the deletion of its dependents.
+pub const FOREGROUND: &str = "foregroundDeletion";
+/// The finalizer of an object that waits until its dependents are orphaned.
+pub const ORPHAN: &str = "orphan";
 
 /// The state of an owner on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

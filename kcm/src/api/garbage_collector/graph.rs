@@ -11,13 +11,9 @@ use std::sync::Arc;
 use kinds::meta::{Meta, OwnerRef};
 use kinds::{Resource, Str, Uid};
 
+use super::decide::{FOREGROUND, ORPHAN};
 use super::identity::{Absent, Identity};
 use super::owner_reads::OwnerReads;
-
-/// The finalizer of an object that waits for the deletion of its dependents.
-pub const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of an object that waits until its dependents are orphaned.
-pub const ORPHAN: &str = "orphan";
 
 /// Work that follows from a change of the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,8 +20,8 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 
-use super::decide::{Plan, Standing, plan};
-use super::graph::{Effect, FOREGROUND, Graph, ORPHAN, View};
+use super::decide::{FOREGROUND, ORPHAN, Plan, Standing, plan};
+use super::graph::{Effect, Graph, View};
 use super::identity::Identity;
 use super::keys::{NodeKey, Work};
 use super::owner_path::{self, Target};

@@ -169,10 +169,10 @@ pub fn quantities_to_write(quota: &ResourceQuota, used: &NamespaceUsage, mode: C
         let written = Amount::parse(written);
         written == Some(*counted) || mode == CountMode::RaiseOnly && written.is_some_and(|written| written > *counted)
     };
-    let before = |name: &Str| quota.status_used.iter().find(|(known, _)| known == name).map(|(_, text)| text);
+    let before: HashMap<&Str, &Str> = quota.status_used.iter().map(|(name, text)| (name, text)).collect();
     let mut texts = Quantities::new();
     for (name, _) in &quota.hard {
-        let text = match (used.amounts.get(name), before(name)) {
+        let text = match (used.amounts.get(name), before.get(name).copied()) {
             (Some(amount), Some(text)) if keeps_text(amount, text) => text.clone(),
             (Some(amount), _) => amount.to_string().into(),
             (None, Some(text)) => text.clone(),
@@ -189,8 +189,9 @@ pub fn quantities_to_write(quota: &ResourceQuota, used: &NamespaceUsage, mode: C
 /// Either an object that admission has counted is not stored yet, or it was deleted before the increased status reached
 /// the cache. In the second case, the count after the deletion found no difference.
 pub fn status_exceeds(quota: &ResourceQuota, used: &NamespaceUsage) -> bool {
+    // Only resources that the quota limits are counted.
     quota.status_used.iter().any(|(name, text)| {
-        let counted = used.amounts.get(name).filter(|_| quota.hard.iter().any(|(limited, _)| limited == name));
+        let counted = used.amounts.get(name);
         counted.is_some_and(|counted| Amount::parse(text).is_some_and(|written| written > *counted))
     })
 }
@@ -198,4 +199,35 @@ pub fn status_exceeds(quota: &ResourceQuota, used: &NamespaceUsage) -> bool {
 /// Returns true if both lists have the same resources in the same amounts.
 pub fn equal_quantities(a: &Quantities, b: &Quantities) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && quantity::equal(&a.1, &b.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use kinds::schema::{object_meta, resource_quota};
+    use kinds::wire::Put;
+    use kinds::{Decode, Kind, Sections};
+
+    use super::*;
+
+    #[test]
+    fn quota_with_many_resources_is_written_in_time() {
+        let mut object = Vec::new();
+        object.put_message(resource_quota::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "many");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        let mut quota = ResourceQuota::decode(&context, &object).expect("well-formed");
+        let names: Vec<Str> = (0..40_000).map(|number| format!("count/r{number:05}").as_str().into()).collect();
+        quota.hard = names.iter().map(|name| (name.clone(), "5".into())).collect();
+        (quota.status_hard, quota.status_used) = (quota.hard.clone(), quota.hard.clone());
+        let amounts = names.into_iter().map(|name| (name, Amount::count(1).times(5))).collect();
+        let used = NamespaceUsage { amounts, ..NamespaceUsage::default() };
+        let started = Instant::now();
+        assert_eq!(quantities_to_write(&quota, &used, CountMode::Full), None);
+        assert!(!status_exceeds(&quota, &used));
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    }
 }

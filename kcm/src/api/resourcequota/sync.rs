@@ -64,8 +64,11 @@ impl Quotas {
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
         let mode = self.recounts.begin(key, Instant::now());
-        let content = self.content(&quota);
-        let used = decide::used(&quota, &content, (self.clock)());
+        let content = Arc::new(self.content(&quota));
+        // Many limits and pods take a while, which must not delay other tasks.
+        let (counted, counting, now) = (content.clone(), quota.clone(), (self.clock)());
+        let used = tokio::task::spawn_blocking(move || decide::used(&counting, &counted, now)).await;
+        let used = used.map_err(|error| ReconcileError::new(error.to_string()))?;
         if let Some(texts) = decide::quantities_to_write(&quota, &used, mode) {
             let body = quota.status_update(&texts);
             match self.writer.replace(&ResourceQuota::RESOURCE, key, Some("status"), &body).await {

@@ -1,6 +1,4 @@
-//! Policy: the kinds that a policy's expressions are checked for, and the warnings.
-
-use std::collections::BTreeSet;
+//! Policy: the kind of a policy's parameters, and the warnings about its expressions.
 
 use cel_check::admission::{Checker, MatchedKind, Params};
 use cel_check::check::Unchecked;
@@ -8,11 +6,8 @@ use cel_check::schema::GroupVersionKind;
 use kinds::Kind;
 use kinds::ValidatingAdmissionPolicy;
 use kinds::meta::Meta;
-use kinds::validating_admission_policy::{ParamKind, PolicySpec, ResourceRule};
+use kinds::validating_admission_policy::{ParamKind, PolicySpec};
 use serde_json::{Value, json};
-
-/// Maximum number of kinds that one policy is checked for. The count restarts at each rule, as upstream's does.
-const MAX_KINDS: usize = 10;
 
 /// Maximum length of all warnings of a policy in bytes. The API server refuses objects of more than a few MiB: the
 /// status could never be written.
@@ -31,60 +26,6 @@ pub struct ExpressionWarning {
     pub field_ref: String,
     /// The text.
     pub warning: String,
-}
-
-/// The kinds of a policy.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct MatchedKinds {
-    /// The kinds in order, without duplicates.
-    pub kinds: BTreeSet<GroupVersionKind>,
-    /// The API server serves no kind for one of the resources.
-    pub has_unknown: bool,
-}
-
-/// Returns the kinds of the resources that a policy matches. `find` returns those of a resource in a group and version.
-///
-/// Upstream: apiserver/pkg/admission/plugin/policy/validating, typesToCheck.
-pub fn matched_kinds(rules: &[ResourceRule], find: impl Fn(&str, &str, &str) -> Vec<GroupVersionKind>) -> MatchedKinds {
-    let mut matched = MatchedKinds::default();
-    for rule in rules.iter().filter(|rule| !has_wildcard(&rule.groups) && !has_wildcard(&rule.versions)) {
-        // A kind that occurs twice counts twice.
-        let mut count = 0;
-        for (group, version, resource) in combinations(rule) {
-            let found = find(group, version, resource);
-            matched.has_unknown |= found.is_empty();
-            for kind in found {
-                matched.kinds.insert(kind);
-                count += 1;
-                if count == MAX_KINDS {
-                    return matched;
-                }
-            }
-        }
-    }
-    matched
-}
-
-/// Returns the resources of a rule, without subresources, in the order in which they are looked up.
-fn combinations(rule: &ResourceRule) -> impl Iterator<Item = (&str, &str, &str)> {
-    let mut resources = sorted(&rule.resources);
-    resources.retain(|resource| !resource.contains(['*', '/']));
-    sorted(&rule.groups).into_iter().flat_map(move |group| {
-        let resources = resources.clone();
-        sorted(&rule.versions)
-            .into_iter()
-            .flat_map(move |version| resources.clone().into_iter().map(move |resource| (group, version, resource)))
-    })
-}
-
-fn sorted(names: &[String]) -> Vec<&str> {
-    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
-    names.sort_unstable();
-    names
-}
-
-fn has_wildcard(names: &[String]) -> bool {
-    names.iter().any(|name| name.contains('*'))
 }
 
 /// Returns the kind of a policy's parameters; `None` if it has none, or its version is malformed.
@@ -177,52 +118,6 @@ mod tests {
 
     fn kind(group: &str, version: &str, kind: &str) -> GroupVersionKind {
         GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
-    }
-
-    fn rule(groups: &[&str], versions: &[&str], resources: &[&str]) -> ResourceRule {
-        let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-        ResourceRule { groups: owned(groups), versions: owned(versions), resources: owned(resources) }
-    }
-
-    /// Each resource has one kind, its name; `unknown` has none.
-    fn find(group: &str, version: &str, resource: &str) -> Vec<GroupVersionKind> {
-        if resource == "unknown" { Vec::new() } else { vec![kind(group, version, resource)] }
-    }
-
-    #[test]
-    fn kinds_are_those_of_resources_without_wildcards() {
-        let many: Vec<String> = (0..20).map(|number| format!("r{number:02}")).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        for (name, rules, expected, has_unknown) in [
-            ("sorted", vec![rule(&["b", "a"], &["v1"], &["x"])], vec!["a/v1, Kind=x", "b/v1, Kind=x"], false),
-            ("core", vec![rule(&[""], &["v1"], &["pods"])], vec!["/v1, Kind=pods"], false),
-            ("any group", vec![rule(&["*"], &["v1"], &["x"])], vec![], false),
-            ("any version", vec![rule(&["a"], &["v1", "*"], &["x"])], vec![], false),
-            (
-                "other rule",
-                vec![rule(&["*"], &["v1"], &["x"]), rule(&["a"], &["v1"], &["x"])],
-                vec!["a/v1, Kind=x"],
-                false,
-            ),
-            ("subresource", vec![rule(&["a"], &["v1"], &["x/status", "*", "y"])], vec!["a/v1, Kind=y"], false),
-            ("unknown", vec![rule(&["a"], &["v1"], &["unknown", "x"])], vec!["a/v1, Kind=x"], true),
-            ("none", vec![], vec![], false),
-        ] {
-            let found = matched_kinds(&rules, find);
-            let names: Vec<String> = found.kinds.iter().map(ToString::to_string).collect();
-            assert_eq!(
-                (names, found.has_unknown),
-                (expected.iter().map(ToString::to_string).collect(), has_unknown),
-                "{name}"
-            );
-        }
-        let limited = matched_kinds(&[rule(&["a"], &["v1"], &many), rule(&["z"], &["v1"], &["x"])], find);
-        assert_eq!(limited.kinds.len(), 10);
-        assert!(!limited.kinds.contains(&kind("z", "v1", "x")));
-        let twice = matched_kinds(&[rule(&["a"], &["v1"], &many[..9]), rule(&["z"], &["v1"], &["x"])], find);
-        assert_eq!(twice.kinds.len(), 10);
-        let duplicates = [rule(&["a"], &["v1"], &["x"; 10]), rule(&["z"], &["v1"], &["x"])];
-        assert_eq!(matched_kinds(&duplicates, find).kinds.len(), 1);
     }
 
     #[test]

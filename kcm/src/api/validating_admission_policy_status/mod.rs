@@ -5,6 +5,7 @@
 //! pkg/controller/validatingadmissionpolicystatus.
 
 mod decide;
+mod rules;
 mod schemas;
 mod sync;
 

@@ -10,15 +10,16 @@ use cel_check::types::Type;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::validating_admission_policy::{PolicySpec, ResourceRule};
+use kinds::validating_admission_policy::PolicySpec;
 use kinds::{Kind, ValidatingAdmissionPolicy};
-use runtime::discovery::{Discovery, DiscoveryError, Snapshot};
+use runtime::discovery::Discovery;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tracing::{debug, info};
 
-use super::decide::{self, ExpressionWarning, MatchedKinds};
+use super::decide::{self, ExpressionWarning};
+use super::rules::{self, MatchedKinds};
 use super::schemas::Schemas;
 
 /// Maximum age of the cached discovery for known resources.
@@ -77,7 +78,8 @@ impl TypeChecker {
 
     async fn check(&self, key: &ObjectKey, spec: PolicySpec) -> Result<Vec<ExpressionWarning>, ReconcileError> {
         let failed = |error: &dyn std::error::Error| ReconcileError::new(error.to_string());
-        let kinds = self.matched_kinds(&spec.rules).await.map_err(|error| failed(&error))?;
+        let spec = Arc::new(spec);
+        let kinds = self.matched_kinds(&spec).await?;
         if kinds.is_empty() || spec.validations.is_empty() {
             return Ok(Vec::new());
         }
@@ -106,22 +108,20 @@ impl TypeChecker {
     }
 
     /// Returns the kinds of the resources. If one is not known, discovery is read again, once.
-    async fn matched_kinds(&self, rules: &[ResourceRule]) -> Result<BTreeSet<GroupVersionKind>, DiscoveryError> {
-        let known = kinds_in(&*self.discovery.no_older_than(KNOWN_MAX_AGE).await?, rules);
+    async fn matched_kinds(&self, spec: &Arc<PolicySpec>) -> Result<BTreeSet<GroupVersionKind>, ReconcileError> {
+        let known = self.kinds_since(KNOWN_MAX_AGE, spec).await?;
         if !known.has_unknown {
             return Ok(known.kinds);
         }
-        Ok(kinds_in(&*self.discovery.no_older_than(Duration::ZERO).await?, rules).kinds)
+        Ok(self.kinds_since(Duration::ZERO, spec).await?.kinds)
     }
-}
 
-fn kinds_in(snapshot: &Snapshot, rules: &[ResourceRule]) -> MatchedKinds {
-    decide::matched_kinds(rules, |group, version, resource| {
-        let kinds = snapshot.kinds_of(group, version, resource).into_iter().map(|found| GroupVersionKind {
-            group: found.group.to_owned(),
-            version: found.version.to_owned(),
-            kind: found.kind.to_owned(),
-        });
-        kinds.collect()
-    })
+    async fn kinds_since(&self, age: Duration, spec: &Arc<PolicySpec>) -> Result<MatchedKinds, ReconcileError> {
+        let failed = |error: &dyn std::error::Error| ReconcileError::new(error.to_string());
+        let served = self.discovery.no_older_than(age).await.map_err(|error| failed(&error))?;
+        let spec = spec.clone();
+        // A policy may have a megabyte of rules, and a cluster thousands of kinds.
+        let matched = tokio::task::spawn_blocking(move || rules::matched_kinds(&spec.rules, served.kinds())).await;
+        matched.map_err(|error| failed(&error))
+    }
 }

@@ -99,7 +99,7 @@ impl Tokens {
         account: &ObjectKey,
         account_uid: Option<&Uid>,
     ) -> Result<Outcome, ReconcileError> {
-        let lists = |account: &ServiceAccount| account.secrets.contains(&secret.name);
+        let lists = |account: &ServiceAccount| account.secrets.binary_search(&secret.name).is_ok();
         if !self.known(account, account_uid).is_some_and(|account| lists(&account)) {
             return Ok(Outcome::Done);
         }

@@ -10,8 +10,6 @@ use kinds::{DeviceTaintRule, Pod, ResourceSlice, Str};
 use runtime::queue::QueueKey;
 use runtime::store::{Change, Index, Store, index_key};
 
-use super::sync::Evictions;
-
 /// A key of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
@@ -89,48 +87,6 @@ pub fn in_group(namespace: &str, group: &str) -> u64 {
 /// Returns the key of a pool.
 pub fn pool(driver: &str, pool: &str) -> u64 {
     index_key((driver, pool))
-}
-
-/// Enqueues the keys of changed objects. A cache contains a change before its subscribers are called, so that the last
-/// of three changes (pod, claim, taint) finds the other two in the caches.
-pub fn subscribe(all: &Arc<Evictions>) {
-    let (queue, pending) = (all.queue.clone(), all.pending.clone());
-    all.pods.subscribe(move |change| {
-        if let Some(pod) = relevant_pod(change) {
-            let key = pod.meta.key();
-            if pending.contains(&key) || change.new.is_some() && pod.devices.is_some() && !pod.node.is_empty() {
-                queue.add(Key::Pod(key));
-            }
-        }
-    });
-    let (queue, members) = (all.queue.clone(), all.members.clone());
-    all.claims.subscribe(move |change| {
-        let users = users(change, |claim| members.users_of(claim));
-        users.into_iter().for_each(|key| queue.add(Key::Pod(key)));
-    });
-    let (queue, claims, members) = (all.queue.clone(), all.claims.clone(), all.members.clone());
-    all.slices.subscribe(move |change| {
-        for pool in changed_pools(change) {
-            for claim in claims.by_index(&CLAIMS_OF_POOL, pool) {
-                members.users_of(&claim).into_iter().for_each(|key| queue.add(Key::Pod(key)));
-            }
-        }
-    });
-    let Some(rules) = &all.rules else { return };
-    let (queue, claims, members) = (all.queue.clone(), all.claims.clone(), all.members.clone());
-    rules.subscribe(move |change| {
-        if !spec_changed(change) {
-            return;
-        }
-        change.new.or(change.old).into_iter().for_each(|rule| queue.add(Key::Rule(rule.meta.name.clone())));
-        let either = [change.old, change.new];
-        for claim in claims.by_index(&ALLOCATED, index_key(())) {
-            let is_affected = either.iter().flatten().any(|rule| selects(rule, &claim));
-            if is_affected {
-                members.users_of(&claim).into_iter().for_each(|key| queue.add(Key::Pod(key)));
-            }
-        }
-    });
 }
 
 /// Returns true if a rule selects one of a claim's devices.

@@ -9,6 +9,7 @@ mod keys;
 mod metrics;
 mod pending;
 mod rules;
+mod subscriptions;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -85,7 +86,7 @@ fn start(manager: &mut Manager, context: &Context) {
         metrics: Arc::default(),
         members: keys::Members(has_groups.then(|| registry.store())),
     });
-    keys::subscribe(&evictions);
+    subscriptions::subscribe(&evictions);
     let workers = context.workers("concurrent-device-taint-eviction-syncs");
     manager.collect(evictions.metrics.clone());
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, evictions);

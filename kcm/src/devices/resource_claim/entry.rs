@@ -5,14 +5,16 @@ use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{DecodeError, Kind, Meta, PodGroup, Resource, ResourceClaim, ResourceClaimTemplate, Str};
 use runtime::consistency::Consistency;
 use runtime::store::{by_controller, owned_by};
+use runtime::worker::Outcome;
 use runtime::write::{WriteError, Writer};
 use serde_json::{Value, json};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::decide;
 use super::names::name_prefix;
 use super::reconciler::ResourceClaims;
 use super::{metrics, takeover};
+use crate::pods::refusals::{Attempt, Refusals};
 
 /// Owner of the fields that this controller applies.
 const FIELD_MANAGER: &str = "ResourceClaimController";
@@ -47,16 +49,16 @@ pub enum EntryError {
     /// The template is not well-formed.
     #[error(transparent)]
     Template(DecodeError),
+    /// Nothing was created, and the reconcile ends: the namespace is being deleted, or the creation was just refused.
+    #[error("not created yet")]
+    Postponed(Outcome),
 }
 
 impl EntryError {
     /// Returns true if a retry cannot succeed before something else changes.
     pub fn is_terminal(&self) -> bool {
-        match self {
-            Self::GroupClaimsDisabled(_) => true,
-            Self::Create(error) => error.is_namespace_terminating(),
-            _ => false,
-        }
+        // The pod is requeued when its PodGroup is replaced.
+        matches!(self, Self::GroupClaimsDisabled(_))
     }
 }
 
@@ -70,6 +72,8 @@ pub struct Owner<'a> {
     pub entries: &'a [ClaimEntry],
     /// Own writes for it that the cache may not contain yet.
     pub writes: &'a Consistency,
+    /// Refused creations.
+    pub refusals: &'a Refusals,
 }
 
 impl Owner<'_> {
@@ -209,6 +213,7 @@ impl ResourceClaims {
         let key = ObjectKey { namespace: namespace.clone(), name: template.clone() };
         let found = self.templates.get(&key).ok_or_else(|| EntryError::NoTemplate(template.clone()))?;
         check_template(&found, gates)?;
+        let attempt = self.attempt(owner, &found)?;
         let reference = owner.reference();
         let prefix = name_prefix(&owner.meta.name, &entry.name);
         let claim = found.claim(namespace, &prefix, &entry.name, &reference);
@@ -222,12 +227,35 @@ impl ResourceClaims {
                 owner.writes.wrote(&owner.meta.key(), &self.keys.claims, meta.version);
                 Ok(meta.name)
             }
+            Err(error) if error.is_namespace_terminating() => {
+                self.gate.close(namespace);
+                Err(EntryError::Postponed(Outcome::Done))
+            }
             Err(error) => {
                 if error.is_lost() {
                     owner.writes.lost(&owner.meta.key());
                 }
+                owner.refusals.failed(&owner.meta.key(), attempt, &error);
                 Err(EntryError::Create(error))
             }
+        }
+    }
+
+    /// Returns the attempt to create a claim of the owner from a template, unless it would be refused: in a namespace
+    /// that is being deleted, or because the same attempt was just refused.
+    fn attempt(&self, owner: &Owner<'_>, template: &ResourceClaimTemplate) -> Result<Attempt, EntryError> {
+        if !self.gate.is_open(&owner.meta.namespace) {
+            debug!(owner = %owner.meta.key(), "not creating a claim: the namespace is being deleted");
+            return Err(EntryError::Postponed(Outcome::Done));
+        }
+        let owned = self.keys.claims.by_index(&by_controller(), owned_by(&owner.meta.uid)).len();
+        let attempt = Attempt::new(owner.meta, owner.entries.len(), owned).with_inputs(template.meta.version);
+        match owner.refusals.waiting(&owner.meta.key(), &attempt) {
+            Some(waiting) => {
+                debug!(reason = waiting.message, left = ?waiting.left, "not creating a claim yet: refused before");
+                Err(EntryError::Postponed(Outcome::RequeueAfter(waiting.left)))
+            }
+            None => Ok(attempt),
         }
     }
 

@@ -5,7 +5,7 @@ use kinds::{Kind, Meta, PodGroup};
 use runtime::events::{EventType, about};
 use runtime::worker::{Outcome, ReconcileError};
 
-use super::entry::Owner;
+use super::entry::{EntryError, Owner};
 use super::keys::Key;
 use super::pod_sync::FAILED_CREATION;
 use super::reconciler::ResourceClaims;
@@ -21,9 +21,11 @@ impl ResourceClaims {
         }
         let Some(group) = groups.get(key).filter(|group| !group.meta.is_deleting()) else {
             writes.forget(key);
+            self.group_refusals.forget(key);
             return Ok(Outcome::Done);
         };
-        let owner = Owner { meta: &group.meta, resource: PodGroup::RESOURCE, entries: &group.claims, writes };
+        let refusals = &self.group_refusals;
+        let owner = Owner { meta: &group.meta, resource: PodGroup::RESOURCE, entries: &group.claims, writes, refusals };
         if !self.cache_has_claims_of(&owner).await? {
             self.keys.queue.add(queue_key);
             return Ok(Outcome::Done);
@@ -38,6 +40,7 @@ impl ResourceClaims {
         for entry in &group.claims {
             match self.ensure_claim(&owner, None, entry, is_owned).await {
                 Ok(name) => new.extend(name.map(|name| (entry.name.clone(), name))),
+                Err(EntryError::Postponed(outcome)) => return Ok(outcome),
                 Err(error) => {
                     let message = format!("PodGroupResourceClaim {}: {error}", entry.name);
                     let full = format!("PodGroup {key}, {message}");
@@ -46,6 +49,7 @@ impl ResourceClaims {
                 }
             }
         }
+        refusals.forget(key);
         if new.is_empty() {
             return Ok(Outcome::Done);
         }

@@ -64,7 +64,7 @@ pub fn subscribe(keys: &Arc<Keys>, templates: &Store<ResourceClaimTemplate>) {
     keys.claims.subscribe(move |change| changed.claim_changed(change));
     let changed = keys.clone();
     templates.subscribe(move |change| changed.template_changed(change));
-    if let Some(groups) = keys.groups_with_claims() {
+    if let Some(groups) = &keys.groups {
         let changed = keys.clone();
         groups.subscribe(move |change| changed.group_changed(change));
     }
@@ -100,7 +100,7 @@ impl Keys {
         }
     }
 
-    fn pod_updated(&self, pod: &Pod) {
+    pub(super) fn pod_updated(&self, pod: &Pod) {
         if pod.devices.is_none() {
             return;
         }
@@ -146,11 +146,24 @@ impl Keys {
     }
 
     pub(super) fn group_changed(&self, change: &Change<'_, PodGroup>) {
+        if !self.gates.group_claims {
+            self.unclaimed_group_changed(change);
+            return;
+        }
         if let Some(old) = change.old.filter(|old| was_deleted(&old.meta.uid, change.new.map(|new| &new.meta.uid))) {
             self.group_deleted(old);
         }
         if let Some(new) = change.new {
             self.group_updated(new);
+        }
+    }
+
+    /// Without claims of PodGroups, a pod's claim is refused while its PodGroup shares it. A PodGroup of the same name need
+    /// not share it.
+    fn unclaimed_group_changed(&self, change: &Change<'_, PodGroup>) {
+        let Some(new) = change.new else { return };
+        if change.old.is_none_or(|old| old.meta.uid != new.meta.uid || old.claims != new.claims) {
+            self.members_updated(&new.meta.namespace, &new.meta.name);
         }
     }
 

@@ -23,15 +23,17 @@ mod tests;
 use std::sync::Arc;
 
 use kinds::claim_state::DELETE_PROTECTION;
-use kinds::{Kind, Pod, PodGroup, ResourceClaim, ResourceClaimTemplate, Sections};
+use kinds::{Kind, Namespace, Pod, PodGroup, ResourceClaim, ResourceClaimTemplate, Sections};
 use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::store::by_controller;
+use runtime::store::{by_controller, by_namespace};
 use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
+use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::Refusals;
 use decide::Gates;
 use deleted::DeletedUids;
 use indexes::{groups_by_claim, groups_by_template, pods_by_claim, pods_by_group, pods_by_template};
@@ -78,9 +80,10 @@ fn gates(context: &Context) -> Gates {
 
 fn watches(builder: &mut Builder, context: &Context) {
     let gates = gates(context);
-    builder.need::<Pod>(Pod::DEVICES, &[pods_by_claim(), pods_by_template(), pods_by_group()]);
+    builder.need::<Pod>(Pod::DEVICES, &[pods_by_claim(), pods_by_template(), pods_by_group(), by_namespace()]);
     builder.need::<ResourceClaim>(ResourceClaim::STATE, &[by_controller()]);
     builder.need::<ResourceClaimTemplate>(Sections::default(), &[]);
+    builder.need::<Namespace>(Sections::default(), &[]);
     if gates.groups {
         builder.need_if_served::<PodGroup>(Sections::default(), &[groups_by_claim(), groups_by_template()]);
     }
@@ -98,6 +101,9 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         deleted: Arc::new(DeletedUids::default()),
     });
+    let gate = CreationGate::new(registry.store());
+    let woken = keys.clone();
+    gate.on_new_namespace(&keys.pods, move |pod| woken.pod_updated(pod));
     let templates = registry.store::<ResourceClaimTemplate>();
     keys::subscribe(&keys, &templates);
     let totals = Arc::new(Totals::default());
@@ -113,6 +119,9 @@ fn start(manager: &mut Manager, context: &Context) {
         pod_writes: Consistency::default(),
         group_writes: Consistency::default(),
         claim_writes: Consistency::default(),
+        gate,
+        pod_refusals: Refusals::default(),
+        group_refusals: Refusals::default(),
         keys,
     });
     let workers = context.workers("concurrent-resourceclaim-syncs");

@@ -14,7 +14,7 @@ use runtime::write::WriteError;
 use tracing::debug;
 
 use super::decide;
-use super::entry::Owner;
+use super::entry::{EntryError, Owner};
 use super::keys::Key;
 use super::reconciler::ResourceClaims;
 
@@ -31,16 +31,22 @@ impl ResourceClaims {
         }
         let Some(pod) = self.keys.pods.get(key).filter(|pod| decide::needs_claims(pod)) else {
             writes.forget(key);
+            self.pod_refusals.forget(key);
             return Ok(Outcome::Done);
         };
         let entries = pod.devices.as_ref().map(|devices| &*devices.entries).unwrap_or_default();
         let group = self.group(&pod)?;
-        let owner = Owner { meta: &pod.meta, resource: Pod::RESOURCE, entries, writes };
+        let refusals = &self.pod_refusals;
+        let owner = Owner { meta: &pod.meta, resource: Pod::RESOURCE, entries, writes, refusals };
         if !self.cache_has_claims_of(&owner).await? {
             self.keys.queue.add(queue_key);
             return Ok(Outcome::Done);
         }
-        let new = self.ensure_pod_claims(&pod, &owner, group.as_deref()).await?;
+        let new = match self.ensure_pod_claims(&pod, &owner, group.as_deref()).await {
+            Ok(new) => new,
+            Err(stopped) => return stopped,
+        };
+        refusals.forget(key);
         if !new.is_empty() {
             let applied = self.apply_status(&owner, &new).await;
             let applied = applied
@@ -59,24 +65,25 @@ impl ResourceClaims {
     }
 
     /// Creates the missing claims. Returns the entries whose claims the status does not name yet, with the claims'
-    /// names.
+    /// names. An error is the end of the reconcile.
     async fn ensure_pod_claims(
         &self,
         pod: &Pod,
         owner: &Owner<'_>,
         group: Option<&PodGroup>,
-    ) -> Result<Vec<(Str, Str)>, ReconcileError> {
+    ) -> Result<Vec<(Str, Str)>, Result<Outcome, ReconcileError>> {
         let gates = self.keys.gates;
         let mut new = Vec::new();
         for entry in owner.entries {
             let is_owned = |claim: &_| decide::check_pod_owner(pod, claim, gates);
             match self.ensure_claim(owner, group, entry, is_owned).await {
                 Ok(name) => new.extend(name.map(|name| (entry.name.clone(), name))),
+                Err(EntryError::Postponed(outcome)) => return Err(Ok(outcome)),
                 Err(error) => {
                     let message = format!("PodResourceClaim {}: {error}", entry.name);
                     let full = format!("pod {}, {message}", pod.meta.key());
                     self.recorder.event(&about(pod), EventType::Warning, FAILED_CREATION, message);
-                    return Err(ReconcileError { message: full, terminal: error.is_terminal() });
+                    return Err(Err(ReconcileError { message: full, terminal: error.is_terminal() }));
                 }
             }
         }

@@ -15,6 +15,8 @@ use runtime::write::{ObjectResponse, WriteError, Writer};
 
 use super::keys::{Key, Keys};
 use super::takeover::Takeover;
+use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::Refusals;
 
 /// The controller.
 pub struct ResourceClaims {
@@ -29,6 +31,12 @@ pub struct ResourceClaims {
     pub group_writes: Consistency,
     /// Own writes of claims.
     pub claim_writes: Consistency,
+    /// Namespaces in which nothing can be created.
+    pub gate: CreationGate,
+    /// Refused creations of claims for pods.
+    pub pod_refusals: Refusals,
+    /// Refused creations of claims for PodGroups.
+    pub group_refusals: Refusals,
     pub created: Counts<4>,
 }
 

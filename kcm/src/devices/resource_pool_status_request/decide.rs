@@ -1,16 +1,16 @@
 //! The state of a driver's pools, from slices, claims and rules.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kinds::pool_status_request::{DeviceCounts, Pool};
-use kinds::published_slice::{Counters, PublishedSlice};
+use kinds::published_slice::PublishedSlice;
 use kinds::resource_claim::ResourceClaim;
 use kinds::wire::WireError;
 use kinds::{DeviceTaintRule, ResourcePoolStatusRequest, ResourceSlice, Str, Taint, Time};
 
-use super::partitions::PoolDevices;
+use super::partitions::{PoolDevices, PoolUse, count};
 
 /// Number of pools in a status if the request sets no limit.
 const DEFAULT_LIMIT: i32 = 100;
@@ -30,15 +30,6 @@ pub struct Answer {
     pub count: usize,
     /// The message of the condition `Complete`.
     pub message: String,
-}
-
-/// The use of a pool's devices by claims.
-#[derive(Debug, Default)]
-pub struct PoolUse {
-    /// Devices that are allocated to a claim.
-    pub devices: BTreeSet<Str>,
-    /// Consumed shared capacities.
-    pub consumed: Counters,
 }
 
 /// Returns the time until a request is deleted.
@@ -209,9 +200,4 @@ fn keeps_pods_away(taint: &Taint) -> bool {
 fn shortened(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(LONGEST_ERROR));
     text
-}
-
-/// Converts a number to the API's type.
-pub fn count(number: usize) -> i32 {
-    i32::try_from(number).unwrap_or(i32::MAX)
 }

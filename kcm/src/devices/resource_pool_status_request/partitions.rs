@@ -2,14 +2,12 @@
 //!
 //! Upstream: pkg/controller/resourcepoolstatusrequest, views.go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use kinds::ResourcePoolStatusRequest;
 use kinds::amount::Amount;
 use kinds::pool_status_request::{Partition, Shareable, SharedCapacity};
 use kinds::published_slice::{Counters, PublishedDevice, PublishedSlice};
-
-use super::decide::{PoolUse, count};
+use kinds::{ResourcePoolStatusRequest, Str};
 
 /// Maximum number of entries of a list in the status.
 const MOST_ENTRIES: usize = 32;
@@ -21,6 +19,15 @@ struct GroupedDevice {
     device: PublishedDevice,
     attribute: String,
     kind: Option<String>,
+}
+
+/// The use of a pool's devices by claims.
+#[derive(Debug, Default)]
+pub struct PoolUse {
+    /// Devices that are allocated to a claim.
+    pub devices: BTreeSet<Str>,
+    /// Consumed shared capacities.
+    pub consumed: Counters,
 }
 
 /// The devices of a complete pool.
@@ -215,4 +222,9 @@ fn deduct(left: &mut CounterSets, device: &PublishedDevice) {
             }
         }
     }
+}
+
+/// Converts a number to the API's type.
+pub fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }

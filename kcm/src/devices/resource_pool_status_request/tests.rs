@@ -17,9 +17,9 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::testing::filled_store;
 use runtime::worker::Reconcile;
 
-use super::decide::{Answer, PoolUse, answer, time_left};
+use super::decide::{Answer, answer, time_left};
 use super::drivers::Drivers;
-use super::partitions::PoolDevices;
+use super::partitions::{PoolDevices, PoolUse};
 use super::{BY_ALLOCATED_DRIVER, PENDING, allocated_from};
 
 fn decode<K: Kind>(name: &str, sections: Sections, fill: impl FnOnce(&mut Vec<u8>)) -> K {

@@ -127,6 +127,26 @@ fn fixed_gates_are_reported_with_their_fixed_value_whatever_the_flags_say() {
 }
 
 #[test]
+fn gates_that_a_stage_does_not_change_are_listed() {
+    for (flags, expected) in [
+        (&[][..], &[][..]),
+        (
+            &["--feature-gates=AllAlpha=true,AllBeta=true"],
+            &["CBORServingAndStorage", "ClientsAllowCBOR", "ClientsPreferCBOR"],
+        ),
+        (
+            &["--feature-gates=AllAlpha=true,AllBeta=true,CBORServingAndStorage=false"],
+            &["ClientsAllowCBOR", "ClientsPreferCBOR"],
+        ),
+        (&["--feature-gates=AllAlpha=false"], &["ControllerManagerReleaseLeaderElectionLockOnExit"]),
+    ] {
+        assert_eq!(options(flags).gates.unchanged_by_stage(), expected, "{flags:?}");
+    }
+    let beta = options(&["--feature-gates=AllBeta=false"]).gates.unchanged_by_stage();
+    assert!(beta.contains(&"ContextualLogging") && !beta.contains(&"NativeHistograms"), "{beta:?}");
+}
+
+#[test]
 fn locked_gate_is_refused_as_by_upstream_unless_an_older_version_is_emulated() {
     for (gate, _) in EFFECTS {
         let Some(spec) = row(gate).specs.last().filter(|spec| spec.locked) else { continue };

@@ -18,9 +18,10 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
-use crate::network::service_endpoints::{MAX_RETRIES, pods};
+use crate::network::service_endpoints::{MAX_REFUSAL_DELAY, MAX_RETRIES, pods};
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
+use crate::pods::refusals::Refusals;
 use sync::AllEndpoints;
 
 /// Name of the event source.
@@ -67,6 +68,7 @@ fn start(manager: &mut Manager, context: &Context) {
         debouncer: StatusDebouncer::default(),
         leftovers: Arc::default(),
         gate: CreationGate::new(manager.registry().store()),
+        refusals: Refusals::with_max_delay(MAX_REFUSAL_DELAY),
     });
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
     let (leftovers, requeued) = (reconciler.leftovers.clone(), queue.clone());

@@ -1,6 +1,7 @@
 //! One reconcile of a Service's Endpoints: gather, decide, write.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -17,6 +18,7 @@ use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
+use tracing::debug;
 
 use super::decide::{Desired, TRUNCATED, Write, desired, write};
 use super::leftovers::Leftovers;
@@ -26,6 +28,7 @@ use crate::network::service_endpoints::selectors::pods_of;
 use crate::network::service_endpoints::subsets::TooLarge;
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
 use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::{Attempt, Refusals};
 
 /// The controller's state.
 pub struct AllEndpoints {
@@ -40,6 +43,7 @@ pub struct AllEndpoints {
     pub debouncer: StatusDebouncer,
     pub leftovers: Arc<Leftovers>,
     pub gate: CreationGate,
+    pub refusals: Refusals,
 }
 
 impl Reconcile for AllEndpoints {
@@ -61,6 +65,7 @@ impl AllEndpoints {
             self.triggers.forget(key);
             self.debouncer.forget(key);
             self.consistency.forget(key);
+            self.refusals.forget(key);
             return self.clean_up(key).await;
         };
         if service.kind == ServiceType::ExternalName || service.selector.is_empty() {
@@ -81,6 +86,9 @@ impl AllEndpoints {
             terminal: true,
         })?;
         let current = self.endpoints.get(key);
+        if let Some(left) = self.refused_before(key, &service, current.as_deref()) {
+            return Ok(Outcome::RequeueAfter(left));
+        }
         let triggered = match write(current.as_deref(), &desired) {
             Write::No => {
                 self.debouncer.forget(key);
@@ -101,7 +109,19 @@ impl AllEndpoints {
         let pace = Pace::default();
         let written = pace.add(self.write(key, current.as_deref(), &desired, triggered.as_deref())).await;
         self.queue.cool_down(key, pace.cooldown());
+        match &written {
+            Err(error) if current.is_none() => self.refusals.failed(key, attempt(&service), error),
+            Err(_) => {}
+            Ok(_) => self.refusals.forget(key),
+        }
         self.finish(key, current.as_deref(), written)
+    }
+
+    /// Returns the time until Endpoints whose creation was refused are created again; `None` if that is due.
+    fn refused_before(&self, key: &ObjectKey, service: &Service, current: Option<&Endpoints>) -> Option<Duration> {
+        let waiting = self.refusals.waiting(key, &attempt(service)).filter(|_| current.is_none())?;
+        debug!(reason = waiting.message, left = ?waiting.left, "not creating Endpoints yet: refused before");
+        Some(waiting.left)
     }
 
     /// Returns the outcome of a reconcile by the result of its write.
@@ -198,4 +218,9 @@ impl AllEndpoints {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Returns an attempt to create the Endpoints of a Service. Services have no generation.
+fn attempt(service: &Service) -> Attempt {
+    Attempt::new(&service.meta, 1, 0).with_inputs(service.meta.version)
 }

@@ -10,12 +10,9 @@ use kinds::ip::Family;
 use kinds::{EndpointSlice, Str};
 use runtime::events::EventType;
 
-use super::decide::{Decision, View};
+use super::decision::{Decision, View};
 use super::pack::{Draft, Packed};
-use super::topology::{Allocation, Shares};
-
-/// Number of endpoints for each zone.
-pub type EndpointsByZone = BTreeMap<Str, usize>;
+use super::topology::{Allocation, EndpointsByZone, Shares};
 
 const ENABLED: &str = "TopologyAwareHintsEnabled";
 const DISABLED: &str = "TopologyAwareHintsDisabled";

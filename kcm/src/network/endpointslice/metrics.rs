@@ -12,7 +12,7 @@ use runtime::lock::lock;
 use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
 use runtime::worker::{Outcome, ReconcileError};
 
-use super::decide::{Decision, SliceCounts};
+use super::decision::{Decision, SliceCounts};
 use crate::network::service_endpoints::slice_writes::WriteCounts;
 
 /// Bounds of histograms for which upstream uses its library's defaults.

@@ -4,6 +4,7 @@
 //! pkg/controller/endpointslice and k8s.io/endpointslice.
 
 mod decide;
+mod decision;
 mod desired;
 mod hints;
 mod metrics;
@@ -28,9 +29,10 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
-use crate::network::service_endpoints::{MAX_RETRIES, pods};
+use crate::network::service_endpoints::{MAX_REFUSAL_DELAY, MAX_RETRIES, pods};
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
+use crate::pods::refusals::Refusals;
 use sync::EndpointSlices;
 
 /// Name of the event source.
@@ -89,6 +91,7 @@ fn start(manager: &mut Manager, context: &Context) {
             manager: FROM_PODS,
             delay: SLICE_CHANGE_DELAY.max(batch),
             gate: CreationGate::new(manager.registry().store()),
+            refusals: Refusals::with_delays(base_delay, MAX_REFUSAL_DELAY),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         triggers: Default::default(),

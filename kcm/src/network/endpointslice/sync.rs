@@ -22,7 +22,8 @@ use runtime::store::Store;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
 
-use super::decide::{self, View, decide};
+use super::decide::{self, decide};
+use super::decision::{Decision, View};
 use super::desired::{Members, Place, members};
 use super::metrics::Metrics;
 use super::topology::Topology;
@@ -30,6 +31,7 @@ use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::selectors::pods_of;
 use crate::network::service_endpoints::slice_writes::{Heads, Plan, SliceWrites, WriteCounts, WriteFailure, prefix};
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
+use crate::pods::refusals::Attempt;
 
 /// The controller's state.
 pub struct EndpointSlices {
@@ -104,12 +106,16 @@ impl EndpointSlices {
         {
             return Ok(outcome);
         }
+        let attempt = self.writes.attempt(key, &service.meta, &plan).with_inputs(service.meta.version);
+        if let Some(left) = self.writes.refused_before(key, &plan, &attempt) {
+            return Ok(Outcome::RequeueAfter(left));
+        }
         self.topology.set(key, std::mem::take(&mut decision.allocated));
         for (kind, reason, message) in decision.events {
             self.recorder.event(&about(&*service), kind, reason, message);
         }
         let triggered = triggered.and_then(trigger::text);
-        let (counts, written) = self.write(key, &service, &labels, triggered.as_deref(), &plan).await;
+        let (counts, written) = self.write(key, &service, &labels, triggered.as_deref(), (&plan, attempt)).await;
         self.metrics.wrote(&counts);
         if let Err(failed) = written {
             return self.not_written(key, &service, failed);
@@ -128,7 +134,7 @@ impl EndpointSlices {
                 Ok(Outcome::RequeueWithBackoff)
             }
             WriteFailure { error: error @ WriteError::NotLeading, .. } => Err(error.into()),
-            WriteFailure { error, what } => {
+            WriteFailure { error, what, .. } => {
                 Err(self.failed(key, service, format!("failed to {what} for Service {key}: {error}")))
             }
         }
@@ -140,6 +146,7 @@ impl EndpointSlices {
         self.debouncer.forget(key);
         self.metrics.forget(key);
         self.writes.consistency.forget(key);
+        self.writes.refusals.forget(key);
         self.compared().remove(key);
         lock(&self.stranded).remove(key);
     }
@@ -155,7 +162,7 @@ impl EndpointSlices {
         }
     }
 
-    fn decide(&self, key: &ObjectKey, service: &Service, members: &Members, labels: &Labels) -> decide::Decision {
+    fn decide(&self, key: &ObjectKey, service: &Service, members: &Members, labels: &Labels) -> Decision {
         // The pod of an endpoint that seems surplus may be one that cannot be decoded.
         let unreadable = self.pods.undecodable() > 0;
         let is_readable = |endpoint: &Endpoint| {
@@ -197,13 +204,13 @@ impl EndpointSlices {
         service: &Service,
         labels: &Labels,
         triggered: Option<&str>,
-        plan: &Plan,
+        (plan, attempt): (&Plan, Attempt),
     ) -> (WriteCounts, Result<(), WriteFailure>) {
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered)];
         let owner = service.controller_ref();
         let updated = Head { labels, annotations: Annotations::Edited(&edits), owner: None };
         let heads = Heads { prefix: &prefix(&key.name), new: Head { owner: Some(&owner), ..updated }, updated };
-        self.writes.write(key, &heads, plan).await
+        self.writes.write(key, &heads, plan, attempt).await
     }
 
     /// Remembers the Service if pods were left out because their node is missing, and records an event.

@@ -11,14 +11,15 @@ use kinds::{Node, Str};
 use runtime::lock::lock;
 use runtime::store::Change;
 
-use super::hints::EndpointsByZone;
-
 /// Share by which a zone may be overloaded before endpoints are reallocated. Upstream:
 /// k8s.io/endpointslice/topologycache, overloadThreshold.
 const OVERLOAD: f64 = 0.2;
 
 /// Nodes with these labels are not counted.
 const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+
+/// Number of endpoints for each zone.
+pub type EndpointsByZone = BTreeMap<Str, usize>;
 
 /// The zones' shares of the cluster's CPU, of at least two zones.
 #[derive(Debug, Clone, PartialEq)]

@@ -21,10 +21,11 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
-use crate::network::service_endpoints::MAX_RETRIES;
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
+use crate::network::service_endpoints::{MAX_REFUSAL_DELAY, MAX_RETRIES};
 use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::Refusals;
 use metrics::{Counts, CountsCollector};
 use sync::Mirror;
 
@@ -80,6 +81,7 @@ fn start(manager: &mut Manager, context: &Context) {
             manager: MIRRORED,
             delay: values.get_duration("mirroring-endpointslice-updates-batch-period"),
             gate: CreationGate::new(manager.registry().store()),
+            refusals: Refusals::with_delays(base_delay, MAX_REFUSAL_DELAY),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         most,

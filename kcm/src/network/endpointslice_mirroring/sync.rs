@@ -66,13 +66,17 @@ impl Mirror {
             self.recorder.event(&about(&*endpoints), EventType::Warning, "TooManyAddressesToMirror", message);
             return Ok(Outcome::Done);
         }
+        let attempt = self.writes.attempt(key, &endpoints.meta, &decision.plan);
+        if let Some(left) = self.writes.refused_before(key, &decision.plan, &attempt) {
+            return Ok(Outcome::RequeueAfter(left));
+        }
         self.counts.decided(&decision);
         self.record_events(&endpoints, &decision);
         let (labels, annotations) = (decide::labels(&endpoints), decide::annotations(&endpoints));
         let owner = endpoints.controller_ref();
         let head = Head { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
         let heads = Heads { prefix: &prefix(&key.name), new: head, updated: head };
-        let (counts, written) = self.writes.write(key, &heads, &decision.plan).await;
+        let (counts, written) = self.writes.write(key, &heads, &decision.plan, attempt).await;
         self.counts.wrote([counts.created, counts.updated, counts.deleted]);
         match written {
             Ok(()) => Ok(Outcome::Done),
@@ -86,6 +90,7 @@ impl Mirror {
     /// Deletes the slices of Endpoints that must not be mirrored. If the Endpoints or the Service are `missing`, this
     /// needs a cache without objects that cannot be decoded: the missing one may be among them.
     async fn delete_all(&self, key: &ObjectKey, missing: bool) -> Result<Outcome, ReconcileError> {
+        self.writes.refusals.forget(key);
         let slices = self.writes.existing(key);
         if slices.is_empty() {
             return Ok(Outcome::Done);

@@ -24,3 +24,7 @@ pub const MAX_RETRIES: u32 = 15;
 /// No client acts on it, and in a rollout such removals come one by one. A new endpoint is never delayed, even if it is
 /// not ready: cloud load balancers register it before it may become ready.
 pub const IDLE_REMOVAL_DELAY: Duration = Duration::from_secs(1);
+
+/// The longest time for which a change waits because a creation for its Service was refused. Traffic follows outdated
+/// endpoints meanwhile.
+pub const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(60);

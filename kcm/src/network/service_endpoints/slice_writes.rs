@@ -1,7 +1,7 @@
 //! Writes EndpointSlices as planned: creations, updates, deletions, in this order. The next decision waits for the
 //! cache.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,16 +12,18 @@ use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
 use kinds::head::Head;
 use kinds::ip::Family;
 use kinds::meta::{Meta, ObjectKey};
-use kinds::{EndpointSlice, Kind};
+use kinds::{EndpointSlice, Kind, Uid};
 use runtime::consistency::Consistency;
 use runtime::queue::Queue;
 use runtime::slow_start::slow_start;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
+use tracing::debug;
 
 use super::pace::Pace;
 use super::slice_keys::{OwnChanges, by_service, slices_of};
 use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::{Attempt, Refusals};
 
 /// Number of slices of one Service that are written concurrently.
 const MAX_CONCURRENT_UPDATES: usize = 4;
@@ -92,7 +94,9 @@ pub struct WriteCounts {
 #[derive(Debug)]
 pub struct WriteFailure {
     /// The write: `create`, `update` or `delete`, and the slice's name if it has one.
-    pub what: String,
+    pub what: Box<str>,
+    /// Whether it is a creation.
+    pub is_creation: bool,
     /// The error.
     pub error: WriteError,
 }
@@ -125,6 +129,8 @@ pub struct SliceWrites {
     pub delay: Duration,
     /// Namespaces in which nothing can be created.
     pub gate: CreationGate,
+    /// Refused creations.
+    pub refusals: Refusals,
 }
 
 impl SliceWrites {
@@ -156,8 +162,9 @@ impl SliceWrites {
         if let Some(newest) = listed.iter().map(|slice| slice.version).max() {
             self.consistency.wrote(key, &self.slices, newest);
         }
+        let listed: HashSet<Uid> = listed.into_iter().map(|slice| slice.uid).collect();
         for slice in self.existing(key) {
-            let is_missing = !listed.iter().any(|known| known.uid == slice.meta.uid);
+            let is_missing = !listed.contains(&slice.meta.uid);
             if is_missing && self.is_deleted(&slice.meta).await.inspect_err(|_| self.consistency.lost(key))? {
                 self.consistency.deleting(key, &EndpointSlice::RESOURCE, &slice.meta);
                 self.own.deleting(&slice.meta.uid);
@@ -177,8 +184,24 @@ impl SliceWrites {
         }
     }
 
+    /// Returns the attempt to create the slices of a plan for the Service or Endpoints that own them.
+    pub fn attempt(&self, key: &ObjectKey, owner: &Meta, plan: &Plan) -> Attempt {
+        Attempt::new(owner, plan.create.len(), self.existing(key).len())
+    }
+
+    /// Returns the time until a plan may be executed whose creations were just refused; `None` if it is due.
+    pub fn refused_before(&self, key: &ObjectKey, plan: &Plan, attempt: &Attempt) -> Option<Duration> {
+        if plan.create.is_empty() {
+            self.refusals.forget(key);
+            return None;
+        }
+        let waiting = self.refusals.waiting(key, attempt)?;
+        debug!(reason = waiting.message, left = ?waiting.left, "not creating EndpointSlices yet: refused before");
+        Some(waiting.left)
+    }
+
     /// Executes a plan. After a failure, later stages are not begun. No slice is created if the namespace is being
-    /// deleted. Changes that arrive during the writes are written at their [`Pace`].
+    /// deleted. Changes that arrive during the writes are written at their [`Pace`]. A refused `attempt` is recorded.
     ///
     /// Returns the number of successful writes, and the first failure.
     pub async fn write(
@@ -186,10 +209,18 @@ impl SliceWrites {
         key: &ObjectKey,
         heads: &Heads<'_>,
         plan: &Plan,
+        attempt: Attempt,
     ) -> (WriteCounts, Result<(), WriteFailure>) {
         let (pace, mut counts) = (Pace::default(), WriteCounts::default());
         let written = self.write_at(&pace, key, heads, plan, &mut counts).await;
         self.queue.cool_down(key, pace.cooldown());
+        match &written {
+            Err(failure) if failure.is_creation => {
+                self.refusals.failed(key, attempt.after(counts.created), &failure.error);
+            }
+            Err(_) => {}
+            Ok(()) => self.refusals.forget(key),
+        }
         (counts, written)
     }
 
@@ -244,7 +275,7 @@ impl SliceWrites {
                 if error.is_lost() {
                     self.consistency.lost(key);
                 }
-                Err(WriteFailure { what: "create EndpointSlice".into(), error })
+                Err(WriteFailure { what: "create EndpointSlice".into(), is_creation: true, error })
             }
         }
     }
@@ -256,7 +287,8 @@ impl SliceWrites {
         slice: &EndpointSlice,
         contents: &Contents,
     ) -> Result<(), WriteFailure> {
-        let failed = |error| WriteFailure { what: format!("update {} EndpointSlice", slice.meta.name), error };
+        let what = || format!("update {} EndpointSlice", slice.meta.name).into();
+        let failed = |error| WriteFailure { what: what(), is_creation: false, error };
         let object =
             slice.update(&heads.updated, contents).map_err(|error| failed(WriteError::Unreadable(error.into())))?;
         let uid = &slice.meta.uid;
@@ -288,7 +320,8 @@ impl SliceWrites {
                 // A deletion may be repeated: it is bound to the uid.
                 self.consistency.not_deleting(key, uid);
                 self.own.not_deleting(uid);
-                Err(WriteFailure { what: format!("delete {} EndpointSlice", slice.meta.name), error })
+                let what = format!("delete {} EndpointSlice", slice.meta.name).into();
+                Err(WriteFailure { what, is_creation: false, error })
             }
         }
     }
@@ -342,17 +375,20 @@ mod tests {
         Contents { family: Some(Family::V4), ports: Arc::new([]), endpoints: Vec::new() }
     }
 
-    /// Executes a plan of three creations, two updates and two deletions against a server that returns a status code
-    /// and a message for the requests of a method.
+    /// Executes the plan against a server that returns a status code and a message for the requests of a method.
     async fn write(refused: Method, code: u16, message: &'static str) -> (WriteCounts, Result<(), WriteFailure>) {
+        let writes = writes(move |method| (*method == refused).then(|| (code, message.as_bytes().to_vec()))).await;
+        execute(&writes).await
+    }
+
+    /// Returns the writes of a server that refuses some methods.
+    async fn writes(refusal: impl Fn(&Method) -> Option<(u16, Vec<u8>)> + Send + Sync + 'static) -> SliceWrites {
         let writer = writer(move |method, _| {
-            if *method == refused {
-                return (code, message.as_bytes().to_vec());
-            }
-            (200, envelope::wrap(&EndpointSlice::RESOURCE, &object("written")))
+            let written = || (200, envelope::wrap(&EndpointSlice::RESOURCE, &object("written")));
+            refusal(method).unwrap_or_else(written)
         });
         let decode = Decode { interner: Arc::default(), sections: Sections::default() };
-        let writes = SliceWrites {
+        SliceWrites {
             slices: Arc::new(filled_store(decode.clone(), vec![by_service()], [])),
             writer: writer.await,
             consistency: Arc::default(),
@@ -361,7 +397,12 @@ mod tests {
             manager: "test",
             delay: Duration::ZERO,
             gate: CreationGate::new(Arc::new(filled_store(decode, Vec::new(), []))),
-        };
+            refusals: Refusals::default(),
+        }
+    }
+
+    /// Executes a plan of three creations, two updates and two deletions, unless its creations were just refused.
+    async fn execute(writes: &SliceWrites) -> (WriteCounts, Result<(), WriteFailure>) {
         let labels = Interner::default().labels(Vec::new());
         let head = Head { labels: &labels, annotations: kinds::head::Annotations::Edited(&[]), owner: None };
         let heads = Heads { prefix: "web-", new: head, updated: head };
@@ -370,7 +411,31 @@ mod tests {
             update: vec![(slice("a"), contents()), (slice("b"), contents())],
             delete: vec![slice("c"), slice("d")],
         };
-        writes.write(&ObjectKey::new("ns", "web"), &heads, &plan).await
+        let (key, owner) = (ObjectKey::new("ns", "web"), runtime::testing::meta("ns", "web", 1));
+        let attempt = writes.attempt(&key, &owner, &plan);
+        match writes.refused_before(&key, &plan, &attempt) {
+            Some(_) => (WriteCounts::default(), Ok(())),
+            None => writes.write(&key, &heads, &plan, attempt).await,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_creations_back_off_while_pods_change() {
+        const FORBIDDEN: &[u8] = br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#;
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counted = sent.clone();
+        let writes = writes(move |method| {
+            counted.fetch_add(usize::from(method == Method::POST), Ordering::Relaxed);
+            (method == Method::POST).then(|| (403, FORBIDDEN.to_vec()))
+        });
+        let writes = writes.await;
+        for _ in 0..600 {
+            let (counts, _) = execute(&writes).await;
+            assert_eq!(counts.created, 0);
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        let sent = sent.load(Ordering::Relaxed);
+        assert!((5..=15).contains(&sent), "{sent} creations in a minute");
     }
 
     #[tokio::test]

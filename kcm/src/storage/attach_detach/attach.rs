@@ -79,7 +79,12 @@ impl AttachDetach {
     /// volume waits for it.
     async fn is_in_use(&self, subject: &Subject<'_>, place: &Place) -> Result<bool, ReconcileError> {
         let node = self.read_node(&place.node).await?;
-        let Some(node) = &*node else { return Ok(false) };
+        let Some(node) = &*node else {
+            return Err(ReconcileError::new(format!(
+                "node {} is deleted; waiting until the cache shows that",
+                place.node
+            )));
+        };
         let is_in_use = node.volumes.as_ref().is_some_and(|volumes| volumes.uses(subject.name));
         if !is_in_use {
             self.await_node(subject, place, node);

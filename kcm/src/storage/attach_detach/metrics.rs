@@ -2,27 +2,16 @@
 //!
 //! Upstream: pkg/controller/volume/attachdetach/metrics and pkg/volume/util, metrics.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-use runtime::metrics::{Histograms, Labels, Metrics, gauges, plain_counters};
+use runtime::metrics::{Histograms, Metrics};
 use tokio::time::Instant;
 
 use super::decide::Forced;
-use super::memory::Memory;
-use super::observe::Caches;
-use super::reconcile::AttachDetach;
 use crate::storage::volume_name::Plugin;
 
 /// Upper bounds in seconds.
 const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
-
-const FORCED_DETACHES: &str = "attach_detach_controller_attachdetach_controller_forced_detaches";
-const FORCED_REASONS: [&str; 2] = ["timeout", "out-of-service"];
 
 /// An operation on a volume.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +36,7 @@ impl Operation {
 pub struct Operations {
     durations: Histograms<4>,
     /// Forced detaches: after the timeout, and from nodes that are out of service.
-    forced: [AtomicU64; 2],
+    pub forced: [AtomicU64; 2],
 }
 
 impl Operations {
@@ -98,57 +87,5 @@ impl Operations {
             None => return,
         };
         self.forced[index].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Numbers of volumes, counted when they are read.
-pub struct Totals(pub Arc<AttachDetach>);
-
-impl fmt::Debug for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Totals")
-    }
-}
-
-fn as_f64(count: u64) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
-}
-
-/// Returns the attachable volumes of all pods on nodes, by node and plugin.
-pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
-    let mut counts: BTreeMap<Labels<2>, f64> = BTreeMap::new();
-    for pod in caches.pods.all().iter().filter(|pod| !pod.node.is_empty()) {
-        for name in caches.names_of_pod(pod) {
-            let Some(plugin) = Plugin::of(&name) else { continue };
-            let labels = [("node", pod.node.to_string()), ("volume_plugin", plugin.metric_name())];
-            *counts.entry(labels).or_default() += 1.0;
-        }
-    }
-    counts
-}
-
-/// Returns the numbers of wanted and attached volumes, once for each node.
-pub fn volumes_by_state(memory: &Memory) -> BTreeMap<Labels<2>, u64> {
-    memory.count(|volume, site| {
-        let Some(plugin) = Plugin::of(volume) else { return Vec::new() };
-        let labels = |state: &str| [("plugin_name", plugin.metric_name()), ("state", state.to_owned())];
-        let desired = (!site.users.is_empty()).then(|| labels("desired_state_of_world"));
-        let actual = site.is_attached.then(|| labels("actual_state_of_world"));
-        desired.into_iter().chain(actual).collect()
-    })
-}
-
-impl Collector for Totals {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Number of volumes in A/D Controller";
-        let counts = volumes_by_state(&self.0.memory).into_iter().map(|(labels, count)| (labels, as_f64(count)));
-        gauges(&mut encoder, "attachdetach_controller_total_volumes", help, counts)?;
-        let help = "Measure number of volumes in use";
-        gauges(&mut encoder, "storage_count_attachable_volumes_in_use", help, volumes_in_use(&self.0.caches))?;
-        let counts = FORCED_REASONS.iter().zip(&self.0.operations.forced);
-        let counts =
-            counts.map(|(reason, count)| ([("reason", (*reason).to_owned())], as_f64(count.load(Ordering::Relaxed))));
-        let help = "Number of times the A/D Controller performed a forced detach";
-        plain_counters(&mut encoder, FORCED_DETACHES, help, counts)
     }
 }

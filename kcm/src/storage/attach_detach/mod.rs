@@ -29,6 +29,7 @@ mod observe;
 mod reconcile;
 #[cfg(test)]
 mod tests;
+mod totals;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,10 +44,11 @@ use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_node;
 use crate::storage::indexes::pods_by_claim;
 use crate::storage::inline_volume::pods_by_inline_volume;
-use metrics::{Operations, Totals};
+use metrics::Operations;
 use node_status::NodeStatuses;
 use observe::{Caches, uncached_nodes};
 use reconcile::{AttachDetach, Settings, Volumes};
+use totals::Totals;
 
 /// Name of the event source.
 const COMPONENT: &str = "attachdetach-controller";

@@ -69,9 +69,10 @@ impl AttachDetach {
                     self.release_unlisted(name, &list);
                     return Ok(Outcome::Done);
                 }
-                // The write counts as under way until the node's event arrives, which adds the key again.
+                // The write counts as under way until the cache contains it. The next run waits for that: an event that shows
+                // the old list again, because another client has reverted it, adds no key.
                 self.consistency.wrote(&key, &self.caches.nodes, version);
-                Ok(Outcome::Done)
+                Ok(Outcome::RequeueAfter(Duration::ZERO))
             }
             Err(error) if error.is_lost() => {
                 self.consistency.lost(&key);

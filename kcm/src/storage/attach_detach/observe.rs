@@ -293,8 +293,11 @@ impl Caches {
         }
         let is_by_kubelet = is_attached_by_kubelet(name);
         memory.is_held |= is_by_kubelet && is_listed;
+        // A machine may still use the volume after its Node was deleted.
+        let was_used_at_the_end = record.is_none() && memory.is_attached && memory.was_in_use == Some(true);
         // The kubelet of a wanted volume reports it as in use before it may attach it.
-        let is_unreleased = is_by_kubelet && !is_wanted && volumes.is_some_and(|volumes| volumes.uses(name));
+        let is_used = volumes.map_or(was_used_at_the_end, |volumes| volumes.uses(name));
+        let is_unreleased = is_by_kubelet && !is_wanted && is_used;
         memory.is_abandoned &= is_unreleased;
         let state = match &attachment {
             Some(attachment) if attachment.meta.is_deleting() => Attachment::Deleting,

@@ -20,6 +20,7 @@ mod reclaim;
 mod reconciler;
 mod recycle;
 mod recycler_pod;
+mod recycling;
 mod references;
 mod reserved_volumes;
 #[cfg(test)]

@@ -12,8 +12,8 @@ use runtime::write::Writer;
 use super::matcher::Matcher;
 use super::metrics::Operations;
 use super::notices::Notices;
-use super::recycle::Recycling;
 use super::recycler_pod::Recyclers;
+use super::recycling::Recycling;
 use crate::context::Clock;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 

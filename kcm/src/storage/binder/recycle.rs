@@ -3,23 +3,18 @@
 //! Upstream: pkg/volume/util/recyclerclient. Upstream blocks a background task until the pod has ended; here the change
 //! of the pod requeues the volume.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
-use std::time::Duration;
-
-use kinds::meta::{ObjectKey, Uid};
+use kinds::meta::ObjectKey;
 use kinds::persistent_volume::Source;
 use kinds::pod::Phase;
-use kinds::{Kind, PersistentVolume, Pod, Str};
-use runtime::lock::lock;
+use kinds::{Kind, PersistentVolume, Pod};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tracing::info;
 
 use super::decide_volume::RecyclePlugin;
 use super::draft::Stop;
 use super::reconciler::Binder;
 use super::recycler_pod::{Recycler, pod_name};
+use super::recycling::Run;
 
 /// Progress of wiping a volume.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,55 +25,6 @@ pub enum Progress {
     Succeeded,
     /// The volume may not be empty; it is tried again later.
     Failed(String),
-}
-
-/// A pod that this process has created.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Run {
-    volume: Uid,
-    pod: Uid,
-    version: u64,
-}
-
-/// Pods that wipe volumes, by volume. Pods of an earlier process are not trusted: they may have ended before a later
-/// claim wrote to the volume.
-#[derive(Debug, Default)]
-pub struct Recycling {
-    runs: Mutex<HashMap<Str, Run>>,
-    failed: Mutex<HashMap<Str, Instant>>,
-}
-
-impl Recycling {
-    fn get(&self, volume: &PersistentVolume) -> Option<Run> {
-        let runs = lock(&self.runs);
-        runs.get(&volume.meta.name).filter(|run| run.volume == volume.meta.uid).cloned()
-    }
-
-    fn insert(&self, volume: &Str, run: Run) {
-        lock(&self.runs).insert(volume.clone(), run);
-    }
-
-    /// Returns the time until a volume may be wiped again after its pod failed; `None` if it may be wiped now. The
-    /// change to the phase Failed requeues the volume earlier than that.
-    pub fn pause(&self, volume: &Str, pause: Duration) -> Option<Duration> {
-        let failed = lock(&self.failed).get(volume).copied();
-        failed.and_then(|at| (at + pause).checked_duration_since(Instant::now())).filter(|left| !left.is_zero())
-    }
-
-    /// Starts a pause after a failure.
-    pub fn set_failed(&self, volume: &Str) {
-        lock(&self.failed).insert(volume.clone(), Instant::now());
-    }
-
-    fn end_run(&self, volume: &Str) {
-        lock(&self.runs).remove(volume);
-    }
-
-    /// Forgets a volume that was deleted or wiped.
-    pub fn forget(&self, volume: &Str) {
-        self.end_run(volume);
-        lock(&self.failed).remove(volume);
-    }
 }
 
 fn source(volume: &PersistentVolume) -> Option<Value> {

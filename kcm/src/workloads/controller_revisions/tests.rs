@@ -268,6 +268,7 @@ async fn revision_of_another_uid_is_neither_renumbered_nor_labelled() {
             consistency: &Consistency::default(),
             writer: &writer,
             gate: &CreationGate::new(Arc::new(filled_store(decode(), Vec::new(), []))),
+            refusals: &Default::default(),
         };
         let renumbered = history.renumber(&known, 2).await;
         let labelled = history.label(&known, "key", "value").await;

@@ -1,6 +1,7 @@
 //! Writes of a history: revisions are created, renumbered, adopted and deleted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kinds::controller_revision::{Fingerprint, NewRevision};
 use kinds::envelope::ApiStatus;
@@ -12,9 +13,11 @@ use runtime::controller_ref::Owner;
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::ReconcileError;
 use runtime::write::{ObjectResponse, WriteError, Writer};
+use tracing::debug;
 
 use super::{Snapshot, by_number, hash, revision_name};
 use crate::pods::creation_gate::CreationGate;
+use crate::pods::refusals::{Attempt, Refusals};
 
 /// The history of one workload, with the client and caches to change it.
 #[derive(Clone, Copy)]
@@ -31,6 +34,8 @@ pub struct History<'a> {
     pub writer: &'a Writer,
     /// Namespaces in which nothing can be created.
     pub gate: &'a CreationGate,
+    /// Refused creations of revisions.
+    pub refusals: &'a Refusals,
 }
 
 /// Treatment of a workload's revisions that no longer match its selector.
@@ -110,6 +115,13 @@ impl History<'_> {
         Ok(revisions)
     }
 
+    /// Returns the time until a revision may be created whose creation was just refused; `None` if it is due.
+    pub fn refused_before(&self) -> Option<Duration> {
+        let waiting = self.refusals.waiting(&self.owner.key(), &Attempt::new(self.owner, 1, 0))?;
+        debug!(reason = waiting.message, left = ?waiting.left, "not creating a revision yet: refused before");
+        Some(waiting.left)
+    }
+
     /// Reads the workload from the API server, for a revision of its template.
     ///
     /// # Errors
@@ -160,6 +172,7 @@ impl History<'_> {
             Ok(answer) => {
                 let created: ControllerRevision = answer.decode(self.revisions.decoding())?;
                 self.wrote(created.meta.version);
+                self.refusals.forget(&self.owner.key());
                 Ok(Created::New(Arc::new(created)))
             }
             Err(error) if error.is_already_exists() => {
@@ -174,6 +187,8 @@ impl History<'_> {
             Err(error) => {
                 if error.is_namespace_terminating() {
                     self.gate.close(&self.owner.namespace);
+                } else {
+                    self.refusals.failed(&self.owner.key(), Attempt::new(self.owner, 1, 0), &error);
                 }
                 Err(error)
             }

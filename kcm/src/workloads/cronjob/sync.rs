@@ -1,5 +1,6 @@
 //! One reconcile of a CronJob: history, active list, the run that is due, status.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +58,11 @@ impl Reconcile for CronJobs {
     }
 }
 
+/// Returns the Jobs of the active list, for searches by many Jobs.
+fn active_jobs(status: &CronJobStatus) -> HashSet<Uid> {
+    status.active.iter().map(|job| job.uid.clone()).collect()
+}
+
 fn is_active(status: &CronJobStatus, uid: &Uid) -> bool {
     status.active.iter().any(|job| job.uid == *uid)
 }
@@ -110,8 +116,8 @@ impl CronJobs {
         cron_job: &CronJob,
         jobs: &[Arc<Job>],
     ) -> Result<bool, ReconcileError> {
-        let is_unlisted =
-            |job: &&Arc<Job>| job.status.finished().is_none() && !is_active(&cron_job.status, &job.meta.uid);
+        let listed = active_jobs(&cron_job.status);
+        let is_unlisted = |job: &&Arc<Job>| job.status.finished().is_none() && !listed.contains(&job.meta.uid);
         let unlisted: Vec<_> = jobs.iter().filter(is_unlisted).collect();
         if unlisted.is_empty() {
             return Ok(true);
@@ -119,7 +125,8 @@ impl CronJobs {
         let fresh = self.writer.get(&CronJob::RESOURCE, key).await?;
         let fresh = fresh.decode::<CronJob>(self.cron_jobs.decoding());
         let fresh = fresh.map_err(|error| ReconcileError::new(error.to_string()))?;
-        if unlisted.iter().any(|job| is_active(&fresh.status, &job.meta.uid)) {
+        let listed = active_jobs(&fresh.status);
+        if unlisted.iter().any(|job| listed.contains(&job.meta.uid)) {
             self.consistency.wrote(key, &self.cron_jobs, fresh.meta.version);
             return Ok(false);
         }
@@ -148,6 +155,7 @@ impl CronJobs {
             return Ok(Outcome::Done);
         }
         if cron_job.suspend {
+            self.refusals.forget(&cron_job.meta.key());
             return Ok(Outcome::Done);
         }
         if decide::names_zone(cron_job) {
@@ -227,15 +235,18 @@ impl CronJobs {
         schedule: &Schedule,
         now: Timestamp,
     ) -> Outcome {
+        // The next run is another one, which was not refused.
+        self.refusals.forget(&cron_job.meta.key());
         decide::until_next(&with_status(cron_job, status), schedule, now).map_or(Outcome::Done, Outcome::RequeueAfter)
     }
 
     /// Removes finished Jobs from the active list, and records the last success.
     fn remove_finished(&self, cron_job: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus) {
+        let listed = active_jobs(status);
+        let mut finished = HashSet::new();
         for job in jobs {
             let Some(end) = job.status.finished() else { continue };
-            if is_active(status, &job.meta.uid) {
-                status.active.retain(|active| active.uid != job.meta.uid);
+            if listed.contains(&job.meta.uid) && finished.insert(job.meta.uid.clone()) {
                 let message = format!("Saw completed job: {}, condition: {}", job.meta.name, end.kind);
                 self.recorder.event(&about(cron_job), EventType::Normal, "SawCompletedJob", message);
             }
@@ -243,6 +254,7 @@ impl CronJobs {
                 status.last_successful = status.last_successful.max(job.status.completion);
             }
         }
+        status.active.retain(|active| !finished.contains(&active.uid));
     }
 
     /// Removes Jobs from the active list that the API server does not have.
@@ -252,8 +264,9 @@ impl CronJobs {
         jobs: &[Arc<Job>],
         status: &mut CronJobStatus,
     ) -> Result<(), ReconcileError> {
+        let cached: HashSet<&Uid> = jobs.iter().map(|job| &job.meta.uid).collect();
         for active in status.active.clone() {
-            if jobs.iter().any(|job| job.meta.uid == active.uid) {
+            if cached.contains(&active.uid) {
                 continue;
             }
             let key = ObjectKey { namespace: active.namespace.clone(), name: active.name.clone() };
@@ -370,9 +383,7 @@ impl CronJobs {
                     self.gate.close(&cron_job.meta.namespace);
                 } else {
                     self.warn(cron_job, "FailedCreate", format!("Error creating job: {error}"));
-                    if error.refused().is_some() {
-                        self.refusals.refused(&cron_job.meta.key(), attempt, error.to_string());
-                    }
+                    self.refusals.failed(&cron_job.meta.key(), attempt, &error);
                 }
                 return Err(WriteError::into(error));
             }

@@ -41,16 +41,22 @@ impl Fit {
 /// Returns the fitness of a node. Resources and ports do not count. With `comparing`, tolerations may compare numbers.
 /// Upstream: pkg/controller/daemon, nodeShouldRunDaemonPod.
 pub fn fit(placement: &Placement, node: &Node, comparing: bool) -> Fit {
+    fit_by(placement, node, |taint| is_tolerated(placement, taint, comparing))
+}
+
+fn is_tolerated(placement: &Placement, taint: &Taint, comparing: bool) -> bool {
+    let added = added_tolerations(placement.host_network);
+    added.iter().any(|toleration| toleration.tolerates(taint, comparing))
+        || placement.tolerations.iter().any(|toleration| toleration.tolerates(taint, comparing))
+}
+
+fn fit_by(placement: &Placement, node: &Node, mut is_tolerated: impl FnMut(&Taint) -> bool) -> Fit {
     let another = !placement.node_name.is_empty() && placement.node_name != node.meta.name;
     if another || !placement.selects(&node.meta) {
         return Fit::NONE;
     }
-    let added = added_tolerations(placement.host_network);
-    let is_tolerated = |taint: &Taint| {
-        added.iter().any(|toleration| toleration.tolerates(taint, comparing))
-            || placement.tolerations.iter().any(|toleration| toleration.tolerates(taint, comparing))
-    };
-    let refused_by = |effect: &str| node.taints.iter().any(|taint| *taint.effect == *effect && !is_tolerated(taint));
+    let mut refused_by =
+        |effect: &str| node.taints.iter().any(|taint| *taint.effect == *effect && !is_tolerated(taint));
     let stays = !refused_by(NO_EXECUTE);
     Fit { runs: stays && !refused_by(NO_SCHEDULE), stays }
 }
@@ -78,11 +84,17 @@ impl Place {
 pub fn places(placement: &Placement, nodes: &[Arc<Node>], pods: &[Arc<Pod>], comparing: bool) -> Vec<Place> {
     let mut at: HashMap<Str, usize> = HashMap::with_capacity(nodes.len());
     let mut places: Vec<Place> = Vec::with_capacity(nodes.len());
+    // Many nodes have the same taints, and a DaemonSet may have 100,000 tolerations.
+    let mut known: HashMap<(Str, Str, Str), bool> = HashMap::new();
+    let mut is_tolerated = |taint: &Taint| {
+        let key = (taint.key.clone(), taint.value.clone(), taint.effect.clone());
+        *known.entry(key).or_insert_with(|| is_tolerated(placement, taint, comparing))
+    };
     for node in nodes {
         at.insert(node.meta.name.clone(), places.len());
         places.push(Place {
             node: node.meta.name.clone(),
-            fit: Some(fit(placement, node, comparing)),
+            fit: Some(fit_by(placement, node, &mut is_tolerated)),
             pods: Vec::new(),
         });
     }

@@ -8,7 +8,7 @@ use runtime::children::{Urgency, adoptable, deleted, enqueue, owners_of, selects
 use runtime::store::{Change, Index, index_key};
 
 use super::decide_place::{Fit, fit};
-use super::sync::DaemonSets;
+use super::state::DaemonSets;
 use crate::pods::keys::owners_of_pod;
 
 /// All DaemonSets, for changes of nodes.
@@ -85,9 +85,10 @@ pub fn has_same_fitness(change: &Change<'_, Node>) -> bool {
         if old.meta.labels == new.meta.labels && old.taints == new.taints)
 }
 
-/// Returns true if a change of a node changes whether it runs the DaemonSet's pod.
+/// Returns true if a change of a node may change whether it runs the DaemonSet's pod. A large placement is compared in the
+/// reconcile only: here it would delay the events of all nodes.
 pub fn affects_fitness(set: &DaemonSet, change: &Change<'_, Node>, comparing: bool) -> bool {
     let Some(placement) = &set.placement else { return false };
     let judge = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));
-    judge(change.old) != judge(change.new)
+    placement.is_large() || judge(change.old) != judge(change.new)
 }

@@ -11,6 +11,7 @@ mod decide_revision;
 mod decide_roll;
 mod keys;
 mod revisions;
+mod state;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::control::PodControl;
 use crate::pods::creation_gate::CreationGate;
-use sync::DaemonSets;
+use state::DaemonSets;
 
 /// Name of the event source.
 const COMPONENT: &str = "daemonset-controller";
@@ -100,6 +101,7 @@ fn start(manager: &mut Manager, context: &Context) {
         backoffs: Default::default(),
         handover: Default::default(),
         refusals: Default::default(),
+        revision_refusals: Default::default(),
     });
     keys::subscribe(&reconciler);
     manager.collect(StaleSyncs { subsystem: "daemonset_controller", kind: "DaemonSet", consistency });

@@ -1,6 +1,7 @@
 //! A DaemonSet's revisions: found, created, labelled, numbered, and duplicates removed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kinds::controller_revision::Fingerprint;
 use kinds::daemonset::REVISION_HASH_LABEL;
@@ -14,7 +15,7 @@ use tracing::info;
 
 use super::decide::Revision;
 use super::decide_revision::{Sorted, hash_of};
-use super::sync::{DaemonSets, Work};
+use super::state::{DaemonSets, Work};
 use crate::workloads::controller_revisions::{self, Created, Draft, History, Snapshot, Unmatched};
 
 /// The revisions of a DaemonSet.
@@ -36,6 +37,8 @@ impl TemplateRevisions {
 pub enum Stop {
     /// An object has changed since it was read. That change requeues the key.
     Outdated,
+    /// The creation of a revision was refused, and may be repeated after this time.
+    Refused(Duration),
     /// A read or write failed.
     Failed(ReconcileError),
 }
@@ -94,6 +97,9 @@ impl DaemonSets {
         let known = recalled.and_then(|name| revisions.iter().find(|revision| revision.meta.name == name));
         if let Some(data) = known.map(|revision| revision.data) {
             return Ok((Sorted::by(revisions, data), None));
+        }
+        if let Some(left) = history.refused_before() {
+            return Err(Stop::Refused(left));
         }
         let snapshot = history.snapshot::<DaemonSet>().await?;
         if snapshot.generation != work.set.meta.generation {

@@ -1,7 +1,7 @@
 //! One reconcile of a DaemonSet: claim, revisions, create and delete, replace, history, status.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -11,15 +11,13 @@ use kinds::intern::label;
 use kinds::meta::ObjectKey;
 use kinds::placement::Placement;
 use kinds::selector::Selector;
-use kinds::{ControllerRevision, DaemonSet, Kind, Node, Pod, Uid};
+use kinds::{DaemonSet, Kind, Node, Pod};
 use runtime::controller_ref::Owner;
-use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, about};
-use runtime::handover::{self, Children, Handover};
+use runtime::handover::{self, Children};
 use runtime::lock::lock;
-use runtime::queue::Queue;
 use runtime::slow_start::slow_start;
-use runtime::store::{Store, by_controller, index_key, orphans_in, owned_by};
+use runtime::store::{by_controller, index_key, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use tracing::{debug, error, info};
 
@@ -29,43 +27,10 @@ use super::decide_revision::surplus;
 use super::decide_roll::{bounds, roll};
 use super::keys::ALL_NODES;
 use super::revisions::{Stop, TemplateRevisions};
-use crate::context::Clock;
-use crate::pods::control::PodControl;
-use crate::pods::refusals::{Attempt, Refusals};
+use super::state::{DaemonSets, Work};
+use crate::pods::refusals::Attempt;
 use crate::pods::status_write::{StatusWrite, finish, put_status};
-use crate::workloads::controller_revisions::{History, Memory};
-
-/// The controller's state.
-pub struct DaemonSets {
-    pub sets: Arc<Store<DaemonSet>>,
-    pub nodes: Arc<Store<Node>>,
-    pub revisions: Arc<Store<ControllerRevision>>,
-    pub control: PodControl,
-    pub queue: Arc<Queue<ObjectKey>>,
-    pub clock: Clock,
-    /// Tolerations may compare numbers (gate TaintTolerationComparisonOperators).
-    pub comparing: bool,
-    /// The revision of each template.
-    pub memory: Arc<Memory>,
-    pub debouncer: StatusDebouncer,
-    /// Backoffs of failed pods by DaemonSet. They restart when its UID or observed generation changes.
-    pub backoffs: Mutex<HashMap<ObjectKey, (Uid, i64, Backoff)>>,
-    pub handover: Handover,
-    pub refusals: Refusals,
-}
-
-/// The DaemonSet of one reconcile.
-pub struct Work<'a> {
-    pub key: &'a ObjectKey,
-    pub set: &'a DaemonSet,
-    pub placement: &'a Placement,
-    /// Number of pods that the DaemonSet owns, in any state.
-    owned: usize,
-    /// Its pods.
-    pub pods: Vec<Arc<Pod>>,
-    /// The cache contained all earlier own deletions when the pods were read from it.
-    are_deletions_cached: bool,
-}
+use crate::workloads::controller_revisions::History;
 
 impl Reconcile for DaemonSets {
     type Key = ObjectKey;
@@ -107,10 +72,11 @@ impl DaemonSets {
         let known = match self.find_revisions(&work).await {
             Ok(known) => known,
             Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
+            Err(Stop::Refused(left)) => return Ok(Outcome::RequeueAfter(left)),
             Err(Stop::Failed(error)) => return Err(error),
         };
         let nodes = self.nodes.by_index(&ALL_NODES, index_key(()));
-        let places = places(work.placement, &nodes, &work.pods, self.comparing);
+        let places = self.places(&placement, nodes, &work.pods).await?;
         let acted = match self.act(&work, &places, &known).await {
             ActionResult { waiting_for_cache: true, .. } => return Ok(Outcome::WaitingForCache),
             acted => acted,
@@ -124,6 +90,23 @@ impl DaemonSets {
         };
         let available = decide::next_check(&places, set.min_ready_seconds, (self.clock)());
         finish(&self.queue, key, [acted.again, available, wait].into_iter().flatten().min(), failure)
+    }
+
+    /// Returns the places of a DaemonSet's pods. The comparison of a large placement with many nodes must not delay other
+    /// tasks.
+    async fn places(
+        &self,
+        placement: &Arc<Placement>,
+        nodes: Vec<Arc<Node>>,
+        pods: &[Arc<Pod>],
+    ) -> Result<Vec<Place>, ReconcileError> {
+        let comparing = self.comparing;
+        if !placement.is_large() {
+            return Ok(places(placement, &nodes, pods, comparing));
+        }
+        let (placement, pods) = (placement.clone(), pods.to_vec());
+        let found = tokio::task::spawn_blocking(move || places(&placement, &nodes, &pods, comparing)).await;
+        found.map_err(|error| ReconcileError::new(error.to_string()))
     }
 
     /// Reads and claims the pods of a DaemonSet.
@@ -152,6 +135,7 @@ impl DaemonSets {
         self.control.consistency.forget(key);
         self.handover.forget(key);
         self.refusals.forget(key);
+        self.revision_refusals.forget(key);
         lock(&self.backoffs).remove(key);
         self.debouncer.forget(key);
     }
@@ -328,9 +312,7 @@ impl DaemonSets {
         };
         info!(created, skipped = nodes.len() - created, "could not create all pods");
         let Some(error) = error.into_failure() else { return Ok(()) };
-        if error.refused().is_some() {
-            self.refusals.refused(work.key, attempt.after(created), error.to_string());
-        }
+        self.refusals.failed(work.key, attempt.after(created), &error);
         Err(error.into())
     }
 
@@ -371,6 +353,7 @@ impl DaemonSets {
             consistency: &self.control.consistency,
             writer: &self.control.writer,
             gate: &self.control.gate,
+            refusals: &self.revision_refusals,
         }
     }
 

@@ -5,8 +5,9 @@ use kinds::template::{POD_TEMPLATE_HASH, Template};
 use kinds::workload::{AnnotationEdits, LAST_APPLIED};
 use kinds::{ReplicaSet, Str};
 
-use super::decide::{Notice, Sets, edit, has_template_of};
 use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, most_pods, new_replicas};
+use super::notice::Notice;
+use super::sets::{Sets, edit, has_template_of};
 
 /// Annotation: the revision of a ReplicaSet; on a Deployment, that of its newest ReplicaSet.
 pub const REVISION: &str = "deployment.kubernetes.io/revision";

@@ -11,7 +11,8 @@ use kinds::deployment::{Deployment, Strategy};
 use kinds::intstr::IntOrString;
 use kinds::workload::AnnotationEdits;
 
-use super::decide::{Notice, Sets, edit, sum};
+use super::notice::Notice;
+use super::sets::{Sets, edit, sum};
 
 /// Annotation of a ReplicaSet: the Deployment's scale when the set was last scaled. If the Deployment has another
 /// scale, it was scaled since.

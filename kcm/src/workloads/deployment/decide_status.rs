@@ -9,8 +9,9 @@ use kinds::deployment::{Deployment, DeploymentStatus};
 use kinds::status::Condition;
 use kinds::{ReplicaSet, Str, Time};
 
-use super::decide::{Notice, Sets, sum};
 use super::decide_scale::max_unavailable;
+use super::notice::Notice;
+use super::sets::{Sets, sum};
 use crate::pods::status_delay::CHANGING_COUNTS;
 
 /// Condition: enough pods are available.

@@ -10,6 +10,8 @@ mod decide_revision;
 mod decide_scale;
 mod decide_status;
 mod keys;
+mod notice;
+mod sets;
 mod sync;
 #[cfg(test)]
 mod tests;

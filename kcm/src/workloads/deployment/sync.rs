@@ -20,15 +20,15 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{ObjectResponse, WriteError, Writer};
 use tracing::{debug, error, info};
 
-use super::decide::{
-    Notice, Sets, Step, SyncMode, course, next_step, old_pods_running, possible_match, surplus_history,
-};
+use super::decide::{Step, SyncMode, course, next_step, old_pods_running, surplus_history};
 use super::decide_revision::{is_ours, new_replica_set, new_set_update, revision_edit, rollback};
 use super::decide_scale::{Scale, resize, scaled_notice};
 use super::decide_status::{
     is_complete, note_collision, note_create_failed, note_created, note_found, note_pause, recheck_after, status,
     write_delay,
 };
+use super::notice::Notice;
+use super::sets::{Sets, possible_match};
 use crate::context::Clock;
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::refusals::{Attempt, Refusals};
@@ -315,10 +315,8 @@ impl Deployments {
             }
             Err(error) if error.is_lost() => Err(Stop::Failed(error.into())),
             Err(error) => {
+                self.refusals.failed(work.key, attempt, &error);
                 let text = error.to_string();
-                if error.refused().is_some() {
-                    self.refusals.refused(work.key, attempt, text.clone());
-                }
                 let notice = note_create_failed(deployment, &mut work.noted, &new.name, &text, work.now);
                 self.record_notice(deployment, &notice);
                 Err(Stop::Failed(error.into()))

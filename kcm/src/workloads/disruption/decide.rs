@@ -1,5 +1,6 @@
 //! Policy: the number of pods that may be disrupted.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,7 +92,8 @@ pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> Di
 
 /// Returns the number of ready pods that are neither being deleted nor evicted.
 pub fn healthy(pods: &[Arc<Pod>], pending: &[(Str, Time)]) -> i32 {
-    let stays = |pod: &Pod| !pod.meta.is_deleting() && pending.iter().all(|(name, _)| *name != pod.meta.name);
+    let pending: HashSet<&Str> = pending.iter().map(|(name, _)| name).collect();
+    let stays = |pod: &Pod| !pod.meta.is_deleting() && !pending.contains(&pod.meta.name);
     count(pods.iter().filter(|pod| pod.ready && stays(pod)).count())
 }
 

@@ -164,9 +164,11 @@ impl View<'_> {
     /// getNewFinishedPods.
     fn newly_ended(&self, uncounted: &Uncounted) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
         let new = pods_where(self.pods, |pod| self.is_tracked(pod) && self.is_in_range(pod));
-        let succeeded =
-            pods_where(&new, |pod| pod.phase == Phase::Succeeded && !uncounted.succeeded.contains(&pod.meta.uid));
-        let failed = pods_where(&new, |pod| self.is_failed(pod) && !uncounted.failed.contains(&pod.meta.uid));
+        let [recorded_successes, recorded_failures] =
+            [&uncounted.succeeded, &uncounted.failed].map(|uids| uids.iter().collect::<HashSet<&Uid>>());
+        let is_succeeded = |pod: &Pod| pod.phase == Phase::Succeeded;
+        let succeeded = pods_where(&new, |pod| is_succeeded(pod) && !recorded_successes.contains(&pod.meta.uid));
+        let failed = pods_where(&new, |pod| self.is_failed(pod) && !recorded_failures.contains(&pod.meta.uid));
         (succeeded, failed)
     }
 

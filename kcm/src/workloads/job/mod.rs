@@ -109,7 +109,8 @@ fn start(manager: &mut Manager, context: &Context) {
     let consistency = Arc::<Consistency>::default();
     let recorder = manager.recorder(COMPONENT, DESCRIPTOR.service_account);
     let scheduling = context.options.gates.enabled(SCHEDULING_GATE);
-    let scheduling = scheduling.then(|| Scheduling::new(manager.registry().store(), writer.clone(), recorder.clone()));
+    let scheduling =
+        scheduling.then(|| Scheduling::new(manager.registry().store(), writer.clone(), recorder.clone(), gate.clone()));
     let reconciler = Arc::new(Jobs {
         jobs,
         control: PodControl { pods, writer, recorder, consistency: consistency.clone(), gate },

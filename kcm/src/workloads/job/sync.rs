@@ -29,7 +29,7 @@ use super::decide::{COMPLETE, View, has_finalizer, index_of};
 use super::manage::{NewPod, Plan, PodChanges, SuspensionChange};
 use super::metrics::{JobMetrics, Need, SyncAction};
 use super::pods::new_pod;
-use super::scheduling::Scheduling;
+use super::scheduling::{GroupError, Scheduling};
 use super::track::{self, Account};
 use crate::context::Clock;
 use crate::pods::control::{CreateError, PodControl};
@@ -74,13 +74,14 @@ impl Reconcile for Jobs {
 }
 
 /// The circumstances of a creation of pods.
-#[derive(Clone, Copy)]
 struct Creation<'a> {
     need: Need,
     /// The PodGroup of the pods.
     group: Option<&'a str>,
-    /// Pods of the Job that use quota.
-    owned: usize,
+    /// The attempt, with the number of the Job's pods that use quota.
+    attempt: Attempt,
+    /// Nothing is created now.
+    is_postponed: bool,
 }
 
 /// Returns the outcome of a reconcile whose status was not written.
@@ -176,7 +177,19 @@ impl Jobs {
             // The API server may have more pods than the cache had above.
             return self.compare(key, job).await;
         }
-        let group = self.group(key, job, &pods, &plan).await?;
+        let missing = if let Plan::Create(new) = &plan { new.len() } else { 0 };
+        let owned = pods.iter().filter(|pod| !pod.is_terminal()).count();
+        let attempt = Attempt::new(&job.meta, missing, owned);
+        let is_postponed = self.is_postponed(key, &plan, &attempt);
+        let is_unstarted = pods.is_empty() && job.status.start.is_zero() && !job.suspend;
+        if is_postponed && is_unstarted && self.scheduling.is_some() {
+            // A Job that has started no longer gets a group: its first status waits for the creation of the group.
+            return Ok(Outcome::Done);
+        }
+        let group = match is_postponed {
+            false => self.group(key, job, &pods, (&plan, &attempt)).await?,
+            true => None,
+        };
         if let Some(deadline) = standing.deadline_in {
             self.queue.add_after(key.clone(), timer(deadline));
         }
@@ -185,8 +198,7 @@ impl Jobs {
         }
         *action = action_of(&view, &plan);
         let need = Need::of(job, standing.failed, standing.terminating);
-        let owned = pods.iter().filter(|pod| !pod.is_terminal()).count();
-        let creation = Creation { need, group: group.as_deref(), owned };
+        let creation = Creation { need, group: group.as_deref(), attempt, is_postponed };
         let (pod_changes, failure) = self.act(key, job, &plan, creation).await;
         let outcome = view.outcome(&standing, &plan, pod_changes);
         if let Some(suspension_change) = outcome.suspension_change {
@@ -199,17 +211,38 @@ impl Jobs {
         failure.map_or(Ok(Outcome::Done), |failure| Err(ReconcileError::new(failure)))
     }
 
+    /// Returns true if nothing is created for a Job now: its namespace is being deleted, or the same attempt was just
+    /// refused. Then the key is requeued for the time when it may be created.
+    fn is_postponed(&self, key: &ObjectKey, plan: &Plan, attempt: &Attempt) -> bool {
+        if !self.control.gate.is_open(&key.namespace) {
+            debug!("not creating pods: the namespace is being deleted");
+            return true;
+        }
+        let creates = matches!(plan, Plan::Create(_)) || self.scheduling.is_some();
+        let waiting = self.refusals.waiting(key, attempt).filter(|_| creates);
+        if let Some(waiting) = &waiting {
+            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            self.queue.add_after(key.clone(), waiting.left);
+        }
+        waiting.is_some()
+    }
+
     /// Returns the PodGroup of the Job's pods, if they have one.
     async fn group(
         &self,
         key: &ObjectKey,
         job: &Job,
         pods: &[Arc<Pod>],
-        plan: &Plan,
+        (plan, attempt): (&Plan, &Attempt),
     ) -> Result<Option<Str>, ReconcileError> {
         let Some(scheduling) = &self.scheduling else { return Ok(None) };
         let (has_pods, creates_pods) = (!pods.is_empty(), matches!(plan, Plan::Create(_)));
-        scheduling.ensure_group(key, job, has_pods, creates_pods).await.map_err(ReconcileError::new)
+        scheduling.ensure_group(key, job, has_pods, creates_pods).await.map_err(|error| {
+            if let GroupError::Refused(message) = &error {
+                self.refusals.refused(key, attempt.clone(), message.clone());
+            }
+            ReconcileError::new(error.to_string())
+        })
     }
 
     /// Returns the Job's pods after adopting and releasing some.
@@ -423,19 +456,12 @@ impl Jobs {
         key: &ObjectKey,
         job: &Job,
         pods: &[NewPod],
-        Creation { need, group, owned }: Creation<'_>,
+        Creation { need, group, attempt, is_postponed }: Creation<'_>,
     ) -> (PodChanges, Option<String>) {
         let Some(template) = job.template.as_ref().filter(|template| !template.labels.is_empty()) else {
             return (PodChanges::default(), Some("unable to create pods, no labels".to_owned()));
         };
-        if !self.control.gate.is_open(&key.namespace) {
-            debug!("not creating pods: the namespace is being deleted");
-            return (PodChanges::default(), None);
-        }
-        let attempt = Attempt::new(&job.meta, pods.len(), owned);
-        if let Some(waiting) = self.refusals.waiting(key, &attempt) {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
-            self.queue.add_after(key.clone(), waiting.left);
+        if is_postponed {
             return (PodChanges::default(), None);
         }
         debug!(count = pods.len(), "too few pods; creating");
@@ -449,8 +475,8 @@ impl Jobs {
             None => self.refusals.forget(key),
             Some(error) => {
                 info!(created, skipped = pods.len() - created, "could not create all pods");
-                if let Some(message) = error.refusal() {
-                    self.refusals.refused(key, attempt.after(created), message);
+                if let CreateError::Failed(error) = error {
+                    self.refusals.failed(key, attempt.after(created), error);
                 }
             }
         }

@@ -53,6 +53,8 @@ impl View<'_> {
         let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
         let recorded = self.job.status.uncounted.clone().unwrap_or_default();
+        let [recorded_successes, recorded_failures] =
+            [&recorded.succeeded, &recorded.failed].map(|uids| uids.iter().collect::<HashSet<&Uid>>());
         // Recorded pods are safe: while other pods run, the counters can be written with the next finished pods.
         let write_delay = if status.active > 0 { COUNTS_DELAY } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(write_delay);
@@ -71,11 +73,11 @@ impl View<'_> {
             urgent |= failed || pod.meta.is_deleting();
             let uncounted = status.uncounted.get_or_insert_default();
             let uid = &pod.meta.uid;
-            let is_recorded_failure = recorded.failed.contains(uid);
+            let is_recorded_failure = recorded_failures.contains(uid);
             if pod.phase == Phase::Succeeded && !is_recorded_failure {
                 match &standing.indexed {
                     Some(indexed) => completed.extend(self.completed_index(indexed, pod)),
-                    None if recorded.succeeded.contains(uid) => {}
+                    None if recorded_successes.contains(uid) => {}
                     None => {
                         uncounted.succeeded.push(uid.clone());
                         flush = true;

@@ -228,11 +228,8 @@ impl<K: PodSet> PodSets<K> {
         };
         info!(created, skipped = count - created, "could not create all pods");
         let Some(error) = error.into_failure() else { return ManageResult::default() };
-        let message = error.to_string();
-        if error.refused().is_some() {
-            self.refusals.refused(key, attempt.after(created), message.clone());
-        }
-        ManageResult::failed(message)
+        self.refusals.failed(key, attempt.after(created), &error);
+        ManageResult::failed(error.to_string())
     }
 
     /// Deletes pods concurrently; reports the first failure.

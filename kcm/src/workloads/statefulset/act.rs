@@ -18,8 +18,8 @@ use super::decide::{Defects, Plan, PodRevision, Step};
 use super::identity::{self, Member};
 use super::pods;
 use super::retention::{self, PossibleOwners, Verdict};
+use super::state::StatefulSets;
 use super::status::{Revisions, SyncProgress};
-use super::sync::StatefulSets;
 use crate::workloads::controller_revisions::{History, template_of};
 
 /// The writes of one reconcile of a StatefulSet.
@@ -164,7 +164,7 @@ impl<'a> Work<'a> {
 
     /// Notes that the API server refused a creation, for its backoff.
     fn note_refusal(&self, error: &WriteError) {
-        if error.refused().is_some() {
+        if error.is_denied() {
             self.note(|done| done.refusal = Some(error.to_string()));
         }
     }
@@ -287,6 +287,10 @@ impl<'a> Work<'a> {
                                 self.record_claim_event(&name, pod, Some(&error));
                             }
                             failures.push(format!("failed to create PVC {name}: {error}"));
+                            // Differs from upstream: the others would be refused, too.
+                            if error.is_denied() && !error.is_already_exists() {
+                                break;
+                            }
                         }
                     }
                 }

@@ -99,7 +99,7 @@ impl Plan {
         self.steps().any(|step| matches!(step, Step::Delete(_)))
     }
 
-    /// Returns the number of pods that are created.
+    /// Returns the number of pods that are created, or get missing claims.
     pub fn creations(&self) -> usize {
         self.steps().filter(|step| step.creates()).count()
     }
@@ -124,8 +124,9 @@ impl Plan {
 }
 
 impl Step {
+    /// Returns true if it creates a pod or a claim.
     fn creates(&self) -> bool {
-        matches!(self, Self::Create(..))
+        matches!(self, Self::Create(..) | Self::Repair(_, Defects { claims: true, .. }))
     }
 }
 

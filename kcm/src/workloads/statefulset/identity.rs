@@ -1,5 +1,6 @@
 //! The identity of a StatefulSet's pod: name, ordinal, labels, volumes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kinds::intern::label;
@@ -67,13 +68,45 @@ pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, String)> {
 
 /// Returns true if a pod has the volumes of its ordinal. Upstream: pkg/controller/statefulset, storageMatches.
 pub fn has_storage(pod: &Pod, wanted: &[(String, String)]) -> bool {
+    if wanted.is_empty() {
+        return true;
+    }
+    // Both lists may have thousands of entries.
     let mounted = pod.claims.as_deref().map_or(&[][..], |claims| &claims.volumes);
-    wanted.iter().all(|(volume, claim)| mounted.iter().any(|(name, source)| **name == **volume && **source == **claim))
+    let mounted: HashSet<(&str, &str)> = mounted.iter().map(|(name, source)| (&**name, &**source)).collect();
+    wanted.iter().all(|(volume, claim)| mounted.contains(&(volume.as_str(), claim.as_str())))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use kinds::pod::Claims;
+    use kinds::schema::{object_meta, pod};
+    use kinds::wire::Put;
+    use kinds::{Decode, Kind, Sections};
+
     use super::*;
+
+    #[test]
+    fn volumes_of_a_pod_are_compared_in_time_when_there_are_many() {
+        let mut object = Vec::new();
+        object.put_message(pod::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "web-0");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        let context = Decode { interner: Arc::default(), sections: Sections::default() };
+        let mut pod = Pod::decode(&context, &object).expect("well-formed");
+        let mut wanted: Vec<(String, String)> =
+            (0..30_000).map(|number| (format!("v{number}"), format!("v{number}-web-0"))).collect();
+        let mounted = wanted.iter().rev().map(|(name, claim)| (name.as_str().into(), claim.as_str().into()));
+        pod.claims = Some(Box::new(Claims { volumes: mounted.collect() }));
+        let started = Instant::now();
+        assert!(has_storage(&pod, &wanted));
+        wanted[7].1 = "v7-web-1".to_owned();
+        assert!(!has_storage(&pod, &wanted));
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    }
 
     proptest::proptest! {
         #[test]

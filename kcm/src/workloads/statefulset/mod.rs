@@ -12,6 +12,7 @@ mod metrics;
 mod pods;
 mod retention;
 mod revisions;
+mod state;
 mod status;
 mod sync;
 #[cfg(test)]
@@ -32,7 +33,7 @@ use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::creation_gate::CreationGate;
 use decide::Gates;
 use metrics::Availability;
-use sync::StatefulSets;
+use state::StatefulSets;
 
 /// Name of the event source.
 const COMPONENT: &str = "statefulset-controller";
@@ -105,6 +106,7 @@ fn start(manager: &mut Manager, context: &Context) {
         gate,
         handover: Default::default(),
         refusals: Default::default(),
+        revision_refusals: Default::default(),
     });
     let bounded = reconciler.gates.max_unavailable;
     let (sets, unavailable) = (reconciler.sets.clone(), reconciler.unavailable.clone());

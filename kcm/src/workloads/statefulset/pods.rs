@@ -1,5 +1,7 @@
 //! New pods of a StatefulSet: from the current template, or from that of a previous revision.
 
+use std::collections::HashSet;
+
 use kinds::meta::OwnerRef;
 use kinds::pod_edit::{PodEdits, pod_from};
 use kinds::template::Template;
@@ -45,7 +47,8 @@ pub fn from_former(set: &StatefulSet, template: &Map<String, Value>, ordinal: i3
     spec.insert("subdomain".to_owned(), (*set.service).into());
     let claims = identity::claims(set, ordinal);
     let kept = spec.get("volumes").and_then(Value::as_array).cloned().unwrap_or_default().into_iter();
-    let kept = kept.filter(|volume| claims.iter().all(|(name, _)| volume["name"] != **name));
+    let replaced: HashSet<&str> = claims.iter().map(|(name, _)| name.as_str()).collect();
+    let kept = kept.filter(|volume| volume["name"].as_str().is_none_or(|name| !replaced.contains(name)));
     let mounted =
         claims.iter().map(|(name, claim)| json!({"name": name, "persistentVolumeClaim": {"claimName": claim}}));
     let volumes: Vec<Value> = mounted.chain(kept).collect();

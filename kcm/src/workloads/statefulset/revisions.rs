@@ -1,37 +1,53 @@
 //! Finds the revision of a StatefulSet's template, and creates or renumbers one when it has changed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kinds::template::Template;
 use kinds::{ControllerRevision, StatefulSet, Str};
 use runtime::worker::ReconcileError;
 
+use super::state::StatefulSets;
 use super::status::Revisions;
-use super::sync::StatefulSets;
 use crate::workloads::controller_revisions::{self, Draft, HASH_LABEL, History, are_semantically_equal};
 
+/// The result of the search for a StatefulSet's revisions.
+pub enum Resolved {
+    /// They exist.
+    Revisions(Revisions),
+    /// The cached StatefulSet is older than the API server's.
+    Outdated,
+    /// The creation of a revision was refused, and may be repeated after this time.
+    Refused(Duration),
+}
+
 impl StatefulSets {
-    /// Returns the revisions of a StatefulSet; `sorted` are its revisions, oldest first. `None` while the cached
-    /// StatefulSet is older than the API server's. Upstream: pkg/controller/statefulset, getStatefulSetRevisions.
+    /// Returns the revisions of a StatefulSet; `sorted` are its revisions, oldest first. Upstream:
+    /// pkg/controller/statefulset, getStatefulSetRevisions.
     pub(super) async fn resolve(
         &self,
         set: &StatefulSet,
         template: &Template,
         history: &History<'_>,
         sorted: &[Arc<ControllerRevision>],
-    ) -> Result<Option<Revisions>, ReconcileError> {
+    ) -> Result<Resolved, ReconcileError> {
         let mut collisions = set.status.collision_count;
         let update = match self.known(set, template, sorted) {
             Some(name) => name,
-            None => match self.find_or_make(set, history, sorted, &mut collisions).await? {
-                Some(name) => name,
-                None => return Ok(None),
-            },
+            None => {
+                if let Some(left) = history.refused_before() {
+                    return Ok(Resolved::Refused(left));
+                }
+                match self.find_or_make(set, history, sorted, &mut collisions).await? {
+                    Some(name) => name,
+                    None => return Ok(Resolved::Outdated),
+                }
+            }
         };
         self.memory.remember(&set.meta.uid, template, &update);
         let current =
             sorted.iter().map(|revision| &revision.meta.name).find(|name| **name == set.status.current_revision);
-        Ok(Some(Revisions { current: current.unwrap_or(&update).clone(), update, collisions }))
+        Ok(Resolved::Revisions(Revisions { current: current.unwrap_or(&update).clone(), update, collisions }))
     }
 
     /// Returns the newest revision, if it is known to be that of the template: this process has compared them, or the

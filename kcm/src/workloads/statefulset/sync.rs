@@ -10,49 +10,24 @@ use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::statefulset::Strategy;
 use kinds::template::Template;
-use kinds::{ControllerRevision, Kind, PersistentVolumeClaim, Pod, StatefulSet, Str};
-use runtime::consistency::Consistency;
+use kinds::{ControllerRevision, Kind, Pod, StatefulSet, Str};
 use runtime::controller_ref::Owner;
-use runtime::debounce::StatusDebouncer;
-use runtime::events::{EventType, Recorder, about};
-use runtime::handover::{self, Children, Handover};
-use runtime::queue::Queue;
+use runtime::events::{EventType, about};
+use runtime::handover::{self, Children};
 use runtime::store::{Store, by_controller, orphans_in, owned_by};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::Writer;
 use tracing::{debug, error};
 
 use super::act::Work;
-use super::decide::{Gates, Plan, PlanInput};
+use super::decide::{Plan, PlanInput};
 use super::identity::{self, Member};
 use super::keys::is_member;
-use super::metrics::Unavailable;
+use super::revisions::Resolved;
+use super::state::StatefulSets;
 use super::status::{self, Revisions};
-use crate::context::Clock;
-use crate::pods::creation_gate::CreationGate;
-use crate::pods::refusals::{Attempt, Refusals};
+use crate::pods::refusals::Attempt;
 use crate::pods::status_write::{StatusWrite, finish, put_status};
-use crate::workloads::controller_revisions::{History, Memory, Unmatched, surplus};
-
-/// The controller's state.
-pub struct StatefulSets {
-    pub sets: Arc<Store<StatefulSet>>,
-    pub pods: Arc<Store<Pod>>,
-    pub claims: Arc<Store<PersistentVolumeClaim>>,
-    pub revisions: Arc<Store<ControllerRevision>>,
-    pub writer: Writer,
-    pub recorder: Recorder,
-    pub consistency: Arc<Consistency>,
-    pub memory: Arc<Memory>,
-    pub queue: Arc<Queue<ObjectKey>>,
-    pub clock: Clock,
-    pub gates: Gates,
-    pub debouncer: StatusDebouncer,
-    pub unavailable: Arc<Unavailable>,
-    pub gate: CreationGate,
-    pub handover: Handover,
-    pub refusals: Refusals,
-}
+use crate::workloads::controller_revisions::{History, Unmatched, surplus};
 
 /// The result of executing the plan.
 #[derive(Default)]
@@ -93,6 +68,7 @@ impl StatefulSets {
             consistency: &self.consistency,
             writer: &self.writer,
             gate: &self.gate,
+            refusals: &self.revision_refusals,
         };
         let sorted = history.claim::<StatefulSet>(&set.selector, Unmatched::Ignored).await?;
         let observed = self.handover.observe(&self.children(&set), |pods| candidates(&set, pods));
@@ -111,7 +87,11 @@ impl StatefulSets {
             return Ok(Outcome::Done);
         }
         let revisions = self.revisions(&set, template, &history, &sorted, is_ending).await?;
-        let Some(revisions) = revisions else { return Ok(Outcome::RequeueWithBackoff) };
+        let revisions = match revisions {
+            Resolved::Revisions(revisions) => revisions,
+            Resolved::Outdated => return Ok(Outcome::RequeueWithBackoff),
+            Resolved::Refused(left) => return Ok(Outcome::RequeueAfter(left)),
+        };
         let work = Work::new(self, key, &set, template, history, revisions);
         let worked = self.work(&work, &members, is_ending).await;
         if worked.waiting_for_cache {
@@ -129,7 +109,7 @@ impl StatefulSets {
         finish(&self.queue, key, next, failure.or(trimmed.err()))
     }
 
-    /// Returns the revisions of the StatefulSet; `None` if it has changed. None is created for one that `is_ending`.
+    /// Returns the revisions of the StatefulSet. None is created for one that `is_ending`.
     async fn revisions(
         &self,
         set: &StatefulSet,
@@ -137,10 +117,11 @@ impl StatefulSets {
         history: &History<'_>,
         sorted: &[Arc<ControllerRevision>],
         is_ending: bool,
-    ) -> Result<Option<Revisions>, ReconcileError> {
+    ) -> Result<Resolved, ReconcileError> {
         if is_ending && !set.status.update_revision.is_empty() {
             let (current, update) = (set.status.current_revision.clone(), set.status.update_revision.clone());
-            return Ok(Some(Revisions { current, update, collisions: set.status.collision_count }));
+            let collisions = set.status.collision_count;
+            return Ok(Resolved::Revisions(Revisions { current, update, collisions }));
         }
         self.resolve(set, template, history, sorted).await
     }
@@ -150,6 +131,7 @@ impl StatefulSets {
         self.unavailable.forget(key);
         self.handover.forget(key);
         self.refusals.forget(key);
+        self.revision_refusals.forget(key);
         self.debouncer.forget(key);
     }
 

@@ -40,7 +40,7 @@ impl Ending {
         }
     }
 
-    /// Reads annotations, the grace period and the status; `sidecars` are the names of the restartable init containers.
+    /// Reads annotations, the grace period and the status; `sidecars` are the names of the restartable init containers, sorted.
     pub(super) fn read(
         &mut self,
         interner: &Interner,
@@ -84,7 +84,7 @@ impl Ending {
             .filter(|(_, code)| *code != 0)
             .map(|(name, code)| (interner.str(name), code))
             .collect();
-        let sidecars = init.iter().filter(|container| sidecars.contains(&container.name));
+        let sidecars = init.iter().filter(|container| sidecars.binary_search(&container.name).is_ok());
         let finished = latest(latest(None, regular.iter()), sidecars);
         self.finished = finished.unwrap_or(unready);
         Ok(())

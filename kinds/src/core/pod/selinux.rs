@@ -13,7 +13,7 @@ use crate::wire::{WireError, fields, find};
 pub struct SeLinux {
     /// `spec.securityContext.seLinuxChangePolicy` is `Recursive`: the files of a volume are relabeled one by one.
     pub is_recursive: bool,
-    /// The volumes that a container mounts, by name.
+    /// The volumes that a container mounts, sorted by name.
     pub mounts: Box<[SeLinuxMount]>,
 }
 
@@ -30,8 +30,8 @@ pub struct SeLinuxMount {
 impl SeLinux {
     /// Returns the labels of a volume; `None` if no container mounts it.
     pub fn labels(&self, volume: &str) -> Option<&[Str]> {
-        let mount = self.mounts.iter().find(|mount| &*mount.volume == volume)?;
-        Some(&mount.labels)
+        let at = self.mounts.binary_search_by(|mount| (*mount.volume).cmp(volume)).ok()?;
+        Some(&self.mounts[at].labels)
     }
 }
 
@@ -90,7 +90,10 @@ impl<'a> Mounts<'a> {
     fn interned(self, interner: &Interner) -> Box<[SeLinuxMount]> {
         let labels = |labels: Vec<String>| labels.iter().map(|label| interner.str(label)).collect();
         let mounts = self.all.into_iter();
-        mounts.map(|(volume, all)| SeLinuxMount { volume: interner.str(volume), labels: labels(all) }).collect()
+        let mounts = mounts.map(|(volume, all)| SeLinuxMount { volume: interner.str(volume), labels: labels(all) });
+        let mut mounts: Box<[SeLinuxMount]> = mounts.collect();
+        mounts.sort_unstable_by(|one, other| one.volume.cmp(&other.volume));
+        mounts
     }
 }
 

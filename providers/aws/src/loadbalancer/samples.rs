@@ -80,6 +80,7 @@ pub(crate) fn endpoint(port_name: &str, address: [u8; 4], port: u16) -> Endpoint
         address: address.into(),
         port,
         node: None,
+        provider_id: None,
         zone: None,
         ready: true,
         serving: true,

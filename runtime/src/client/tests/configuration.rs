@@ -75,6 +75,10 @@ async fn error_of_an_unusable_configuration_names_the_fix() {
             ),
             &["user", "No such file"],
         ),
+        (
+            write("gcp", &with_user(json!({"auth-provider": {"name": "gcp", "config": {"cmd-path": "true"}}}))),
+            &["auth-provider gcp", "exec plugin"],
+        ),
     ];
     for (path, wanted) in table {
         let options = ConnectOptions { kubeconfig: Some(path.clone()), ..ConnectOptions::default() };
@@ -189,7 +193,8 @@ fn empty_fields_of_a_kubeconfig_count_as_missing() {
             "server": "h:1", "certificate-authority": "", "certificate-authority-data": "", "tls-server-name": "",
         }}],
         "users": [{"name": "u", "user": {
-            "client-certificate": "", "client-certificate-data": "", "client-key": "", "tokenFile": "", "username": "",
+            "client-certificate": "", "client-certificate-data": "", "client-key": "", "client-key-data": "",
+            "token": "", "tokenFile": "", "username": "", "password": "",
         }}],
     });
     let path = file(directory.path(), "k", &text.to_string());
@@ -200,6 +205,37 @@ fn empty_fields_of_a_kubeconfig_count_as_missing() {
     assert_eq!((source.ca_file, source.token_file), (None, None));
     let user = source.config.auth_info;
     assert_eq!((user.client_certificate, user.client_key, user.username), (None, None, None));
+    assert!(user.token.is_none() && user.password.is_none() && user.client_key_data.is_none());
+}
+
+#[test]
+fn credentials_of_a_user_are_used_as_by_client_go() {
+    let directory = TempDir::new().expect("a directory");
+    let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "none", "interactiveMode": "Never"});
+    // (name, user, has a password, runs the plugin)
+    for (name, user, has_password, runs_plugin) in [
+        ("plugin", json!({"exec": exec}), false, true),
+        ("plugin and token", json!({"exec": exec, "token": "t"}), false, false),
+        ("plugin and empty token", json!({"exec": exec, "token": ""}), false, true),
+        ("plugin and token file", json!({"exec": exec, "tokenFile": "t"}), false, false),
+        ("plugin and certificate", json!({"exec": exec, "client-certificate-data": "AAAA"}), false, false),
+        ("name without a password", json!({"username": "u"}), true, false),
+        ("name with an empty password", json!({"username": "u", "password": ""}), true, false),
+        ("empty password", json!({"password": ""}), false, false),
+    ] {
+        let text = json!({
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://h:1"}}],
+            "users": [{"name": "u", "user": user}],
+        });
+        let path = file(directory.path(), "k", &text.to_string());
+        let source = kubeconfig::load(&ConnectOptions { kubeconfig: Some(path), ..ConnectOptions::default() });
+        let source = source.expect(name);
+        let found = (source.config.auth_info.password.is_some(), source.plugin.is_some());
+        assert_eq!(found, (has_password, runs_plugin), "{name}");
+        assert!(source.config.auth_info.exec.is_none(), "{name}: kube would run the plugin");
+    }
 }
 
 #[tokio::test]

@@ -98,6 +98,8 @@ pub trait Source: Send + Sync {
     ///
     /// Costs O(n). Use it for reports, never in a reconcile of one key.
     fn each(&self, visit: &mut dyn FnMut(&Meta));
+    /// Returns true if the metadata of an object satisfies `matches`. Copies nothing, and stops at the first such object.
+    fn any(&self, matches: &mut dyn FnMut(&Meta) -> bool) -> bool;
     /// Returns the progress of the watch.
     fn progress(&self) -> &Progress;
     /// Returns the number of objects on the server that could not be decoded.
@@ -125,6 +127,10 @@ impl<K: Kind> Source for Store<K> {
 
     fn each(&self, visit: &mut dyn FnMut(&Meta)) {
         self.all().iter().for_each(|record| visit(record.meta()));
+    }
+
+    fn any(&self, matches: &mut dyn FnMut(&Meta) -> bool) -> bool {
+        Store::any(self, |record| matches(record.meta()))
     }
 
     fn progress(&self) -> &Progress {
@@ -165,6 +171,10 @@ impl Source for Untyped {
 
     fn each(&self, visit: &mut dyn FnMut(&Meta)) {
         Source::each(&*self.store, visit);
+    }
+
+    fn any(&self, matches: &mut dyn FnMut(&Meta) -> bool) -> bool {
+        Source::any(&*self.store, matches)
     }
 
     fn progress(&self) -> &Progress {

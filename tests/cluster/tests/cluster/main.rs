@@ -203,7 +203,7 @@ fn main() -> std::process::ExitCode {
             stalled_watch_is_no_proof_of_deletion, deletion_of_the_last_pod_requeues_the_namespace,
             large_namespace_is_emptied_during_the_grace_period, kinds_emptied_during_the_grace_period_are_checked_again,
             reasons_for_a_terminating_namespace_are_reported, pods_are_deleted_before_other_kinds,
-            missing_kind_holds_up_nothing,
+            missing_kind_does_not_delay_the_deletion,
             broken_api_group_is_reported_and_delays_no_other_group,
         },
         robustness::cluster_crashes::{crash_after_every_write},
@@ -305,6 +305,12 @@ fn main() -> std::process::ExitCode {
     ]
     .into();
     cases.extend(cases![Ignored:
+        robustness::refusing_admission::{
+            creations_that_a_policy_refuses_are_repeated_with_backoff,
+            creations_that_a_webhook_fails_are_repeated_with_backoff,
+            creations_that_a_quota_refuses_are_repeated_with_backoff,
+        },
+        workloads::refused_creations::{refused_namespace_costs_others_no_time},
         robustness::hostile_tenant::{
             hostile_objects_cost_other_namespaces_nothing, hostile_rates_cost_other_namespaces_nothing,
             hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager,
@@ -328,7 +334,7 @@ fn main() -> std::process::ExitCode {
         workloads::cronjob::{refused_job_is_not_repeated_by_changes_of_its_cronjob},
         process::monitoring::{alerts_fire_when_they_should, upstreams_list_is_current},
         upstream::operations::{takeover_page_works_in_both_directions},
-        api::owners::{hostile_owner_names_are_decided_on_as_by_upstream},
+        api::owners::{dependents_of_hostile_owner_names_are_deleted_or_kept_as_by_upstream},
         upstream::rest_takeover::{small_controllers_continue_under_the_other},
         upstream::statefulset_takeover::{
             updates_continue_under_the_other_manager, statefulset_controller_writes_less_than_upstream,

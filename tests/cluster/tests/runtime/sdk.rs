@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use cluster_tests::eventually;
-use control_plane::{ControlPlane, Identity, Options};
+use control_plane::{ControlPlane, CustomKind, Identity, Options};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use runtime::client::{ConnectOptions, connect};
@@ -21,21 +21,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-const DEFINITION: &str = r#"{
-    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-    "metadata": {"name": "notes.example.com"},
-    "spec": {
-        "group": "example.com", "scope": "Namespaced",
-        "names": {"plural": "notes", "singular": "note", "kind": "Note"},
-        "versions": [{
-            "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
-            "schema": {"openAPIV3Schema": {"type": "object", "properties": {
-                "spec": {"type": "object", "properties": {"text": {"type": "string"}}},
-                "status": {"type": "object", "properties": {"written": {"type": "string"}}}
-            }}}
-        }]
-    }
-}"#;
 const FINALIZER: &str = "example.com/archive";
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,6 +31,14 @@ struct NoteSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct NoteStatus {
     written: String,
+}
+
+fn notes() -> CustomKind {
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"text": {"type": "string"}}},
+        "status": {"type": "object", "properties": {"written": {"type": "string"}}},
+    }});
+    CustomKind::new("example.com", "Note").with_schema(schema).with_subresources(json!({"status": {}}))
 }
 
 runtime::custom_resource! {
@@ -96,7 +89,7 @@ async fn notes_are_written_repaired_and_archived() -> Result<()> {
     let options = Options { kwok: false, scheduler: false, ..Options::default() };
     let cluster = ControlPlane::start(options).await?;
     let client = cluster.client(Identity::Admin).await?;
-    cluster.kubectl_with_input(&["create", "-f", "-"], DEFINITION)?;
+    cluster.kubectl_with_input(&["create", "-f", "-"], &notes().definition().to_string())?;
 
     let connection =
         ConnectOptions { kubeconfig: Some(cluster.kubeconfig(Identity::Admin)?), ..ConnectOptions::default() };

@@ -10,9 +10,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{FlockOperation, flock, statvfs};
-use rustix::io::Errno;
+use rustix::fs::statvfs;
 
+use crate::file_lock::FileLock;
 use crate::processes::last_lines;
 
 /// The linker's flags of every program of Kubernetes. They set the version: without one, the scheduler and kwok refuse
@@ -112,23 +112,23 @@ fn link(recipe: &Recipe, cache: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Acquires a lock that is released when the file is closed, also if the process is killed. Blocks while another process
-/// has it.
+/// Acquires a lock that is released when it is dropped, also if the process is killed. Blocks while another process has
+/// it.
 ///
 /// # Errors
 /// When the file cannot be made.
-pub fn lock(path: &Path) -> Result<File> {
-    let file = File::create(path).with_context(|| format!("open {}", path.display()))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => {
+pub fn lock(path: &Path) -> Result<FileLock> {
+    let open = || File::create(path).with_context(|| format!("open {}", path.display()));
+    let locked = || format!("lock {}", path.display());
+    let lock = match FileLock::try_lock(open()?).with_context(locked)? {
+        Some(lock) => lock,
+        None => {
             eprintln!("control-plane: another process builds the programs; waiting for it");
-            flock(&file, FlockOperation::LockExclusive)
+            FileLock::lock(open()?).with_context(locked)?
         }
-        other => other,
-    }
-    .with_context(|| format!("lock {}", path.display()))?;
+    };
     give_to_owner(path)?;
-    Ok(file)
+    Ok(lock)
 }
 
 /// Gives a file that root has made in a user's cache to the owner of its folder, who needs it without root rights later.
@@ -257,11 +257,11 @@ mod tests {
     fn lock_excludes_others_until_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        let attempt = || flock(File::create(&path).unwrap(), FlockOperation::NonBlockingLockExclusive);
+        let is_free = || FileLock::try_lock(File::create(&path).unwrap()).unwrap().is_some();
         let first = lock(&path).unwrap();
-        assert_eq!(attempt(), Err(Errno::WOULDBLOCK));
+        assert!(!is_free());
         drop(first);
-        assert_eq!(attempt(), Ok(()));
+        assert!(is_free());
     }
 
     #[test]

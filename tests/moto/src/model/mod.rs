@@ -91,6 +91,11 @@ impl Model {
         self.state().visibility.set(reads);
     }
 
+    /// Leaves a resource out of the next `lists` that do not name it.
+    pub(crate) fn leave_out(&self, id: &str, lists: u64) {
+        self.state().visibility.leave_out(id, lists);
+    }
+
     /// Keeps new load balancers in the state provisioning for this number of listings. With 0 all are active, except
     /// failed ones.
     pub(crate) fn provision(&self, listings: u64) {
@@ -155,6 +160,7 @@ impl Model {
             return if state.lifecycle.created(action, &mut root) { root.write() } else { response };
         }
         state.visibility.filter(action, &mut root);
+        state.visibility.remove_unlisted(call, &mut root);
         state.lifecycle.set_listed_states(action, &mut root);
         state.interfaces.add_to_list(call, &mut root);
         state.pages.select_page(call, &mut root);

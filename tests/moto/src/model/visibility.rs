@@ -25,6 +25,8 @@ pub(super) struct Visibility {
     delay: u64,
     hidden: BTreeMap<String, u64>,
     untagged: BTreeMap<String, u64>,
+    /// Resources that are missing from this number of lists.
+    unlisted: BTreeMap<String, u64>,
 }
 
 impl Visibility {
@@ -35,6 +37,24 @@ impl Visibility {
             self.hidden.clear();
             self.untagged.clear();
         }
+    }
+
+    /// Leaves a resource out of the next `lists` that do not name it.
+    pub(super) fn leave_out(&mut self, id: &str, lists: u64) {
+        self.unlisted.insert(id.to_owned(), lists);
+    }
+
+    /// Removes the members to leave out from the response to a call that lists everything.
+    pub(super) fn remove_unlisted(&mut self, call: &Call, response: &mut Element) {
+        let Some(list) = list_of(call.action()) else { return };
+        let Some(members) = response.find_mut(list.path) else { return };
+        members.children.retain(|member| match self.unlisted.get_mut(member.text(list.id)) {
+            Some(remaining) if *remaining > 0 && !call.pairs.iter().any(|(_, value)| value == member.text(list.id)) => {
+                *remaining -= 1;
+                false
+            }
+            _ => true,
+        });
     }
 
     /// Records the resources that a response reports as created.
@@ -105,6 +125,20 @@ mod tests {
             format!("<CreateTargetGroupResult><TargetGroups>{result}</TargetGroups></CreateTargetGroupResult>");
         visibility.created(&parse(&format!("<CreateTargetGroupResponse>{result}</CreateTargetGroupResponse>")));
         visibility
+    }
+
+    #[test]
+    fn resource_is_left_out_of_lists_that_do_not_name_it() {
+        let mut visibility = Visibility::default();
+        visibility.leave_out("sg-1", 1);
+        let mut is_listed = |parameters: &[(&str, &str)]| {
+            let mut response =
+                parse("<r><securityGroupInfo><item><groupId>sg-1</groupId></item></securityGroupInfo></r>");
+            visibility.remove_unlisted(&Call::of("DescribeSecurityGroups", parameters), &mut response);
+            !response.texts("securityGroupInfo/item/groupId").is_empty()
+        };
+        assert!(is_listed(&[("GroupId.1", "sg-1")]), "the call names it");
+        assert_eq!([is_listed(&[]), is_listed(&[])], [false, true]);
     }
 
     #[test]

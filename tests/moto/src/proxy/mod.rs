@@ -236,6 +236,11 @@ impl Proxy {
         self.shared.model.delay_visibility(reads);
     }
 
+    /// Leaves a resource out of the next `lists` that do not name it.
+    pub fn leave_out(&self, id: &str, lists: u64) {
+        self.shared.model.leave_out(id, lists);
+    }
+
     /// Keeps new load balancers in the state provisioning for this number of listings.
     pub fn provision(&self, listings: u64) {
         self.shared.model.provision(listings);

@@ -180,6 +180,33 @@ pub async fn load_balancer_of_a_group_stays_while_a_new_listener_is_invisible(_:
     Ok(())
 }
 
+/// Services were deleted without waiting for their cleanup, so that their listeners, target groups and rules are leaked.
+/// The load balancer is deleted with the leaked resources of the last one.
+pub async fn leaked_members_of_a_group_are_deleted_with_its_load_balancer(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let (first, second) = (member(1, "web", 80), member(2, "web", 443));
+    let balancers = new_process(&moto).await?;
+    settle(&moto, &*balancers, &first, &all).await?;
+    settle(&moto, &*balancers, &second, &all).await?;
+    for (spec, left) in [(&first, &["443"][..]), (&second, &[])] {
+        let balancers = new_process(&moto).await?;
+        let owned = balancers.list_owned().await?;
+        let owned = owned.iter().find(|owned| owned.id == spec.id).context("no leak is found")?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while balancers.collect(owned).await? != Deletion::Gone {
+            ensure!(Instant::now() < deadline, "{owned:?} is not deleted");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        if !left.is_empty() {
+            ensure!(open(&moto).await? == left, "rules of {} are left: {:?}", spec.id, open(&moto).await?);
+        }
+    }
+    let resources = AccountResources::read(&moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
+    Ok(())
+}
+
 pub async fn crashes_leave_nothing_of_a_group(_: Space) -> Result<()> {
     crash_at_changes(4).await
 }

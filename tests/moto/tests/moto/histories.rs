@@ -148,6 +148,7 @@ impl History {
                 address: [10, 0, 16, 100 + pod].into(),
                 port: 8080,
                 node: None,
+                provider_id: None,
                 zone: None,
                 ready: true,
                 serving: true,

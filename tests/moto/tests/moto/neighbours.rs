@@ -125,6 +125,7 @@ fn endpoints(port_name: &str, of: &[(u8, u16)]) -> Targets {
         address: [10, 0, 16, *last].into(),
         port: *port,
         node: None,
+        provider_id: None,
         zone: None,
         ready: true,
         serving: true,

@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Instance, Moto, Service};
-use providers::{EndpointTarget, LoadBalancerSpec, NodeTarget, PodRef, Targets};
+use providers::{EndpointTarget, ErrorKind, LoadBalancerSpec, NodeTarget, PodRef, Targets};
 
 use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets};
 use crate::bed::CLUSTER;
@@ -48,13 +48,14 @@ async fn attach(moto: &Moto, interface: &str, instance: &Instance) -> Result<()>
     moto.aws.call(Service::Ec2, "AttachNetworkInterface", &attachment).await.map(drop)
 }
 
-/// A pod on a node, with its address.
-fn pod(address: [u8; 4], node: &str, uid: &str) -> EndpointTarget {
+/// A pod on the node of an instance, with its address.
+fn pod(address: [u8; 4], instance: &Instance, uid: &str) -> EndpointTarget {
     EndpointTarget {
         port_name: "p80".into(),
         address: address.into(),
         port: 8080,
-        node: Some(node.to_owned()),
+        node: Some(instance.name.clone()),
+        provider_id: Some(instance.provider_id()),
         zone: None,
         ready: true,
         serving: true,
@@ -104,9 +105,9 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
     ensure!(ingress(&moto, &group).await?.is_empty(), "no pod, no rule: {:?}", ingress(&moto, &group).await?);
     let host: std::net::Ipv4Addr = instances[0].address.parse()?;
     let pods = [
-        pod([100, 64, 0, 11], &instances[0].name, "a"),
-        pod([100, 64, 0, 21], &instances[1].name, "b"),
-        pod(host.octets(), &instances[0].name, "c"),
+        pod([100, 64, 0, 11], &instances[0], "a"),
+        pod([100, 64, 0, 21], &instances[1], "b"),
+        pod(host.octets(), &instances[0], "c"),
     ];
     for count in [1, 3, 2] {
         balancers.set_targets(&one, &with(pods[..count].to_vec())).await?;
@@ -121,6 +122,7 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
 }
 
 /// With prefix delegation, no interface lists the pods' addresses: they are in a prefix of a further interface of the node.
+/// The node is excluded from load balancers, or leaves, so that it is no target itself.
 pub async fn pods_behind_prefixes_of_addresses_are_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;
@@ -129,10 +131,9 @@ pub async fn pods_behind_prefixes_of_addresses_are_reached(_: Space) -> Result<(
     attach(&moto, &further, &instances[0]).await?;
     let prefix = [("NetworkInterfaceId", &*further), ("Ipv4Prefix.1", "100.64.1.16/28")];
     moto.aws.call(Service::Ec2, "AssignPrivateIpAddresses", &prefix).await?;
-    let nodes = targets(&instances).nodes;
     let with = |last: u8, uid: &str| {
-        let pods = [pod([100, 64, 1, last], &instances[0].name, uid)];
-        Targets { endpoints: pods.into(), nodes: nodes.clone(), ..Targets::default() }
+        let pods = [pod([100, 64, 1, last], &instances[0], uid)];
+        Targets { endpoints: pods.into(), ..Targets::default() }
     };
     let (one, balancers) = (of_pods(), new_process(&moto).await?);
     settle(&moto, &*balancers, &one, &with(17, "a")).await?;
@@ -148,6 +149,35 @@ pub async fn pods_behind_prefixes_of_addresses_are_reached(_: Space) -> Result<(
     Ok(())
 }
 
+/// The interface of a new pod is visible a moment after the pod, whose target gets traffic soon after. The addresses of
+/// other networks are never looked up.
+pub async fn pod_is_reached_soon_after_its_interface_is_visible(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(1).await?;
+    let group = security_group(&moto, "branch", true).await?;
+    let nodes = targets(&instances).nodes;
+    let with =
+        |pods: Vec<EndpointTarget>| Targets { endpoints: pods.into(), nodes: nodes.clone(), ..Targets::default() };
+    let (one, balancers) = (of_pods(), new_process(&moto).await?);
+    settle(&moto, &*balancers, &one, &with(Vec::new())).await?;
+    moto.proxy.ignore_reachability("the interface of the pod is not visible at first");
+    let before = moto.proxy.calls_of("DescribeNetworkInterfaces");
+    balancers.set_targets(&one, &with(vec![pod([192, 168, 7, 7], &instances[0], "peer")])).await?;
+    let lookups = moto.proxy.calls_of("DescribeNetworkInterfaces") - before;
+    ensure!(lookups == 0, "an address of another network is looked up");
+
+    let new = with(vec![pod([10, 0, 16, 200], &instances[0], "a")]);
+    let error = balancers.set_targets(&one, &new).await.err().context("the pod is not waited for")?;
+    ensure!(error.kind == ErrorKind::Transient && error.message.contains("10.0.16.200"), "{error}");
+    interface(&moto, &moto.network.subnets[0], &[&group], "10.0.16.200").await?;
+    settle(&moto, &*balancers, &one, &new).await?;
+    ensure!(ingress(&moto, &group).await? == ["8080-8080"], "{:?}", ingress(&moto, &group).await?);
+
+    // No interface appears, so that the load balancer settles without it.
+    settle(&moto, &*balancers, &one, &with(vec![pod([10, 0, 16, 201], &instances[0], "b")])).await?;
+    delete(&*balancers, &one.id).await
+}
+
 /// A pod with security groups of its own has the groups of its SecurityGroupPolicy. The tagged one is opened; without a
 /// tagged one, a warning names the pod's address and the tag.
 pub async fn pod_with_several_security_groups_is_reached_by_the_tagged_one(_: Space) -> Result<()> {
@@ -160,7 +190,7 @@ pub async fn pod_with_several_security_groups_is_reached_by_the_tagged_one(_: Sp
     interface(&moto, subnet, &[&others[0], &others[1]], "10.0.16.201").await?;
     let nodes = targets(&instances).nodes;
     let with = |last: u8| {
-        let pods = [pod([10, 0, 16, last], &instances[0].name, "a")];
+        let pods = [pod([10, 0, 16, last], &instances[0], "a")];
         Targets { endpoints: pods.into(), nodes: nodes.clone(), ..Targets::default() }
     };
     let (one, balancers) = (of_pods(), new_process(&moto).await?);
@@ -190,7 +220,7 @@ pub async fn later_pod_with_the_same_address_is_reached(_: Space) -> Result<()> 
     let branch = interface(&moto, subnet, &[&first], "10.0.16.200").await?;
     let nodes = targets(&instances).nodes;
     let with = |uids: &[&str]| {
-        let pods: Vec<_> = uids.iter().map(|uid| pod([10, 0, 16, 200], &instances[0].name, uid)).collect();
+        let pods: Vec<_> = uids.iter().map(|uid| pod([10, 0, 16, 200], &instances[0], uid)).collect();
         Targets { endpoints: pods.into(), nodes: nodes.clone(), ..Targets::default() }
     };
     let (one, balancers) = (of_pods(), new_process(&moto).await?);
@@ -219,8 +249,12 @@ pub async fn pods_on_fargate_are_reached(_: Space) -> Result<()> {
         ..NodeTarget::default()
     };
     let mut nodes = targets(&instances).nodes.to_vec();
+    let pods = [EndpointTarget {
+        node: Some(fargate.into()),
+        provider_id: node.provider_id.clone(),
+        ..pod([10, 0, 16, 200], &instances[0], "a")
+    }];
     nodes.insert(0, node);
-    let pods = [pod([10, 0, 16, 200], fargate, "a")];
     let all = Targets { nodes: nodes.into(), endpoints: pods.into(), ..Targets::default() };
     let (one, balancers) = (of_pods(), new_process(&moto).await?);
     settle(&moto, &*balancers, &one, &all).await?;

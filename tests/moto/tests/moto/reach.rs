@@ -2,11 +2,11 @@
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
-use moto::{Instance, Moto, Service};
+use moto::{Instance, Moto, Policy, Service};
 use providers::{EndpointTarget, LoadBalancerSpec, Port, Protocol, Targets};
 
 use crate::balancers::{AccountResources, delete, new_process, port, settle, spec, targets, texts};
-use crate::bed::CLUSTER;
+use crate::bed::{CLUSTER, POLICY};
 
 /// Starts an instance of another node group: it has a security group of its own, with the cluster's tag.
 async fn start_in_another_group(moto: &Moto) -> Result<Instance> {
@@ -108,6 +108,110 @@ pub async fn rule_of_two_load_balancers_stays_while_one_needs_it(_: Space) -> Re
     Ok(())
 }
 
+/// Takes the cluster's tag from a security group.
+async fn untag(moto: &Moto, group: &str) -> Result<()> {
+    let key = format!("kubernetes.io/cluster/{CLUSTER}");
+    moto.aws.call(Service::Ec2, "DeleteTags", &[("ResourceId.1", group), ("Tag.1.Key", &key)]).await.map(drop)
+}
+
+/// Returns the descriptions of the incoming rules of a security group.
+async fn descriptions(moto: &Moto, group: &str) -> Result<Vec<String>> {
+    let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", group)];
+    let rules = moto.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &filter, "securityGroupRuleSet").await?;
+    let incoming = rules.iter().filter(|rule| rule.text("isEgress") == "false");
+    let mut found: Vec<String> = incoming.map(|rule| rule.text("description").to_owned()).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Adds a rule of another client.
+async fn add_rule(moto: &Moto, group: &str, port: &str, description: &str) -> Result<()> {
+    let rule = [
+        ("GroupId", group),
+        ("IpPermissions.1.IpProtocol", "tcp"),
+        ("IpPermissions.1.FromPort", port),
+        ("IpPermissions.1.ToPort", port),
+        ("IpPermissions.1.IpRanges.1.CidrIp", "203.0.113.0/24"),
+        ("IpPermissions.1.IpRanges.1.Description", description),
+    ];
+    moto.aws.call(Service::Ec2, "AuthorizeSecurityGroupIngress", &rule).await.map(drop)
+}
+
+/// Allows changes of rules in all security groups, as an operator may.
+const RULES_ANYWHERE: &str = r#"{"Statement": [{"Effect": "Allow", "Resource": "*", "Action":
+    ["ec2:AuthorizeSecurityGroupIngress", "ec2:ModifySecurityGroupRules", "ec2:RevokeSecurityGroupIngress"]}]}"#;
+
+/// The only security groups of instances have no tag. The rules in them are revoked when the last node with the group
+/// leaves, and with the load balancer, also by other processes. The rules of others stay.
+pub async fn rules_in_groups_without_the_tag_are_revoked(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let start = async || {
+        let balancers = new_process(&moto).await?;
+        // Instead of the published policy, which a new process gets.
+        moto.proxy.enforce(Policy::parse(&[POLICY, RULES_ANYWHERE], &[("CLUSTER", CLUSTER)])?);
+        anyhow::Ok(balancers)
+    };
+    let mut instances = moto.run(1).await?;
+    instances.push(start_in_another_group(&moto).await?);
+    let of_instance = [("InstanceId.1", &*instances[1].id)];
+    let described = moto.aws.call(Service::Ec2, "DescribeInstances", &of_instance).await?;
+    let second = texts(&described, "groupId").into_iter().next().context("no group")?;
+    let groups = [moto.network.group.clone(), second];
+    for group in &groups {
+        untag(&moto, group).await?;
+        add_rule(&moto, group, "22", "by hand").await?;
+        add_rule(&moto, group, "80", "kubernetes.io/rule/nlb/client=another").await?;
+    }
+    let foreign = descriptions(&moto, &groups[0]).await?;
+    let one = spec(1, &[("disable-nlb-sg", "true")]);
+    for another_process in [false, true] {
+        let mut balancers = start().await?;
+        settle(&moto, &*balancers, &one, &targets(&instances)).await?;
+        for group in &groups {
+            ensure!(descriptions(&moto, group).await?.len() > foreign.len(), "{group} is not opened");
+        }
+        if another_process {
+            balancers = start().await?;
+        }
+        settle(&moto, &*balancers, &one, &targets(&instances[..1])).await?;
+        let left = descriptions(&moto, &groups[1]).await?;
+        ensure!(left == foreign, "another process {another_process}: without a node, {left:?}");
+        if another_process {
+            balancers = start().await?;
+        }
+        delete(&*balancers, &one.id).await?;
+        for group in &groups {
+            let left = descriptions(&moto, group).await?;
+            ensure!(left == foreign, "another process {another_process}: without the load balancer, {left:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The load balancer with the name of a Service's belongs to a copy of the cluster: its rules stay when the Service is
+/// deleted.
+pub async fn rules_of_a_load_balancer_of_the_same_name_stay(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let one = spec(1, &[("disable-nlb-sg", "true")]);
+    let (name, subnet) = (one.id.default_name(), &moto.network.subnets[0]);
+    let copy = [
+        ("Name", &*name),
+        ("Type", "network"),
+        ("Scheme", "internal"),
+        ("Subnets.member.1", &**subnet),
+        ("Tags.member.1.Key", "kubernetes.io/cluster/copy"),
+        ("Tags.member.1.Value", "owned"),
+    ];
+    moto.aws.call(Service::Elb, "CreateLoadBalancer", &copy).await?;
+    let description = format!("kubernetes.io/rule/nlb/client={name}");
+    add_rule(&moto, &moto.network.group, "30080", &description).await?;
+    let balancers = new_process(&moto).await?;
+    delete(&*balancers, &one.id).await?;
+    let left = descriptions(&moto, &moto.network.group).await?;
+    ensure!(left == [description], "{left:?}");
+    Ok(())
+}
+
 /// Creates a security group of pods, and a network interface with it and this address.
 async fn interface_of_pod(moto: &Moto, address: &str) -> Result<String> {
     let (tag, network) = (format!("kubernetes.io/cluster/{CLUSTER}"), &moto.network);
@@ -137,6 +241,7 @@ pub async fn pod_with_its_own_security_group_is_reached(_: Space) -> Result<()> 
         address: [10, 0, 16, 200].into(),
         port: 8080,
         node: None,
+        provider_id: None,
         zone: None,
         ready: true,
         serving: true,

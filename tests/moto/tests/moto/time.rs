@@ -198,6 +198,7 @@ fn pods(name: &str, numbers: std::ops::Range<u8>) -> Targets {
         address: [10, 0, 200, number].into(),
         port: 8080,
         node: None,
+        provider_id: None,
         zone: None,
         ready: true,
         serving: true,

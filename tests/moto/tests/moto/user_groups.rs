@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Moto, Service};
-use providers::{LoadBalancerSpec, PlannedChange};
+use providers::{ErrorKind, LoadBalancerSpec, PlannedChange};
 
 use crate::balancers::{AccountResources, delete, id, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
@@ -128,6 +128,15 @@ pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> 
     delete(&*new_process(&moto, &records).await?, &one.id).await?;
     ensure!(registered(&moto, group).await? == ids(&[others]), "{:?}", registered(&moto, group).await?);
     ensure!(AccountResources::read(&moto).await? == held, "{:?} was {held:?}", AccountResources::read(&moto).await?);
+
+    // A listing lacks the target group while the Service is deleted.
+    settle(&moto, &*next, &one, &targets(own)).await?;
+    let (deleting, last) = (new_process(&moto, &records).await?, Some(Arc::new(one.clone())));
+    moto.proxy.leave_out(group, 1);
+    let error = deleting.delete_last(&one.id, last).await.err().context("the targets are left")?;
+    ensure!(error.kind == ErrorKind::Transient && error.message.contains(&**group), "{error}");
+    delete(&*deleting, &one.id).await?;
+    ensure!(registered(&moto, group).await? == ids(&[others]), "{:?}", registered(&moto, group).await?);
 
     // A Service that was deleted without waiting: its records no longer exist.
     let two = LoadBalancerSpec { id: id(2), ..one.clone() };

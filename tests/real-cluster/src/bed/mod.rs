@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{FlockOperation, flock};
+use control_plane::FileLock;
 
 use crate::address::Addresses;
 use crate::cgroups::{self, Layout};
@@ -47,7 +47,7 @@ pub struct Bed {
     pub index: u8,
     /// The route of this machine that the cluster hides a part of, as a sentence.
     pub hides: Option<String>,
-    owner: File,
+    owner: FileLock,
 }
 
 impl Bed {
@@ -105,7 +105,7 @@ impl Bed {
 impl Drop for Bed {
     /// Cleans up after a cluster that never had a keeper, or whose keeper was killed.
     fn drop(&mut self) {
-        let is_own = is_current(&self.owner, &folder(self.index).join(OWNER));
+        let is_own = is_current(self.owner.file(), &folder(self.index).join(OWNER));
         if is_own && let Ok(Some(_keeper)) = lock(self.index, KEEPER) {
             // What cannot be removed stays recorded for the next claim.
             let _ = remove_leaked(self.index).and_then(|()| forget(self.index));
@@ -118,7 +118,7 @@ pub fn control(index: u8) -> PathBuf {
     folder(index).join(CONTROL)
 }
 
-/// Returns the indexes of clusters that take commands. Only root learns whether their owners still run.
+/// Returns the indexes of clusters that take commands. Only root can determine whether their owners still run.
 pub fn running() -> Vec<u8> {
     let takes_commands = |index: &u8| control(*index).exists() && (!is_root() || is_claimed(*index));
     (0..Addresses::CLUSTERS).filter(takes_commands).collect()
@@ -143,11 +143,11 @@ pub fn device(index: u8) -> String {
     format!("kcm{index}")
 }
 
-/// Takes the keeper's lock, which lasts as long as the returned file is open.
+/// Takes the keeper's lock.
 ///
 /// # Errors
 /// When another keeper holds it.
-pub fn keep(index: u8) -> Result<File> {
+pub fn keep(index: u8) -> Result<FileLock> {
     lock(index, KEEPER)?.with_context(|| format!("cluster {index} has a keeper already"))
 }
 
@@ -171,8 +171,8 @@ pub fn remove_leaked(index: u8) -> Result<()> {
     Ok(())
 }
 
-/// Removes what is left of clusters whose owners and keepers were killed. Returns the index and a sentence for each that
-/// cannot be removed: what is left of it, and the record of that, stay for the next attempt.
+/// Removes the leaked resources of clusters whose owners and keepers were killed. Returns the index and a sentence for each
+/// cluster whose resources cannot be removed: they and their record stay for the next attempt.
 fn remove_dead() -> Vec<(u8, String)> {
     let mut failures = Vec::new();
     for index in (0..Addresses::CLUSTERS).filter(|index| folder(*index).exists()) {
@@ -234,13 +234,12 @@ pub fn forget(index: u8) -> Result<()> {
 }
 
 /// Excludes other processes from changes of what all clusters share.
-fn lock_all() -> Result<File> {
+fn lock_all() -> Result<FileLock> {
     let folder = File::open(ROOT).with_context(|| format!("open {ROOT}"))?;
-    flock(&folder, FlockOperation::LockExclusive).with_context(|| format!("lock {ROOT}"))?;
-    Ok(folder)
+    FileLock::lock(folder).with_context(|| format!("lock {ROOT}"))
 }
 
-/// Whether another process has claimed the index.
+/// Reports whether another process has claimed the index.
 fn is_claimed(index: u8) -> bool {
     folder(index).exists() && matches!(lock(index, OWNER), Ok(None))
 }
@@ -263,13 +262,13 @@ fn folder(index: u8) -> PathBuf {
 
 /// Takes the locks of the owner and of the keeper, or returns `None` if another process has one of them. The keeper's is
 /// only tried with the owner's: a keeper that starts at this moment must get its own.
-fn lock_both(index: u8) -> Result<Option<(File, File)>> {
+fn lock_both(index: u8) -> Result<Option<(FileLock, FileLock)>> {
     let Some(owner) = lock(index, OWNER)? else { return Ok(None) };
     Ok(lock(index, KEEPER)?.map(|keeper| (owner, keeper)))
 }
 
-/// Takes a lock that lasts as long as the file is open, or returns `None` if another process has it.
-fn lock(index: u8, name: &str) -> Result<Option<File>> {
+/// Takes a lock, or returns `None` if another process has it.
+fn lock(index: u8, name: &str) -> Result<Option<FileLock>> {
     let path = folder(index).join(name);
     // Other users must not be able to lock it.
     let file = match File::options().write(true).create(true).truncate(true).mode(0o600).open(&path) {
@@ -277,14 +276,14 @@ fn lock(index: u8, name: &str) -> Result<Option<File>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.with_context(|| format!("open {}", path.display()))?,
     };
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    let Some(lock) = FileLock::try_lock(file).with_context(|| format!("lock {}", path.display()))? else {
         return Ok(None);
-    }
-    // A lock on a file that was removed meanwhile excludes no other process.
-    Ok(is_current(&file, &path).then_some(file))
+    };
+    // A lock on a file that was removed in the meantime excludes no other process.
+    Ok(is_current(lock.file(), &path).then_some(lock))
 }
 
-/// Whether a path still names an open file.
+/// Reports whether a path still names an open file.
 fn is_current(file: &File, path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|now| file.metadata().is_ok_and(|own| own.ino() == now.ino()))
 }

@@ -1,4 +1,4 @@
-//! What a command is going to run and to build: the basis of all requirements that depend on the command.
+//! The clusters and programs of a command, from which its requirements follow.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::{images, storage};
 /// The programs of the control plane.
 const CONTROL_PLANE: [Program; 4] = [Program::Etcd, Program::KubeApiserver, Program::KubeScheduler, Program::Kubectl];
 
-/// The cluster of a command and its programs. Several clusters run one after another.
+/// The cluster of a command, and everything that is built for it. Several clusters run one after another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// The number of nodes.
@@ -64,7 +64,7 @@ impl Demand {
         Ok(())
     }
 
-    /// Whether [`Demand::build`] has nothing to do.
+    /// Reports whether [`Demand::build`] has nothing to do.
     ///
     /// # Errors
     /// When the environment names no place for programs.

@@ -176,8 +176,6 @@ mod tests {
             |folder: &Path| Some(FileSystem { is_in_memory: folder == Path::new("/tmp"), ..FileSystem::default() });
         let needs = [need("/tmp", 2048), need("/cache", 100), need("/tmp", 0)];
         assert_eq!(in_memory(&needs, find), [(PathBuf::from("/tmp"), 2048 * MIB)]);
-        assert!(file_system(Path::new("/dev/shm")).is_none_or(|system| system.is_in_memory));
-        assert!(!file_system(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap().is_in_memory);
     }
 
     #[test]
@@ -186,6 +184,5 @@ mod tests {
         let text = noexec(Path::new("/tmp"), "TMPDIR", system).unwrap();
         assert!(text.contains("for /tmp, which is mounted with noexec: set TMPDIR"), "{text}");
         assert_eq!(noexec(Path::new("/tmp"), "TMPDIR", FileSystem::default()), None);
-        assert!(!file_system(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap().is_noexec, "this test runs there");
     }
 }

@@ -36,7 +36,7 @@ impl ClaimsAtRest {
 
     /// Lets a manager set the conditions of all claims, so that they exist for both measured managers.
     pub async fn reach_steady_state(&self, binaries: &Binaries, subject: Subject) -> Result<()> {
-        eprintln!("  waiting until the manager has no more to write about the claims");
+        eprintln!("  waiting until the manager no longer writes to the claims");
         let manager = Running::start(&self.cluster, binaries, subject, Mode::Raised, &[VOLUMES])?;
         let at_rest = async {
             manager.until_leader(&self.client).await?;

@@ -1,8 +1,9 @@
-//! The layers of each crate: a module imports only modules of lower layers.
+//! The layers of each crate: a module imports only modules of lower layers, and files do not import each other.
 //!
 //! The layers are data (`order.rs`). The test fails with the file, the line, the import and the violated rule, and if
 //! a module of a crate is in no layer.
 
+mod circles;
 mod imports;
 mod order;
 
@@ -30,12 +31,16 @@ fn visit(folder: &Path, module: &[String], found: &mut Vec<(PathBuf, Source)>) {
             let inner: Vec<String> = module.iter().cloned().chain([name]).collect();
             visit(&path, &inner, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let is_head = matches!(name.as_str(), "mod" | "lib" | "main");
-            let own = module.iter().cloned().chain((!is_head).then_some(name)).collect();
+            let own = module.iter().cloned().chain((!is_head(&path)).then_some(name)).collect();
             let text = std::fs::read_to_string(&path).expect("a source file");
             found.push((path, Source::read(own, &text)));
         }
     }
+}
+
+/// Reports whether a file is the root of a crate or the head of a folder.
+fn is_head(path: &Path) -> bool {
+    path.file_stem().is_some_and(|name| ["mod", "lib", "main"].iter().any(|head| name == *head))
 }
 
 /// Returns the entry that a module path belongs to, with the number of its layer. The longest entry applies.
@@ -103,6 +108,25 @@ fn violations(root: &Path, layers: &Layers) -> String {
 #[test]
 fn imports_point_down_in_every_crate() {
     let text: String = CRATES.iter().map(|layers| violations(crate::cargo::workspace(), layers)).collect();
+    assert!(text.is_empty(), "\n{text}");
+}
+
+#[test]
+fn files_do_not_import_each_other() {
+    let mut text = String::new();
+    for layers in CRATES {
+        let (heads, files): (Vec<_>, Vec<_>) =
+            sources(&crate::cargo::workspace().join(layers.folder)).into_iter().partition(|(path, _)| is_head(path));
+        let read = |sources: Vec<(PathBuf, Source)>| sources.into_iter().map(|(_, source)| source).collect::<Vec<_>>();
+        for circle in circles::circles(&read(files), &read(heads)) {
+            let _ = writeln!(
+                text,
+                "{}: {} import each other: move what they share below",
+                layers.folder,
+                circle.join(", ")
+            );
+        }
+    }
     assert!(text.is_empty(), "\n{text}");
 }
 

@@ -63,7 +63,7 @@ pub const CRATES: &[Layers] = &[
         is_complete: true,
         order: &[
             // No IO.
-            &["fair", "lock", "stall", "wake"],
+            &["fair", "lock", "stall", "stealing", "wake"],
             &["metrics"],
             &["debounce", "fence", "page", "queue", "slow_start", "store", "tasks", "text"],
             &["children", "client", "journal"],

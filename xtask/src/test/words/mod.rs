@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 
+use super::files::files;
 use crate::cargo::workspace;
 
 /// Phrases that `docs/glossary.md` replaces. A phrase counts if it stands as whole words.
@@ -48,31 +48,21 @@ const QUOTES: &[&str] = &["docs/glossary.md", "CONTRIBUTING.md", "xtask/src/test
 /// The limits: a folder and a number per line.
 const LIMITS: &str = include_str!("limits.txt");
 
-/// Returns the number of phrases in comments of Rust and in Markdown, by the first folder of the path.
+/// Returns the number of phrases in comments of Rust and in Markdown, by the first folder of the path. Files in hidden
+/// folders do not count.
 fn counts() -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    visit(workspace(), workspace(), &mut counts);
-    counts
-}
-
-fn visit(root: &Path, folder: &Path, counts: &mut BTreeMap<String, usize>) {
-    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
-        let path = entry.path();
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if path.is_dir() {
-            if !name.starts_with('.') && name != "target" {
-                visit(root, &path, counts);
-            }
-            continue;
-        }
-        let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-        let is_code = name.ends_with(".rs");
-        if (is_code || name.ends_with(".md")) && !QUOTES.contains(&relative.as_str()) {
+    for path in files(workspace()) {
+        let relative = path.strip_prefix(workspace()).unwrap_or(&path).to_string_lossy().into_owned();
+        let is_hidden = relative.starts_with('.') || relative.contains("/.");
+        let is_code = relative.ends_with(".rs");
+        if (is_code || relative.ends_with(".md")) && !is_hidden && !QUOTES.contains(&relative.as_str()) {
             let text = fs::read_to_string(&path).expect("a text file");
             let first = relative.split_once('/').map_or("(root)", |(first, _)| first);
             *counts.entry(first.to_owned()).or_default() += count(&text, is_code);
         }
     }
+    counts
 }
 
 /// Returns the number of phrases in a text; for code only in comment lines.

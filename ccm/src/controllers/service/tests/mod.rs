@@ -1,4 +1,4 @@
-//! Tests: tables of decisions, audits, scenarios of single Services and of Services that refer to others, crashes
+//! Tests: tables of decisions, endpoints, audits, scenarios of single Services and of Services that refer to others, crashes
 //! after every step, annotations, random histories.
 
 mod actions;
@@ -6,6 +6,7 @@ mod annotations;
 mod audits;
 mod crashes;
 mod crashing_cloud;
+mod endpoints;
 mod forecasts;
 mod gates;
 mod histories;

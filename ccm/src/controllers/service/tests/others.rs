@@ -12,7 +12,7 @@ use providers::{
 };
 use runtime::lock::lock;
 
-use super::simulation::{CLUSTER, Process, Simulation, annotated, key, node, pass, port, service};
+use super::simulation::{CLUSTER, Process, Simulation, annotated, endpoint, key, node, pass, port, service};
 
 /// Annotation with the names of the other Services, comma-separated.
 const OTHERS: &str = "example.com/others";
@@ -126,20 +126,6 @@ fn green() -> kinds::Service {
     let mut green = service("green");
     (green.kind, green.balancing) = (ServiceType::NodePort, None);
     green
-}
-
-fn endpoint(last: u8) -> EndpointTarget {
-    EndpointTarget {
-        port_name: "80".into(),
-        address: [10, 1, 0, last].into(),
-        port: 8080,
-        node: None,
-        zone: None,
-        ready: true,
-        serving: true,
-        terminating: false,
-        pod: None,
-    }
 }
 
 fn failures(sim: &Simulation) -> Vec<String> {

@@ -2,9 +2,9 @@
 
 use kinds::service::ServiceType;
 use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
-use providers::{EndpointTarget, Phase};
+use providers::Phase;
 
-use super::simulation::{Process, RESYNC, Simulation, annotated, key, node, pass, port, service};
+use super::simulation::{Process, RESYNC, Simulation, annotated, endpoint, key, node, pass, port, service};
 use crate::controllers::service::decide::has_finalizer;
 
 /// A simulation with one Service, `web`, whose load balancer exists.
@@ -197,18 +197,7 @@ async fn endpoints_are_targets_if_the_provider_requests_them() {
     pass(1.0).await;
     sim.take_events();
     assert_eq!(targets(&sim), 0);
-    let endpoint = EndpointTarget {
-        port_name: "80".into(),
-        address: [10, 1, 0, 1].into(),
-        port: 8080,
-        node: None,
-        zone: None,
-        ready: true,
-        serving: true,
-        terminating: false,
-        pod: None,
-    };
-    sim.set_endpoints(vec![endpoint]);
+    sim.set_endpoints(vec![endpoint(1)]);
     process.deliver(&key("web"));
     pass(1.0).await;
     assert_eq!(targets(&sim), 1);

@@ -566,3 +566,19 @@ impl Process {
 pub async fn pass(seconds: f64) {
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
 }
+
+/// Returns a ready endpoint with this last byte of its address.
+pub(super) fn endpoint(last: u8) -> EndpointTarget {
+    EndpointTarget {
+        port_name: "80".into(),
+        address: [10, 1, 0, last].into(),
+        port: 8080,
+        node: None,
+        provider_id: None,
+        zone: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        pod: None,
+    }
+}

@@ -209,7 +209,7 @@ fn status_has_the_defaults_of_the_api_server() {
 }
 
 /// Returns a node with a name, a provider ID and this change.
-fn node(name: &str, change: impl FnOnce(&mut kinds::Node)) -> Arc<kinds::Node> {
+pub fn node(name: &str, change: impl FnOnce(&mut kinds::Node)) -> Arc<kinds::Node> {
     use kinds::Kind;
     use kinds::wire::Put;
     let mut object = Vec::new();
@@ -290,55 +290,4 @@ fn changes_that_load_balancers_do_not_depend_on_requeue_no_service() {
     {
         assert_eq!(of(old, new).as_deref(), Some("shop/web"));
     }
-}
-
-#[test]
-fn endpoints_come_from_all_slices_in_order() {
-    use kinds::endpoint::{Port, Target};
-    use kinds::endpoint_slice::{Conditions, Endpoint};
-    use kinds::ip::Ip;
-    let endpoint = |address: &str, ready| Endpoint {
-        addresses: [Ip::parse(address)].into(),
-        conditions: Conditions { ready, serving: None, terminating: None },
-        hostname: None,
-        target: Some(Target::Pod { namespace: "shop".into(), name: "p".into(), uid: kinds::Uid::parse("u") }),
-        node: Some("node-1".into()),
-        zone: None,
-        hints: None,
-    };
-    let port = |name: &str, number| Port { name: name.into(), protocol: "TCP".into(), number, app_protocol: None };
-    let slice = |ports: Vec<Port>, endpoints| {
-        use kinds::Kind;
-        use kinds::wire::Put;
-        let mut object = Vec::new();
-        object.put_message(1, |meta| {
-            meta.put_str(kinds::schema::object_meta::NAME, "web-1");
-            meta.put_str(kinds::schema::object_meta::RESOURCE_VERSION, "1");
-        });
-        let context = kinds::Decode { interner: Arc::default(), sections: kinds::EndpointSlice::TARGETS };
-        let mut slice = kinds::EndpointSlice::decode(&context, &object).expect("well-formed");
-        (slice.contents.ports, slice.contents.endpoints) = (ports.into(), endpoints);
-        Arc::new(slice)
-    };
-    let slices = [
-        slice(
-            vec![port("web", Some(8080)), port("any", None)],
-            vec![endpoint("10.0.0.2", Some(false)), endpoint("10.0.0.1", None)],
-        ),
-        slice(
-            vec![port("admin", Some(9090))],
-            vec![endpoint("10.0.0.1", Some(true)), endpoint("web.example.com", None)],
-        ),
-        slice(vec![port("web", Some(8080))], vec![endpoint("10.0.0.1", None)]),
-    ];
-    let found: Vec<_> = targets::endpoints(&slices)
-        .into_iter()
-        .map(|target| {
-            format!("{} {}:{} {} {}", target.port_name, target.address, target.port, target.ready, target.serving)
-        })
-        .collect();
-    assert_eq!(
-        found,
-        ["admin 10.0.0.1:9090 true true", "web 10.0.0.1:8080 true true", "web 10.0.0.2:8080 false false"]
-    );
 }

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use runtime::write::Propagation;
 use tokio::time::Instant;
 
-use super::super::decide::{Plan, Standing, plan};
-use super::super::graph::{Effect, FOREGROUND, Graph, ORPHAN};
+use super::super::decide::{FOREGROUND, ORPHAN, Plan, Standing, plan};
+use super::super::graph::{Effect, Graph};
 use super::super::identity::Identity;
 use super::{A, B, C, object, owner};
 

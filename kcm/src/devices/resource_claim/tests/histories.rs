@@ -20,6 +20,7 @@ use crate::devices::resource_claim::keys::Key;
 use crate::devices::resource_claim::metrics;
 use crate::devices::resource_claim::reconciler::ResourceClaims;
 use crate::devices::resource_claim::takeover::Takeover;
+use crate::pods::creation_gate::CreationGate;
 
 const PODS: [&str; 2] = ["a", "b"];
 
@@ -77,6 +78,9 @@ fn leader(pods: &Arc<Store<Pod>>, claims: &Arc<Store<ResourceClaim>>, writer: &W
         pod_writes: Consistency::default(),
         group_writes: Consistency::default(),
         claim_writes: Consistency::default(),
+        gate: CreationGate::new(Arc::new(filled_store(decode(), vec![], []))),
+        pod_refusals: Default::default(),
+        group_refusals: Default::default(),
         created: metrics::register_creations(&Metrics::new()),
     }
 }

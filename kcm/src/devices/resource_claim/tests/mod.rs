@@ -14,7 +14,8 @@ use kinds::pod::{Devices, Phase};
 use kinds::schema::{object_meta, pod, pod_group, resource_claim, resource_claim_template};
 use kinds::wire::Put;
 use kinds::{
-    Decode, Interner, Kind, Meta, Pod, PodGroup, ResourceClaim, ResourceClaimTemplate, Sections, Str, Time, Uid,
+    Decode, Interner, Kind, Meta, Namespace, Pod, PodGroup, ResourceClaim, ResourceClaimTemplate, Sections, Str, Time,
+    Uid,
 };
 use runtime::consistency::Consistency;
 use runtime::queue::{Queue, QueueOptions};
@@ -31,6 +32,7 @@ use super::entry::Owner;
 use super::indexes::{groups_by_claim, groups_by_template, pods_by_claim, pods_by_group, pods_by_template};
 use super::keys::Keys;
 use super::metrics::{Totals, creation_labels};
+use crate::pods::refusals::Refusals;
 
 const OFF: Gates = Gates { admin_access: true, prioritized_list: true, groups: false, group_claims: false };
 const ON: Gates = Gates { admin_access: true, prioritized_list: true, groups: true, group_claims: true };
@@ -372,7 +374,9 @@ fn applied_status_has_all_names_sorted_and_is_bound_to_the_uid() {
     ];
     let pod = user(entries.to_vec());
     let writes = Consistency::default();
-    let owner = Owner { meta: &pod.meta, resource: Pod::RESOURCE, entries: &entries, writes: &writes };
+    let refusals = Refusals::default();
+    let owner =
+        Owner { meta: &pod.meta, resource: Pod::RESOURCE, entries: &entries, writes: &writes, refusals: &refusals };
     let status = owner.status(&[("a".into(), "made-a".into()), ("c".into(), "made-c".into())]);
     let expected = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -498,6 +502,26 @@ async fn change_of_a_pod_group_requeues_it_its_pods_and_its_claims() {
     assert!(deleted.contains(&gang.meta.uid));
     let plain = Arc::new(group("gang", vec![]));
     assert!(change(None, Some(&plain)).0.is_empty());
+}
+
+#[tokio::test]
+async fn replaced_pod_group_requeues_its_pods_when_groups_have_no_claims() {
+    let shares = Arc::new(group("gang", vec![generated("own", None)]));
+    let plain = Arc::new(edited(group("gang", vec![]), |group| group.meta.uid = Uid::parse("new")));
+    let change = |old: Option<&Arc<PodGroup>>, new: Option<&Arc<PodGroup>>| {
+        let pods = vec![in_group(user(vec![generated("own", None)]), "gang")];
+        keys_after(GROUPS_ONLY, (pods, vec![], vec![]), |keys| keys.group_changed(&Change { old, new }))
+    };
+    for (name, old, new, expected) in [
+        ("created", None, Some(&plain), &["pod:ns/web"][..]),
+        ("replaced", Some(&shares), Some(&plain), &["pod:ns/web"]),
+        ("unchanged", Some(&shares), Some(&shares), &[]),
+        ("deleted", Some(&shares), None, &[]),
+    ] {
+        let (found, deleted) = change(old, new);
+        assert_eq!(found, expected, "{name}");
+        assert!(!deleted.contains(&shares.meta.uid), "{name}");
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::devices::resource_claim::keys::Key;
 use crate::devices::resource_claim::reconciler::ResourceClaims;
 use crate::devices::resource_claim::takeover::Takeover;
 use crate::devices::resource_claim::{decide, metrics};
+use crate::pods::creation_gate::CreationGate;
 
 /// A ResourceClaim as the API server has it.
 #[derive(Clone, Default)]
@@ -97,6 +98,8 @@ struct World {
     groups: Vec<PodGroup>,
     claims: Vec<Claim>,
     template: Option<ResourceClaimTemplate>,
+    /// The namespace of all objects, if the cache contains it.
+    namespace: Option<Namespace>,
     server: Arc<Server>,
     /// The namespace was compared with the API server before.
     is_compared: bool,
@@ -110,7 +113,7 @@ impl World {
             server.add::<ResourceClaim>(&claim.object());
         }
         let template = Some(named(resource_claim_template::METADATA, "template"));
-        Self { gates, pods, groups: vec![], claims: cached, template, server, is_compared: false }
+        Self { gates, pods, groups: vec![], claims: cached, template, namespace: None, server, is_compared: false }
     }
 
     fn with_groups(self, groups: Vec<PodGroup>) -> Self {
@@ -142,6 +145,9 @@ impl World {
             pod_writes: Consistency::default(),
             group_writes: Consistency::default(),
             claim_writes: Consistency::default(),
+            gate: CreationGate::new(Arc::new(filled_store(decode(), vec![], self.namespace.clone()))),
+            pod_refusals: Default::default(),
+            group_refusals: Default::default(),
             created: metrics::register_creations(&Metrics::new()),
         }
     }
@@ -323,6 +329,33 @@ async fn refused_requests_create_nothing_and_are_retried() {
         assert_eq!(error.message, format!("pod ns/web, PodResourceClaim gpu: {expected}"), "{name}");
         assert!(!error.terminal && world.server.claims().is_empty(), "{name}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_creations_back_off_while_their_owner_changes() {
+    let of_pod = World::new(OFF, vec![waiting()], vec![], &[]);
+    let of_group = World::new(ON, vec![], vec![], &[]).with_groups(gang(vec![generated("gpu", None)]));
+    for (world, key) in [(of_pod, pod_key()), (of_group, Key::Group(kinds::meta::ObjectKey::new("ns", "gang")))] {
+        let world = World { is_compared: true, ..world };
+        world.server.refuse(Method::POST, 403, "Forbidden");
+        let controller = world.controller().await;
+        for _ in 0..600 {
+            let _ = controller.reconcile(&key).await;
+            tokio::time::advance(std::time::Duration::from_millis(100)).await;
+        }
+        let sent = world.writes().len();
+        assert!((8..=20).contains(&sent), "{key}: {sent} creations in a minute");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
+    let mut namespace: Namespace = named(1, "ns");
+    (namespace.meta.namespace, namespace.meta.deletion) = ("".into(), Time(5));
+    let world = World { namespace: Some(namespace), ..World::new(OFF, vec![waiting()], vec![], &[]) };
+    let world = World { is_compared: true, ..world };
+    assert_eq!(world.reconcile(pod_key()).await, Ok(Outcome::Done));
+    assert!(world.writes().is_empty());
 }
 
 #[tokio::test]

@@ -14,7 +14,8 @@ use kinds::service::ServicePort;
 use kinds::wire::{Put, copy_fields, find};
 use kinds::{Decode, EndpointSlice, Interner, Kind, OwnerRef, Pod, Sections, Service, Str, Time};
 
-use super::super::decide::{self, Decision, View, decide};
+use super::super::decide::{self, decide};
+use super::super::decision::{Decision, View};
 use super::super::desired::{Place, members};
 use super::super::topology::Shares;
 use crate::network::service_endpoints::slice_writes::Plan;

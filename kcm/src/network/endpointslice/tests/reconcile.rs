@@ -38,6 +38,7 @@ async fn controller(service: Service) -> EndpointSlices {
             manager: "test",
             delay: Duration::ZERO,
             gate: CreationGate::new(filled(Vec::new(), [])),
+            refusals: Default::default(),
         },
         recorder: Recorder::new("endpointslice-controller", Arc::new(NoEvents)).0,
         triggers: Default::default(),

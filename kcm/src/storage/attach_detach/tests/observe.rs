@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use crate::storage::attach_detach::decide::Attachment;
 use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume};
 use crate::storage::attach_detach::memory::{Memory, NodeWrite, SiteMemory, Sites, User};
-use crate::storage::attach_detach::metrics::{volumes_by_state, volumes_in_use};
 use crate::storage::attach_detach::observe::{Caches, Observation};
+use crate::storage::attach_detach::totals::{volumes_by_state, volumes_in_use};
 use crate::storage::indexes::pods_by_claim;
 use crate::storage::inline_volume::pods_by_inline_volume;
 use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, volume};
@@ -272,6 +272,28 @@ async fn time_since_the_last_pod_does_not_restart_when_the_use_changes() {
         let place = observation.places.remove(0);
         assert_eq!((place.site.is_in_use, place.site.unwanted_for), (is_in_use, MINUTE * expected), "{name}");
         memory = place.memory;
+    }
+}
+
+#[tokio::test]
+async fn volume_that_a_kubelet_attached_stays_reserved_when_its_node_is_deleted_while_in_use() {
+    let volume: kinds::Str = "kubernetes.io/iscsi/10.0.0.1:3260:iqn:0".into();
+    for (name, is_attached, was_in_use, expected) in [
+        ("in use", true, Some(true), Attachment::Uncertain),
+        ("unmounted before", true, Some(false), Attachment::Absent),
+        ("last status unknown", true, None, Attachment::Absent),
+        ("detached by force", false, Some(true), Attachment::Absent),
+    ] {
+        let mut cluster = Cluster::new();
+        cluster.nodes.clear();
+        let memory = SiteMemory { is_attached, was_in_use, is_abandoned: !is_attached, ..SiteMemory::default() };
+        cluster.memory.store(&volume, Sites::from([("node".into(), memory)]));
+        let (caches, memory) = cluster.caches();
+        let plugin = Plugin::of(&volume).expect("it is known");
+        let observation = caches.observe(&volume, plugin, &memory, Instant::now());
+        let place = &observation.places[0];
+        assert_eq!(place.site.attachment, expected, "{name}");
+        assert!(!place.memory.is_abandoned, "{name}: it would be remembered for ever");
     }
 }
 

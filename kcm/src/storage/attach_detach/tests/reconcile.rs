@@ -260,3 +260,21 @@ async fn volume_of_a_kubelet_is_unlisted_only_if_the_node_is_unchanged() {
         assert_eq!(has_version, expected, "{volume}");
     }
 }
+
+#[tokio::test]
+async fn node_waits_for_the_cache_after_each_write_of_its_list() {
+    let (bed, volume) = (Bed::new().await, name());
+    bed.change_node("node", node(5, &[], &[]));
+    bed.deliver_node("node");
+    bed.shared.memory.decide_listing(&"node".into(), &volume, true, true);
+    // Another client reverts the list: the watch delivers both changes as one, which changes no volume.
+    bed.change_node("node", node(8, &[], &[]));
+    assert_eq!(bed.reconcile_node("node").await, Ok(Outcome::RequeueAfter(Duration::ZERO)));
+    assert_eq!(bed.reconcile_node("node").await, Ok(Outcome::WaitingForCache));
+    assert!(bed.shared.memory.may_be_writing("node", &volume));
+    bed.deliver_node("node");
+    assert_eq!(bed.shared.node_queue.len(), 1, "the cache has reached the version");
+    bed.change_node("node", node(9, std::slice::from_ref(&volume), &[]));
+    let next = bed.reconcile_node("node").await;
+    assert!(matches!(next, Ok(Outcome::RequeueAfter(_))), "the list is written again, now or after a pause: {next:?}");
+}

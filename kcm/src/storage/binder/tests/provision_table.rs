@@ -12,7 +12,7 @@ use super::builders::{claim, class};
 use crate::storage::binder::provision::{Provisioning, data_source_problem, host_path_problem, provisioning};
 use crate::storage::binder::reclaim::event_about_users;
 use crate::storage::binder::reconciler::active_users;
-use crate::storage::binder::recycle::Recycling;
+use crate::storage::binder::recycling::Recycling;
 use crate::storage::testing::pod_with;
 
 #[test]

@@ -19,7 +19,7 @@ use crate::pods::control::PodControl;
 use crate::pods::creation_gate::CreationGate;
 use crate::workloads::controller_revisions::Memory;
 use crate::workloads::daemonset::keys;
-use crate::workloads::daemonset::sync::DaemonSets;
+use crate::workloads::daemonset::state::DaemonSets;
 
 const REVISION_NAME: &str = "agent-new";
 
@@ -108,6 +108,7 @@ impl Bench {
             backoffs: Default::default(),
             handover: Handover::without_former_owners(),
             refusals: Default::default(),
+            revision_refusals: Default::default(),
         };
         Self { sets, pods, requests, reconciler }
     }

@@ -85,6 +85,30 @@ fn tolerations_compare_numbers_only_with_the_gate() {
 }
 
 #[test]
+fn places_are_found_in_time_when_there_are_many_tolerations() {
+    let many = |spec: &mut Vec<u8>| {
+        for number in 0..20_000 {
+            Toleration::of(&format!("k{number}"), NO_SCHEDULE).put(spec, pod_spec::TOLERATIONS);
+        }
+    };
+    let set = set_with(0, many);
+    let placement = set.placement.clone().expect("a template");
+    let taint = |number| if number % 2 == 0 { "k19999" } else { "other" };
+    let of = |number: usize| node(&format!("node-{number}"), &[], &[(taint(number), NO_SCHEDULE)]);
+    let nodes: Vec<_> = (0..2_000).map(of).map(Arc::new).collect();
+    let started = std::time::Instant::now();
+    let places = places(&placement, &nodes, &[], false);
+    assert!(started.elapsed() < std::time::Duration::from_secs(2), "{:?}", started.elapsed());
+    assert_eq!(places.iter().filter(|place| place.runs()).count(), 1_000);
+    for place in places.iter().take(2) {
+        let node = nodes.iter().find(|node| node.meta.name == place.node).expect("its node");
+        assert_eq!(place.fit, Some(fit(&placement, node, false)), "{}", place.node);
+        let change = Change { old: Some(node), new: Some(node) };
+        assert!(affects_fitness(&set, &change, false), "the reconcile compares it");
+    }
+}
+
+#[test]
 fn pods_are_assigned_by_binding_or_node_affinity() {
     let placement = set_with(0, |_| {}).placement.expect("a template");
     let nodes = [Arc::new(node("node-1", &[], &[])), Arc::new(node("node-2", &[], &[]))];

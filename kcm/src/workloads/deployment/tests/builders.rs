@@ -15,7 +15,7 @@ use kinds::wire::{Put, copy_fields, find};
 use kinds::workload::AnnotationEdits;
 use kinds::{Decode, Deployment, Interner, Kind, Pod, ReplicaSet, Str, Time, Uid};
 
-use crate::workloads::deployment::decide::Sets;
+use crate::workloads::deployment::sets::Sets;
 
 pub const DEADLINE: i32 = 60;
 /// When the first ReplicaSet is created.

@@ -9,11 +9,10 @@ use kinds::wire::Put;
 use kinds::{ReplicaSet, Time};
 
 use super::builders::{annotated, deployment, int, labels, pod, rolling, set, sets};
-use crate::workloads::deployment::decide::{
-    Sets, Step, SyncMode, course, next_step, old_pods_running, possible_match, surplus_history,
-};
+use crate::workloads::deployment::decide::{Step, SyncMode, course, next_step, old_pods_running, surplus_history};
 use crate::workloads::deployment::decide_revision::{REVISION, ROLLBACK_TO};
 use crate::workloads::deployment::decide_scale::DESIRED_REPLICAS;
+use crate::workloads::deployment::sets::{Sets, possible_match};
 
 fn names<'a>(sets: impl IntoIterator<Item = &'a Arc<ReplicaSet>>) -> Vec<&'a str> {
     sets.into_iter().map(|set| &*set.meta.name).collect()

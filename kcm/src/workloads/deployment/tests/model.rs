@@ -6,12 +6,11 @@ use kinds::deployment::Strategy;
 use kinds::{Deployment, ReplicaSet, Time, Uid};
 
 use super::builders::{START, created, deployment, edited, template};
-use crate::workloads::deployment::decide::{
-    Sets, Step, SyncMode, course, next_step, old_pods_running, surplus_history,
-};
+use crate::workloads::deployment::decide::{Step, SyncMode, course, next_step, old_pods_running, surplus_history};
 use crate::workloads::deployment::decide_revision::{new_replica_set, new_set_update, revision_edit, rollback};
 use crate::workloads::deployment::decide_scale::{DESIRED_REPLICAS, Scale, max_surge, max_unavailable, resize};
 use crate::workloads::deployment::decide_status::{is_complete, note_created, note_found, note_pause, status};
+use crate::workloads::deployment::sets::Sets;
 
 /// An event.
 #[derive(Debug, Clone)]

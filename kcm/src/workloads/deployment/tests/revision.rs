@@ -7,12 +7,12 @@ use kinds::template::POD_TEMPLATE_HASH;
 use kinds::{ReplicaSet, Uid};
 
 use super::builders::{annotated, created, deployment, edited, int, labels, plain, rolling, set, sets, template};
-use crate::workloads::deployment::decide::Sets;
 use crate::workloads::deployment::decide_revision::{
     REVISION, REVISION_HISTORY, ROLLBACK_TO, appended_history, is_ours, last_revision, new_replica_set, new_set_update,
     next_revision, revision, revision_edit, rollback, set_name, synced_annotations,
 };
 use crate::workloads::deployment::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS};
+use crate::workloads::deployment::sets::Sets;
 
 fn of_revision(name: &str, age: i64, text: &str) -> ReplicaSet {
     annotated(set(name, 0, age, name), &[(REVISION, text)])

@@ -7,12 +7,12 @@ use kinds::intstr::IntOrString;
 use kinds::{Deployment, ReplicaSet};
 
 use super::builders::{annotated, deployment, int, labels, plain, rolling, set, sets, text, with_available};
-use crate::workloads::deployment::decide::Sets;
 use crate::workloads::deployment::decide_scale::{
     DESIRED_REPLICAS, MAX_REPLICAS, Scale, active_or_latest, count_annotation, fenceposts, is_saturated, is_stale,
     max_surge, max_unavailable, new_replicas, resize, roll_new, roll_old, scale_annotations, scale_to, scaled_notice,
     share,
 };
+use crate::workloads::deployment::sets::Sets;
 
 fn rolled(replicas: i32, surge: Option<IntOrString>, unavailable: Option<IntOrString>) -> Deployment {
     let mut deployment = deployment(replicas);

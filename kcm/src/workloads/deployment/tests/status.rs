@@ -7,12 +7,12 @@ use kinds::status::Condition;
 use kinds::{Deployment, ReplicaSet, Time};
 
 use super::builders::{DEADLINE, condition, deployment, int, rolling, set, sets};
-use crate::workloads::deployment::decide::Sets;
 use crate::workloads::deployment::decide_status::{
     self as decide, AVAILABLE, CREATE_FAILED, CREATED, FOUND, NEW_SET_AVAILABLE, PAUSED, PROGRESSING, REPLICA_FAILURE,
     RESUMED, SET_UPDATED, TIMED_OUT, is_complete, is_progress, is_timed_out, note_collision, note_create_failed,
     note_created, note_found, note_pause, recheck_after, remove_condition, set_condition, status, write_delay,
 };
+use crate::workloads::deployment::sets::Sets;
 
 /// When the conditions of these tests were written, and when they are judged.
 const THEN: i64 = 5_000;

@@ -86,7 +86,7 @@ fn scale_of(path: &str) -> (u16, Value) {
     }
 }
 
-/// What the caches contain.
+/// The content of the caches.
 #[derive(Clone, Default)]
 struct Caches {
     pods: Vec<Pod>,

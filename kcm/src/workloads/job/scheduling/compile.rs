@@ -2,6 +2,7 @@
 //!
 //! Upstream: pkg/controller/job, job_scheduling_manager.go; component-helpers/scheduling/schedulingv1/workloadbuilder.
 
+use kinds::pod_group_workload::ControllerRef;
 use kinds::template::{fnv1a_32, safe_name};
 use serde_json::{Value, json};
 
@@ -59,13 +60,26 @@ pub fn is_controlled_by(object: &Value, job: &Value) -> bool {
     controller(object).is_some_and(|owner| owner["uid"] == job["metadata"]["uid"])
 }
 
-/// Returns true if a Workload belongs to a Job's parent.
-pub fn is_of_parent(workload: &Value, job: &Value) -> bool {
-    let Some(parent) = controller(job) else { return false };
+/// Returns the reference to a Job's parent in the form of a Workload's.
+pub fn parent(job: &Value) -> Option<ControllerRef> {
+    let parent = controller(job)?;
     let group = parent["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |parts| parts.0);
+    Some(ControllerRef { group: group.to_owned(), kind: text(&parent["kind"]), name: text(&parent["name"]) })
+}
+
+/// Returns true if a Workload belongs to a Job's parent.
+pub fn is_of_parent(workload: &Value, parent: &ControllerRef) -> bool {
     let reference = &workload["spec"]["controllerRef"];
-    let has_group = reference["apiGroup"].as_str().unwrap_or_default() == group;
-    !reference.is_null() && has_group && reference["kind"] == parent["kind"] && reference["name"] == parent["name"]
+    let found = ControllerRef {
+        group: text(&reference["apiGroup"]),
+        kind: text(&reference["kind"]),
+        name: text(&reference["name"]),
+    };
+    !reference.is_null() && found == *parent
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// Returns the name of a Job's Workload.
@@ -134,7 +148,6 @@ pub fn workload(job: &Value, name: &str) -> Value {
 
 /// Returns the PodGroup of a Job, from a Workload's template. The Workload is an owner too if it is the Job's own.
 pub fn group(job: &Value, workload: &Value, template: &Value, is_own: bool) -> Value {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (workload_name, template_name) = (text(&workload["metadata"]["name"]), text(&template["name"]));
     let mut spec = json!({"workloadRef": {"workloadName": workload_name, "templateName": template_name}});
     const COPIED: [&str; 6] = [
@@ -314,7 +327,7 @@ mod tests {
 
     #[test]
     fn parents_workload_is_found_by_its_reference() {
-        let job = owned(job(json!({})), json!({}));
+        let parent = parent(&owned(job(json!({})), json!({}))).expect("a parent");
         for (name, reference, expected) in [
             ("same", json!({"apiGroup": "example.com", "kind": "Set", "name": "s"}), true),
             ("other group", json!({"apiGroup": "apps", "kind": "Set", "name": "s"}), false),
@@ -322,7 +335,7 @@ mod tests {
             ("other name", json!({"apiGroup": "example.com", "kind": "Set", "name": "t"}), false),
             ("none", Value::Null, false),
         ] {
-            assert_eq!(is_of_parent(&json!({"spec": {"controllerRef": reference}}), &job), expected, "{name}");
+            assert_eq!(is_of_parent(&json!({"spec": {"controllerRef": reference}}), &parent), expected, "{name}");
         }
     }
 }

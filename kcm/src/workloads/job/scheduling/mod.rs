@@ -13,16 +13,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
+use kinds::pod_group_workload::{ControllerRef, controller_ref};
+use kinds::schema::{object_meta, workload};
+use kinds::wire::find;
 use kinds::{Job, Kind, PodGroup, Resource, Str, Uid};
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
 use runtime::store::Store;
-use runtime::write::{ReadPath, WriteError, Writer};
+use runtime::write::{WriteError, Writer};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::debug;
 
 use compile::Mode;
+
+use crate::pods::creation_gate::CreationGate;
 
 const WORKLOADS: Resource = Resource {
     group: "scheduling.k8s.io",
@@ -50,8 +55,30 @@ struct CheckedGroup {
     uid: Uid,
     generation: i64,
     checked: Instant,
-    is_delegated: bool,
-    group: Option<Group>,
+    group: GroupResult,
+}
+
+/// The reason why the group of a Job's pods could not be ensured.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// The API server refused to create the Workload or the PodGroup.
+    #[error("{0}")]
+    Refused(String),
+    /// Another reason.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<String> for GroupError {
+    fn from(message: String) -> Self {
+        Self::Other(message)
+    }
+}
+
+impl From<&str> for GroupError {
+    fn from(message: &str) -> Self {
+        Self::Other(message.to_owned())
+    }
 }
 
 /// Workloads and PodGroups of Jobs.
@@ -59,21 +86,25 @@ pub struct Scheduling {
     groups: Arc<Store<PodGroup>>,
     writer: Writer,
     recorder: Recorder,
+    /// Namespaces in which nothing can be created.
+    gate: CreationGate,
     known: Mutex<HashMap<ObjectKey, CheckedGroup>>,
 }
 
-/// The group of a Job's pods, and whether a parent decides on its size.
+/// The group of a Job's pods.
+#[derive(Debug, Clone, Default)]
 struct GroupResult {
     group: Option<Group>,
+    /// The parent decides on its size.
     is_delegated: bool,
+    /// The name of the parent's Workload, if there is one.
+    parents_workload: Option<Str>,
 }
-
-const UNGROUPED: GroupResult = GroupResult { group: None, is_delegated: false };
 
 impl Scheduling {
     /// Creates the reader and writer of the Job controller.
-    pub fn new(groups: Arc<Store<PodGroup>>, writer: Writer, recorder: Recorder) -> Self {
-        Self { groups, writer, recorder, known: Mutex::default() }
+    pub fn new(groups: Arc<Store<PodGroup>>, writer: Writer, recorder: Recorder, gate: CreationGate) -> Self {
+        Self { groups, writer, recorder, gate, known: Mutex::default() }
     }
 
     /// Forgets a Job that was deleted or has finished.
@@ -92,26 +123,29 @@ impl Scheduling {
         job: &Job,
         has_pods: bool,
         creates_pods: bool,
-    ) -> Result<Option<Str>, String> {
+    ) -> Result<Option<Str>, GroupError> {
         let known = lock(&self.known).get(key).cloned();
         let is_current = |known: &CheckedGroup| {
-            let may_be_old = !creates_pods && !known.is_delegated;
+            let may_be_old = !creates_pods && !known.group.is_delegated;
             let is_recent = may_be_old || known.checked.elapsed() < LONGEST_AGE;
-            let is_unchanged = known.group.as_ref().is_none_or(|group| !self.has_changed(key, group));
+            let is_unchanged = known.group.group.as_ref().is_none_or(|group| !self.has_changed(key, group));
             known.uid == job.meta.uid && known.generation == job.meta.generation && is_recent && is_unchanged
         };
-        if let Some(known) = known.filter(is_current) {
-            return Ok(known.group.map(|group| group.name));
-        }
+        let parents_workload = match known {
+            Some(known) if is_current(&known) => return Ok(known.group.group.map(|group| group.name)),
+            known => known.and_then(|known| known.group.parents_workload),
+        };
         let checked = Instant::now();
-        let ensured = self.ensure(key, job, has_pods).await;
-        let GroupResult { group, is_delegated } = ensured.map_err(|error| {
-            format!("ensuring Workload and PodGroup for Job {}/{}: {error}", key.namespace, key.name)
+        let ensured = self.ensure(key, job, has_pods, parents_workload).await;
+        let message = |why| format!("ensuring Workload and PodGroup for Job {}/{}: {why}", key.namespace, key.name);
+        let group = ensured.map_err(|error| match error {
+            GroupError::Refused(why) => GroupError::Refused(message(why)),
+            GroupError::Other(why) => GroupError::Other(message(why)),
         })?;
+        let name = group.group.as_ref().map(|group| group.name.clone());
         let (uid, generation) = (job.meta.uid.clone(), job.meta.generation);
-        let known = CheckedGroup { uid, generation, checked, is_delegated, group: group.clone() };
-        lock(&self.known).insert(key.clone(), known);
-        Ok(group.map(|group| group.name))
+        lock(&self.known).insert(key.clone(), CheckedGroup { uid, generation, checked, group });
+        Ok(name)
     }
 
     /// Returns true if the cache shows that the group of a Job was deleted or written since it was read.
@@ -123,35 +157,41 @@ impl Scheduling {
         }
     }
 
-    async fn ensure(&self, key: &ObjectKey, job: &Job, has_pods: bool) -> Result<GroupResult, String> {
+    /// Creates or resizes the objects of a Job. `parents_workload` is the name of the parent's Workload at the last check.
+    async fn ensure(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        has_pods: bool,
+        parents_workload: Option<Str>,
+    ) -> Result<GroupResult, GroupError> {
         let fresh = found(self.writer.get_json(&Job::RESOURCE, key).await)?;
         let is_same = |fresh: &Value| fresh["metadata"]["uid"] == job.meta.uid.to_string();
         // Pods that belong to a group must not be created without it for a Job that only the cache still has.
         let fresh = fresh.filter(is_same).ok_or("the Job was deleted or replaced")?;
         let is_new = compile::is_new(&fresh, has_pods);
         let (workload, template, is_delegated) = match compile::mode(&fresh) {
-            Mode::None => return Ok(UNGROUPED),
+            Mode::None => return Ok(GroupResult::default()),
             Mode::Both => match self.ensure_workload(key, job, &fresh, is_new).await? {
                 Some(workload) => (workload, None, false),
-                None => return Ok(UNGROUPED),
+                None => return Ok(GroupResult::default()),
             },
-            Mode::GroupOnly(template) => match self.workload_of_parent(key, &fresh).await? {
+            Mode::GroupOnly(template) => match self.workload_of_parent(key, &fresh, parents_workload).await? {
                 Some(workload) => (workload, Some(template), true),
-                None => return Ok(GroupResult { is_delegated: true, ..UNGROUPED }),
+                None => return Ok(GroupResult { is_delegated: true, ..GroupResult::default() }),
             },
         };
+        let parents_workload = workload["metadata"]["name"].as_str().filter(|_| is_delegated).map(Str::from);
+        let ungrouped = GroupResult { group: None, is_delegated, parents_workload };
         let templates = workload["spec"]["podGroupTemplates"].as_array().map(Vec::as_slice).unwrap_or_default();
         let is_named = |found: &&Value| {
             template.as_ref().filter(|name| !name.is_empty()).is_none_or(|name| found["name"] == name.as_str())
         };
         let Some(template) = templates.iter().find(is_named) else {
             debug!(job = %key, "the parent's Workload has no such PodGroupTemplate; pods are not grouped");
-            return Ok(GroupResult { is_delegated, ..UNGROUPED });
+            return Ok(ungrouped);
         };
-        let ensured = self.ensure_pod_group(key, job, (&fresh, &workload, template), (is_new, !is_delegated)).await?;
-        let Some(group) = ensured else {
-            return Ok(GroupResult { is_delegated, ..UNGROUPED });
-        };
+        let group = self.ensure_pod_group(key, job, (&fresh, &workload, template), (is_new, !is_delegated)).await?;
         let size = match is_delegated {
             true => template["schedulingPolicy"]["gang"]["minCount"].as_i64(),
             false => compile::gang_size(&fresh),
@@ -159,11 +199,14 @@ impl Scheduling {
         if let Some(size) = size {
             let resized = compile::workload_resize(&workload, size).filter(|_| !is_delegated);
             self.patch(&WORKLOADS, &workload, resized).await?;
-            self.patch(&GROUPS, &group, compile::group_resize(&group, size)).await?;
+            if let Some(group) = &group {
+                self.patch(&GROUPS, group, compile::group_resize(group, size)).await?;
+            }
         }
+        let Some(group) = group else { return Ok(ungrouped) };
         let text = |field: &str| group["metadata"][field].as_str().unwrap_or_default();
         let version = text("resourceVersion").parse().unwrap_or(0);
-        Ok(GroupResult { group: Some(Group { name: text("name").into(), version }), is_delegated })
+        Ok(GroupResult { group: Some(Group { name: text("name").into(), version }), ..ungrouped })
     }
 
     /// Reads or creates the Workload of a Job; `None` if there is none and the Job is not new.
@@ -173,16 +216,17 @@ impl Scheduling {
         job: &Job,
         fresh: &Value,
         is_new: bool,
-    ) -> Result<Option<Value>, String> {
+    ) -> Result<Option<Value>, GroupError> {
         let name = compile::workload_name(&key.name, &job.meta.uid.to_string());
         let (namespace, job_name) = (&key.namespace, &key.name);
         let known = found(self.writer.get_json(&WORKLOADS, &ObjectKey::new(namespace.clone(), &*name)).await)?;
         if let Some(known) = known.filter(|known| compile::is_controlled_by(known, fresh)) {
             let count = known["spec"]["podGroupTemplates"].as_array().map_or(0, Vec::len);
             if count != 1 {
-                return Err(format!(
+                let message = format!(
                     "workload {namespace}/{name} for job {namespace}/{job_name} has {count} PodGroupTemplates, want exactly 1"
-                ));
+                );
+                return Err(message.into());
             }
             return Ok(Some(known));
         }
@@ -206,18 +250,43 @@ impl Scheduling {
         created.map(Some)
     }
 
-    /// Finds the Workload of the controller that owns a Job.
-    async fn workload_of_parent(&self, key: &ObjectKey, fresh: &Value) -> Result<Option<Value>, String> {
-        let Resource { group, version, plural, .. } = WORKLOADS;
-        let path = ReadPath::new(&["apis", group, version, "namespaces", &key.namespace, plural]);
-        let path = path.map_err(|error| error.to_string())?;
-        let list = self.writer.get_json_at(&path).await.map_err(|error| error.to_string())?;
-        let workloads = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let found = workloads.iter().find(|workload| compile::is_of_parent(workload, fresh)).cloned();
+    /// Finds the Workload of the controller that owns a Job: the one of this name, or another one of the namespace.
+    async fn workload_of_parent(
+        &self,
+        key: &ObjectKey,
+        fresh: &Value,
+        name: Option<Str>,
+    ) -> Result<Option<Value>, String> {
+        let Some(parent) = compile::parent(fresh) else { return Ok(None) };
+        if let Some(name) = name
+            && let Some(workload) = self.workload_of(key, &parent, &name).await?
+        {
+            return Ok(Some(workload));
+        }
+        // There may be many Workloads: only the name of the first one is kept.
+        let mut found = None;
+        let visit = |object: &[u8]| {
+            if found.is_none() && controller_ref(object).as_ref() == Some(&parent) {
+                let meta = find(object, workload::METADATA);
+                found = std::str::from_utf8(find(meta, object_meta::NAME)).ok().map(Str::from);
+            }
+        };
+        self.writer.list_each(&WORKLOADS, &key.namespace, visit).await.map_err(|error| error.to_string())?;
+        let found = match found {
+            Some(name) => self.workload_of(key, &parent, &name).await?,
+            None => None,
+        };
         if found.is_none() {
             debug!(job = %key, "the Workload of the Job's parent does not exist; pods are not grouped");
         }
         Ok(found)
+    }
+
+    /// Reads a Workload by its name; `None` if it does not exist, or is not the parent's.
+    async fn workload_of(&self, job: &ObjectKey, parent: &ControllerRef, name: &Str) -> Result<Option<Value>, String> {
+        let key = ObjectKey { namespace: job.namespace.clone(), name: name.clone() };
+        let workload = found(self.writer.get_json(&WORKLOADS, &key).await)?;
+        Ok(workload.filter(|workload| compile::is_of_parent(workload, parent)))
     }
 
     /// Reads or creates the PodGroup of a Job; `None` if there is none and the Job is not new.
@@ -227,7 +296,7 @@ impl Scheduling {
         job: &Job,
         (fresh, workload, template): (&Value, &Value, &Value),
         (is_new, is_own): (bool, bool),
-    ) -> Result<Option<Value>, String> {
+    ) -> Result<Option<Value>, GroupError> {
         let group = compile::group(fresh, workload, template, is_own);
         let name = group["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let known = found(self.writer.get_json(&GROUPS, &ObjectKey::new(key.namespace.clone(), &*name)).await)?;
@@ -243,9 +312,18 @@ impl Scheduling {
         Ok(Some(created))
     }
 
-    async fn create(&self, resource: &Resource, key: &ObjectKey, mut object: Value) -> Result<Value, String> {
+    async fn create(&self, resource: &Resource, key: &ObjectKey, mut object: Value) -> Result<Value, GroupError> {
         let created = self.writer.create_json(resource, &key.namespace, &object).await;
-        let meta = created.map_err(|error| error.to_string())?.meta().map_err(|error| error.to_string())?;
+        let created = created.map_err(|error| {
+            if error.is_namespace_terminating() {
+                self.gate.close(&key.namespace);
+            }
+            match error.is_denied() {
+                true => GroupError::Refused(error.to_string()),
+                false => GroupError::Other(error.to_string()),
+            }
+        })?;
+        let meta = created.meta().map_err(|error| error.to_string())?;
         object["metadata"]["uid"] = meta.uid.to_string().into();
         object["metadata"]["resourceVersion"] = meta.version.to_string().into();
         Ok(object)

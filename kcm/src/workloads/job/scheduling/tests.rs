@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use http::Method;
-use kinds::schema::object_meta;
+use kinds::schema::{list_meta, object_meta, typed_local_object_reference, workload, workload_spec};
 use kinds::wire::Put;
-use kinds::{Decode, Sections};
+use kinds::{Decode, Sections, envelope};
 use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, meta, writer};
 use serde_json::json;
 
@@ -14,12 +14,17 @@ use super::*;
 /// The objects of an API server in JSON, by the last parts of their paths.
 type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
 
+/// Methods and paths.
+type Requests = Arc<Mutex<Vec<(Method, String)>>>;
+
 /// The scheduling of the Job `ns/j`, which is grouped, with the server's objects and the requests so far.
 struct Bench {
     scheduling: Scheduling,
     groups: Arc<Store<PodGroup>>,
     objects: Objects,
-    requests: Arc<Mutex<Vec<Method>>>,
+    requests: Requests,
+    /// The response to creations, if they are refused.
+    refusal: Arc<Mutex<Option<Value>>>,
     job: Job,
 }
 
@@ -57,6 +62,34 @@ fn job() -> Job {
     Job::decode(&Decode { interner: Arc::default(), sections: Job::TEMPLATE }, &object).expect("well-formed")
 }
 
+/// Returns a page of the Workloads: on the first one of another object, on the second one `last`.
+fn workloads(last: Option<&Value>, is_second: bool) -> Vec<u8> {
+    let mut list = Vec::new();
+    list.put_message(1, |meta| {
+        meta.put_str(list_meta::RESOURCE_VERSION, "9");
+        meta.put_str(list_meta::CONTINUE, if is_second { "" } else { "next" });
+    });
+    let reference =
+        |object: &Value, field: &str| object["spec"]["controllerRef"][field].as_str().unwrap_or("x").to_owned();
+    let other = json!({});
+    if let Some(object) = if is_second { last } else { Some(&other) } {
+        list.put_message(2, |item| {
+            item.put_message(workload::METADATA, |meta| {
+                meta.put_str(object_meta::NAME, "w");
+                meta.put_str(object_meta::RESOURCE_VERSION, "6");
+            });
+            item.put_message(workload::SPEC, |spec| {
+                spec.put_message(workload_spec::CONTROLLER_REF, |message| {
+                    message.put_str(typed_local_object_reference::API_GROUP, &reference(object, "apiGroup"));
+                    message.put_str(typed_local_object_reference::KIND, &reference(object, "kind"));
+                    message.put_str(typed_local_object_reference::NAME, &reference(object, "name"));
+                });
+            });
+        });
+    }
+    envelope::wrap(&WORKLOADS, &list)
+}
+
 fn cached_group(name: &str, version: u64) -> PodGroup {
     PodGroup { meta: meta("ns", name, version), claims: Box::default() }
 }
@@ -64,10 +97,17 @@ fn cached_group(name: &str, version: u64) -> PodGroup {
 impl Bench {
     async fn new() -> Self {
         let objects: Objects = Arc::new(Mutex::new(objects().into_iter().collect()));
-        let (served, requests) = (objects.clone(), Arc::<Mutex<Vec<Method>>>::default());
-        let sent = requests.clone();
+        let (served, requests) = (objects.clone(), Requests::default());
+        let refusal = Arc::<Mutex<Option<Value>>>::default();
+        let (sent, refused) = (requests.clone(), refusal.clone());
         let writer = writer(move |method, path| {
-            lock(&sent).push(method.clone());
+            lock(&sent).push((method.clone(), path.to_owned()));
+            if let Some(refusal) = lock(&refused).clone().filter(|_| *method == Method::POST) {
+                return (403, refusal.to_string().into_bytes());
+            }
+            if let Some((_, page)) = path.split_once("/workloads?") {
+                return (200, workloads(lock(&served).get(WORKLOAD), page.contains("continue=next")));
+            }
             let kind = path.split('/').rev().nth(1).unwrap_or_default();
             match lock(&served).get(kind) {
                 Some(object) => (200, object.to_string().into_bytes()),
@@ -75,11 +115,12 @@ impl Bench {
             }
         })
         .await;
-        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
-        let groups = Arc::new(filled_store(decode, vec![], []));
+        let decode = || Decode { interner: Arc::default(), sections: Sections::default() };
+        let groups = Arc::new(filled_store(decode(), vec![], []));
         let (recorder, _) = Recorder::new("job-controller", Arc::new(NoEvents));
-        let scheduling = Scheduling::new(groups.clone(), writer, recorder);
-        let bench = Self { scheduling, groups, objects, requests, job: job() };
+        let namespaces = filled_store(decode(), vec![], []);
+        let scheduling = Scheduling::new(groups.clone(), writer, recorder, CreationGate::new(Arc::new(namespaces)));
+        let bench = Self { scheduling, groups, objects, requests, refusal, job: job() };
         let name = bench.group(true).await.expect("it is grouped");
         deliver(&bench.groups, cached_group(&name, 7));
         assert_eq!((bench.group(true).await, bench.requests()), (Some(name), 3), "it is not read again");
@@ -92,6 +133,29 @@ impl Bench {
 
     fn requests(&self) -> usize {
         lock(&self.requests).len()
+    }
+
+    fn edit(&self, kind: &str, edit: impl FnOnce(&mut Value)) {
+        edit(lock(&self.objects).get_mut(kind).expect("an object"));
+    }
+
+    /// Gives the Job a parent, to which its Workload belongs.
+    fn delegate(&self) {
+        self.edit(JOB, |job| {
+            job["metadata"]["ownerReferences"] = json!([
+                {"apiVersion": "example.com/v1", "kind": "Set", "name": "s", "uid": "p", "controller": true},
+            ]);
+            job["metadata"]["annotations"] = json!({"scheduling.k8s.io/group-template-name": ""});
+        });
+        self.edit(WORKLOAD, |workload| {
+            workload["spec"]["controllerRef"] = json!({"apiGroup": "example.com", "kind": "Set", "name": "s"});
+        });
+    }
+
+    /// Returns the number of requests for lists since the last call.
+    fn lists(&self) -> usize {
+        let requests = std::mem::take(&mut *lock(&self.requests));
+        requests.iter().filter(|(_, path)| path.contains("/workloads?")).count()
     }
 }
 
@@ -108,15 +172,46 @@ async fn pods_are_not_grouped_when_their_group_was_deleted() {
 async fn group_that_another_client_resized_gets_its_size_back() {
     let bench = Bench::new().await;
     let name = bench.group(true).await.expect("it is grouped");
-    lock(&bench.objects).get_mut(JOB).expect("the Job")["spec"]["scheduling"] =
-        json!({"schedulingPolicy": {"gang": {}}});
+    bench.edit(JOB, |job| job["spec"]["scheduling"] = json!({"schedulingPolicy": {"gang": {}}}));
     if let Some(group) = lock(&bench.objects).get_mut(GROUP) {
         group["spec"]["schedulingPolicy"] = json!({"gang": {"minCount": 1}});
         group["metadata"]["resourceVersion"] = "8".into();
     }
     deliver(&bench.groups, cached_group(&name, 8));
     assert_eq!(bench.group(false).await, Some(name));
-    assert_eq!(lock(&bench.requests).last(), Some(&Method::PATCH));
+    assert!(matches!(lock(&bench.requests).last(), Some((Method::PATCH, path)) if path.contains("/podgroups/")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn workload_is_resized_while_its_group_is_missing() {
+    let bench = Bench::new().await;
+    let name = bench.group(true).await.expect("it is grouped");
+    bench.edit(JOB, |job| job["spec"]["scheduling"] = json!({"schedulingPolicy": {"gang": {}}}));
+    bench.edit(WORKLOAD, |workload| {
+        workload["spec"]["podGroupTemplates"][0]["schedulingPolicy"] = json!({"gang": {"minCount": 1}});
+    });
+    lock(&bench.objects).remove(GROUP);
+    deliver_deletion(&bench.groups, &ObjectKey { namespace: "ns".into(), name });
+    assert_eq!(bench.group(true).await, None);
+    assert!(matches!(lock(&bench.requests).last(), Some((Method::PATCH, path)) if path.contains("/workloads/")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn workload_of_the_parent_is_searched_in_pages_unless_its_name_is_known() {
+    let bench = Bench::new().await;
+    bench.delegate();
+    let check = async || {
+        tokio::time::advance(LONGEST_AGE * 2).await;
+        (bench.group(true).await.is_some(), bench.lists())
+    };
+    assert_eq!(check().await, (true, 2));
+    assert_eq!(check().await, (true, 0));
+    bench.edit(WORKLOAD, |workload| workload["spec"]["controllerRef"]["name"] = "t".into());
+    assert_eq!(check().await, (false, 2), "it belongs to another parent");
+    bench.delegate();
+    assert_eq!(check().await, (true, 2));
+    lock(&bench.objects).remove(WORKLOAD);
+    assert_eq!(check().await, (false, 2), "it was deleted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +248,7 @@ async fn no_group_is_chosen_for_a_job_that_was_deleted_or_replaced() {
         tokio::time::advance(LONGEST_AGE * 2).await;
         let chosen = bench.scheduling.ensure_group(&key(), &bench.job, true, true).await;
         let error = chosen.expect_err(name);
-        assert!(error.ends_with("the Job was deleted or replaced"), "{name}: {error}");
+        assert!(error.to_string().ends_with("the Job was deleted or replaced"), "{name}: {error}");
     }
 }
 
@@ -164,4 +259,21 @@ async fn lagging_cache_causes_no_reads() {
     let name = bench.group(true).await.expect("it is grouped");
     deliver(&bench.groups, cached_group(&name, 3));
     assert_eq!((bench.group(true).await, bench.requests()), (Some(name), before));
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_group_is_reported_and_closes_a_namespace_that_is_being_deleted() {
+    let causes = json!({"causes": [{"reason": "NamespaceTerminating"}]});
+    for (name, details, is_open) in [("quota", Value::Null, true), ("terminating namespace", causes, false)] {
+        let bench = Bench::new().await;
+        let refusal = json!({"kind": "Status", "code": 403, "reason": "Forbidden", "details": details});
+        *lock(&bench.refusal) = Some(refusal);
+        lock(&bench.objects).remove(GROUP);
+        // Groups are created only for Jobs that have not started.
+        lock(&bench.objects).get_mut(JOB).expect("the Job")["status"] = json!({});
+        bench.scheduling.forget(&key());
+        let error = bench.scheduling.ensure_group(&key(), &bench.job, false, true).await.expect_err(name);
+        assert!(matches!(error, GroupError::Refused(_)), "{name}: {error:?}");
+        assert_eq!(bench.scheduling.gate.is_open("ns"), is_open, "{name}");
+    }
 }

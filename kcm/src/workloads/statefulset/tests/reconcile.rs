@@ -18,7 +18,7 @@ use runtime::worker::{Outcome, Reconcile as _, ReconcileError};
 
 use super::*;
 use crate::pods::creation_gate::CreationGate;
-use crate::workloads::statefulset::sync::StatefulSets;
+use crate::workloads::statefulset::state::StatefulSets;
 
 /// The resourceVersion of all objects in responses.
 const WRITTEN: u64 = 9;
@@ -167,6 +167,7 @@ impl Bench {
             gate: CreationGate::new(Arc::new(filled_store(context(), vec![], []))),
             handover: Handover::without_former_owners(),
             refusals: Default::default(),
+            revision_refusals: Default::default(),
         };
         Self { reconciler, requests, events, sender: sender.boxed() }
     }

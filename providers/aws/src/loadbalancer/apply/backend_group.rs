@@ -40,6 +40,20 @@ pub(crate) struct Shared {
     bare: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
     /// Rules of nodes' groups, with the time of the read.
     rules: HashMap<String, (Instant, Vec<ObservedRule>)>,
+    /// The groups with rules for load balancers without security groups, with the names of these, and the time of the
+    /// read.
+    named: Option<(Instant, BTreeMap<String, BTreeSet<String>>)>,
+}
+
+/// The result of the release of the group that all load balancers share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// There is none, or others use it: nothing was changed.
+    Unaffected,
+    /// AWS still uses it for deleted load balancers.
+    InUse,
+    /// It was deleted, or its rules were.
+    Done,
 }
 
 impl Shared {
@@ -134,6 +148,23 @@ impl Shared {
         .await
     }
 
+    /// Returns the groups with rules that name one of these load balancers: also groups without the cluster's tag, which
+    /// are opened if they are the only ones of an instance. Recent reads are reused.
+    pub(crate) async fn groups_with_rules(
+        &mut self,
+        session: &Session,
+        names: &[String],
+    ) -> Result<BTreeSet<String>, CloudError> {
+        let now = Instant::now();
+        let named = match self.named.take().filter(|(at, _)| now < *at + RULES) {
+            Some(recent) => recent,
+            None => (now, network::groups_that_name_balancers(session, bare_rules::named_balancer).await?),
+        };
+        let (_, groups) = self.named.insert(named);
+        let found = groups.iter().filter(|(_, balancers)| names.iter().any(|name| balancers.contains(name)));
+        Ok(found.map(|(group, _)| group.clone()).collect())
+    }
+
     /// Revokes the rules of a Service's load balancer, which `names` identify, except those that others need. Returns
     /// the refusals.
     pub(crate) async fn revoke_bare(
@@ -185,6 +216,7 @@ impl Shared {
                 continue;
             }
             self.rules.remove(&group);
+            self.named = None;
             let result = async {
                 if !changes.add.is_empty() {
                     authorize(session, &group, &changes.add).await?;
@@ -220,13 +252,13 @@ impl Shared {
     }
 
     /// Releases the group after a Service's load balancer was deleted. After the last one the group and the rules that
-    /// reference it are deleted. Returns false while AWS still uses the group.
+    /// reference it are deleted.
     pub(crate) async fn release(
         &mut self,
         session: &Session,
         listing: &Listing,
         id: &LoadBalancerId,
-    ) -> Result<bool, CloudError> {
+    ) -> Result<Release, CloudError> {
         self.users.remove(id);
         let now = Instant::now();
         let group = match listing.backend(session, &id.cluster) {
@@ -234,20 +266,20 @@ impl Shared {
             // It was created recently and is not listed yet.
             None => self.backend.as_ref().filter(|(_, at)| now < *at + UNLISTED).map(|(group, _)| group.clone()),
         };
-        let Some(group) = group else { return Ok(true) };
+        let Some(group) = group else { return Ok(Release::Unaffected) };
         if !self.users.is_empty() || listing.is_carried(&group) {
-            return Ok(true);
+            return Ok(Release::Unaffected);
         }
         match use_of(session, &group).await? {
             Use::Unused => {}
-            Use::DeletedBalancers => return Ok(false),
-            Use::Others => return Ok(true),
+            Use::DeletedBalancers => return Ok(Release::InUse),
+            Use::Others => return Ok(Release::Unaffected),
         }
         match self.revoke_rules_of(session, &group).await {
             // A user references the group in rules of another group. It stays for the next load balancer.
             Err(error) if error.kind == ErrorKind::Denied => {
                 tracing::warn!(%group, %error, "kept the load balancers' security group: it is in use");
-                return Ok(true);
+                return Ok(Release::Done);
             }
             revoked => revoked?,
         }
@@ -256,19 +288,19 @@ impl Shared {
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
             Err(error) if error.is_not_found() && (!is_recent || self.missing >= MISSING) => {
                 (self.backend, self.missing) = (None, 0);
-                Ok(true)
+                Ok(Release::Done)
             }
             // It is in use, or not visible yet.
             Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => {
                 self.missing += u32::from(error.is_not_found());
-                Ok(false)
+                Ok(Release::InUse)
             }
             // After any other error a retry has to find the group, although it may not be listed yet.
             answer => {
                 answer?;
                 (self.backend, self.missing) = (None, 0);
                 self.gone.insert(group.clone());
-                Ok(true)
+                Ok(Release::Done)
             }
         }
     }

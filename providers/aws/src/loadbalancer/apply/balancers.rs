@@ -5,41 +5,30 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use providers::{
-    BuildContext, ClassFilter, CloudError, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus,
-    Progress, Records, Targets,
-};
+use providers::{BuildContext, ClassFilter, CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec, Records, Targets};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::loadbalancer::apply::backend_group::{BareRules, Shared};
-use crate::loadbalancer::apply::calls::{self, Caller};
-use crate::loadbalancer::apply::groups::Groups;
-use crate::loadbalancer::apply::opening::{TargetGroups, unopened_targets_warning};
-use crate::loadbalancer::model::build::{self, StackInputs};
-use crate::loadbalancer::model::{bare_rules, diff, node_rules};
-use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, Opening};
+use crate::loadbalancer::apply::backend_group::Shared;
+use crate::loadbalancer::apply::calls::Caller;
+use crate::loadbalancer::apply::group_locks::Groups;
+use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, VISIBLE};
 use crate::loadbalancer::observed::certificates::Certificates;
+use crate::loadbalancer::observed::classic::ClassicNames;
 use crate::loadbalancer::observed::interfaces::Interfaces;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
-use crate::loadbalancer::observed::network::{self, Networks};
-use crate::loadbalancer::observed::report::ingress;
+use crate::loadbalancer::observed::network::Networks;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::observed::vpc::Network;
-use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::annotations;
-use crate::loadbalancer::spec::settings::{Policy, SecurityGroups, Settings};
-use crate::loadbalancer::types::{Desired, Mapping};
+use crate::loadbalancer::spec::settings::{Policy, Settings};
 use crate::session::{Session, Sessions};
 
 /// A listing of this age is still used, if nothing was changed since.
-const FRESH: Duration = Duration::from_secs(10);
-/// Maximum number of plans in a row in one call: each needs ids of resources that the previous one created.
-const ROUNDS: usize = 6;
+pub(super) const FRESH: Duration = Duration::from_secs(10);
 
 /// Network Load Balancers.
 pub(crate) struct Balancers {
@@ -58,6 +47,10 @@ pub(crate) struct Balancers {
     /// Services that move from a Classic Load Balancer and whose status should get the new address, and whether it did.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
     records: OnceLock<Arc<dyn Records>>,
+    /// The time of the first work: a process without the Lease has none.
+    begun: OnceLock<Instant>,
+    /// The Classic Load Balancers.
+    pub(super) classic_names: ClassicNames,
 }
 
 /// The arguments of the work on one Service.
@@ -66,41 +59,6 @@ pub(super) struct Work<'a> {
     pub id: &'a LoadBalancerId,
     pub settings: &'a Settings,
     pub targets: &'a Targets,
-}
-
-/// The progress of plans.
-#[derive(Debug, Default)]
-struct PlanProgress {
-    /// More work follows later.
-    again: bool,
-    /// Ports whose traffic moves to another target group once that has a healthy target.
-    exchanging: BTreeSet<u16>,
-    /// Changes to resources that were in the desired state before.
-    done: Vec<String>,
-}
-
-impl PlanProgress {
-    /// Adds an applied step.
-    fn add(&mut self, step: &Step) {
-        if !step.is_about_targets() {
-            self.done.push(step.description());
-        }
-    }
-
-    /// Returns warnings about applied steps; `settled`: everything was in the desired state before.
-    fn warnings(&self, settled: bool, overdue: bool) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if settled && !self.done.is_empty() {
-            warnings.push(format!("changes by another client were undone: {}", self.done.join("; ")));
-        }
-        if overdue && !self.exchanging.is_empty() {
-            let ports = self.exchanging.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-            warnings.push(format!(
-                "traffic of port {ports} stays on its target group until the new one has a healthy target"
-            ));
-        }
-        warnings
-    }
 }
 
 impl fmt::Debug for Balancers {
@@ -136,6 +94,8 @@ impl Balancers {
             shared: Mutex::default(),
             moved: std::sync::Mutex::default(),
             records: OnceLock::new(),
+            begun: OnceLock::new(),
+            classic_names: ClassicNames::default(),
         }
     }
 
@@ -178,6 +138,11 @@ impl Balancers {
         self.inventory.listing_since(session, state.changed.map_or(recent, |changed| changed.max(recent))).await
     }
 
+    /// Returns the time from which reads contain everything that earlier processes have created.
+    pub(super) fn all_visible(&self) -> Instant {
+        *self.begun.get_or_init(Instant::now) + VISIBLE
+    }
+
     /// Makes the call of one step, and records the result. The deletion of a resource that no longer exists succeeds.
     pub(super) async fn step(
         &self,
@@ -218,303 +183,6 @@ impl Balancers {
             _ => {}
         }
         Ok(())
-    }
-
-    pub(super) async fn ensure_stack(
-        &self,
-        spec: &LoadBalancerSpec,
-        work: &Work<'_>,
-        state: &mut BalancerState,
-    ) -> Result<Ensured, CloudError> {
-        let settings = self.resolved(work).await?;
-        let work = &Work { settings: &settings, ..*work };
-        let (session, id) = (work.session, work.id);
-        let mut group = self.lock_group(work).await?;
-        let (listing, mut seen, dying) = self.observe_stack(work, state).await?;
-        if let Some(created) = group.as_deref_mut().filter(|_| !seen.balancers.iter().any(|one| one.given)) {
-            self.create_group_balancer(work, created, state).await?;
-            let old = seen.balancers.first().and_then(ingress);
-            let status = LoadBalancerStatus { ingress: old.into_iter().collect() };
-            return Ok(Ensured { progress: Progress::After(state.pause()), ..Ensured::settled(status) });
-        }
-        let network = self.networks.network(session).await?;
-        let TargetGroups { groups, undecided } = self.target_groups(work, &listing).await?;
-        let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &seen).await?;
-        warnings.extend(unopened_targets_warning(session, undecided));
-        warnings.extend(self.warn_of_group(work, &seen));
-        let waits_for_tags = self.find_name_conflict(work, &listing, &desired.balancer.name, &seen, state)?;
-        if waits_for_tags || dying.contains(&desired.balancer.name) {
-            // Its name is free once it is deleted.
-            let progress = Progress::After(state.pause());
-            return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
-        }
-        let opening = Opening { groups, ports: node_rules::ports(&desired) };
-        let settled = state.settled.as_ref() == Some(spec);
-        if let Some(backend) = &backend {
-            let unchanged = settled && state.opening.covers(&opening.groups, &opening.ports);
-            warnings.extend(self.open_backend(session, backend, &opening, unchanged).await?);
-        }
-        if let Some(created) = group.as_deref_mut() {
-            created.add_user(id, Instant::now());
-        }
-        let (followed, notices) =
-            self.change_stack(work, (&listing, &network), &desired, &mut seen, &opening.groups, state).await?;
-        state.opening = opening;
-        warnings.extend(followed.warnings(settled, state.is_overdue()).into_iter().chain(notices));
-        state.remember_groups(id, &desired, &seen);
-        let balancer = seen.balancer(&desired.balancer.name);
-        let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
-        // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
-        let leaves_nodes = backend.is_some() && !work.settings.node_rules;
-        let progress = match followed.again || leaves_nodes || !dying.is_empty() {
-            true => Progress::After(state.pause()),
-            false => state.settle(spec),
-        };
-        Ok(Ensured { progress, warnings, ..Ensured::settled(status) })
-    }
-
-    /// Returns whether a load balancer has the name of a new one and may be the Service's: its tags may not be visible yet.
-    ///
-    /// AWS would return it as created. Names are made from uids, which two clusters share if one is a copy of the other.
-    ///
-    /// # Errors
-    /// `Conflict` if it belongs to another owner.
-    fn find_name_conflict(
-        &self,
-        work: &Work<'_>,
-        listing: &Listing,
-        name: &str,
-        seen: &ObservedStack,
-        state: &BalancerState,
-    ) -> Result<bool, CloudError> {
-        // The owner of a name that users choose is checked after the creation.
-        let is_new = seen.balancer(name).is_none() && names::is_generated(work.id, name);
-        let Some(other) = listing.balancer(name).filter(|one| is_new && !state.deleting.contains(&one.arn)) else {
-            return Ok(false);
-        };
-        if ownership::is_incomplete(&other.tags, &work.session.cluster) && !state.is_overdue() {
-            self.inventory.forget(&other.arn);
-            return Ok(true);
-        }
-        Err(name_taken(other))
-    }
-
-    /// Returns the desired state, the security group that all load balancers share if this one should carry it, and
-    /// warnings.
-    async fn desire(
-        &self,
-        work: &Work<'_>,
-        listing: &Listing,
-        network: &Network,
-        seen: &ObservedStack,
-    ) -> Result<(Desired, Option<String>, Vec<String>), CloudError> {
-        let Work { session, id, settings, targets } = *work;
-        let given = self.given_groups(session, settings).await?;
-        let backend = match build::wants_backend(settings, build::existing(settings, id, seen), seen) {
-            true => Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?),
-            false => None,
-        };
-        let cluster = &session.cluster;
-        let inputs = StackInputs { id, cluster, network, seen, backend: backend.as_deref(), given: &given, targets };
-        let desired = build::desired(settings, &inputs);
-        if desired.is_err() {
-            // An operator may be fixing the network.
-            self.networks.forget().await;
-        }
-        let (desired, warnings) = desired?;
-        Ok((desired, backend, warnings))
-    }
-
-    /// Brings the load balancer and the nodes' rules of one without security groups to the desired state; `nodes` are the
-    /// security groups of its targets. Returns the progress, and warnings.
-    async fn change_stack(
-        &self,
-        work: &Work<'_>,
-        around: (&Listing, &Network),
-        desired: &Desired,
-        seen: &mut ObservedStack,
-        nodes: &BTreeSet<String>,
-        state: &mut BalancerState,
-    ) -> Result<(PlanProgress, Vec<String>), CloudError> {
-        if work.settings.node_rules {
-            // A refusal is returned again afterwards.
-            self.set_bare_rules(work, around, desired, seen, nodes, false).await?;
-        }
-        let mut caller = self.caller(work.session, around.1, work.id);
-        let name = &desired.balancer.name;
-        let exposed = self.prepare_endpoint_service(work, &mut caller, name, seen, state).await?;
-        let followed = self.follow(desired, seen, &mut caller, state).await?;
-        if !exposed {
-            self.ensure_endpoint_service(work, seen.balancer(name), state).await?;
-        }
-        let mut warnings = caller.warnings;
-        if work.settings.node_rules {
-            warnings.extend(self.set_bare_rules(work, around, desired, seen, nodes, !followed.again).await?);
-        }
-        let balancer = seen.balancer(&desired.balancer.name);
-        let bare = balancer.is_some_and(|one| one.security_groups.is_empty());
-        if std::mem::replace(&mut state.bare, bare) && !bare {
-            self.shared.lock().await.forget_bare(work.id);
-        }
-        Ok((followed, warnings))
-    }
-
-    /// Reads the observed state of a Service. Returns also the names of load balancers that are being deleted.
-    async fn observe_stack(
-        &self,
-        work: &Work<'_>,
-        state: &mut BalancerState,
-    ) -> Result<(Arc<Listing>, ObservedStack, Vec<String>), CloudError> {
-        let listing = self.recent_listing(work.session, state).await?;
-        let mut seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        let dying = seen.take_out(&state.deleting);
-        if dying.is_empty() {
-            state.deleting.clear();
-        }
-        self.add_given(work, &listing, &mut seen)?;
-        if self.add_group(work, &listing, &mut seen) && work.settings.group.is_some() {
-            state.groups.extend(seen.balancers.iter().filter(|one| one.given).map(|one| one.name.clone()));
-        }
-        if !seen.is_empty() {
-            self.read_details(work, &mut seen).await?;
-        }
-        Ok((listing, seen, dying))
-    }
-
-    /// Opens the targets' security groups to the group that all load balancers share. Returns warnings; `unchanged`: this
-    /// process has added the rules before.
-    async fn open_backend(
-        &self,
-        session: &Session,
-        backend: &str,
-        opening: &Opening,
-        unchanged: bool,
-    ) -> Result<Vec<String>, CloudError> {
-        let opened = self.shared.lock().await.open(session, &opening.groups, backend, &opening.ports).await?;
-        let mut warnings = opened.refused;
-        if unchanged && !opened.changed.is_empty() {
-            let groups = opened.changed.join(", ");
-            warnings.push(format!(
-                "rules for the load balancer were missing in the nodes' security groups and were added again: {groups}"
-            ));
-        }
-        Ok(warnings)
-    }
-
-    /// Applies plans until nothing can be done now.
-    async fn follow(
-        &self,
-        desired: &Desired,
-        seen: &mut ObservedStack,
-        caller: &mut Caller<'_>,
-        state: &mut BalancerState,
-    ) -> Result<PlanProgress, CloudError> {
-        let mut followed = PlanProgress { again: true, ..PlanProgress::default() };
-        // AWS returns an existing target group as created, which may have targets. The next call reads them.
-        let mut created = false;
-        for _ in 0..ROUNDS {
-            let plan = diff::ensure(desired, seen);
-            if plan.steps.is_empty() {
-                return Ok(PlanProgress {
-                    again: plan.again.is_some() || created,
-                    exchanging: plan.exchanging,
-                    done: followed.done,
-                });
-            }
-            created |= plan.steps.iter().any(Step::is_creation_of_a_group);
-            let (mut blocked, mut full) = (false, None);
-            for step in &plan.steps {
-                match self.step_or_detour(caller, step, seen, state).await {
-                    // There may be room after others are deregistered.
-                    Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
-                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => blocked = true,
-                    step => followed.add(&step?),
-                }
-            }
-            followed.exchanging = plan.exchanging;
-            if let Some(error) = full.filter(|_| !plan.steps.iter().any(Step::is_deregistration)) {
-                return Err(error);
-            }
-            if blocked {
-                break;
-            }
-        }
-        Ok(followed)
-    }
-
-    /// Applies a step, or other steps with the same result where AWS refuses it. Returns the applied one.
-    async fn step_or_detour(
-        &self,
-        caller: &mut Caller<'_>,
-        step: &Step,
-        seen: &mut ObservedStack,
-        state: &mut BalancerState,
-    ) -> Result<Step, CloudError> {
-        match self.step(caller, step, seen, state).await {
-            // A listener of a load balancer with IPv6 cannot be changed to UDP.
-            Err(error) if error.is_invalid() && seen.as_recreation(step).is_some() => {
-                for step in seen.as_recreation(step).into_iter().flatten() {
-                    self.step(caller, &step, seen, state).await?;
-                }
-                Ok(step.clone())
-            }
-            // Some listeners cannot send traffic to several groups.
-            Err(error) if error.is_invalid() && step.is_on_the_way() => {
-                let at_once = step.at_once();
-                self.step(caller, &at_once, seen, state).await?;
-                Ok(at_once)
-            }
-            result => result.map(|()| step.clone()),
-        }
-    }
-
-    async fn read_details(&self, work: &Work<'_>, seen: &mut ObservedStack) -> Result<(), CloudError> {
-        let (session, settings) = (work.session, work.settings);
-        calls::details(session, seen, settings.capacity.is_some()).await?;
-        self.read_records(work, seen).await?;
-        let listeners = seen.balancers.iter().flat_map(|balancer| &balancer.listeners);
-        let arns: Vec<String> = listeners.map(|listener| listener.arn.clone()).collect();
-        let mut tags = self.inventory.tags_of(session, &arns).await?;
-        for listener in seen.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners) {
-            listener.tags = tags.remove(&listener.arn).unwrap_or_default();
-            let requested = settings.listeners.iter().find(|requested| requested.port == listener.port);
-            if requested.is_some_and(|requested| !requested.attributes.is_empty()) {
-                listener.attributes = calls::listener_attributes(session, &listener.arn).await?;
-            }
-        }
-        self.separate_listeners(session, work.id, seen).await
-    }
-
-    async fn given_groups(&self, session: &Session, settings: &Settings) -> Result<Vec<String>, CloudError> {
-        let SecurityGroups::Given(names) = &settings.security_groups else { return Ok(Vec::new()) };
-        network::groups_named(session, names).await?.map_err(|missing| {
-            let fix = format!("name groups of {} by id or by their tag Name: there is no {missing}", session.vpc);
-            let key = format!("{PREFIX}security-groups");
-            CloudError { kind: ErrorKind::Transient, ..CloudError::invalid_annotation(&key, &names.join(","), &fix) }
-        })
-    }
-
-    /// Sets the rules in nodes' groups for a load balancer without security groups. Until it is `done`, only rules are
-    /// added, also for its future subnets: traffic still uses the old paths. Returns the refusals.
-    async fn set_bare_rules(
-        &self,
-        work: &Work<'_>,
-        (listing, network): (&Listing, &Network),
-        desired: &Desired,
-        seen: &ObservedStack,
-        nodes: &BTreeSet<String>,
-        done: bool,
-    ) -> Result<Vec<String>, CloudError> {
-        let Some(balancer) = seen.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty()) else {
-            return Ok(Vec::new());
-        };
-        let future = desired.balancer.subnets.iter().filter(|_| !done);
-        let subnets: Vec<Mapping> = balancer.subnets.iter().chain(future).cloned().collect();
-        let wanted = bare_rules::desired(work.id, work.settings, desired, (&balancer.name, &subnets), network);
-        let all = listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
-        let mut shared = self.shared.lock().await;
-        let rules = BareRules { all: &all, nodes, wanted: &wanted, remove_others: done };
-        shared.set_bare(work.session, listing, work.id, rules).await
     }
 }
 

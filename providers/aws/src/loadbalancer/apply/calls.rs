@@ -1,6 +1,6 @@
 //! Calls to AWS: the reads of details of a Service's resources, and the call of each step.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use aws_sdk_elasticloadbalancingv2::types as elb;
@@ -11,14 +11,14 @@ use crate::client::Class;
 use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{
-    CreatedResource, ObservedBalancer, ObservedListener, ObservedStack, ObservedTargetGroup,
+    CreatedResource, ObservedBalancer, ObservedListener, ObservedStack, ObservedTargetGroup, State,
 };
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::observed::{convert, network};
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::types::{
-    Attributes, Balancer, Listener, Probe, Protocol, Rule, Tags, Target, TargetGroup, TargetType,
+    Attributes, Balancer, Listener, Probe, Protocol, Rule, Tags, Target, TargetGroup, TargetHealth, TargetType,
 };
 use crate::session::Session;
 
@@ -94,15 +94,41 @@ async fn target_group(session: &Session, group: &mut ObservedTargetGroup) -> Res
     let arn = group.arn.clone();
     let request = session.api.elb.describe_target_group_attributes().target_group_arn(&arn);
     let attributes = session.api.read(Class::ElbRead, "DescribeTargetGroupAttributes", || request.clone().send());
-    let request = session.api.elb.describe_target_health().target_group_arn(&arn);
-    let health = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send());
-    let (attributes, health) = try_join(attributes, health).await?;
+    let (attributes, targets) = try_join(attributes, targets(session, &arn)).await?;
     let pair = |one: &elb::TargetGroupAttribute| {
         (one.key().unwrap_or_default().to_owned(), one.value().unwrap_or_default().to_owned())
     };
     group.attributes = attributes.attributes().iter().map(pair).collect();
-    group.targets = health.target_health_descriptions().iter().filter_map(convert::health).collect();
+    group.targets = targets;
     Ok(())
+}
+
+/// Reads the targets of a target group.
+async fn targets(session: &Session, group: &str) -> Result<BTreeMap<Target, TargetHealth>, CloudError> {
+    let request = session.api.elb.describe_target_health().target_group_arn(group);
+    let health = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send()).await?;
+    Ok(health.target_health_descriptions().iter().filter_map(convert::health).collect())
+}
+
+/// Adds the details of resources that this process has just created. Only the targets are read, once a load balancer is
+/// active: AWS returns an existing target group as created, which may have others, and targets become healthy. Returns
+/// false if other resources are listed.
+pub(crate) async fn details_of_created(
+    session: &Session,
+    seen: &mut ObservedStack,
+    created: &ObservedStack,
+) -> Result<bool, CloudError> {
+    if !seen.take_details(created) {
+        return Ok(false);
+    }
+    if seen.balancers.iter().any(|balancer| balancer.state != State::Provisioning) {
+        let read = async |group: &mut ObservedTargetGroup| {
+            group.targets = targets(session, &group.arn).await?;
+            Ok::<(), CloudError>(())
+        };
+        try_join_all(seen.target_groups.iter_mut().map(read)).await?;
+    }
+    Ok(true)
 }
 
 /// Executes the steps of a plan.

@@ -13,7 +13,7 @@ use providers::{
 use tokio::time::Instant;
 
 use crate::client::Class;
-use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::balancers::{Balancers, FRESH, Work};
 use crate::loadbalancer::model::classic::{self as model, Stage};
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
@@ -268,7 +268,14 @@ impl Balancers {
         if state.no_classic && group.is_none() {
             return Ok(true);
         }
-        match classic::find(session, id).await? {
+        // None is created while this process runs: a read after everything was visible stays true.
+        let now = Instant::now();
+        let recent = now.checked_sub(FRESH).unwrap_or(now).min(self.all_visible());
+        let found = match self.classic_names.contain(session, &id.default_name(), recent).await? {
+            true => classic::find(session, id).await?,
+            false => Found::Absent,
+        };
+        match found {
             Found::Own(classic) => {
                 self.delete_classic(session, &classic.name, state).await?;
                 return Ok(false);

@@ -1,6 +1,7 @@
 //! The provider interface for load balancers, implemented by Network Load Balancers.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use providers::{
@@ -10,6 +11,7 @@ use providers::{
 use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::targets::Access;
 use crate::loadbalancer::apply::{calls, leaks, readiness_gates};
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::report::{instances, observed};
@@ -70,7 +72,7 @@ impl LoadBalancers for Balancers {
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         let result = self.ensure_service(spec, &work, &mut state).await;
         if let Err(error) = &result {
-            (state.known, state.settled) = (None, None);
+            (state.known, state.settled, state.created) = (None, None, None);
             // Targets still follow pods and nodes: their traffic must not wait for a change that AWS refuses.
             if !matches!(error.kind, ErrorKind::Throttled { .. })
                 && let Err(error) = self.update_existing_targets(&work, &mut state).await
@@ -87,6 +89,7 @@ impl LoadBalancers for Balancers {
         let session = self.sessions.get()?;
         let state = self.states.get(&spec.id);
         let mut state = state.lock().await;
+        state.created = None;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         // The caller creates a missing load balancer. A refusal says nothing about the Service, which was valid so far.
         self.set_all_targets(spec, &work, &mut state).await.map_err(|error| match error.kind {
@@ -137,7 +140,8 @@ impl LoadBalancers for Balancers {
         // After a crash nothing of the Service's may be left but what it shared with others.
         let settings = last.and_then(|spec| self.settings(&spec).ok());
         state.groups.extend(settings.iter().flat_map(|settings| self.former_groups(&session, settings)));
-        let result = self.remove(&session, id, &mut state).await;
+        let user_groups = settings.map(|settings| settings.user_groups).unwrap_or_default();
+        let result = self.remove(&session, id, &user_groups, &mut state).await;
         if result == Ok(Deletion::Gone) {
             self.states.remove(id);
         }
@@ -171,14 +175,27 @@ impl Balancers {
         if state.known.is_none() {
             self.find_groups(work, state).await?;
         }
-        if !self.open_nodes(work, state).await? {
-            return self.ensure_stack(spec, work, state).await.map(drop);
+        let Access { needs_stack, pending } = self.open_nodes(work, state).await?;
+        if needs_stack {
+            self.ensure_stack(spec, work, state).await?;
+            return retry_pending(&pending);
         }
         match self.update_targets(work, state).await? {
-            Some(()) => Ok(()),
+            Some(()) => retry_pending(&pending),
             None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "target groups were replaced")),
         }
     }
+}
+
+/// Returns an error that makes the caller retry while the security groups of new pods are not known: their targets are
+/// registered and get no traffic yet.
+fn retry_pending(pending: &BTreeSet<IpAddr>) -> Result<(), CloudError> {
+    let Some(first) = pending.first() else { return Ok(()) };
+    let message = match pending.len() {
+        1 => format!("no network interface has the address {first} of a pod yet"),
+        number => format!("no network interfaces have the addresses of {number} pods yet, such as {first}"),
+    };
+    Err(CloudError::new(ErrorKind::Transient, "DescribeNetworkInterfaces", message))
 }
 
 /// Converts an error kind that callers would not retry to one that they retry.

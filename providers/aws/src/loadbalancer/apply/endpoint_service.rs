@@ -16,10 +16,9 @@ use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::spec::endpoint_service::EndpointServiceSettings;
-use crate::loadbalancer::types::Tags;
 use crate::loadbalancer::{ownership, plan};
 use crate::session::Session;
-use crate::tags::pairs;
+use crate::tags::by_key;
 
 /// Returns whether an endpoint service may use one of these load balancers.
 pub(super) fn is_marked(balancers: &[ObservedBalancer]) -> bool {
@@ -119,7 +118,7 @@ async fn read(session: &Session, id: &LoadBalancerId) -> Result<Vec<ObservedEndp
         let send = || request.clone().send();
         let answer = session.api.read(Class::Ec2Read, "DescribeVpcEndpointServiceConfigurations", send).await?;
         let own = |one: &&ServiceConfiguration| {
-            let tags: Tags = pairs(one.tags()).map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+            let tags = by_key(one.tags());
             ownership::is_own_creation(&tags, &session.cluster, id)
         };
         let is_being_deleted = |one: &&ServiceConfiguration| {

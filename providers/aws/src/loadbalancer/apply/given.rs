@@ -8,6 +8,7 @@ use providers::{CloudError, LoadBalancerId};
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::calls;
+use crate::loadbalancer::apply::removal::DELETION_TAGS;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
@@ -86,7 +87,7 @@ impl Balancers {
         self.find_strays(session, id, seen).await
     }
 
-    /// Finds the Service's listeners on load balancers that it no longer uses.
+    /// Finds the Service's listeners on load balancers that it no longer uses, by recent tags: they are deleted.
     pub(super) async fn find_strays(
         &self,
         session: &Session,
@@ -101,6 +102,7 @@ impl Balancers {
                 listeners => listeners?,
             };
             let arns: Vec<String> = listeners.into_iter().map(|listener| listener.arn).collect();
+            self.inventory.forget_older(&arns, DELETION_TAGS);
             let tags = self.inventory.tags_of(session, &arns).await?;
             let own = tags.iter().filter(|(_, tags)| ownership::is_own_creation(tags, &session.cluster, id));
             seen.strays.extend(own.map(|(arn, _)| arn.clone()));

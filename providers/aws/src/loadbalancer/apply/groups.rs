@@ -5,8 +5,7 @@
 //! A load balancer without listeners is deleted by whichever Service notices it, also after a crash. One lock for each
 //! group keeps a Service from deleting what another one has just created.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
 
 use providers::{CloudError, ErrorKind, Forecast, LoadBalancerId, PlannedChange, Targets};
 use tokio::sync::OwnedMutexGuard;
@@ -16,6 +15,7 @@ use crate::client::Class;
 use crate::loadbalancer::apply::backend_group::create_group;
 use crate::loadbalancer::apply::balancers::{Balancers, Work, name_taken};
 use crate::loadbalancer::apply::calls::{self, revoke};
+use crate::loadbalancer::apply::group_locks::Created;
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, VISIBLE};
@@ -28,47 +28,6 @@ use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::{Group, Settings};
 use crate::loadbalancer::types::{Balancer, Scheme, Tags};
 use crate::session::Session;
-
-/// Resources of a group that this process has created, and that may not be listed yet; and the group's Services.
-#[derive(Debug, Default)]
-pub(super) struct Created {
-    /// Services that may have listeners there which reads do not return yet: their uids, with the time of the last change.
-    users: BTreeMap<String, Instant>,
-    balancer: Option<Instant>,
-    security_group: Option<(String, Instant)>,
-}
-
-impl Created {
-    /// Returns whether another Service may have a listener that reads do not return yet.
-    fn is_used_by_another(&self, id: &LoadBalancerId, now: Instant) -> bool {
-        self.users.iter().any(|(uid, at)| *uid != id.uid && now < *at + VISIBLE)
-    }
-
-    /// Records that a Service's listeners may have been created.
-    pub(super) fn add_user(&mut self, id: &LoadBalancerId, now: Instant) {
-        self.users.retain(|_, at| now < *at + VISIBLE);
-        self.users.insert(id.uid.clone(), now);
-    }
-
-    /// Records that a Service has no listeners.
-    fn remove_user(&mut self, id: &LoadBalancerId) {
-        self.users.remove(&id.uid);
-    }
-}
-
-/// The locks of all groups, by the name of the load balancer.
-#[derive(Debug, Default)]
-pub(super) struct Groups(Mutex<HashMap<String, Arc<tokio::sync::Mutex<Created>>>>);
-
-impl Groups {
-    async fn lock(&self, balancer: &str) -> OwnedMutexGuard<Created> {
-        let lock = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            all.entry(balancer.to_owned()).or_default().clone()
-        };
-        lock.lock_owned().await
-    }
-}
 
 /// Returns the scheme of the load balancer of a group that a Service uses: a group has one for each scheme.
 fn scheme(settings: &Settings) -> Scheme {

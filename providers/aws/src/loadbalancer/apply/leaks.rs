@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId, Owned, Phase};
 use tokio::time::Instant;
 
+use crate::loadbalancer::apply::backend_group::Release;
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::apply::calls::Caller;
 use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
@@ -195,6 +196,10 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     if !classic_leaks::collect(balancers, &session, &listing, owned, &mut state).await? {
         return Ok(Deletion::InProgress(state.pause()));
     }
+    // The last Service of a group deletes the group's load balancer.
+    if !id.uid.is_empty() && !balancers.leave_groups(&session, id, None, &mut state).await? {
+        return Ok(Deletion::InProgress(state.pause()));
+    }
     let names = match id.namespace.is_empty() {
         true => vec![id.name.clone()],
         false if id.uid.is_empty() => Vec::new(),
@@ -209,7 +214,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     let released = shared.release(&session, &listing, id).await;
     drop(shared);
     balancers.inventory.expire().await;
-    if !released? {
+    if released? == Release::InUse {
         return Ok(Deletion::InProgress(state.pause()));
     }
     drop(state);

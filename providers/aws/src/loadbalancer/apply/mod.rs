@@ -3,13 +3,16 @@
 mod alb;
 mod backend_group;
 mod balancers;
+mod bare_rules;
 mod calls;
 mod certificates;
 mod classic;
 mod classic_leaks;
 mod contract;
 mod endpoint_service;
+mod ensure;
 mod given;
+mod group_locks;
 mod groups;
 mod leaks;
 mod opening;

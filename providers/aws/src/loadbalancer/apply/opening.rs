@@ -1,13 +1,13 @@
 //! Security groups of a Service's targets: those of nodes, and those of pods' own network interfaces.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use providers::{CloudError, EndpointTarget, NodeTarget, Targets};
+use providers::{CloudError, EndpointTarget, Targets};
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::model::build;
-use crate::loadbalancer::observed::interfaces::PodAddress;
+use crate::loadbalancer::observed::interfaces::{AddressGroups, PodAddress};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::network::{Machine, instance_id};
 use crate::loadbalancer::types::TargetType;
@@ -20,6 +20,10 @@ pub(super) struct TargetGroups {
     pub groups: BTreeSet<String>,
     /// Nodes and addresses with several groups, none of them tagged: no rule is added for them.
     pub undecided: BTreeSet<String>,
+    /// Addresses of new pods whose network interfaces may not be visible yet.
+    pub pending: BTreeSet<IpAddr>,
+    /// The groups of a pod or a node are not known: it may be behind a group that is not among these.
+    pub incomplete: bool,
 }
 
 impl TargetGroups {
@@ -32,8 +36,11 @@ impl TargetGroups {
 }
 
 /// Returns the warning about targets whose security group cannot be chosen, if there are any.
-pub(super) fn unopened_targets_warning(session: &Session, targets: BTreeSet<String>) -> Option<String> {
-    let targets: Vec<String> = Some(targets).filter(|targets| !targets.is_empty())?.into_iter().collect();
+pub(super) fn unopened_targets_warning(session: &Session, targets: &BTreeSet<String>) -> Option<String> {
+    if targets.is_empty() {
+        return None;
+    }
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     let (key, targets) = (session.cluster.key(), targets.join(", "));
     Some(format!(
         "targets with several security groups, none of them with the tag {key}, are not opened to the load balancer: \
@@ -53,21 +60,29 @@ fn own_groups(own: &[String], tagged: &BTreeSet<&str>) -> Option<Vec<String>> {
 }
 
 /// Returns the security groups of nodes and of addresses. An address without a network interface of its own is covered
-/// by the groups of its node.
+/// by the groups of the instance that its pod runs on.
 fn groups_of_targets(
     tagged: &BTreeSet<&str>,
     targets: &Targets,
     instances: &BTreeMap<String, Machine>,
-    interfaces: &BTreeMap<IpAddr, Vec<String>>,
+    addresses: &AddressGroups,
 ) -> TargetGroups {
-    let mut found = TargetGroups::default();
-    for node in targets.nodes.iter() {
-        let id = node.provider_id.as_deref().and_then(instance_id);
-        if let Some(instance) = id.and_then(|id| instances.get(id)) {
-            found.add(&node.name, &instance.groups, tagged);
+    let is_unknown = |pod: &PodAddress| {
+        let instance = pod.instance.as_ref().and_then(|id| instances.get(id));
+        pod.pod.is_some() && instance.is_none()
+    };
+    let incomplete = targets.incomplete || addresses.missing.iter().any(is_unknown);
+    let pending = addresses.pending.clone();
+    let mut found = TargetGroups { pending, incomplete, ..TargetGroups::default() };
+    let nodes = targets.nodes.iter();
+    let nodes = nodes.filter_map(|node| Some((node.name.clone(), instance_id(node.provider_id.as_deref()?)?)));
+    let pods = addresses.missing.iter().filter_map(|pod| Some((pod.address.to_string(), pod.instance.as_deref()?)));
+    for (target, id) in nodes.chain(pods) {
+        if let Some(instance) = instances.get(id) {
+            found.add(&target, &instance.groups, tagged);
         }
     }
-    for (address, groups) in interfaces.iter().filter(|(_, groups)| !groups.is_empty()) {
+    for (address, groups) in addresses.found.iter().filter(|(_, groups)| !groups.is_empty()) {
         found.add(&address.to_string(), groups, tagged);
     }
     found
@@ -79,17 +94,26 @@ impl Balancers {
         if !work.settings.node_rules {
             return Ok(TargetGroups::default());
         }
-        let instances = self.networks.machines(work.session, work.targets).await?;
-        let interfaces = self.interfaces.groups(work.session, addresses(work)).await?;
+        let mut pods = pods(work);
+        if !pods.is_empty() {
+            let network = self.networks.network(work.session).await?;
+            // No interface of this network has the addresses of other networks.
+            pods.retain(|pod| network.ranges.iter().any(|range| range.contains(&pod.address)));
+        }
+        let addresses = self.interfaces.groups(work.session, pods).await?;
+        let nodes = work.targets.nodes.iter().filter_map(|node| instance_id(node.provider_id.as_deref()?));
+        let of_pods = addresses.missing.iter().filter_map(|pod| pod.instance.as_deref());
+        let ids = nodes.chain(of_pods).map(str::to_owned).collect();
+        let instances = self.networks.by_id(work.session, ids).await?;
         let tagged: BTreeSet<&str> =
             listing.tagged_groups(work.session).iter().map(|group| group.id.as_str()).collect();
-        Ok(groups_of_targets(&tagged, work.targets, &instances, &interfaces))
+        Ok(groups_of_targets(&tagged, work.targets, &instances, &addresses))
     }
 }
 
-/// Returns the addresses of a Service's targets. Pods on Fargate, with security groups of their own or with custom
+/// Returns the pods that are a Service's targets. Pods on Fargate, with security groups of their own or with custom
 /// networking are behind other groups than their node's primary interface.
-fn addresses(work: &Work<'_>) -> BTreeSet<PodAddress> {
+fn pods(work: &Work<'_>) -> BTreeSet<PodAddress> {
     if work.settings.target_type != TargetType::Ip {
         return BTreeSet::new();
     }
@@ -100,16 +124,16 @@ fn addresses(work: &Work<'_>) -> BTreeSet<PodAddress> {
     pods_with(&registered, work.targets)
 }
 
-/// Returns the pods with these addresses.
+/// Returns the pods with these addresses, without former pods: an address may have been that of another pod before.
+///
+/// The instance is that of the pod's node, also if the node itself is no target: its pods still are.
 fn pods_with(addresses: &BTreeSet<IpAddr>, targets: &Targets) -> BTreeSet<PodAddress> {
-    let instance = |node: &NodeTarget| Some((node.name.clone(), instance_id(node.provider_id.as_deref()?)?.to_owned()));
-    let instances: HashMap<String, String> = targets.nodes.iter().filter_map(instance).collect();
     let endpoints = [&targets.endpoints].into_iter().chain(targets.others.values()).flat_map(|some| some.iter());
-    let registered = endpoints.filter(|endpoint| addresses.contains(&endpoint.address));
+    let registered = endpoints.filter(|endpoint| endpoint.ready && addresses.contains(&endpoint.address));
     let pod = |endpoint: &EndpointTarget| PodAddress {
         address: endpoint.address,
         pod: endpoint.pod.as_ref().map(|pod| pod.uid.clone()),
-        instance: endpoint.node.as_ref().and_then(|node| instances.get(node)).cloned(),
+        instance: endpoint.provider_id.as_deref().and_then(instance_id).map(str::to_owned),
     };
     registered.map(pod).collect()
 }
@@ -138,49 +162,70 @@ mod tests {
         }
     }
 
+    /// Returns an instance with this security group.
+    fn instance(id: &str, group: &str) -> (String, Machine) {
+        (id.to_owned(), Machine { zone: "a".into(), groups: vec![group.to_owned()] })
+    }
+
     #[test]
     fn pod_with_its_own_interface_opens_the_group_of_that_interface() {
         let targets = samples::nodes([1]);
-        let id = instance_id(targets.nodes[0].provider_id.as_deref().unwrap()).unwrap().to_owned();
-        let instances = [(id, Machine { zone: "a".into(), groups: vec!["sg-node".into()] })].into();
-        let interfaces: BTreeMap<IpAddr, Vec<String>> = [
+        let id = instance_id(targets.nodes[0].provider_id.as_deref().unwrap()).unwrap();
+        let instances = [instance(id, "sg-node")].into();
+        let found = [
             ([10, 0, 0, 7].into(), vec!["sg-fargate".to_owned()]),
             ([10, 0, 0, 8].into(), vec!["sg-x".to_owned(), "sg-y".to_owned()]),
             ([10, 0, 0, 9].into(), Vec::new()),
-        ]
-        .into();
-        let found = groups_of_targets(&BTreeSet::new(), &targets, &instances, &interfaces);
+        ];
+        let addresses = AddressGroups { found: found.into(), ..AddressGroups::default() };
+        let found = groups_of_targets(&BTreeSet::new(), &targets, &instances, &addresses);
         assert_eq!(found.groups, ["sg-fargate".to_owned(), "sg-node".to_owned()].into());
         assert_eq!(found.undecided, ["10.0.0.8".to_owned()].into());
     }
 
     #[test]
-    fn pod_is_looked_up_with_its_uid_and_the_instance_of_its_node() {
-        let nodes = samples::nodes([1]);
-        let node = &nodes.nodes[0];
-        let instance = instance_id(node.provider_id.as_deref().unwrap()).unwrap().to_owned();
-        let endpoint = |last: u8, node: &str, uid: Option<&str>| EndpointTarget {
-            port_name: String::new(),
+    fn pod_without_an_interface_opens_the_group_of_its_instance() {
+        let instances = [instance("i-excluded", "sg-excluded")].into();
+        let pod = |last, instance: Option<&str>| PodAddress {
             address: [10, 0, 0, last].into(),
-            port: 8080,
-            node: Some(node.to_owned()),
-            zone: None,
-            ready: true,
-            serving: true,
-            terminating: false,
-            pod: uid.map(|uid| PodRef { namespace: "default".into(), name: "web".into(), uid: uid.into() }),
+            pod: Some("a".into()),
+            instance: instance.map(str::to_owned),
         };
-        let own = [endpoint(1, &node.name, Some("a")), endpoint(2, "fargate", Some("b")), endpoint(9, "fargate", None)];
-        let other = [endpoint(3, "unknown", None)];
-        let targets =
-            Targets { endpoints: own.into(), others: [("other".to_owned(), other.into())].into(), ..nodes.clone() };
+        let missing = [pod(1, Some("i-excluded")), pod(2, Some("i-unknown")), pod(3, None)].into();
+        let pending: BTreeSet<IpAddr> = [[10, 0, 0, 3].into()].into();
+        let addresses = AddressGroups { missing, pending: pending.clone(), ..AddressGroups::default() };
+        let found = groups_of_targets(&BTreeSet::new(), &samples::nodes([]), &instances, &addresses);
+        let groups = ["sg-excluded".to_owned()].into();
+        assert_eq!(found, TargetGroups { groups, pending, incomplete: true, ..TargetGroups::default() });
+    }
+
+    #[test]
+    fn pod_is_looked_up_with_its_uid_and_the_instance_of_its_node() {
+        let endpoint = |last: u8, provider_id: &str, uid: Option<&str>| EndpointTarget {
+            provider_id: Some(provider_id.to_owned()).filter(|id| !id.is_empty()),
+            pod: uid.map(|uid| PodRef { namespace: "default".into(), name: "web".into(), uid: uid.into() }),
+            ..samples::endpoint("", [10, 0, 0, last], 8080)
+        };
+        let terminated = EndpointTarget { ready: false, terminating: true, ..endpoint(2, "", Some("old")) };
+        // The node of the first pod is excluded from load balancers, so that it is no target itself.
+        let own = [
+            endpoint(1, "aws:///eu-west-1a/i-1", Some("a")),
+            endpoint(2, "aws:///eu-west-1a/12-ab/fargate-ip-10-0-0-2", Some("b")),
+            endpoint(9, "", None),
+        ];
+        let others = [terminated, endpoint(3, "", None)];
+        let targets = Targets {
+            endpoints: own.into(),
+            others: [("other".to_owned(), others.into())].into(),
+            ..samples::nodes([])
+        };
         let registered = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last])).into();
-        let pod = |last: u8, pod: Option<&str>, instance: Option<&String>| PodAddress {
+        let pod = |last: u8, pod: Option<&str>, instance: Option<&str>| PodAddress {
             address: [10, 0, 0, last].into(),
             pod: pod.map(str::to_owned),
-            instance: instance.cloned(),
+            instance: instance.map(str::to_owned),
         };
-        let expected = [pod(1, Some("a"), Some(&instance)), pod(2, Some("b"), None), pod(3, None, None)];
+        let expected = [pod(1, Some("a"), Some("i-1")), pod(2, Some("b"), None), pod(3, None, None)];
         assert_eq!(pods_with(&registered, &targets), expected.into());
     }
 }

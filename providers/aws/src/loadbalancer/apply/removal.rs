@@ -3,9 +3,10 @@
 use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId};
 use tokio::time::{Duration, Instant};
 
+use crate::loadbalancer::apply::backend_group::Release;
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::apply::endpoint_service;
-use crate::loadbalancer::model::{bare_rules, diff};
+use crate::loadbalancer::model::diff;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, VISIBLE};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::stack::ObservedStack;
@@ -14,7 +15,7 @@ use crate::loadbalancer::plan::Step;
 use crate::session::Session;
 
 /// The maximum age of tags that a deletion relies on.
-const DELETION_TAGS: Duration = Duration::from_secs(60);
+pub(super) const DELETION_TAGS: Duration = Duration::from_secs(60);
 
 impl Balancers {
     /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer
@@ -83,7 +84,7 @@ impl Balancers {
         id: &LoadBalancerId,
         state: &mut BalancerState,
     ) -> Result<Deletion, CloudError> {
-        (state.known, state.settled) = (None, None);
+        (state.known, state.settled, state.created) = (None, None, None);
         let listing = self.recent_listing(session, state).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         self.confirm(session, id, &mut seen).await?;
@@ -117,18 +118,13 @@ impl Balancers {
         if !self.remove_classic(session, id, &listing, state).await? {
             return Ok(Deletion::InProgress(state.pause()));
         }
-        let all = listing.tagged_groups(session).iter().map(|group| group.id.clone()).collect();
-        let mut shared = self.shared.lock().await;
-        let names = bare_rules::rule_names(id);
-        let refused = shared.revoke_bare(session, &listing, (id, &names), &all).await?;
-        if let Some(refusal) = refused.into_iter().next() {
-            return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
+        self.revoke_bare_rules(session, id, &listing, state).await?;
+        let released = self.shared.lock().await.release(session, &listing, id).await;
+        if released != Ok(Release::Unaffected) {
+            // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
+            self.inventory.expire().await;
         }
-        let released = shared.release(session, &listing, id).await;
-        drop(shared);
-        // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
-        self.inventory.expire().await;
-        if !released? {
+        if released? == Release::InUse {
             state.changed = Some(Instant::now());
             return Ok(Deletion::InProgress(state.pause()));
         }

@@ -1,5 +1,7 @@
 //! Changes of the targets of existing load balancers: without reading them, if this process knows them.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use providers::{CloudError, ErrorKind, LoadBalancerId};
@@ -22,6 +24,15 @@ use crate::session::Session;
 
 /// The maximum age of a listing from which the security groups of instances are taken.
 const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
+
+/// The result of opening the security groups of targets.
+#[derive(Debug, Default)]
+pub(super) struct Access {
+    /// A load balancer without security groups needs other rules than before.
+    pub needs_stack: bool,
+    /// Addresses of new pods whose security groups are not known yet.
+    pub pending: BTreeSet<IpAddr>,
+}
 
 /// Applies a sent change to the known state of its target group.
 fn note_change(group: &mut KnownGroup, change: Change) {
@@ -194,37 +205,37 @@ impl Balancers {
         opened.map(drop)
     }
 
-    /// Opens the security groups of new targets, and those of all targets for new ports. Returns false if a load
-    /// balancer without security groups needs other rules than before.
-    pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<bool, CloudError> {
+    /// Opens the security groups of new targets, and those of all targets for new ports.
+    pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<Access, CloudError> {
         // Users open nodes to their own load balancers themselves.
         if !work.settings.node_rules || work.settings.listeners.is_empty() {
-            return Ok(true);
+            return Ok(Access::default());
         }
         let now = Instant::now();
         // The tags of nodes' groups hardly ever change, so any listing will do.
         let long_ago = now.checked_sub(MAX_LISTING_AGE).unwrap_or(now);
         let listing = self.inventory.listing_since(work.session, long_ago).await?;
-        let TargetGroups { groups, .. } = self.target_groups(work, &listing).await?;
+        let TargetGroups { groups, pending, .. } = self.target_groups(work, &listing).await?;
+        let access = Access { pending, needs_stack: false };
         let ports = node_rules::requested_ports(work.settings, work.targets);
         if state.opening.covers(&groups, &ports) {
-            return Ok(true);
+            return Ok(access);
         }
         if state.bare {
-            return Ok(false);
+            return Ok(Access { needs_stack: true, ..access });
         }
         if work.settings.existing.is_some() {
-            return Ok(true);
+            return Ok(access);
         }
         let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
-            return Ok(true);
+            return Ok(access);
         };
         let opened = self.shared.lock().await.open(work.session, &groups, &backend, &ports).await?;
         for refusal in &opened.refused {
             tracing::warn!(service = %work.id, "{refusal}");
         }
         state.opening = Opening { groups, ports };
-        Ok(true)
+        Ok(access)
     }
 }
 

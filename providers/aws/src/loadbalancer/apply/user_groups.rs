@@ -287,12 +287,15 @@ impl Balancers {
         let left = state.registered.iter().flatten().filter(|(arn, _)| !named.contains(arn.as_str()));
         let left: Vec<(String, BTreeSet<Target>)> = left.map(|(arn, targets)| (arn.clone(), targets.clone())).collect();
         for (arn, remembered) in left {
-            if let Some((group, _)) = listing.target_groups.iter().find(|(group, _)| group.arn == arn) {
-                match self.deregister_all(session, id, (group, remembered), state).await {
-                    // It was deleted since it was listed.
-                    Err(error) if error.is_not_found() => {}
-                    result => result?,
-                }
+            let listed = listing.target_groups.iter().find(|(group, _)| group.arn == arn);
+            let left = match listed {
+                Some((group, _)) => self.deregister_all(session, id, (group, remembered), state).await,
+                None => self.check_absence(session, &arn).await,
+            };
+            match left {
+                // The user has deleted it.
+                Err(error) if error.is_not_found() => {}
+                result => result?,
             }
             if let Some(registered) = &mut state.registered {
                 registered.remove(&arn);
@@ -316,14 +319,39 @@ impl Balancers {
         self.change_targets(session, id, (&mut [group], vec![change]), state).await.map(drop)
     }
 
-    /// Deregisters all of a Service's targets from target groups of users, then deletes its own load balancer.
+    /// Reads a target group that is not listed. If the listing was incomplete, targets would be left there.
+    ///
+    /// # Errors
+    /// `NotFound` if it no longer exists; `Transient` if a retry has to find it in a listing.
+    async fn check_absence(&self, session: &Session, arn: &str) -> Result<(), CloudError> {
+        let request = session.api.elb.describe_target_groups().target_group_arns(arn);
+        let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await?;
+        let in_network = response.target_groups().iter().filter(|group| group.vpc_id() == Some(&session.vpc));
+        if in_network.filter_map(convert::target_group).next().is_none() {
+            // It can have no targets of a Service.
+            return Ok(());
+        }
+        self.inventory.expire().await;
+        Err(CloudError::new(ErrorKind::Transient, "DescribeTargetGroups", format!("{arn} is not listed")))
+    }
+
+    /// Deregisters all of a Service's targets from target groups of users, then deletes its own load balancer; `last` are
+    /// the groups that it named last.
     pub(super) async fn remove(
         &self,
         session: &Session,
         id: &LoadBalancerId,
+        last: &[UserGroup],
         state: &mut BalancerState,
     ) -> Result<Deletion, CloudError> {
         let listing = self.recent_listing(session, state).await?;
+        let is_listed = |arn: &str| listing.target_groups.iter().any(|(group, _)| group.arn == arn);
+        for unlisted in last.iter().filter(|group| !is_listed(&group.arn)) {
+            match self.check_absence(session, &unlisted.arn).await {
+                Err(error) if error.is_not_found() || error.is_invalid() => {}
+                result => result?,
+            }
+        }
         self.find_registrations(session, id, &listing, state).await?;
         self.leave_user_groups(session, id, (&listing, &BTreeSet::new()), state).await?;
         self.remove_stack(session, id, state).await

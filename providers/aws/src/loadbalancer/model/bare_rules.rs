@@ -86,7 +86,12 @@ pub(crate) fn desired(
 
 /// Returns the name of the load balancer without security groups that a rule was made for.
 pub(crate) fn balancer_of(rule: &Rule) -> Option<&str> {
-    let (kind, name) = rule.description.split_once('=')?;
+    named_balancer(&rule.description)
+}
+
+/// Returns the name of the load balancer in the description of such a rule.
+pub(crate) fn named_balancer(description: &str) -> Option<&str> {
+    let (kind, name) = description.split_once('=')?;
     [CLIENT, HEALTH].contains(&kind).then_some(name)
 }
 

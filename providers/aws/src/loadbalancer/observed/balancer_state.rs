@@ -59,6 +59,14 @@ impl Opening {
     }
 }
 
+/// The resources of a Service that this process has created from nothing, with the effects of its calls.
+#[derive(Debug, Clone)]
+pub(crate) struct CreatedStack {
+    pub stack: ObservedStack,
+    /// The inputs of the calls.
+    pub spec: LoadBalancerSpec,
+}
+
 /// The state of one Service's load balancer.
 #[derive(Debug, Default)]
 pub(crate) struct BalancerState {
@@ -66,6 +74,8 @@ pub(crate) struct BalancerState {
     pub changed: Option<Instant>,
     /// ARNs and ids of created resources that may not be listed yet, with the time of creation.
     pub made: BTreeMap<String, Instant>,
+    /// The resources that this process has created from nothing, while AWS works on them; until a call fails.
+    pub created: Option<CreatedStack>,
     /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then.
     pub unconfirmed: BTreeMap<String, Instant>,
     /// Number of responses in which AWS did not find a resource that is to be deleted.
@@ -78,6 +88,8 @@ pub(crate) struct BalancerState {
     pub known: Option<Vec<KnownGroup>>,
     /// The load balancer has no security group.
     pub bare: bool,
+    /// Nodes' security groups that may have rules for it, if it has no security group; `None`: they were not read yet.
+    pub bare_groups: Option<BTreeSet<String>>,
     /// The security groups that were opened for it, with the ports.
     pub opening: Opening,
     /// The Classic Load Balancer that is kept alive, and whether it alone serves.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_elasticloadbalancing::types as elb;
 use providers::{CloudError, Health, LoadBalancerId};
+use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::ownership;
@@ -80,19 +81,28 @@ pub(crate) async fn find_by_name(session: &Session, name: &str) -> Result<Option
     }
 }
 
+/// The names of all Classic Load Balancers of the network, which concurrent readers share.
+#[derive(Debug, Default)]
+pub(crate) struct ClassicNames(tokio::sync::Mutex<Option<(Instant, BTreeSet<String>)>>);
+
+impl ClassicNames {
+    /// Returns whether there is one with this name, from a read that began no earlier than `since`.
+    pub(crate) async fn contain(&self, session: &Session, name: &str, since: Instant) -> Result<bool, CloudError> {
+        let mut last = self.0.lock().await;
+        if let Some((_, names)) = last.as_ref().filter(|(begun, _)| *begun >= since) {
+            return Ok(names.contains(name));
+        }
+        let begun = Instant::now();
+        let names: BTreeSet<String> = without_tags(session).await?.into_iter().map(|one| one.name).collect();
+        let found = names.contains(name);
+        *last = Some((begun, names));
+        Ok(found)
+    }
+}
+
 /// Lists the Classic Load Balancers of the network with their tags.
 pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> {
-    let (mut all, mut marker) = (Vec::new(), None);
-    loop {
-        let request = session.api.classic.describe_load_balancers().page_size(PAGE).set_marker(marker);
-        let response = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
-        let own = response.load_balancer_descriptions().iter().filter(|one| one.vpc_id() == Some(&session.vpc));
-        all.extend(own.map(convert));
-        marker = response.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
-        if marker.is_none() {
-            break;
-        }
-    }
+    let mut all = without_tags(session).await?;
     for some in all.chunks_mut(TAGGED) {
         let names = some.iter().map(|one| one.name.clone()).collect();
         let request = session.api.classic.describe_tags().set_load_balancer_names(Some(names));
@@ -110,6 +120,20 @@ pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> 
         }
     }
     Ok(all)
+}
+
+async fn without_tags(session: &Session) -> Result<Vec<Classic>, CloudError> {
+    let (mut all, mut marker) = (Vec::new(), None);
+    loop {
+        let request = session.api.classic.describe_load_balancers().page_size(PAGE).set_marker(marker);
+        let response = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
+        let own = response.load_balancer_descriptions().iter().filter(|one| one.vpc_id() == Some(&session.vpc));
+        all.extend(own.map(convert));
+        marker = response.next_marker().filter(|marker| !marker.is_empty()).map(str::to_owned);
+        if marker.is_none() {
+            return Ok(all);
+        }
+    }
 }
 
 async fn describe(session: &Session, name: &str) -> Result<Option<elb::LoadBalancerDescription>, CloudError> {

@@ -19,6 +19,15 @@ use crate::session::Session;
 /// The interface of a pod is looked up again after this time.
 const LOOKUP_PERIOD: Duration = Duration::from_secs(5 * 60);
 
+/// A new pod's interface that EC2 does not return yet is looked up again after this time.
+pub(crate) const MISS_PERIOD: Duration = Duration::from_secs(2);
+
+/// After this number of lookups without it, an address has no interface.
+const MISSES: u32 = 4;
+
+/// Lookups that are not used are forgotten after this time. It exceeds the interval between checks for drift.
+const UNUSED_PERIOD: Duration = Duration::from_secs(60 * 60);
+
 /// The address of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodAddress {
@@ -37,38 +46,126 @@ struct Interface {
     groups: Vec<String>,
 }
 
+/// Security groups of pods' addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct AddressGroups {
+    /// The groups of the interfaces with these addresses.
+    pub found: BTreeMap<IpAddr, Vec<String>>,
+    /// Pods whose addresses no interface has.
+    pub missing: BTreeSet<PodAddress>,
+    /// Addresses of new pods whose interfaces may not be visible yet. They are looked up again after [`MISS_PERIOD`].
+    pub pending: BTreeSet<IpAddr>,
+}
+
+/// The last lookup of a pod's address.
+#[derive(Debug, Clone)]
+struct Lookup {
+    at: Instant,
+    /// The time of the last use.
+    used: Instant,
+    /// The instance of the pod's node at that time.
+    instance: Option<String>,
+    /// `None`: no interface has it.
+    groups: Option<Vec<String>>,
+    /// Number of lookups without an interface.
+    misses: u32,
+}
+
+impl Lookup {
+    fn is_current(&self, pod: &PodAddress, now: Instant) -> bool {
+        match &self.groups {
+            Some(_) => now < self.at + LOOKUP_PERIOD,
+            // The instance leads to an interface that the address alone does not lead to.
+            None if pod.instance.is_some() && pod.instance != self.instance => false,
+            None if self.misses < MISSES => now < self.at + MISS_PERIOD,
+            None => now < self.at + LOOKUP_PERIOD,
+        }
+    }
+}
+
+/// Lookups by address and pod.
+#[derive(Debug, Default)]
+struct Lookups(HashMap<(IpAddr, Option<String>), Lookup>);
+
+impl Lookups {
+    fn get(&self, pod: &PodAddress) -> Option<&Lookup> {
+        self.0.get(&(pod.address, pod.pod.clone()))
+    }
+
+    /// Returns the pods to look up.
+    fn outdated(&self, pods: &BTreeSet<PodAddress>, now: Instant) -> Vec<PodAddress> {
+        let is_current = |pod: &&PodAddress| self.get(pod).is_some_and(|lookup| lookup.is_current(pod, now));
+        pods.iter().filter(|pod| !is_current(pod)).cloned().collect()
+    }
+
+    /// Records the result of a lookup.
+    fn record(&mut self, pods: Vec<PodAddress>, interfaces: &[Interface], now: Instant) {
+        for pod in pods {
+            let groups = covering(interfaces, pod.address).map(|one| one.groups.clone());
+            // The node of a pod may be deleted before the pod, and nothing else leads to an interface with prefixes. The
+            // interface of a pod never changes.
+            let before = self.get(&pod);
+            let known = before.filter(|_| pod.pod.is_some()).and_then(|lookup| lookup.groups.clone());
+            let misses = before.map_or(0, |lookup| lookup.misses).saturating_add(1);
+            let misses = if groups.is_some() { 0 } else { misses };
+            let lookup = Lookup { at: now, used: now, instance: pod.instance, groups: groups.or(known), misses };
+            self.0.insert((pod.address, pod.pod), lookup);
+        }
+    }
+
+    /// Returns the recorded groups. If two pods had an address one after the other, the last lookup counts.
+    fn groups(&mut self, pods: BTreeSet<PodAddress>, now: Instant) -> AddressGroups {
+        let mut groups = AddressGroups::default();
+        let mut found: BTreeMap<IpAddr, (Instant, Vec<String>)> = BTreeMap::new();
+        for pod in pods {
+            let Some(lookup) = self.0.get_mut(&(pod.address, pod.pod.clone())) else { continue };
+            lookup.used = now;
+            match &lookup.groups {
+                Some(groups) => {
+                    if found.get(&pod.address).is_none_or(|(at, _)| *at <= lookup.at) {
+                        found.insert(pod.address, (lookup.at, groups.clone()));
+                    }
+                }
+                None => {
+                    // Other endpoints are not new.
+                    if pod.pod.is_some() && lookup.misses < MISSES {
+                        groups.pending.insert(pod.address);
+                    }
+                    groups.missing.insert(pod);
+                }
+            }
+        }
+        groups.found = found.into_iter().map(|(address, (_, groups))| (address, groups)).collect();
+        self.0.retain(|_, lookup| now < lookup.used + UNUSED_PERIOD);
+        groups
+    }
+}
+
 /// Cached lookups.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
-    known: tokio::sync::Mutex<HashMap<PodAddress, (Instant, Vec<String>)>>,
+    lookups: tokio::sync::Mutex<Lookups>,
 }
 
 impl Interfaces {
-    /// Returns the security groups of the interfaces with these addresses; none for an address that no interface of this
-    /// network has.
+    /// Returns the security groups of the interfaces with these addresses.
     pub(crate) async fn groups(
         &self,
         session: &Session,
-        addresses: BTreeSet<PodAddress>,
-    ) -> Result<BTreeMap<IpAddr, Vec<String>>, CloudError> {
-        let mut known = self.known.lock().await;
-        let now = Instant::now();
-        known.retain(|_, (at, _)| now < *at + LOOKUP_PERIOD);
-        let unknown: Vec<&PodAddress> = addresses.iter().filter(|address| !known.contains_key(*address)).collect();
-        if !unknown.is_empty() {
-            let interfaces = look_up(session, &unknown).await?;
-            known.extend(unknown.into_iter().map(|pod| {
-                let groups = covering(&interfaces, pod.address).map(|one| one.groups.clone());
-                (pod.clone(), (now, groups.unwrap_or_default()))
-            }));
+        pods: BTreeSet<PodAddress>,
+    ) -> Result<AddressGroups, CloudError> {
+        let mut lookups = self.lookups.lock().await;
+        let outdated = lookups.outdated(&pods, Instant::now());
+        if !outdated.is_empty() {
+            let interfaces = look_up(session, &outdated).await?;
+            lookups.record(outdated, &interfaces, Instant::now());
         }
-        let found = addresses.into_iter().filter_map(|pod| Some((pod.address, known.get(&pod)?.1.clone())));
-        Ok(found.collect())
+        Ok(lookups.groups(pods, Instant::now()))
     }
 }
 
 /// Reads the interfaces that list addresses, and, for addresses that none lists, those of the pods' instances.
-async fn look_up(session: &Session, pods: &[&PodAddress]) -> Result<Vec<Interface>, CloudError> {
+async fn look_up(session: &Session, pods: &[PodAddress]) -> Result<Vec<Interface>, CloudError> {
     let mut interfaces = Vec::new();
     let addresses: BTreeSet<IpAddr> = pods.iter().map(|pod| pod.address).collect();
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv4);
@@ -133,6 +230,90 @@ mod tests {
     };
 
     use super::*;
+
+    fn pod(uid: &str, instance: Option<&str>) -> PodAddress {
+        let (address, instance) = ([100, 64, 0, 20].into(), instance.map(str::to_owned));
+        PodAddress { address, pod: Some(uid.to_owned()).filter(|uid| !uid.is_empty()), instance }
+    }
+
+    fn with_prefix(group: &str) -> [Interface; 1] {
+        let prefixes = vec!["100.64.0.16/28".parse().unwrap()];
+        [Interface { prefixes, groups: vec![group.to_owned()], ..Interface::default() }]
+    }
+
+    /// Looks a pod up at this time unless the cache is current. Returns the recorded groups and whether there was a lookup.
+    fn look(lookups: &mut Lookups, pod: PodAddress, interfaces: &[Interface], now: Instant) -> (AddressGroups, bool) {
+        let pods = BTreeSet::from([pod]);
+        let outdated = lookups.outdated(&pods, now);
+        let is_outdated = !outdated.is_empty();
+        lookups.record(outdated, interfaces, now);
+        (lookups.groups(pods, now), is_outdated)
+    }
+
+    #[test]
+    fn address_without_an_interface_is_looked_up_again_a_few_times() {
+        let (mut lookups, start) = (Lookups::default(), Instant::now());
+        let seconds = |seconds| start + Duration::from_secs(seconds);
+        for (second, looks, pending) in [
+            (0, true, true),
+            (1, false, true),
+            (2, true, true),
+            (3, false, true),
+            (4, true, true),
+            (6, true, false),
+            (8, false, false),
+            (305, false, false),
+            (306, true, false),
+            (308, false, false),
+        ] {
+            let (groups, looked) = look(&mut lookups, pod("a", None), &[], seconds(second));
+            assert_eq!((looked, !groups.pending.is_empty()), (looks, pending), "after {second} s");
+            assert_eq!(groups.missing.len(), 1, "after {second} s");
+        }
+        let (groups, _) = look(&mut lookups, pod("a", None), &with_prefix("sg"), seconds(606));
+        assert_eq!((groups.found.len(), groups.missing.len()), (1, 0), "{groups:?}");
+        assert!(!look(&mut lookups, pod("a", None), &[], seconds(608)).1, "it is known");
+        // An endpoint without a pod is not new, so nothing waits for it.
+        assert!(look(&mut lookups, pod("", None), &[], seconds(608)).0.pending.is_empty());
+    }
+
+    #[test]
+    fn address_is_looked_up_again_when_the_instance_of_its_pod_is_known() {
+        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        assert!(look(&mut lookups, pod("a", None), &[], now).1);
+        let (groups, looked) = look(&mut lookups, pod("a", Some("i-1")), &with_prefix("sg"), now);
+        assert!(looked && groups.found.len() == 1, "{groups:?}");
+    }
+
+    #[test]
+    fn groups_of_a_pod_are_kept_when_its_node_is_deleted_first() {
+        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        let known = look(&mut lookups, pod("a", Some("i-1")), &with_prefix("sg"), now).0;
+        assert_eq!(look(&mut lookups, pod("a", None), &[], now), (known.clone(), false));
+        assert_eq!(look(&mut lookups, pod("a", None), &[], now + LOOKUP_PERIOD), (known, true));
+        // Another pod has the address now.
+        assert_eq!(look(&mut lookups, pod("b", None), &[], now).0.missing.len(), 1);
+    }
+
+    #[test]
+    fn last_lookup_counts_when_two_pods_have_an_address() {
+        for (first, second) in [("a", "b"), ("b", "a")] {
+            let (mut lookups, now) = (Lookups::default(), Instant::now());
+            look(&mut lookups, pod(first, None), &with_prefix("sg-old"), now);
+            let later = now + Duration::from_secs(10);
+            look(&mut lookups, pod(second, None), &with_prefix("sg-new"), later);
+            let groups = lookups.groups([pod("a", None), pod("b", None)].into(), later);
+            assert_eq!(groups.found[&pod("a", None).address], ["sg-new"], "{first}, then {second}");
+        }
+    }
+
+    #[test]
+    fn unused_lookups_are_forgotten() {
+        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        look(&mut lookups, pod("a", None), &with_prefix("sg"), now);
+        look(&mut lookups, pod("b", None), &with_prefix("sg"), now + UNUSED_PERIOD);
+        assert_eq!(lookups.0.len(), 1);
+    }
 
     #[test]
     fn address_belongs_to_the_interface_that_lists_it_or_has_its_prefix() {

@@ -250,7 +250,7 @@ async fn security_groups(session: &Session) -> Result<Vec<ListedGroup>, CloudErr
         all.extend(response.security_groups().iter().map(|group| ListedGroup {
             id: group.group_id().unwrap_or_default().to_owned(),
             name: group.group_name().unwrap_or_default().to_owned(),
-            tags: crate::tags::pairs(group.tags()).map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+            tags: crate::tags::by_key(group.tags()),
         }));
         token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {

@@ -4,22 +4,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_ec2::types::{Filter, RouteTable};
+use aws_sdk_ec2::types::{Filter, RouteTable, SecurityGroup};
 use futures::future::try_join3;
-use providers::{CloudError, IpNet, Targets};
+use providers::{CloudError, IpNet};
 use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::vpc::{Network, Subnet};
+use crate::loadbalancer::ownership;
 use crate::loadbalancer::types::ObservedRule;
 use crate::session::Session;
-use crate::tags::pairs;
+use crate::tags::{by_key, pairs};
 
 /// Subnets and routes are read again after this time.
 const NETWORK: Duration = Duration::from_secs(60);
 /// The security groups of an instance are read again after this time.
 const MACHINE: Duration = Duration::from_secs(60 * 60);
+/// Security groups on a page: with all their rules, they are large.
+const GROUPS_ON_A_PAGE: i32 = 200;
 /// Values that one filter may have.
 pub(crate) const VALUES: usize = 200;
 
@@ -69,17 +72,7 @@ impl Networks {
         *self.network.lock().await = None;
     }
 
-    /// Returns the instances of nodes, by instance id, with one call for those that are not cached.
-    pub(crate) async fn machines(
-        &self,
-        session: &Session,
-        targets: &Targets,
-    ) -> Result<BTreeMap<String, Machine>, CloudError> {
-        let ids = targets.nodes.iter().filter_map(|node| instance_id(node.provider_id.as_deref()?));
-        self.by_id(session, ids.map(str::to_owned).collect()).await
-    }
-
-    /// Returns the instances with these ids.
+    /// Returns the instances with these ids, with one call for those that are not cached.
     pub(crate) async fn by_id(
         &self,
         session: &Session,
@@ -139,7 +132,7 @@ async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
                 zone: subnet.availability_zone().unwrap_or_default().to_owned(),
                 v4: subnet.cidr_block().and_then(|range| range.parse().ok()).into_iter().collect(),
                 v6: v6.filter_map(|one| one.ipv6_cidr_block()?.parse().ok()).collect(),
-                tags: pairs(subnet.tags()).map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+                tags: by_key(subnet.tags()),
                 free: subnet.available_ip_address_count().unwrap_or_default(),
                 public: false,
                 outpost: subnet.outpost_arn().is_some_and(|arn| !arn.is_empty()),
@@ -199,6 +192,48 @@ pub(crate) async fn rules(
         }
     }
     Ok(all)
+}
+
+/// Returns the security groups of the network with ingress rules that name a load balancer, with the names; `name_in`
+/// returns the name in a description. Groups with the tags of other clusters only are left out: a copy of this cluster has
+/// Services with the same uids.
+///
+/// EC2 has no filter by the description of a rule, so that all groups are read, page by page.
+pub(crate) async fn groups_that_name_balancers(
+    session: &Session,
+    name_in: fn(&str) -> Option<&str>,
+) -> Result<BTreeMap<String, BTreeSet<String>>, CloudError> {
+    let (mut all, mut token) = (BTreeMap::new(), None);
+    loop {
+        let request = session.api.ec2.describe_security_groups().filters(filter("vpc-id", vec![session.vpc.clone()]));
+        let request = request.max_results(GROUPS_ON_A_PAGE).set_next_token(token);
+        let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
+        for group in answer.security_groups().iter().filter(|group| !is_of_another(session, group)) {
+            let balancers: BTreeSet<String> = descriptions(group).filter_map(name_in).map(str::to_owned).collect();
+            if !balancers.is_empty() {
+                all.insert(group.group_id().unwrap_or_default().to_owned(), balancers);
+            }
+        }
+        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        if token.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+/// Returns whether a group has tags of other clusters, and not that of this one.
+fn is_of_another(session: &Session, group: &SecurityGroup) -> bool {
+    let tags = by_key(group.tags());
+    let cluster = &session.cluster;
+    !cluster.id.is_empty() && ownership::names_another(&tags, cluster) && !tags.contains_key(&cluster.key())
+}
+
+/// Returns the descriptions of a group's ingress rules for ranges of addresses.
+fn descriptions(group: &SecurityGroup) -> impl Iterator<Item = &str> {
+    group.ip_permissions().iter().flat_map(|permission| {
+        let v4 = permission.ip_ranges().iter().filter_map(|range| range.description());
+        v4.chain(permission.ipv6_ranges().iter().filter_map(|range| range.description()))
+    })
 }
 
 /// Returns the ids of the security groups with these names or ids; the inner error is the first name without a group.

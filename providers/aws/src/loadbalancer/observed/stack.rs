@@ -115,6 +115,31 @@ pub(crate) struct CreatedResource {
 }
 
 impl ObservedStack {
+    /// Copies the details that listings lack from `known`: listeners, attributes, rules. Returns false, without a change,
+    /// if both do not contain the same resources.
+    pub(crate) fn take_details(&mut self, known: &Self) -> bool {
+        let ids = |stack: &Self| stack.ids().collect::<BTreeSet<_>>();
+        if ids(self) != ids(known) {
+            return false;
+        }
+        for balancer in &mut self.balancers {
+            let Some(known) = known.balancers.iter().find(|one| one.arn == balancer.arn) else { continue };
+            balancer.attributes.clone_from(&known.attributes);
+            balancer.listeners.clone_from(&known.listeners);
+            balancer.capacity = known.capacity;
+        }
+        for group in &mut self.target_groups {
+            let Some(known) = known.target_groups.iter().find(|one| one.arn == group.arn) else { continue };
+            group.attributes.clone_from(&known.attributes);
+            group.targets.clone_from(&known.targets);
+        }
+        for group in &mut self.security_groups {
+            let Some(known) = known.security_groups.iter().find(|one| one.id == group.id) else { continue };
+            group.rules.clone_from(&known.rules);
+        }
+        true
+    }
+
     pub(crate) fn balancer(&self, name: &str) -> Option<&ObservedBalancer> {
         self.balancers.iter().find(|balancer| balancer.name == name)
     }

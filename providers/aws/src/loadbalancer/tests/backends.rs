@@ -40,6 +40,7 @@ fn endpoint(address: &str, port_name: &str, port: u16) -> EndpointTarget {
         address: address.parse().expect("an address"),
         port,
         node: None,
+        provider_id: None,
         zone: None,
         ready: true,
         serving: true,

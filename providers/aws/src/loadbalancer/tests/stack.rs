@@ -128,6 +128,7 @@ fn targets_are_the_ready_pods_of_the_port_and_family() {
         address: address.parse().unwrap(),
         port: 8080,
         node: None,
+        provider_id: None,
         zone: None,
         ready,
         serving: ready,

@@ -2,12 +2,13 @@
 //! restarts and crashes.
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{deployment, names};
+use cluster_tests::objects::{deployment, names, with};
 use cluster_tests::{Call, Faults, Manager, QUIET, Space, Verb, during, eventually};
+use control_plane::CustomKind;
 use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
@@ -112,71 +113,28 @@ pub async fn existing_owners_are_kept_and_dangling_references_removed(space: Spa
     until_left(&space, &[]).await
 }
 
-fn custom(space: &Space, kind: &str, version: &str) -> Api<DynamicObject> {
-    let (group, plural) = (group(space), format!("{}s", kind.to_lowercase()));
-    let resource = ApiResource {
-        api_version: format!("{group}/{version}"),
-        group,
-        version: version.into(),
-        kind: kind.into(),
-        plural,
-    };
-    Api::namespaced_with(space.bed.client.clone(), &space.namespace, &resource)
-}
-
-/// Returns a group for one test, because definitions have no namespace.
-fn group(space: &Space) -> String {
-    format!("{}.example.com", space.namespace)
-}
-
-fn definition(space: &Space, kind: &str) -> Value {
-    let (group, plural) = (group(space), format!("{}s", kind.to_lowercase()));
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.{group}")},
-        "spec": {
-            "group": group, "scope": "Namespaced", "names": {"plural": plural, "kind": kind},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-            }}}],
-        },
-    })
-}
-
 pub async fn custom_resources_can_be_owners_and_dependents(space: Space) -> Result<()> {
     // The collector is started before the kind exists.
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
-    let definition = definition(&space, "Widget").to_string();
-    let (bed, text) = (space.bed.clone(), definition.clone());
-    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["apply", "-f", "-"], &text)).await??;
-    let widgets = custom(&space, "Widget", "v1");
-    let create = |name: &str, owners: Vec<Value>| {
-        let (widgets, api_version) = (widgets.clone(), format!("{}/v1", group(&space)));
-        let object = json!({"apiVersion": api_version, "kind": "Widget",
-            "metadata": {"name": name, "ownerReferences": owners}});
-        async move {
-            let object: DynamicObject = serde_json::from_value(object)?;
-            eventually("the kind is served", || async { Ok(widgets.create(&PostParams::default(), &object).await?) })
-                .await
-        }
+    let kind = CustomKind::new(space.api_group(), "Widget");
+    let widgets = &space.define(kind.clone()).await?;
+    let create = async |name: &str, owners: Vec<Value>| {
+        widgets.create(json!({"metadata": {"name": name, "ownerReferences": owners}})).await
     };
-    let widget = |owner: &DynamicObject| {
-        json!({"apiVersion": format!("{}/v1", group(&space)), "kind": "Widget", "name": owner.name_any(),
-            "uid": owner.uid(), "blockOwnerDeletion": true})
-    };
+    let widget = |owner: &DynamicObject| with(widgets.reference(owner), json!({"blockOwnerDeletion": true}));
     let (root, other) = (create("root", vec![]).await?, create("other", vec![]).await?);
     config_map(&space, "core", vec![widget(&root)]).await?;
     let child = create("child", vec![widget(&root), widget(&other)]).await?;
     create("grandchild", vec![widget(&child)]).await?;
 
-    let resource = format!("widgets.{}", group(&space));
+    let resource = kind.name();
     space.kubectl(&["delete", &resource, "root", "--cascade=foreground", "--timeout=60s"]).await?;
     until_left(&space, &[]).await?;
-    let held = widgets.get("child").await?;
+    let held = widgets.api.get("child").await?;
     ensure!(held.owner_references().len() == 1, "expected the other owner only: {:?}", held.owner_references());
     space.kubectl(&["delete", &resource, "other", "--cascade=background"]).await?;
     eventually("no widget is left", || async {
-        let left = widgets.list(&Default::default()).await?.items;
+        let left = widgets.api.list(&Default::default()).await?.items;
         ensure!(left.is_empty(), "widgets {:?}", left.iter().map(DynamicObject::name_any).collect::<Vec<_>>());
         Ok(())
     })
@@ -185,11 +143,9 @@ pub async fn custom_resources_can_be_owners_and_dependents(space: Space) -> Resu
     let owner = create("owner", vec![]).await?;
     let kept = create("kept", vec![widget(&owner)]).await?;
     space.kubectl(&["delete", &resource, "owner", "--cascade=orphan", "--timeout=60s"]).await?;
-    let kept = widgets.get(&kept.name_any()).await?;
+    let kept = widgets.api.get(&kept.name_any()).await?;
     ensure!(kept.owner_references().is_empty(), "{:?}", kept.owner_references());
-    let bed = space.bed.clone();
-    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["delete", "-f", "-"], &definition)).await??;
-    Ok(())
+    space.undefine(&kind).await
 }
 
 pub async fn dependents_of_owners_deleted_without_a_manager_are_deleted(space: Space) -> Result<()> {
@@ -298,12 +254,7 @@ pub const SCENARIO: Scenario = Scenario {
 pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, ON).await?;
-    eventually("typed and untyped kinds are watched", || async {
-        let watches = faults.most_watches();
-        ensure!(["pods", "replicasets", "limitranges", "leases"].iter().all(|kind| watches.contains_key(*kind)));
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["pods", "replicasets", "limitranges", "leases"]).await?;
     rolled_out(&space, "web").await?;
     let twice: Vec<_> = faults.most_watches().into_iter().filter(|(_, open)| *open != 1).collect();
     ensure!(twice.is_empty(), "concurrent watches: {twice:?}");
@@ -314,11 +265,7 @@ pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
 pub async fn garbage_needs_one_request_per_deletion(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
-    eventually("the collector watches ConfigMaps and Secrets", || async {
-        ensure!(faults.most_watches().contains_key("configmaps") && faults.most_watches().contains_key("secrets"));
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["configmaps", "secrets"]).await?;
     tree(&space).await?;
     space.delete::<ConfigMap>("root").await?;
     until_tree_deleted(&space).await?;

@@ -188,8 +188,8 @@ pub async fn stalled_watch_is_no_proof_of_deletion(space: Space) -> Result<()> {
 async fn delete_large_namespace(space: &Space, faults: &Faults) -> Result<usize> {
     let many = (0..1100).map(|number| json!({"metadata": {"name": format!("c{number}")}}));
     stream::iter(many).map(|map| space.create::<ConfigMap>(map)).buffer_unordered(32).try_collect::<Vec<_>>().await?;
-    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "7f0c"});
-    space.create::<ConfigMap>(json!({"metadata": {"name": "witness", "ownerReferences": [nobody]}})).await?;
+    let missing = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "missing", "uid": "7f0c"});
+    space.create::<ConfigMap>(json!({"metadata": {"name": "witness", "ownerReferences": [missing]}})).await?;
     let _manager = Manager::start_with(space, faults, WATCHING).await?;
     eventually("all ConfigMaps are in the cache: the one whose owner does not exist is deleted", || async {
         ensure!(space.api::<ConfigMap>().get_opt("witness").await?.is_none());
@@ -244,7 +244,7 @@ pub async fn deletion_of_the_last_pod_requeues_the_namespace(space: Space) -> Re
     let slow = with(
         pod("slow", "web"),
         json!({"metadata": {"finalizers": ["example.com/hold"]},
-            "spec": {"nodeName": "nobody", "terminationGracePeriodSeconds": 600}}),
+            "spec": {"nodeName": "missing", "terminationGracePeriodSeconds": 600}}),
     );
     space.create::<Pod>(slow).await?;
     let faults = Faults::default();
@@ -303,7 +303,7 @@ pub async fn reasons_for_a_terminating_namespace_are_reported(space: Space) -> R
 }
 
 /// A custom kind may be removed while the namespace is deleted: its collection is not found.
-pub async fn missing_kind_holds_up_nothing(space: Space) -> Result<()> {
+pub async fn missing_kind_does_not_delay_the_deletion(space: Space) -> Result<()> {
     let is_collection = |call: &Call| {
         let verb = matches!(call.verb, Verb::Delete | Verb::List) && call.name.is_empty();
         verb && call.resource == "configmaps"
@@ -347,7 +347,7 @@ pub async fn broken_api_group_is_reported_and_delays_no_other_group(_: Space) ->
     let service = json!({
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": format!("v1.{group}")},
         "spec": {"group": group, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
-            "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "nobody"}},
+            "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "missing"}},
     });
     space.create::<ConfigMap>(json!({"metadata": {"name": "free"}})).await?;
     let bed = space.bed.clone();

@@ -130,8 +130,8 @@ pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
     // An object at the path that a hostile name leads to has the same uid, but is not the owner.
     let secret = space.create::<k8s_openapi::api::core::v1::Secret>(json!({"metadata": {"name": "token"}})).await?;
-    let beside = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "../secrets/token", "uid": secret.uid()});
-    config_map(&space, "beside".into(), vec![beside]).await?;
+    let other_kind = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "../secrets/token", "uid": secret.uid()});
+    config_map(&space, "other-kind".into(), vec![other_kind]).await?;
     let stay = create_hostile_dependents(&space).await?;
     until_left(&space, &stay).await?;
     during(QUIET, "the others stay", || is_left(&space, &stay)).await?;
@@ -145,7 +145,7 @@ pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<
 }
 
 /// Checks the table of [`HOSTILE`] names with upstream's manager.
-pub async fn hostile_owner_names_are_decided_on_as_by_upstream(_: Space) -> Result<()> {
+pub async fn dependents_of_hostile_owner_names_are_deleted_or_kept_as_by_upstream(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("hostile-upstream").await?;
     start_upstream(&bed.cluster, COLLECTOR, &[])?;

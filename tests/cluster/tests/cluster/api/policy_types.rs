@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::{Bed, Effect, Faults, Manager, Rule, Space, Verb, eventually, write_failures};
-use control_plane::{ControlPlane, Options};
+use control_plane::{ControlPlane, CustomKind, Options};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -14,30 +14,21 @@ use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
 
-/// A custom resource with fields of many types.
-fn definition() -> Value {
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "widgets.example.com"},
-        "spec": {
-            "group": "example.com", "scope": "Namespaced",
-            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object",
-                "properties": {"spec": {"type": "object", "properties": {
-                    "count": {"type": "integer"}, "ratio": {"type": "number"}, "name": {"type": "string"},
-                    "when": {"type": "string", "format": "date-time"}, "data": {"type": "string", "format": "byte"},
-                    "names": {"type": "array", "items": {"type": "string"}},
-                    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-                    "port": {"x-kubernetes-int-or-string": true},
-                    "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
-                    "template": {"type": "object", "x-kubernetes-embedded-resource": true,
-                        "x-kubernetes-preserve-unknown-fields": true},
-                    "dashed-name": {"type": "string"}
-                }}}
-            }}}]
-        }
-    })
+/// A custom kind with fields of many types.
+fn widgets() -> CustomKind {
+    let fields = json!({
+        "count": {"type": "integer"}, "ratio": {"type": "number"}, "name": {"type": "string"},
+        "when": {"type": "string", "format": "date-time"}, "data": {"type": "string", "format": "byte"},
+        "names": {"type": "array", "items": {"type": "string"}},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "port": {"x-kubernetes-int-or-string": true},
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        "template": {"type": "object", "x-kubernetes-embedded-resource": true,
+            "x-kubernetes-preserve-unknown-fields": true},
+        "dashed-name": {"type": "string"},
+    });
+    let spec = json!({"type": "object", "properties": fields});
+    CustomKind::new("example.com", "Widget").with_schema(json!({"type": "object", "properties": {"spec": spec}}))
 }
 
 /// The policies: name, resources as group/version/plural, parameters, variables, expressions.
@@ -214,7 +205,7 @@ async fn separate_space() -> Result<Space> {
 pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
     let space = separate_space().await?;
     let cluster = &space.bed.cluster;
-    cluster.kubectl_with_input(&["create", "-f", "-"], &definition().to_string())?;
+    cluster.kubectl_with_input(&["create", "-f", "-"], &widgets().definition().to_string())?;
     cluster.kubectl(&["wait", "--for=condition=Established", "crd/widgets.example.com"])?;
     eventually("the API server has the schema of Widgets", || async {
         let document = cluster.kubectl(&["get", "--raw", "/openapi/v3/apis/example.com/v1"])?;

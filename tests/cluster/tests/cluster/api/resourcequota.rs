@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{pod, with};
 use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually};
+use control_plane::CustomKind;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service};
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, until_quiet};
@@ -182,43 +183,16 @@ pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()>
 
 pub async fn objects_of_a_kind_that_is_served_later_are_counted(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
-    // Unique for each run, and short enough for the name of a resource.
-    let group = format!("{}.example.com", space.namespace.rsplit('-').next().unwrap_or_default());
-    let name = format!("count/yachts.{group}");
+    let kind = CustomKind::new(space.api_group(), "Yacht");
+    let name = format!("count/{}", kind.name());
     space.create::<ResourceQuota>(quota(json!({&name: "5"}))).await?;
     until_used(&space, &[]).await?;
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("yachts.{group}")},
-        "spec": {
-            "group": group, "scope": "Namespaced", "names": {"plural": "yachts", "kind": "Yacht"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-            }}}],
-        },
-    });
-    let (bed, text) = (space.bed.clone(), definition.to_string());
-    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["apply", "-f", "-"], &text)).await??;
-    let resource = ApiResource {
-        api_version: format!("{group}/v1"),
-        group: group.clone(),
-        version: "v1".into(),
-        kind: "Yacht".into(),
-        plural: "yachts".into(),
-    };
-    let yachts: Api<DynamicObject> = Api::namespaced_with(space.bed.client.clone(), &space.namespace, &resource);
+    let yachts = space.define(kind).await?;
     for name in ["a", "b"] {
-        let yacht: DynamicObject = serde_json::from_value(
-            json!({"apiVersion": format!("{group}/v1"), "kind": "Yacht", "metadata": {"name": name}}),
-        )?;
-        eventually("the kind is served", || async {
-            // Admission refuses objects of the kind until its discovery contains it.
-            Ok(yachts.create(&PostParams::default(), &yacht).await?)
-        })
-        .await?;
+        yachts.create(json!({"metadata": {"name": name}})).await?;
     }
     until_used(&space, &[(&name, "2")]).await?;
-    yachts.delete("a", &Default::default()).await?;
+    yachts.api.delete("a", &Default::default()).await?;
     until_used(&space, &[(&name, "1")]).await
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use cluster_tests::{Bed, Call, Effect, Faults, Manager, Rule, Space, Verb, eventually};
-use control_plane::Options;
+use control_plane::{CustomKind, Options};
 use serde_json::{Value, json};
 
 /// Flags for only this controller, which requires the flag of the garbage collector.
@@ -83,20 +83,8 @@ async fn migrate_across_a_crash(space: &Space, name: &str, group: &str, resource
     Ok(migration)
 }
 
-fn widgets(storage: &str, served: &[&str]) -> Value {
-    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
-    let versions: Vec<Value> = served
-        .iter()
-        .map(|name| json!({"name": name, "served": true, "storage": *name == storage, "schema": schema}))
-        .collect();
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "widgets.example.com"},
-        "spec": {
-            "group": "example.com", "scope": "Namespaced", "versions": versions,
-            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
-        },
-    })
+fn widgets(stored: &str, served: &[&str]) -> Value {
+    CustomKind::new("example.com", "Widget").with_versions(served.iter().copied(), stored).definition()
 }
 
 pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: Space) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use cluster_tests::programs::KCM;
-use cluster_tests::{Space, eventually};
+use cluster_tests::{Space, all_gates, eventually};
 use control_plane::{ControlPlane, Options};
 
 use crate::process::serving::Running;
@@ -13,7 +13,8 @@ const GATES: &str = "--feature-gates=APIServerIdentity=true,StorageVersionAPI=tr
 async fn reporting() -> Result<ControlPlane> {
     let flags = [GATES, "--runtime-config=internal.apiserver.k8s.io/v1alpha1=true"];
     let extra_apiserver_flags = flags.map(str::to_owned).to_vec();
-    ControlPlane::start(Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() }).await
+    all_gates::control_plane(Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() })
+        .await
 }
 
 /// Creates a StorageVersion with entries of these API servers.

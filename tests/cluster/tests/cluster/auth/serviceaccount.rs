@@ -221,7 +221,7 @@ pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
     ensure!(whoami(&space, &other).await? == robot);
     ensure!(token_of(&space, "elliptic").await?.0 == token);
 
-    space.create::<Secret>(token_secret("lost", "nobody", json!({}))).await?;
+    space.create::<Secret>(token_secret("lost", "missing", json!({}))).await?;
     until_secret_deleted(&space, "lost", "a token without an account is deleted").await?;
     space.patch::<ServiceAccount>("robot", json!({"secrets": [{"name": "rivest"}, {"name": "else"}]})).await?;
     space.delete::<Secret>("rivest").await?;
@@ -325,7 +325,7 @@ async fn robot(space: Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     space.create::<Secret>(token_secret("token", "robot", json!({}))).await?;
     token_of(&space, "token").await?;
-    space.create::<Secret>(token_secret("lost", "nobody", json!({}))).await?;
+    space.create::<Secret>(token_secret("lost", "missing", json!({}))).await?;
     until_secret_deleted(&space, "lost", "a token without an account is deleted").await?;
     space.delete::<ServiceAccount>("robot").await?;
     until_secret_deleted(&space, "token", "tokens are deleted with their account").await

@@ -197,11 +197,7 @@ async fn run_with_fault(
 async fn finds_nothing_to_do(scenario: &Scenario, cloud: &CloudBed) -> Result<()> {
     let (faults, changes) = (Faults::default(), cloud.cloud.changing_calls());
     let manager = cloud.start_ccm(&faults, scenario.flags).await?;
-    eventually("its lists are complete", || async {
-        ensure!(faults.most_watches().contains_key("nodes"));
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["nodes"]).await?;
     during(QUIET, "no work remains", || async {
         ensure!(
             faults.count(Call::is_object_write) == 0 && cloud.cloud.changing_calls() == changes,

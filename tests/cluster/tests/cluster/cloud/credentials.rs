@@ -1,5 +1,4 @@
-//! Credentials of a provider in a Secret: the process needs the right to read that one, and uses a change of it without a
-//! restart.
+//! Credentials of a provider in a Secret: the process may read only that one, and applies its changes without a restart.
 
 use anyhow::{Result, ensure};
 use cluster_tests::{CloudBed, Faults, QUIET, Space, during, eventually};
@@ -11,8 +10,8 @@ use serde_json::json;
 
 use super::node::until_initialized;
 
-/// The right of the guide.
-const RIGHTS: &str = r#"
+/// The permissions in the guide for providers.
+const PERMISSIONS: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: { name: cloud-credentials, namespace: kube-system }
@@ -47,7 +46,7 @@ pub async fn changed_secret_is_used_without_a_restart(_: Space) -> Result<()> {
         serde_json::from_value(json!({"metadata": {"name": "cloud-credentials"}, "stringData": {"token": "one"}}))?;
     secrets.create(&PostParams::default(), &made).await?;
     let applying = bed.bed.clone();
-    tokio::task::spawn_blocking(move || applying.cluster.kubectl_with_input(&["apply", "--filename=-"], RIGHTS))
+    tokio::task::spawn_blocking(move || applying.cluster.kubectl_with_input(&["apply", "--filename=-"], PERMISSIONS))
         .await??;
     until_initialized(&bed, "first").await?;
 

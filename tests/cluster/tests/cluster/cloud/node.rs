@@ -125,16 +125,16 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     let node = until_initialized(&cloud, "configured").await?;
     ensure!(addresses(&node) == [("InternalIP".to_owned(), "10.0.0.3".to_owned())], "{:?}", addresses(&node));
 
-    // An instance that the cloud returns later: the node waits for it, with few calls.
+    // The instance of the node is created later: until then, the node keeps its taint, and few calls are sent.
     let before = cloud.cloud.calls(Operation::DescribeInstance).calls;
     cloud.register("early", json!({})).await?;
-    during(QUIET, "the node waits", || async {
+    during(QUIET, "the node keeps its taint", || async {
         ensure!(taints(&cloud.nodes().get("early").await?).contains(&UNINITIALIZED));
         Ok(())
     })
     .await?;
     let calls = cloud.cloud.calls(Operation::DescribeInstance).calls - before;
-    // Twice a second while it backs off, and each second for each of three nodes for addresses and readiness.
+    // At most two calls a second by the backoff, and one a second for each of three nodes for addresses and readiness.
     ensure!(calls < 40, "{calls} calls for an instance that does not exist");
     cloud.cloud.add_instance(&InstanceConfig::named("early"));
     until_initialized(&cloud, "early").await?;
@@ -160,11 +160,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     manager.stop().await?;
     let after = Faults::default();
     let _manager = cloud.start_ccm(&after, &flags).await?;
-    eventually("its lists are complete", || async {
-        ensure!(after.most_watches().contains_key("nodes"));
-        Ok(())
-    })
-    .await?;
+    after.until_watching(&["nodes"]).await?;
     during(QUIET, "no work remains", || async {
         ensure!(after.writes() == 0, "{:?}", after.requests());
         Ok(())
@@ -180,7 +176,7 @@ async fn initialize_despite_fault(cloud: &CloudBed, name: &str, rule: Rule) -> R
         node = until_initialized(cloud, name) => drop(node?),
         ended = restart_after_crashes(&faults, || cloud.start_ccm(&faults, &[])) => ended?,
     }
-    ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
+    ensure!(faults.unmet() == 0, "the fault did not occur, so that the run tests nothing");
     Ok(())
 }
 
@@ -192,7 +188,7 @@ async fn initialize_despite_cloud_fault(cloud: &CloudBed, name: &str, fault: Fau
     cloud.register_instance(name).await?;
     until_initialized(cloud, name).await?;
     let fired: u64 = cloud.cloud.snapshot().faults.iter().map(|fault| fault.fired).sum();
-    ensure!(fired > 0, "the fault did not occur: this proves nothing");
+    ensure!(fired > 0, "the fault did not occur, so that the run tests nothing");
     cloud.cloud.clear_faults();
     Ok(())
 }

@@ -374,11 +374,7 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
 pub async fn lost_response_leads_to_no_second_claim(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "resourceclaims", Effect::LostAfter)]);
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
-    eventually("claims are watched", || async {
-        ensure!(faults.most_watches().contains_key("resourceclaims"));
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["resourceclaims"]).await?;
     faults.freeze("resourceclaims");
     let lists = |faults: &Faults| faults.count(|call| call.verb == Verb::List && call.resource == "resourceclaims");
     let before = lists(&faults);

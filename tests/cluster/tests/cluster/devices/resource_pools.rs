@@ -65,8 +65,8 @@ async fn serving() -> Result<Arc<Bed>> {
     Ok(Arc::new(Bed::without_accounts(options).await?))
 }
 
-async fn until_answered(bed: &Bed, name: &str) -> Result<Value> {
-    eventually(format!("{name} is answered"), || async {
+async fn until_completed(bed: &Bed, name: &str) -> Result<Value> {
+    eventually(format!("{name} has a status"), || async {
         let status = status(bed, name)?;
         ensure!(!status.is_null(), "no status");
         Ok(status)
@@ -90,7 +90,7 @@ pub async fn request_is_completed_once_all_slices_are_published(_: Space) -> Res
     })
     .await?;
     apply(&bed, &slice(1, &["c", "d"], json!([{"key": "broken", "effect": "NoSchedule"}])))?;
-    let completed = until_answered(&bed, "first").await?;
+    let completed = until_completed(&bed, "first").await?;
     let expected = json!({
         "driver": "gpu.example.com", "poolName": "pool", "generation": 1, "nodeName": "node-a", "resourceSliceCount": 2,
         "totalDevices": 4, "allocatedDevices": 1, "availableDevices": 1, "unavailableDevices": 2,
@@ -133,7 +133,7 @@ pub async fn taint_rules_count_only_with_their_gate(_: Space) -> Result<()> {
         let flags = [GATE, &gate, &format!("--controllers={NAME}")];
         let manager = Manager::start_cluster_wide(&space, &Faults::default(), &flags).await?;
         apply(&bed, &request(name))?;
-        let answered = until_answered(&bed, name).await?;
+        let answered = until_completed(&bed, name).await?;
         let count = |field: &str| answered["pools"][0][field].as_i64().unwrap_or(0);
         let counts = [count("totalDevices"), count("availableDevices"), count("unavailableDevices")];
         ensure!(counts == if is_on { [4, 3, 1] } else { [4, 4, 0] }, "{gate}: {answered}");

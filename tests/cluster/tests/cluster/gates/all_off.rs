@@ -18,7 +18,7 @@ use crate::workloads::deployment::rolled_out;
 
 const ALL: &[&str] = &["AllAlpha", "AllBeta"];
 
-/// Alpha and beta gates that are on whatever the flags say.
+/// Alpha and beta gates that are on regardless of the flags.
 const ALWAYS_ON: &[&str] = &[
     "AtomicFIFO",
     "ClientsAllowCARotation",
@@ -34,7 +34,7 @@ const ALWAYS_ON: &[&str] = &[
     "UnlockWhileProcessingFIFO",
 ];
 
-/// Alpha and beta gates that are off whatever the flags say.
+/// Alpha and beta gates that are off regardless of the flags.
 const ALWAYS_OFF: &[&str] = &["CBORServingAndStorage", "ClientsAllowCBOR", "ClientsPreferCBOR"];
 
 /// Starts kcm with these controllers, and with all alpha and beta gates at one value.

@@ -1,4 +1,5 @@
-//! Gates of the HTTPS port's clients: the UID in the reviews of their access, as the API server logs them.
+//! Gates that concern clients of the HTTPS port: the UID in the SubjectAccessReviews of their requests, as the API server
+//! logs them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use cluster_tests::certificates::Pair;
 use cluster_tests::programs::KCM;
-use cluster_tests::{Space, eventually};
+use cluster_tests::{Space, all_gates, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -53,7 +54,7 @@ impl Reviewing {
         ];
         let options =
             Options { kwok: false, scheduler: false, extra_apiserver_flags: flags.to_vec(), ..Options::default() };
-        Ok(Self { cluster: ControlPlane::start(options).await?, log, _folder: folder })
+        Ok(Self { cluster: all_gates::control_plane(options).await?, log, _folder: folder })
     }
 
     /// Starts kcm with these flags, and sends it a request. Returns the UID in the review for this user, who has no

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use cluster_tests::certificates::inline_pair;
 use cluster_tests::programs::KCM;
-use cluster_tests::{Bed, Faults, Manager, QUIET, Space, Verb, during, eventually};
+use cluster_tests::{Bed, Faults, Manager, QUIET, Space, Verb, all_gates, during, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 
 use super::{flag, on_and_off};
@@ -48,7 +48,7 @@ async fn check_gated(cluster: &ControlPlane, flags: &[String], expected: impl Fn
 pub async fn controllers_and_pages_exist_with_their_gates(_: Space) -> Result<()> {
     let extra_apiserver_flags = vec!["--runtime-config=api/all=true".to_owned(), flag(&["GenericWorkload"], true)];
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags, ..Options::default() };
-    let cluster = ControlPlane::start(options).await?;
+    let cluster = all_gates::control_plane(options).await?;
     let all: Vec<&str> = GATED.iter().flat_map(|(_, gates)| *gates).chain(DEPENDENT).copied().collect();
     check_gated(&cluster, &[flag(&all, true)], |_| true).await?;
     check_gated(&cluster, &[flag(&all, false)], |_| false).await?;
@@ -90,11 +90,7 @@ pub async fn objects_arrive_in_the_stream_of_the_watch(space: Space) -> Result<(
         let faults = Faults::default();
         let flags = ["--controllers=replicaset-controller", &gate.flag];
         let _manager = Manager::start_with(&space, &faults, &flags).await?;
-        eventually("ReplicaSets are watched", || async {
-            ensure!(faults.most_watches().contains_key("replicasets"));
-            Ok(())
-        })
-        .await?;
+        faults.until_watching(&["replicasets"]).await?;
         let lists = faults.count(|call| call.verb == Verb::List && call.resource == "replicasets");
         ensure!((lists == 0) == gate.is_on, "{lists} lists");
         Ok(())

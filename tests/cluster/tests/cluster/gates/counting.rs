@@ -19,7 +19,7 @@ use crate::workloads::horizontal_pod_autoscaler::{QUICK, autoscaler, busy};
 /// Creates a pod that no scheduler places, with these resources of its own and of its container.
 async fn create_pod(space: &Space, resources: &Value, of_container: &Value) -> Result<()> {
     let containers = json!([{"name": "main", "image": "example.com/image:1", "resources": of_container}]);
-    let spec = json!({"schedulerName": "nobody", "resources": resources, "containers": containers});
+    let spec = json!({"schedulerName": "none", "resources": resources, "containers": containers});
     space.create::<Pod>(with(pod("counted", "web"), json!({"spec": spec}))).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Gates that are locked to on, and that an older emulated version unlocks.
+//! Gates that are locked to true, unless an older version is emulated.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::certificates::inline_pair;
@@ -85,8 +85,8 @@ async fn status(space: &Space) -> Result<HorizontalPodAutoscalerStatus> {
     space.get::<HorizontalPodAutoscaler>("web").await?.status.context("no status")
 }
 
-/// The pods use 54 % of their CPU, and half of it is the target: 8 % more than desired is within the default tolerance
-/// of 10 %, but not within the autoscaler's own one.
+/// The pods use 54 % of their CPU and the target is 50 %: the difference of 8 % is within the default tolerance of 10 %,
+/// but not within the autoscaler's own tolerance of 1 %.
 async fn scaled_with_tolerance(space: Space, (flags, replicas): (Vec<String>, i32)) -> Result<()> {
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "cpu", "54m");

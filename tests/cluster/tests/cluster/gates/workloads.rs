@@ -93,7 +93,7 @@ pub async fn suspended_job_loses_its_start_time(space: Space) -> Result<()> {
         let flags = ["--controllers=job-controller", &gate.flag];
         let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
         let containers = json!([{"name": "main", "image": "example.com/image:1"}]);
-        let spec = json!({"restartPolicy": "Never", "schedulerName": "nobody", "containers": containers});
+        let spec = json!({"restartPolicy": "Never", "schedulerName": "none", "containers": containers});
         let job = json!({"metadata": {"name": "work"}, "spec": {"template": {"spec": spec}}});
         space.create::<Job>(job).await?;
         eventually("it starts", || async {

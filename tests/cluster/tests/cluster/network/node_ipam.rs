@@ -79,11 +79,7 @@ pub async fn nodes_get_ranges_of_both_families(_: Space) -> Result<()> {
     manager.crash().await;
     let restarted = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &restarted, &FLAGS).await?;
-    eventually("the new manager watches nodes", || async {
-        ensure!(restarted.most_watches().contains_key("nodes"));
-        Ok(())
-    })
-    .await?;
+    restarted.until_watching(&["nodes"]).await?;
     during(QUIET, "a restart changes nothing", || async {
         ensure!(restarted.writes() == 0, "{:?}", restarted.requests());
         Ok(())

@@ -1,7 +1,7 @@
 //! Clusters with many custom kinds, on an API server with its default flags: 100 streams on each connection.
 //!
-//! The kinds are created while a manager leads. From before that until the end, its Lease is observed; rollouts before
-//! and after are compared; then a second manager starts among all kinds.
+//! The kinds are created while a manager leads, whose Lease is observed all the time. Rollouts before and after the
+//! creation are compared. Then a second manager starts while all kinds exist.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use cluster_tests::programs::{KCM, Process, command};
 use cluster_tests::{Space, during, eventually};
-use control_plane::{ControlPlane, Identity};
+use control_plane::{ControlPlane, CustomKind, Identity};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -55,17 +55,7 @@ fn documents(values: impl Iterator<Item = Value>) -> String {
 }
 
 fn definition(number: usize) -> Value {
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("kind{number}s.{GROUP}")},
-        "spec": {
-            "group": GROUP, "scope": "Namespaced",
-            "names": {"plural": format!("kind{number}s"), "kind": format!("Kind{number}")},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-            }}}],
-        },
-    })
+    CustomKind::new(GROUP, format!("Kind{number}")).definition()
 }
 
 /// An object whose owner does not exist: it is deleted once its kind is watched.
@@ -192,7 +182,7 @@ impl Renewals {
     }
 }
 
-/// A task that reads the Lease all the time.
+/// A task that reads the Lease continually.
 struct LeaseObserver {
     task: JoinHandle<()>,
     seen: Arc<Mutex<(Renewals, Option<anyhow::Error>)>>,
@@ -252,7 +242,7 @@ fn watches_share_few_connections(cluster: &ControlPlane, manager: &Process, kind
 }
 
 /// A manager that leads while all kinds are created.
-async fn kinds_appear_below_a_leader(
+async fn create_kinds_while_a_manager_leads(
     cluster: &ControlPlane,
     client: &Client,
     manager: &Process,
@@ -264,9 +254,12 @@ async fn kinds_appear_below_a_leader(
     until_served(client, count).await?;
     create_garbage(client, count).await?;
     until_watched(client, count).await?;
-    let among = rollouts(cluster, client, ["b1", "b2", "b3"]).await?;
-    println!("{count} custom kinds: a rollout takes {among:?} among them, {usual:?} without");
-    ensure!(among <= usual * ROLLOUT_FACTOR + ROLLOUT_SLACK, "a rollout takes {among:?}, {usual:?} without the kinds");
+    let with_kinds = rollouts(cluster, client, ["b1", "b2", "b3"]).await?;
+    println!("{count} custom kinds: a rollout takes {with_kinds:?} with them, {usual:?} without");
+    ensure!(
+        with_kinds <= usual * ROLLOUT_FACTOR + ROLLOUT_SLACK,
+        "a rollout takes {with_kinds:?}, {usual:?} without the kinds"
+    );
     watches_share_few_connections(cluster, manager, count)?;
     during(OBSERVED, "the Lease is renewed in time", || async { observer.check() }).await?;
     let (renewals, gap) = observer.finish()?;
@@ -276,7 +269,7 @@ async fn kinds_appear_below_a_leader(
 }
 
 /// A manager that starts while all kinds exist.
-async fn leader_starts_among_kinds(
+async fn start_a_manager_with_existing_kinds(
     cluster: &ControlPlane,
     client: &Client,
     manager: &Process,
@@ -287,9 +280,12 @@ async fn leader_starts_among_kinds(
     roll(cluster, client, "c1").await?;
     create_garbage(client, count).await?;
     until_watched(client, count).await?;
-    let among = rollouts(cluster, client, ["d1", "d2", "d3"]).await?;
-    println!("{count} custom kinds: a rollout takes {among:?} after a start among them");
-    ensure!(among <= usual * ROLLOUT_FACTOR + ROLLOUT_SLACK, "a rollout takes {among:?}, {usual:?} without the kinds");
+    let with_kinds = rollouts(cluster, client, ["d1", "d2", "d3"]).await?;
+    println!("{count} custom kinds: a rollout takes {with_kinds:?} after a start with them");
+    ensure!(
+        with_kinds <= usual * ROLLOUT_FACTOR + ROLLOUT_SLACK,
+        "a rollout takes {with_kinds:?}, {usual:?} without the kinds"
+    );
     watches_share_few_connections(cluster, manager, count)?;
     during(OBSERVED, "the Lease is renewed in time", || async { observer.check() }).await?;
     let (renewals, gap) = observer.finish()?;
@@ -305,14 +301,14 @@ async fn works_with_kinds(count: usize) -> Result<()> {
         log.lines().rev().take(30).map(|line| format!("{line}\n")).collect::<String>()
     };
     let manager = start(&cluster, "kcm-many-kinds")?;
-    let usual = kinds_appear_below_a_leader(&cluster, &client, &manager, count).await;
+    let usual = create_kinds_while_a_manager_leads(&cluster, &client, &manager, count).await;
     let usual = usual.with_context(|| end_of_log(&manager))?;
     println!("{count} custom kinds: {} KiB resident", manager.resident_kib()?);
     manager.stop(&cluster).await?;
-    let manager = start(&cluster, "kcm-started-among-kinds")?;
-    let works = leader_starts_among_kinds(&cluster, &client, &manager, (count, usual)).await;
+    let manager = start(&cluster, "kcm-started-with-kinds")?;
+    let works = start_a_manager_with_existing_kinds(&cluster, &client, &manager, (count, usual)).await;
     works.with_context(|| end_of_log(&manager))?;
-    println!("{count} custom kinds: {} KiB resident after a start among them", manager.resident_kib()?);
+    println!("{count} custom kinds: {} KiB resident after a start with them", manager.resident_kib()?);
     manager.stop(&cluster).await
 }
 

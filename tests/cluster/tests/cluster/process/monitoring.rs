@@ -121,7 +121,7 @@ pub async fn alerts_and_panels_query_served_metrics(_: Space) -> Result<()> {
     let reading =
         queried("sum by (a) (rate(m_total{b=\"x\", c!~\"y|z\"}[5m])) / on (j) group_left max(n) > 2 and deriv(o[1m])");
     let names: Vec<String> = reading.iter().map(|(name, labels)| format!("{name} {labels:?}")).collect();
-    ensure!(names == ["m_total {\"b\", \"c\"}", "n {}", "o {}"], "expressions are read wrongly: {names:?}");
+    ensure!(names == ["m_total {\"b\", \"c\"}", "n {}", "o {}"], "expressions are parsed incorrectly: {names:?}");
     let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
     let cluster = &bed.cluster;
     for rights in [SCRAPE, CLOUD_RIGHTS] {

@@ -1,13 +1,13 @@
-//! API servers that are set up differently from kubeadm's, and that upstream's manager starts with.
+//! API servers whose configuration differs from kubeadm's, and with which upstream's manager starts.
 
 use anyhow::Result;
-use cluster_tests::Space;
 use cluster_tests::programs::{KCM, Process, command};
-use control_plane::{ControlPlane, Identity, Options};
+use cluster_tests::{Space, all_gates};
+use control_plane::{Identity, Options};
 
 /// Without a CA for front proxies, `extension-apiserver-authentication` has a client CA only.
 pub async fn manager_starts_without_a_request_header_ca(_: Space) -> Result<()> {
-    let cluster = ControlPlane::start(Options {
+    let cluster = all_gates::control_plane(Options {
         kwok: false,
         scheduler: false,
         extra_apiserver_flags: vec!["--requestheader-client-ca-file=".to_owned()],

@@ -14,7 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cluster_tests::certificates::{self, Pair, client_config, inline_pair};
 use cluster_tests::programs::{CCM, KCM, command};
-use cluster_tests::{Space, eventually};
+use cluster_tests::{Space, all_gates, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair};
 use ring::rand::SystemRandom;
@@ -138,7 +138,7 @@ impl Port {
 }
 
 impl Running {
-    /// Starts it, and waits until it leads.
+    /// Starts it, and waits until it leads. kcm gets the gates of a run with all gates.
     pub async fn start(cluster: &ControlPlane, binary: &'static str, flags: &[String]) -> Result<Self> {
         let folder = cluster.folder().join(format!("serving-{binary}"));
         std::fs::create_dir_all(&folder)?;
@@ -148,6 +148,7 @@ impl Running {
             _ => Identity::ControllerManager,
         })?;
         let file = kubeconfig.display();
+        let gates = if binary == KCM { all_gates::of_process(flags) } else { Vec::new() };
         let child = Command::new(command(cluster, binary)?)
             .args([
                 format!("--kubeconfig={file}"),
@@ -158,6 +159,7 @@ impl Running {
                 format!("--cert-dir={}", folder.display()),
                 "--use-service-account-credentials=true".to_owned(),
             ])
+            .args(gates)
             .args(flags)
             .stdin(Stdio::null())
             .stdout(File::create(folder.join("output"))?)
@@ -331,7 +333,7 @@ async fn check_refusals(running: &Running, strangers: &[(&'static str, Credentia
 
 /// Starts a control plane without kubelets and scheduler.
 pub async fn bare() -> Result<ControlPlane> {
-    ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await
+    all_gates::control_plane(Options { kwok: false, scheduler: false, ..Options::default() }).await
 }
 
 /// Requests every path of both binaries as each client without access.

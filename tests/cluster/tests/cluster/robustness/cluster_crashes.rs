@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::{
-    Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, during, eventually, restart_after_crashes,
-};
+use cluster_tests::{Bed, Call, Effect, Faults, Manager, Rule, Space, eventually, restart_after_crashes};
 use control_plane::Options;
 use futures::future::BoxFuture;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -178,19 +176,11 @@ impl Scenario {
             done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.requests()))?,
             ended = restart_after_crashes(&faults, || Manager::start_cluster_wide(space, &faults, &flags)) => ended?,
         }
-        ensure!(faults.unmet() == 0, "the fault did not occur: this proves nothing");
+        ensure!(faults.unmet() == 0, "the fault did not occur, so that the run tests nothing");
         let faults = Faults::default();
         let manager = Manager::start_cluster_wide(space, &faults, &flags).await?;
-        eventually("the last manager has listed", || async {
-            ensure!(faults.most_watches().contains_key(self.kind), "it watches {:?}", faults.most_watches().keys());
-            Ok(())
-        })
-        .await?;
-        during(QUIET, "there is nothing left to do", || async {
-            ensure!(faults.writes() == 0, "{:?}", faults.requests());
-            Ok(())
-        })
-        .await?;
+        faults.until_watching(&[self.kind]).await?;
+        faults.none_while_quiet(Call::is_write).await?;
         manager.crash().await;
         Ok(())
     }

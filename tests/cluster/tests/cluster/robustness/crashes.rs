@@ -73,13 +73,13 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur):
     let observer = Observer::start(space, scenario.judge).await?;
     let finish = async {
         (scenario.run)(space.clone()).await?;
-        last_writes(&faults).await
+        until_last_writes(&faults).await
     };
     tokio::select! {
         done = finish => done.with_context(|| list_writes(&faults))?,
         ended = restart_after_crashes(&faults, || Manager::start_with(space, &faults, scenario.flags)) => ended?,
     }
-    ensure!(faults.unmet() == 0 || !must_occur, "the fault did not occur: this proves nothing");
+    ensure!(faults.unmet() == 0 || !must_occur, "the fault did not occur, so that the run tests nothing");
     let writes = faults.count(Call::is_object_write);
     finds_nothing_to_do(scenario, space).await.with_context(|| list_writes(&faults))?;
     if scenario.pods > 0 {
@@ -91,10 +91,10 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur):
     Ok(writes)
 }
 
-/// Waits until the manager has written what it still had to: a status that was read as right may be an old one, and those
-/// of several changes are combined.
-async fn last_writes(faults: &Faults) -> Result<()> {
-    eventually("the manager has nothing left to write", || async {
+/// Waits until the manager has completed its remaining writes. A status that the scenario accepted may belong to an earlier
+/// state, and the manager combines the changes of a status.
+async fn until_last_writes(faults: &Faults) -> Result<()> {
+    eventually("the manager writes nothing more", || async {
         let before = faults.count(Call::is_object_write);
         during(LAST_WRITES, "no object is written", || async {
             let written = faults.count(Call::is_object_write);
@@ -119,11 +119,7 @@ fn list_writes(faults: &Faults) -> String {
 async fn finds_nothing_to_do(scenario: &Scenario, space: &Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start_with(space, &faults, scenario.flags).await?;
-    eventually("the last manager has listed", || async {
-        ensure!(faults.most_watches().contains_key(scenario.kind), "it watches {:?}", faults.most_watches().keys());
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&[scenario.kind]).await?;
     // Managers of all kinds also log what other tests do in other namespaces.
     let concerns = |call: &Call| call.is_write() && (call.namespace.is_empty() || call.namespace == space.namespace);
     during(QUIET, "no work remains", || async {

@@ -90,17 +90,9 @@ async fn start_pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
     space.create::<ReplicaSet>(replica_set("web", 3)).await?;
     settled(space, "web", 3).await?;
     let standby = Manager::start_with(space, &second, &ELECT).await?;
-    eventually("the standby watches pods", || async {
-        ensure!(second.most_watches().contains_key("pods"));
-        Ok(())
-    })
-    .await?;
+    second.until_watching(&["pods"]).await?;
     // By then the standby also has its first complete list, which a test may want to freeze.
-    during(QUIET, "a standby writes nothing", || async {
-        ensure!(second.count(Call::is_object_write) == 0, "{:?}", second.requests());
-        Ok(())
-    })
-    .await?;
+    second.none_while_quiet(Call::is_object_write).await?;
     Ok([(leader, first), (standby, second)])
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use cluster_tests::{Bed, Effect, Space, eventually};
-use control_plane::Options;
+use control_plane::{CustomKind, Options};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use serde_json::json;
 
@@ -188,27 +188,15 @@ async fn policy_is_checked(space: &Space, name: &str) -> Result<()> {
 /// The stored version of a custom resource changes, and its two objects are migrated.
 async fn widgets_are_migrated(space: &Space, name: &str) -> Result<()> {
     let (bed, group) = (&space.bed, "example.com");
-    let (plural, kind) = (format!("{name}-widgets"), format!("W{}", name.replace('-', "")));
-    let resource = format!("{plural}.{group}");
-    let definition = |storage: &str, served: &[&str]| {
-        let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
-        let version =
-            |name: &&str| json!({"name": name, "served": true, "storage": *name == storage, "schema": schema});
-        let names =
-            json!({"plural": plural, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List")});
-        json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": resource},
-            "spec": {
-                "group": group, "scope": "Namespaced", "names": names,
-                "versions": served.iter().map(version).collect::<Vec<_>>(),
-            },
-        })
-    };
+    let kind = CustomKind::new(group, format!("Widget{}", name.replace('-', "")));
+    let definition =
+        |stored: &str, served: &[&str]| kind.clone().with_versions(served.iter().copied(), stored).definition();
+    let (resource, plural) = (kind.name(), kind.plural());
     apply(bed, &definition("v1", &["v1"]))?;
     eventually("the resource is served", || async {
         for number in 0..2 {
             let metadata = json!({"name": format!("widget-{number}"), "namespace": space.namespace});
-            apply(bed, &json!({"apiVersion": "example.com/v1", "kind": kind, "metadata": metadata}))?;
+            apply(bed, &json!({"apiVersion": "example.com/v1", "kind": kind.kind(), "metadata": metadata}))?;
         }
         Ok(())
     })
@@ -220,7 +208,7 @@ async fn widgets_are_migrated(space: &Space, name: &str) -> Result<()> {
         read(bed, &[&format!("{plural}.v2.{group}"), "-n", &space.namespace]).map(drop)
     })
     .await?;
-    migrate(bed, name, group, &plural)?;
+    migrate(bed, name, group, plural)?;
     let migration = until_ended(bed, name, "Succeeded").await?;
     let from: u64 = migration["status"]["resourceVersion"].as_str().unwrap_or_default().parse()?;
     let widgets = read(bed, &[&resource, "-n", &space.namespace])?;

@@ -1,5 +1,6 @@
 //! Objects of a hostile tenant, at the limits of what the API server accepts: names, sizes, depths, counts and loops.
 
+use control_plane::CustomKind;
 use serde_json::{Value, json};
 
 /// Number of owner references of one object.
@@ -42,21 +43,9 @@ const NAMES: [&str; 8] = [
 
 /// The tenant's custom kind, whose objects may have any content.
 pub fn definition() -> Value {
-    let version = |name: String, is_stored: bool| {
-        json!({"name": name, "served": true, "storage": is_stored, "schema": {"openAPIV3Schema": {
-            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-        }}})
-    };
-    let others = (1..VERSIONS).map(|number| version(format!("v1alpha{number}"), false));
-    let versions: Vec<Value> = [version("v1".to_owned(), true)].into_iter().chain(others).collect();
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("things.{GROUP}")},
-        "spec": {
-            "group": GROUP, "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
-            "versions": versions,
-        },
-    })
+    let others = (1..VERSIONS).map(|number| format!("v1alpha{number}"));
+    let versions = ["v1".to_owned()].into_iter().chain(others);
+    CustomKind::new(GROUP, "Thing").with_versions(versions, "v1").definition()
 }
 
 /// Everything that the tenant creates, as (API version, plural, object).

@@ -69,11 +69,7 @@ pub async fn idle_cluster_gets_no_writes(space: Space) -> Result<()> {
 
     let restarted = Faults::default();
     let _manager = Manager::start(&space, &restarted).await?;
-    eventually("the new manager watches pods", || async {
-        ensure!(restarted.most_watches().contains_key("pods"));
-        Ok(())
-    })
-    .await?;
+    restarted.until_watching(&["pods"]).await?;
     during(QUIET, "a restart changes nothing", || async {
         ensure!(restarted.writes() == 0, "{:?}", restarted.requests());
         Ok(())

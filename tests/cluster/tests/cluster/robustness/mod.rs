@@ -8,5 +8,6 @@ pub mod hostile_names;
 pub mod hostile_objects;
 pub mod hostile_tenant;
 pub mod invariants;
+pub mod refusing_admission;
 pub mod scenario;
 pub mod secrecy;

@@ -26,7 +26,7 @@ fn user(name: &str) -> Value {
     let template = with(claim(""), json!({"metadata": {"name": null, "labels": {"app": "web"}}}));
     let volumes =
         json!([{"name": "tmp", "emptyDir": {}}, {"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]);
-    with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody", "volumes": volumes}}))
+    with(pod(name, "web"), json!({"spec": {"schedulerName": "none", "volumes": volumes}}))
 }
 
 fn creations(faults: &Faults) -> usize {
@@ -97,11 +97,7 @@ pub async fn claim_of_another_owner_is_reported_and_left_alone(space: Space) -> 
 pub async fn lost_response_leads_to_no_second_claim_and_no_event(space: Space) -> Result<()> {
     let faults = Faults::script([Rule::on(Verb::Create, "persistentvolumeclaims", Effect::LostAfter)]);
     let _manager = start(&space, &faults).await?;
-    eventually("it watches", || async {
-        ensure!(faults.most_watches().contains_key("persistentvolumeclaims"));
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["persistentvolumeclaims"]).await?;
     faults.freeze("persistentvolumeclaims");
     space.create::<Pod>(user("web")).await?;
     until_claimed(&space, "web-scratch").await?;

@@ -45,7 +45,7 @@ pub fn user_on_a_node(name: &str, claim: &str) -> Value {
 /// A pod that is never scheduled, with a volume of this claim.
 pub fn user(name: &str, claim: &str) -> Value {
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
-    with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody", "volumes": volumes}}))
+    with(pod(name, "web"), json!({"spec": {"schedulerName": "none", "volumes": volumes}}))
 }
 
 /// Starts a driver, and creates its CSIDriver and a class of its volumes, all named for the namespace.

@@ -63,11 +63,7 @@ pub async fn pod_missing_in_the_cache_keeps_its_claim(space: Space) -> Result<()
     let faults = Faults::default();
     space.create::<PersistentVolumeClaim>(claim("data")).await?;
     let _manager = start(&space, &faults).await?;
-    eventually("pods are watched", || async {
-        ensure!(faults.most_watches().contains_key("pods"));
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["pods"]).await?;
     faults.freeze("pods");
     space.create::<Pod>(user_on_a_node("user", "data")).await?;
     space.delete::<PersistentVolumeClaim>("data").await?;

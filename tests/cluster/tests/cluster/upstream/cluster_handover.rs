@@ -1,17 +1,14 @@
 //! Takeovers of a cluster between upstream's manager and ours: nodes, certificates, accounts, quotas, namespaces and
 //! garbage. Each completes work that the other one began, and neither writes to objects that need no change.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use anyhow::{Context, Result, ensure};
+use cluster_tests::handover::{Task, TaskInSpace, begin, end, versions_everywhere};
 use cluster_tests::objects::names;
-use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, during, eventually};
-use futures::future::{BoxFuture, try_join_all};
+use cluster_tests::{Call, Faults, Manager, Space, eventually};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ResourceQuota, Secret, ServiceAccount};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::auth::serviceaccount::{token_of, token_secret};
 use crate::network::node_ipam::{create_node, ranges};
@@ -29,39 +26,32 @@ const CONTROLLERS: &str = "--controllers=namespace-controller,garbage-collector-
 /// A finalizer that keeps an object until the test removes it.
 const HOLD: &str = "example.com/hold";
 
-type StepFuture = BoxFuture<'static, Result<()>>;
-
-/// A task that one manager begins and another one finishes.
-struct Work {
-    name: &'static str,
-    /// The first half: up to an intermediate state.
-    begin: fn(Space) -> StepFuture,
-    /// The second half: from there to the final state.
-    end: fn(Space) -> StepFuture,
-}
-
-const WORKS: [Work; 6] = [
-    Work {
+static TASKS: [Task; 6] = [
+    Task {
         name: "namespace",
         begin: |space| Box::pin(async move { delete_namespace_with_held_object(&space).await }),
         end: |space| Box::pin(async move { remove_hold(&space).await }),
+        pods: 0,
     },
-    Work {
+    Task {
         name: "garbage",
         begin: |space| Box::pin(async move { delete_owners(&space).await }),
         end: |space| Box::pin(async move { release_dependents(&space).await }),
+        pods: 0,
     },
-    Work {
+    Task {
         name: "quota",
         begin: |space| Box::pin(async move { create_quota(&space).await }),
         end: |space| Box::pin(async move { replace_secret(&space).await }),
+        pods: 0,
     },
-    Work {
+    Task {
         name: "accounts",
         begin: |space| Box::pin(async move { create_account_with_token(&space).await }),
         end: |space| Box::pin(async move { delete_accounts(&space).await }),
+        pods: 0,
     },
-    Work {
+    Task {
         name: "certificates",
         begin: |space| {
             Box::pin(async move { kubelet_gets_certificate(&space, &format!("{}-first", space.namespace)).await })
@@ -69,11 +59,13 @@ const WORKS: [Work; 6] = [
         end: |space| {
             Box::pin(async move { kubelet_gets_certificate(&space, &format!("{}-second", space.namespace)).await })
         },
+        pods: 0,
     },
-    Work {
+    Task {
         name: "nodes",
         begin: |space| Box::pin(async move { add_node(&space, "first").await }),
         end: |space| Box::pin(async move { add_second_node(&space).await }),
+        pods: 0,
     },
 ];
 
@@ -244,64 +236,15 @@ async fn add_second_node(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Returns uid and version of all objects that the controllers write, by kind and name.
-async fn read_versions(bed: &Arc<Bed>) -> Result<BTreeMap<String, (Option<String>, Option<String>)>> {
-    let kinds = "nodes,certificatesigningrequests,namespaces,configmaps,secrets,serviceaccounts,resourcequotas";
-    let cluster = bed.clone();
-    let list = move || cluster.cluster.kubectl(&["get", kinds, "--all-namespaces", "--output=json"]);
-    let list: Value = serde_json::from_str(&tokio::task::spawn_blocking(list).await??)?;
-    let mut written = BTreeMap::new();
-    for item in list["items"].as_array().into_iter().flatten() {
-        let text = |field: &str| item["metadata"][field].as_str().map(ToOwned::to_owned);
-        let name = ["namespace", "name"].map(|field| text(field).unwrap_or_default()).join("/");
-        // The API server itself updates objects in kube-system.
-        if !name.starts_with("kube-system/") {
-            written.insert(format!("{} {name}", item["kind"]), (text("uid"), text("resourceVersion")));
-        }
-    }
-    ensure!(!written.is_empty(), "no object was found: this proves nothing");
-    Ok(written)
-}
-
-/// A task in its own namespace.
-type TaskInSpace = (&'static Work, Space);
-
-/// Creates a namespace for each task.
-async fn create_spaces(bed: &Arc<Bed>) -> Result<Vec<TaskInSpace>> {
-    try_join_all(WORKS.iter().map(async |work| Ok((work, bed.space(work.name).await?)))).await
-}
-
-/// Runs one half of all tasks concurrently.
-async fn run_half(tasks: &[TaskInSpace], half: fn(&Work) -> fn(Space) -> StepFuture) -> Result<()> {
-    let each = tasks.iter().map(async |(work, space)| {
-        half(work)(space.clone()).await.with_context(|| format!("{} in {}", work.name, space.namespace))
-    });
-    try_join_all(each).await?;
-    Ok(())
-}
-
-async fn begin(tasks: &[TaskInSpace]) -> Result<()> {
-    run_half(tasks, |work| work.begin).await.context("first half")
-}
-
-async fn end(tasks: &[TaskInSpace]) -> Result<()> {
-    run_half(tasks, |work| work.end).await.context("second half")
-}
-
-async fn until_watching(faults: &Faults) -> Result<()> {
-    eventually("our manager watches all kinds", || async {
-        let watches = faults.most_watches();
-        ensure!(["nodes", "secrets", "resourcequotas", "leases"].iter().all(|kind| watches.contains_key(*kind)));
-        Ok(())
-    })
-    .await
-}
+/// The kinds that the controllers write.
+const KINDS: &str = "nodes,certificatesigningrequests,namespaces,configmaps,secrets,serviceaccounts,resourcequotas";
 
 /// Tests both directions, for all tasks concurrently.
 pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let home = bed.space("home").await?;
-    let (from_upstream, from_ours) = (create_spaces(&bed).await?, create_spaces(&bed).await?);
+    let (from_upstream, from_ours) =
+        (TaskInSpace::create_all(&bed, &TASKS).await?, TaskInSpace::create_all(&bed, &TASKS).await?);
     let mut flags = signing(&home);
     flags.extend([
         CONTROLLERS.to_owned(),
@@ -325,22 +268,18 @@ pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     end(&from_ours).await.context("from ours to upstream's")?;
     bed.cluster.kill(UPSTREAM)?;
 
-    let before = read_versions(&bed).await?;
+    let before = versions_everywhere(&home, KINDS).await?;
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&home, &faults, &flags).await?;
-    until_watching(&faults).await?;
-    during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.requests());
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["nodes", "secrets", "resourcequotas", "leases"]).await?;
+    faults.none_while_quiet(Call::is_object_write).await?;
     manager.stop().await?;
     start_upstream_with(&bed.cluster, &flags)?;
     // Tasks that upstream's manager is known to have processed after its start.
     create_account_with_token(&bed.space("last").await?).await?;
     create_quota(&bed.space("last").await?).await?;
     bed.cluster.kill(UPSTREAM)?;
-    let mut after = read_versions(&bed).await?;
+    let mut after = versions_everywhere(&home, KINDS).await?;
     after.retain(|name, _| before.contains_key(name));
     ensure!(after == before, "upstream's manager changed objects that need no change: {before:?} -> {after:?}");
     Ok(())

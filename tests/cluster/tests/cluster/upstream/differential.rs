@@ -262,7 +262,7 @@ pub async fn final_state_equals_upstreams(_: Space) -> Result<()> {
         }
     }
     for ((of, part, why), times) in INTENDED.iter().zip(seen) {
-        println!("intended, seen {times} times, scenario {of}: {part} ({why})");
+        println!("intended, found {times} times, scenario {of}: {part} ({why})");
     }
     println!("{} scenarios, {} unintended differences", upstream.len(), wrong.len());
     ensure!(wrong.is_empty(), "{} unintended differences:\n{}", wrong.len(), wrong.join("\n"));

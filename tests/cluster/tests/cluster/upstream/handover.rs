@@ -1,20 +1,19 @@
 //! Takeovers between upstream's manager and ours in the middle of a task, for a table of tasks: the successor finishes
 //! what the other one has begun, with the same objects, and neither writes to objects that need no change.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context, Result, ensure};
+use cluster_tests::handover::{ObjectVersion, ObjectVersions, Task, TaskInSpace, begin, end, versions_in};
 use cluster_tests::metrics::Metrics;
-use cluster_tests::objects::{names, replica_set, uids};
-use cluster_tests::{Bed, Call, Faults, Manager, Observer, QUIET, Space, during, eventually};
+use cluster_tests::objects::{names, replica_set};
+use cluster_tests::{Bed, Call, Faults, Manager, Space, eventually};
 use control_plane::behaviour::{BEHAVIOUR, READY};
-use futures::future::{BoxFuture, try_join_all};
+use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 use crate::workloads::disruption::{INSUFFICIENT, SUFFICIENT, budget, counted, evict};
@@ -34,63 +33,50 @@ const QUICK: [&str; 4] = [
     "--horizontal-pod-autoscaler-initial-readiness-delay=0s",
 ];
 
-type StepFuture = BoxFuture<'static, Result<()>>;
-
-/// A task that one manager begins and another one finishes.
-struct Work {
-    name: &'static str,
-    /// The first half: up to an intermediate state.
-    begin: fn(Space) -> StepFuture,
-    /// The second half: from there to the final state.
-    end: fn(Space) -> StepFuture,
-    /// The number of pods that are created in total.
-    pods: usize,
-}
-
-const WORKS: [Work; 8] = [
-    Work {
+static TASKS: [Task; 8] = [
+    Task {
         name: "replicationcontroller",
         begin: |space| Box::pin(async move { grow(&space).await }),
         end: |space| Box::pin(async move { replicationcontroller::settled(&space, "web", 6).await.map(drop) }),
         pods: 6,
     },
-    Work {
+    Task {
         name: "job",
         begin: |space| Box::pin(async move { run_half(&space).await }),
         end: |space| Box::pin(async move { run_to_the_end(&space).await }),
         pods: 12,
     },
-    Work {
+    Task {
         name: "failing-job",
         begin: |space| Box::pin(async move { fail_once(&space).await }),
         end: |space| Box::pin(async move { fail_again(&space).await }),
         pods: 2,
     },
-    Work {
+    Task {
         name: "cronjob",
         begin: |space| Box::pin(async move { run_is_due(&space).await }),
         end: |space| Box::pin(async move { run_ends(&space).await }),
         pods: 1,
     },
-    Work {
+    Task {
         name: "disruption",
         begin: |space| Box::pin(async move { guard(&space).await }),
         end: |space| Box::pin(async move { evict_one(&space).await }),
         pods: 5,
     },
-    Work {
+    Task {
         name: "podautoscaler",
         begin: |space| Box::pin(async move { scale_up(&space).await }),
         end: |space| Box::pin(async move { scale_down(&space).await }),
         pods: 4,
     },
-    Work {
+    Task {
         name: "ttl-after-finished",
         begin: |space| Box::pin(async move { finish_with_long_ttls(&space).await }),
         end: |space| Box::pin(async move { expire_one(&space).await }),
         pods: 2,
     },
-    Work {
+    Task {
         name: "podgc",
         begin: |space| Box::pin(async move { fail_the_first(&space).await }),
         end: |space| Box::pin(async move { fail_the_second(&space).await }),
@@ -277,7 +263,7 @@ async fn expire_one(space: &Space) -> Result<()> {
 /// One of three unscheduled pods is deleted and marked as failed; a finalizer keeps it.
 async fn fail_the_first(space: &Space) -> Result<()> {
     for name in ["first", "second", "third"] {
-        space.create::<Pod>(pod_garbage_collector::kept(name, json!({"schedulerName": "nobody"}))).await?;
+        space.create::<Pod>(pod_garbage_collector::kept(name, json!({"schedulerName": "none"}))).await?;
     }
     space.delete::<Pod>("first").await?;
     pod_garbage_collector::ended(space, "first").await?;
@@ -298,77 +284,28 @@ async fn fail_the_second(space: &Space) -> Result<()> {
     .await
 }
 
-/// Objects that no manager replaces, and all pods, by kind and name: uids and, except for pods, versions.
-type Kept = BTreeMap<String, (Option<String>, Option<String>)>;
+/// The kinds of all tasks.
+const KINDS: &str = "replicationcontrollers,replicasets,deployments,jobs,cronjobs,poddisruptionbudgets,\
+                     horizontalpodautoscalers,pods";
 
-async fn kept(space: &Space) -> Result<Kept> {
-    let mut kept = Kept::new();
-    let kinds = "replicationcontrollers,replicasets,deployments,jobs,cronjobs,poddisruptionbudgets,\
-                 horizontalpodautoscalers,pods";
-    let list: Value = serde_json::from_str(&space.kubectl(&["get", kinds, "--output=json"]).await?)?;
-    for item in list["items"].as_array().into_iter().flatten() {
-        let text = |field: &str| item["metadata"][field].as_str().map(ToOwned::to_owned);
-        // Kubelets and the scheduler write pods.
-        let version = text("resourceVersion").filter(|_| item["kind"] != "Pod");
-        kept.insert(format!("{} {}", item["kind"], text("name").unwrap_or_default()), (text("uid"), version));
-    }
-    ensure!(!kept.is_empty(), "no object was found: this proves nothing");
-    Ok(kept)
+async fn all_versions(tasks: &[TaskInSpace]) -> Result<Vec<ObjectVersions>> {
+    try_join_all(tasks.iter().map(|task| versions_in(&task.space, KINDS))).await
 }
 
-/// A task in its own namespace.
-struct TaskInSpace {
-    work: &'static Work,
-    space: Space,
-    observer: Observer,
-}
-
-impl TaskInSpace {
-    async fn all(bed: &std::sync::Arc<Bed>) -> Result<Vec<Self>> {
-        try_join_all(WORKS.iter().map(async |work| {
-            let space = bed.space(work.name).await?;
-            let observer = Observer::start(&space, |_| Ok(())).await?;
-            Ok(Self { work, space, observer })
-        }))
-        .await
+/// Fails if an object of `before` was deleted or recreated.
+async fn none_recreated(tasks: &[TaskInSpace], before: &[ObjectVersions]) -> Result<()> {
+    for (task, (before, after)) in tasks.iter().zip(before.iter().zip(all_versions(tasks).await?)) {
+        let uid = |version: &ObjectVersion| version.uid.clone();
+        let lost: Vec<_> = before.iter().filter(|(name, old)| after.get(*name).map(uid) != Some(uid(old))).collect();
+        ensure!(lost.is_empty(), "{}: lost {lost:?}", task.space.namespace);
     }
-
-    /// Returns the uids of the pods in the intermediate state.
-    async fn begin(&self) -> Result<Vec<String>> {
-        (self.work.begin)(self.space.clone()).await.with_context(|| format!("{} begins", self.work.name))?;
-        Ok(uids(&self.space.list::<Pod>("").await?))
-    }
-
-    /// Also fails if an unnecessary pod was created, or a pod of the intermediate state was replaced.
-    async fn end(&self) -> Result<()> {
-        let Self { work, space, observer } = self;
-        (work.end)(space.clone()).await.with_context(|| format!("{} ends in {}", work.name, space.namespace))?;
-        let ever = observer.view().pods_ever.len();
-        ensure!(ever == work.pods, "{}: there were {ever} pods instead of {}", work.name, work.pods);
-        Ok(())
-    }
-}
-
-async fn begin(tasks: &[TaskInSpace]) -> Result<()> {
-    let half = try_join_all(tasks.iter().map(TaskInSpace::begin)).await?;
-    ensure!(half.iter().all(|pods| !pods.is_empty()), "a task has no pods in its intermediate state");
     Ok(())
 }
 
-async fn end(tasks: &[TaskInSpace]) -> Result<()> {
-    try_join_all(tasks.iter().map(TaskInSpace::end)).await?;
-    Ok(())
-}
-
-async fn all_kept(tasks: &[TaskInSpace]) -> Result<Vec<Kept>> {
-    try_join_all(tasks.iter().map(|task| kept(&task.space))).await
-}
-
-/// Fails if an object was written or recreated since `before`.
-async fn untouched(tasks: &[TaskInSpace], before: &[Kept]) -> Result<()> {
-    for (task, (before, after)) in tasks.iter().zip(before.iter().zip(all_kept(tasks).await?)) {
-        let changed: Vec<_> = after.iter().filter(|(name, now)| before.get(*name) != Some(now)).collect();
-        ensure!(changed.is_empty() && before.len() == after.len(), "{}: {changed:?} of {before:?}", task.work.name);
+/// Fails if an object was written, deleted or created since `before`.
+async fn untouched(tasks: &[TaskInSpace], before: &[ObjectVersions]) -> Result<()> {
+    for (task, (before, after)) in tasks.iter().zip(before.iter().zip(all_versions(tasks).await?)) {
+        ensure!(*before == after, "{}: {before:?} -> {after:?}", task.space.namespace);
     }
     Ok(())
 }
@@ -378,7 +315,8 @@ async fn untouched(tasks: &[TaskInSpace], before: &[Kept]) -> Result<()> {
 pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let home = bed.space("home").await?;
-    let (from_upstream, from_ours) = (TaskInSpace::all(&bed).await?, TaskInSpace::all(&bed).await?);
+    let (from_upstream, from_ours) =
+        (TaskInSpace::create_all(&bed, &TASKS).await?, TaskInSpace::create_all(&bed, &TASKS).await?);
     Metrics::serve(&home).await?;
     let flags: Vec<String> =
         [format!("--controllers={CONTROLLERS}")].into_iter().chain(QUICK.map(Into::into)).collect();
@@ -387,44 +325,27 @@ pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
     start_upstream(&bed.cluster, CONTROLLERS, &QUICK)?;
     begin(&from_upstream).await.context("under upstream's")?;
     bed.cluster.kill(UPSTREAM)?;
-    let before = all_kept(&from_upstream).await?;
+    let before = all_versions(&from_upstream).await?;
 
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&home, &faults, &ours).await?;
-    eventually("our manager watches autoscalers", || async {
-        ensure!(faults.most_watches().contains_key("horizontalpodautoscalers"));
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["horizontalpodautoscalers"]).await?;
     // Tasks in progress continue, but no object may be recreated.
-    for (task, before) in from_upstream.iter().zip(&before) {
-        let now = kept(&task.space).await?;
-        let lost: Vec<_> =
-            before.iter().filter(|(name, (uid, _))| now.get(*name).map(|now| &now.0) != Some(uid)).collect();
-        ensure!(lost.is_empty(), "{}: lost {lost:?}", task.work.name);
-    }
+    none_recreated(&from_upstream, &before).await?;
     end(&from_upstream).await.context("from upstream's to ours")?;
     begin(&from_ours).await.context("under ours")?;
     manager.crash().await;
 
-    let at_rest = all_kept(&from_upstream).await?;
+    let at_rest = all_versions(&from_upstream).await?;
     start_upstream(&bed.cluster, CONTROLLERS, &QUICK)?;
     end(&from_ours).await.context("from ours to upstream's")?;
     untouched(&from_upstream, &at_rest).await.context("at rest under upstream's")?;
     bed.cluster.kill(UPSTREAM)?;
 
-    let at_rest = all_kept(&from_ours).await?;
+    let at_rest = all_versions(&from_ours).await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&home, &faults, &ours).await?;
-    eventually("our manager watches autoscalers", || async {
-        ensure!(faults.most_watches().contains_key("horizontalpodautoscalers"));
-        Ok(())
-    })
-    .await?;
-    during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.requests());
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["horizontalpodautoscalers"]).await?;
+    faults.none_while_quiet(Call::is_write).await?;
     untouched(&from_ours, &at_rest).await.context("at rest under ours")
 }

@@ -1,6 +1,7 @@
 //! Upstream's manager as a process of a test.
 
 use anyhow::Result;
+use cluster_tests::all_gates;
 use control_plane::{ControlPlane, Identity};
 
 /// Name of its process.
@@ -25,7 +26,9 @@ pub fn start_upstream_with(cluster: &ControlPlane, flags: &[&str]) -> Result<()>
         "--leader-elect=false".into(),
         "--secure-port=0".into(),
     ];
-    all.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    all.extend(all_gates::of_process(&flags));
+    all.extend(flags);
     cluster.run(UPSTREAM, &program, &all)?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_ready, uids, with};
-use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, during, eventually};
+use cluster_tests::{Bed, Call, Faults, Manager, Space, eventually};
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -123,16 +123,8 @@ pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
 
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    eventually("our manager watches StatefulSets", || async {
-        ensure!(faults.most_watches().contains_key("statefulsets"));
-        Ok(())
-    })
-    .await?;
-    during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.requests());
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["statefulsets"]).await?;
+    faults.none_while_quiet(Call::is_write).await?;
     ensure!(revisions(&space).await? == known);
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, is_ready, names, uids, with};
-use cluster_tests::{Bed, Call, Faults, Manager, Observer, QUIET, Space, during, eventually};
+use cluster_tests::{Bed, Call, Faults, Manager, Observer, Space, eventually};
 use http::Request;
 use http::header::ACCEPT;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
@@ -86,16 +86,8 @@ pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     let sets: Vec<ReplicaSet> = space.list("web").await?;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    eventually("our manager watches its objects", || async {
-        ensure!(faults.most_watches().contains_key("deployments"));
-        Ok(())
-    })
-    .await?;
-    during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.requests());
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["deployments"]).await?;
+    faults.none_while_quiet(Call::is_write).await?;
     ensure!(uids(&space.list::<ReplicaSet>("web").await?) == uids(&sets));
     Ok(())
 }
@@ -197,16 +189,8 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
 
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    eventually("our manager watches its objects", || async {
-        ensure!(faults.most_watches().contains_key("daemonsets"));
-        Ok(())
-    })
-    .await?;
-    during(QUIET, "ours finds nothing to do", || async {
-        ensure!(faults.count(Call::is_write) == 0, "{:?}", faults.requests());
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["daemonsets"]).await?;
+    faults.none_while_quiet(Call::is_write).await?;
     until_reconciled(&space, 1).await?;
     check_created(&space, &observer, 12, &[1, 3, 4]).await.context("at rest under ours")?;
     fleet.delete_nodes().await

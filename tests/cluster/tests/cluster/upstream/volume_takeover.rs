@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::with;
-use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, during, eventually};
+use cluster_tests::{Bed, Call, Faults, Manager, Space, eventually};
 use control_plane::Options;
 use control_plane::csi::Driver;
 use futures::future::try_join_all;
@@ -174,16 +174,8 @@ pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     let Running::Ours(manager) = Running::ours(&first, &faults).await? else {
         anyhow::bail!("upstream's manager runs instead of ours")
     };
-    eventually("ours has listed the claims", || async {
-        ensure!(faults.most_watches().contains_key("persistentvolumeclaims"));
-        Ok(())
-    })
-    .await?;
-    during(QUIET, "ours has nothing to do", || async {
-        ensure!(faults.count(Call::is_object_write) == 0, "{:?}", faults.requests());
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["persistentvolumeclaims"]).await?;
+    faults.none_while_quiet(Call::is_object_write).await?;
     manager.stop().await?;
     ensure!(at_rest(&first).await? == before, "a claim or volume was changed");
     Ok(())

@@ -264,11 +264,7 @@ pub async fn suspended_and_late_cronjobs_start_nothing(space: Space) -> Result<(
     overdue(&space, "late", &json!({}), json!({"startingDeadlineSeconds": 10})).await?;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    eventually("the manager watches CronJobs", || async {
-        ensure!(faults.most_watches().contains_key("cronjobs"));
-        Ok(())
-    })
-    .await?;
+    faults.until_watching(&["cronjobs"]).await?;
     during(QUIET, "nothing is started", || async {
         ensure!(space.list::<Job>("").await?.is_empty());
         Ok(())

@@ -77,7 +77,7 @@ impl Fleet {
     pub async fn delete_nodes(self) -> Result<()> {
         for node in self.nodes.list(&Default::default()).await?.items {
             let name = node.name_any();
-            if node.labels().get(SPACE_KEY).or_else(|| node.labels().get("gone")) == Some(&self.space.namespace) {
+            if node.labels().get(SPACE_KEY).or_else(|| node.labels().get("formerly")) == Some(&self.space.namespace) {
                 self.nodes.delete(&name, &DeleteParams::default()).await?;
             }
         }
@@ -184,7 +184,7 @@ pub async fn each_node_gets_a_daemon_pod(space: Space) -> Result<()> {
 
     fleet.add(3).await?;
     rolled_out(&space, "agent", 4).await?;
-    fleet.patch(3, json!({"metadata": {"labels": {SPACE_KEY: null, "gone": space.namespace}}})).await?;
+    fleet.patch(3, json!({"metadata": {"labels": {SPACE_KEY: null, "formerly": space.namespace}}})).await?;
     rolled_out(&space, "agent", 3).await?;
     let victim = names(&space.pods("agent").await?)[0].clone();
     space.delete::<Pod>(&victim).await?;

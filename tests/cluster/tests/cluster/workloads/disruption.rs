@@ -3,10 +3,11 @@
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, pod, replica_set, with};
 use cluster_tests::{Faults, Manager, Space, eventually};
+use control_plane::CustomKind;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{Api, ApiResource, DynamicObject, EvictParams, PostParams};
+use kube::api::EvictParams;
 use serde_json::{Value, json};
 
 use crate::robustness::invariants::{only_declared, until_quiet};
@@ -118,40 +119,12 @@ pub async fn uncountable_pods_are_reported_and_cannot_be_evicted(space: Space) -
 
 pub async fn custom_resources_with_a_scale_are_counted(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    let group = format!("{}.example.com", space.namespace);
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("fleets.{group}")},
-        "spec": {
-            "group": group, "scope": "Namespaced", "names": {"plural": "fleets", "kind": "Fleet"},
-            "versions": [{
-                "name": "v1", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-                "subresources": {"scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}},
-            }],
-        },
-    });
-    let bed = space.bed.clone();
-    let text = definition.to_string();
-    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["apply", "-f", "-"], &text)).await??;
-    let resource = ApiResource {
-        api_version: format!("{group}/v1"),
-        group: group.clone(),
-        version: "v1".into(),
-        kind: "Fleet".into(),
-        plural: "fleets".into(),
-    };
-    let fleets: Api<DynamicObject> = Api::namespaced_with(space.bed.client.clone(), &space.namespace, &resource);
-    let fleet: DynamicObject = serde_json::from_value(json!({
-        "apiVersion": format!("{group}/v1"), "kind": "Fleet", "metadata": {"name": "fleet"}, "spec": {"replicas": 5},
-    }))?;
-    let made =
-        eventually("the kind is served", || async { Ok(fleets.create(&PostParams::default(), &fleet).await?) }).await?;
+    let scale = json!({"scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}});
+    let fleets = space.define(CustomKind::new(space.api_group(), "Fleet").with_subresources(scale)).await?;
+    let fleet = fleets.create(json!({"metadata": {"name": "fleet"}, "spec": {"replicas": 5}})).await?;
+    let controller = with(fleets.reference(&fleet), json!({"controller": true}));
     for name in ["one", "two", "three"] {
-        let owner = json!({"metadata": {"ownerReferences": [{
-            "apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "fleet", "uid": made.metadata.uid,
-            "controller": true,
-        }]}});
+        let owner = json!({"metadata": {"ownerReferences": [controller]}});
         space.create::<Pod>(with(pod(name, "web"), owner)).await?;
     }
     space.create::<PodDisruptionBudget>(budget("web", json!({"minAvailable": "40%"}))).await?;
@@ -162,7 +135,7 @@ pub async fn custom_resources_with_a_scale_are_counted(space: Space) -> Result<(
 pub async fn outdated_disruption_target_is_removed(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    space.create::<Pod>(with(pod("web", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
+    space.create::<Pod>(with(pod("web", "web"), json!({"spec": {"schedulerName": "none"}}))).await?;
     space
         .patch_status::<Pod>(
             "web",

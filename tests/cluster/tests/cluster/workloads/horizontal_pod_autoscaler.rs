@@ -3,10 +3,11 @@
 use anyhow::{Context, Result, ensure};
 use cluster_tests::metrics::Metrics;
 use cluster_tests::objects::{deployment, with};
-use cluster_tests::{Call, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use cluster_tests::{Call, CustomObjects, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use control_plane::CustomKind;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::robustness::scenario::Scenario;
@@ -140,6 +141,16 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
+    // DaemonSets cannot be scaled: the API server says so, in the same words as to upstream.
+    let daemons = json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "web"}});
+    space.create::<HorizontalPodAutoscaler>(autoscaler("daemons", daemons)).await?;
+    eventually("the missing scale is reported", || async {
+        let events = space.events("daemons").await?;
+        let expected = "Warning FailedGetScale the server could not find the requested resource";
+        ensure!(events.contains_key(expected), "{events:?}");
+        Ok(())
+    })
+    .await?;
     space.create::<Deployment>(busy("web", 2)).await?;
     eventually("the missing metric is reported", || async {
         let status = status(&space, "one").await?;
@@ -175,61 +186,40 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
     .await
 }
 
-/// Creates a kind with the scale subresource, and an object with a selector of its pods.
-async fn create_fleet(space: &Space) -> Result<(String, Api<DynamicObject>)> {
-    let group = format!("{}.example.com", space.namespace);
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("fleets.{group}")},
-        "spec": {
-            "group": group, "scope": "Namespaced", "names": {"plural": "fleets", "kind": "Fleet"},
-            "versions": [{
-                "name": "v1", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-                "subresources": {"scale": {"specReplicasPath": ".spec.replicas",
-                    "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector"}},
-            }],
-        },
-    });
-    let (bed, text) = (space.bed.clone(), definition.to_string());
-    tokio::task::spawn_blocking(move || bed.cluster.kubectl_with_input(&["apply", "-f", "-"], &text)).await??;
-    let resource = ApiResource {
-        api_version: format!("{group}/v1"),
-        group: group.clone(),
-        version: "v1".into(),
-        kind: "Fleet".into(),
-        plural: "fleets".into(),
-    };
-    let fleets: Api<DynamicObject> = Api::namespaced_with(space.bed.client.clone(), &space.namespace, &resource);
-    let fleet: DynamicObject = serde_json::from_value(json!({
-        "apiVersion": format!("{group}/v1"), "kind": "Fleet", "metadata": {"name": "web"},
-        "spec": {"replicas": 3}, "status": {"replicas": 3, "selector": "app=fleet"},
-    }))?;
-    eventually("the kind is served", || async { Ok(fleets.create(&PostParams::default(), &fleet).await?) }).await?;
-    Ok((group, fleets))
+/// Creates a kind with the scale subresource, and the object `web` with a selector of its pods.
+async fn create_fleet(space: &Space) -> Result<CustomObjects> {
+    let scale = json!({"scale": {
+        "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }});
+    let fleets = space.define(CustomKind::new(space.api_group(), "Fleet").with_subresources(scale)).await?;
+    let status = json!({"replicas": 3, "selector": "app=fleet"});
+    fleets.create(json!({"metadata": {"name": "web"}, "spec": {"replicas": 3}, "status": status})).await?;
+    Ok(fleets)
 }
 
 pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Result<()> {
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "length", "0");
     metrics.set(&space, "depth", "0");
-    let (group, fleets) = create_fleet(&space).await?;
+    let fleets = create_fleet(&space).await?;
+    let target = json!({"apiVersion": fleets.kind.api_version(), "kind": "Fleet", "name": "web"});
     let spec = json!({
-        "minReplicas": 0, "scaleTargetRef": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
+        "minReplicas": 0, "scaleTargetRef": target,
         "metrics": [
             {"type": "External", "external": {
                 "metric": {"name": "length", "selector": {"matchLabels": {
                     "scaledobject.keda.sh/name": "web", "scaledobject.keda.sh/queue": "orders"}}},
                 "target": {"type": "AverageValue", "averageValue": "10"}}},
             {"type": "Object", "object": {
-                "describedObject": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
+                "describedObject": target,
                 "metric": {"name": "depth"}, "target": {"type": "AverageValue", "averageValue": "1"}}},
         ],
     });
     let _manager = Manager::start_with(&space, &Faults::default(), QUICK).await?;
     space.create::<HorizontalPodAutoscaler>(autoscaler("web", spec)).await?;
     let at = |replicas: i32, zero: &'static str| {
-        let (space, fleets) = (space.clone(), fleets.clone());
+        let (space, fleets) = (space.clone(), fleets.api.clone());
         eventually(format!("the fleet is at {replicas}"), move || {
             let (space, fleets) = (space.clone(), fleets.clone());
             async move {
@@ -255,15 +245,16 @@ pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Res
 pub async fn unusable_scales_are_reported_and_conflicts_retried(space: Space) -> Result<()> {
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "length", "35");
-    let (group, fleets) = create_fleet(&space).await?;
+    let fleets = create_fleet(&space).await?;
+    let target = json!({"apiVersion": fleets.kind.api_version(), "kind": "Fleet", "name": "web"});
     let spec = json!({
-        "scaleTargetRef": {"apiVersion": format!("{group}/v1"), "kind": "Fleet", "name": "web"},
+        "scaleTargetRef": target,
         "metrics": [{"type": "External", "external": {
             "metric": {"name": "length"}, "target": {"type": "AverageValue", "averageValue": "10"}}}],
     });
     let select = async |selector: &str| {
         let status = json!({"status": {"selector": selector}});
-        fleets.patch("web", &PatchParams::default(), &Patch::Merge(&status)).await
+        fleets.api.patch("web", &PatchParams::default(), &Patch::Merge(&status)).await
     };
     select("").await?;
     let is_scale = |call: &Call| call.verb == Verb::Update && call.resource.ends_with("/scale");
@@ -285,7 +276,7 @@ pub async fn unusable_scales_are_reported_and_conflicts_retried(space: Space) ->
     ensure!(faults.count(is_scale) == 0, "the target was scaled without a selector");
     select("app=fleet").await?;
     eventually("the fleet is scaled in spite of conflicts", || async {
-        let fleet = fleets.get("web").await?;
+        let fleet = fleets.api.get("web").await?;
         ensure!(fleet.data["spec"]["replicas"] == 4, "{:?}", fleet.data);
         let events = space.events("web").await?;
         ensure!(events.keys().any(|found| found.starts_with("Warning FailedRescale")), "{events:?}");

@@ -20,7 +20,7 @@ fn job(space: &Space, name: &str, scheduling: Value) -> Value {
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": space.namespace},
         "spec": {
             "parallelism": 2, "completions": 5, "scheduling": scheduling,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container], "schedulerName": "nobody"}},
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container], "schedulerName": "none"}},
         },
     })
 }

@@ -29,10 +29,10 @@ pub async fn evicted_pods_are_deleted_first_when_too_many_are_finished(space: Sp
         ("c", json!({"phase": "Failed"})),
         ("evicted", json!({"phase": "Failed", "reason": "Evicted"})),
     ] {
-        space.create::<Pod>(with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
+        space.create::<Pod>(with(pod(name, "web"), json!({"spec": {"schedulerName": "none"}}))).await?;
         space.patch_status::<Pod>(name, json!({"status": status})).await?;
     }
-    space.create::<Pod>(with(pod("pending", "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
+    space.create::<Pod>(with(pod("pending", "web"), json!({"spec": {"schedulerName": "none"}}))).await?;
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE, "--terminated-pod-gc-threshold=2"]).await?;
     eventually("two finished pods and the pending one are left", || async {
@@ -90,7 +90,7 @@ pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> R
 
 /// A crash between the two writes leaves a pod that is marked as failed; the next manager deletes it, once.
 pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<()> {
-    space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
+    space.create::<Pod>(kept("kept", json!({"schedulerName": "none"}))).await?;
     space.delete::<Pod>("kept").await?;
     let faults = Faults::script([Rule::new(Call::is_object_write, Effect::CrashAfter)]);
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
@@ -119,7 +119,7 @@ pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<(
 
 /// An unbound pod is deleted when its finalizer is removed; of five finished pods, two are kept.
 async fn scenario(space: Space) -> Result<()> {
-    space.create::<Pod>(kept("kept", json!({"schedulerName": "nobody"}))).await?;
+    space.create::<Pod>(kept("kept", json!({"schedulerName": "none"}))).await?;
     space.delete::<Pod>("kept").await?;
     ended(&space, "kept").await?;
     space.patch::<Pod>("kept", json!({"metadata": {"finalizers": null}})).await?;
@@ -129,7 +129,7 @@ async fn scenario(space: Space) -> Result<()> {
     })
     .await?;
     for name in ["a", "b", "c", "d", "e"] {
-        space.create::<Pod>(with(pod(name, "web"), json!({"spec": {"schedulerName": "nobody"}}))).await?;
+        space.create::<Pod>(with(pod(name, "web"), json!({"spec": {"schedulerName": "none"}}))).await?;
         space.patch_status::<Pod>(name, json!({"status": {"phase": "Succeeded"}})).await?;
     }
     eventually("two are left", || async {

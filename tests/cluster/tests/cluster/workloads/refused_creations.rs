@@ -20,6 +20,8 @@ use tokio::time::Instant;
 const DEPLOYMENTS: usize = 10;
 /// Pods of each of them.
 const REPLICAS: i32 = 20;
+/// Pods of each of them in a namespace where further ones are refused.
+const FEW_REPLICAS: i32 = 6;
 
 /// The rate limits that both managers have by default.
 const DEFAULT_LIMITS: &[&str] = &["--kube-api-qps=20", "--kube-api-burst=30"];
@@ -28,20 +30,8 @@ const DEFAULT_LIMITS: &[&str] = &["--kube-api-qps=20", "--kube-api-burst=30"];
 /// rollout in another namespace takes its usual time.
 pub async fn deleted_namespace_costs_others_no_time(_: Space) -> Result<()> {
     let bed = Arc::new(Bed::without_accounts(Options { nodes: 4, ..Options::default() }).await?);
-    let (home, other) = (bed.space("crowded").await?, bed.space("other").await?);
     let faults = Faults::default();
-    let _manager = Manager::start_cluster_wide(&home, &faults, DEFAULT_LIMITS).await?;
-    for space in [&home, &other] {
-        eventually("the default service account", || space.get::<ServiceAccount>("default")).await?;
-    }
-    other.create::<Deployment>(deployment("web", 6)).await?;
-    for at in 0..DEPLOYMENTS {
-        home.create::<Deployment>(deployment(&format!("web-{at}"), REPLICAS)).await?;
-    }
-    for at in 0..DEPLOYMENTS {
-        complete(&home, &format!("web-{at}"), REPLICAS).await?;
-    }
-    complete(&other, "web", 6).await?;
+    let Crowd { home, other, _manager } = Crowd::start(&bed, &faults, REPLICAS).await?;
     let usual = roll(&other, 2).await?;
 
     let namespaces: Api<Namespace> = Api::all(bed.client.clone());
@@ -54,11 +44,87 @@ pub async fn deleted_namespace_costs_others_no_time(_: Space) -> Result<()> {
     .await?;
     let refused = refused(&faults, &home.namespace);
     eprintln!("usual {usual:?}, during the deletion {during_deletion:?}, refused creations: {refused:?}");
-    for (resource, count) in refused.iter().filter(|(resource, _)| *resource != "events") {
+    for (resource, count) in &refused {
         ensure!(*count <= DEPLOYMENTS, "{count} refused creations of {resource}: {refused:?}");
     }
-    let allowed = usual * 3 + Duration::from_secs(5);
-    ensure!(during_deletion <= allowed, "a rollout took {during_deletion:?}, usually {usual:?}");
+    is_usual(during_deletion, usual)
+}
+
+/// While a quota refuses the new pods of a namespace's Deployments, their ReplicaSets repeat the creations with backoff,
+/// and a rollout in another namespace takes its usual time.
+pub async fn refused_namespace_costs_others_no_time(_: Space) -> Result<()> {
+    let bed = Arc::new(Bed::without_accounts(Options { nodes: 4, ..Options::default() }).await?);
+    let faults = Faults::default();
+    let Crowd { home, other, _manager } = Crowd::start(&bed, &faults, FEW_REPLICAS).await?;
+    let usual = roll(&other, 2).await?;
+    refuse_pods(&home).await?;
+    let during_refusals = roll(&other, 3).await?;
+    eventually("each Deployment's new pods are refused", || async {
+        let count = refused(&faults, &home.namespace).get("pods").copied().unwrap_or(0);
+        ensure!(count >= DEPLOYMENTS, "{count} refusals");
+        Ok(())
+    })
+    .await?;
+    let during_backoff = roll(&other, 4).await?;
+    let refused = refused(&faults, &home.namespace);
+    eprintln!("usual {usual:?}, then {during_refusals:?} and {during_backoff:?}, refused creations: {refused:?}");
+    // Two ReplicaSets each. The delays double from 5 ms: 12 attempts in 20 seconds, and one more after each change.
+    let pods = refused.get("pods").copied().unwrap_or(0);
+    ensure!(pods <= DEPLOYMENTS * 2 * 16, "{pods} refused creations of pods");
+    is_usual(during_refusals, usual)?;
+    is_usual(during_backoff, usual)
+}
+
+/// Two namespaces with Deployments, under a manager with the default rate limits.
+struct Crowd {
+    /// With many Deployments.
+    home: Space,
+    /// With one Deployment, `web`.
+    other: Space,
+    _manager: Manager,
+}
+
+impl Crowd {
+    /// Waits until all Deployments are rolled out; those of `home` have this many replicas each.
+    async fn start(bed: &Arc<Bed>, faults: &Faults, replicas: i32) -> Result<Self> {
+        let (home, other) = (bed.space("crowded").await?, bed.space("other").await?);
+        let manager = Manager::start_cluster_wide(&home, faults, DEFAULT_LIMITS).await?;
+        for space in [&home, &other] {
+            eventually("the default service account", || space.get::<ServiceAccount>("default")).await?;
+        }
+        other.create::<Deployment>(deployment("web", 6)).await?;
+        for at in 0..DEPLOYMENTS {
+            home.create::<Deployment>(deployment(&format!("web-{at}"), replicas)).await?;
+        }
+        for at in 0..DEPLOYMENTS {
+            complete(&home, &format!("web-{at}"), replicas).await?;
+        }
+        complete(&other, "web", 6).await?;
+        Ok(Self { home, other, _manager: manager })
+    }
+}
+
+/// Checks that a rollout took its usual time, with room for a busy host.
+fn is_usual(took: Duration, usual: Duration) -> Result<()> {
+    ensure!(took <= usual * 3 + Duration::from_secs(5), "a rollout took {took:?}, usually {usual:?}");
+    Ok(())
+}
+
+/// Sets a quota that is exceeded already, and begins a rollout of each Deployment in the namespace.
+async fn refuse_pods(space: &Space) -> Result<()> {
+    space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})).await?;
+    eventually("the quota is counted", || async {
+        let status = space.get::<ResourceQuota>("few").await?.status.unwrap_or_default();
+        ensure!(status.used.is_some_and(|used| used.contains_key("pods")));
+        Ok(())
+    })
+    .await?;
+    for at in 0..DEPLOYMENTS {
+        let name = format!("web-{at}");
+        let template = template(&name, "example.com/image:2", &json!({}));
+        let spec = json!({"replicas": FEW_REPLICAS + 10, "template": template});
+        space.patch::<Deployment>(&name, json!({"spec": spec})).await?;
+    }
     Ok(())
 }
 

@@ -147,11 +147,7 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
     space.create::<Deployment>(with(deployment("web", 6), slowly)).await?;
     rolled_out(&space, "web", 6).await?;
     let standby = Manager::start_with(&space, &second, &ELECT).await?;
-    eventually("the standby watches", || async {
-        ensure!(second.most_watches().contains_key("pods"));
-        Ok(())
-    })
-    .await?;
+    second.until_watching(&["pods"]).await?;
     set_image(&space, "web", 2).await?;
     eventually("some pods are new", || async {
         ensure!(created_pods(&first) > 6, "{} pods were created", created_pods(&first));

@@ -9,8 +9,8 @@ use moto::Policy;
 use serde_json::Value;
 
 use super::account::{Account, Ids};
-use super::shared::{CONTROLLER_CLASS, Neighbour, SharedBed, second_port, service};
-use crate::bed::{CLUSTER, POLICY, provider_of};
+use super::shared::{CONTROLLER_CLASS, Neighbour, SharedBed, provider_for, second_port, service};
+use crate::bed::{CLUSTER, POLICY};
 
 /// The finalizer of cloud-provider-aws, and of ccm.
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
@@ -96,7 +96,8 @@ impl Scenario {
         let cluster = format!("--cluster-name={CLUSTER}");
         let flags = [&["--controllers=service", &*cluster][..], flags].concat();
         bed.bed.moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
-        let (provider, later) = (|_: &str| provider_of(bed.bed.moto.cloud_config()), SignedDuration::from_hours(1));
+        let provider = |_: &str| provider_for(bed.bed.moto.cloud_config(), &flags);
+        let later = SignedDuration::from_hours(1);
         let _manager = bed.bed.cloud.start_ccm_with_provider(provider, &Faults::default(), &flags, later).await?;
         for service in &self.ours {
             bed.create(service.clone()).await?;
@@ -170,7 +171,10 @@ impl Scenario {
         if self.ingress.is_some() {
             bed.kubectl(&["delete", "ingress,service", "site", "--timeout=60s"], "").await?;
         }
-        bed.delete(&names(&self.theirs)).await.context("the other controller's")?;
+        // One after the other: the controller keeps its shared security group if it deletes the last two concurrently.
+        for name in names(&self.theirs) {
+            bed.delete(&[name]).await.context("the other controller's")?;
+        }
         let deleted = bed
             .until("only ccm's resources are left", |now| {
                 let left: Ids = now.new_since(empty).difference(&of_ours).cloned().collect();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,11 +14,12 @@ use k8s_openapi::api::core::v1::Service as KubeService;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use moto::{Instance, Proxy, REGION};
+use providers::{BuildContext, CloudProvider};
 use serde_json::{Value, json};
 
 use super::account::Account;
 use crate::balancers::PREFIX;
-use crate::bed::{AwsBed, CLUSTER};
+use crate::bed::{AwsBed, CLUSTER, provider_in};
 
 /// After this time without a change of the account, all controllers are done.
 const REST: Duration = Duration::from_millis(1500);
@@ -254,6 +256,18 @@ impl SharedBed {
     fn changes(&self) -> [u64; 2] {
         [self.bed.moto.proxy.changes(), self.others.changes()]
     }
+}
+
+/// Returns the provider that the binary builds for these flags: they select the classes of its Services.
+pub fn provider_for(config: String, flags: &[&str]) -> Result<Arc<dyn CloudProvider>> {
+    let classes = flags.iter().filter_map(|flag| flag.strip_prefix("--load-balancer-class="));
+    provider_in(&BuildContext {
+        cluster_name: CLUSTER.into(),
+        config: config.into(),
+        load_balancer_classes: classes.map(str::to_owned).collect(),
+        only_classes: flags.contains(&"--load-balancers-without-class=false"),
+        ..BuildContext::default()
+    })
 }
 
 /// Returns a Service of type LoadBalancer with a port.

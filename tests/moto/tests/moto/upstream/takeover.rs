@@ -9,8 +9,8 @@ use moto::Policy;
 use serde_json::json;
 
 use super::account::{Account, Ids};
-use super::shared::{CONTROLLER_CLASS, Neighbour, SharedBed, second_port, service};
-use crate::bed::{CLUSTER, POLICY, provider_of};
+use super::shared::{CONTROLLER_CLASS, Neighbour, SharedBed, provider_for, second_port, service};
+use crate::bed::{CLUSTER, POLICY};
 
 const ADOPTION: &str = include_str!("../../../../../deploy/aws-iam-policy-adoption.json");
 /// The finalizer of cloud-provider-aws, and of ccm.
@@ -24,7 +24,7 @@ async fn ccm(bed: &SharedBed, policies: &[&str], flags: &[&str]) -> Result<Manag
     bed.bed.moto.proxy.enforce(Policy::parse(policies, &placeholders)?);
     let cluster = format!("--cluster-name={CLUSTER}");
     let flags = [&["--controllers=service", &*cluster][..], flags].concat();
-    let provider = |_: &str| provider_of(bed.bed.moto.cloud_config());
+    let provider = |_: &str| provider_for(bed.bed.moto.cloud_config(), &flags);
     bed.bed.cloud.start_ccm_with_provider(provider, &Faults::default(), &flags, SignedDuration::from_hours(1)).await
 }
 

@@ -1,0 +1,67 @@
+//! The input and the result of a decision on the slices of a Service.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kinds::endpoint_slice::Endpoint;
+use kinds::intern::Labels;
+use kinds::ip::Family;
+use kinds::{EndpointSlice, Service};
+use runtime::events::EventType;
+
+use super::desired::Members;
+use super::topology::{EndpointsByZone, Shares};
+use crate::network::service_endpoints::slice_writes::Plan;
+
+/// The input of a decision.
+pub struct View<'a> {
+    /// The Service.
+    pub service: &'a Service,
+    /// Its pods.
+    pub members: &'a Members,
+    /// Its slices, by name.
+    pub existing: &'a [Arc<EndpointSlice>],
+    /// The labels that slices should have.
+    pub labels: &'a Labels,
+    /// Maximum number of endpoints in a slice.
+    pub most: usize,
+    /// Returns true if an endpoint that is not desired may be removed: its pod can be decoded.
+    pub may_be_removed: &'a dyn Fn(&Endpoint) -> bool,
+    /// The zones' shares of the cluster's CPU; `None` when they are unknown.
+    pub shares: Option<&'a Shares>,
+    /// Whether endpoints of this Service were allocated to zones before.
+    pub was_allocated: bool,
+}
+
+/// An event about the Service.
+pub type EventText = (EventType, &'static str, String);
+
+/// A decision.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// Writes that must be done now.
+    pub now: Plan,
+    /// Removals of endpoints that get no traffic.
+    pub later: Plan,
+    /// Events to record.
+    pub events: Vec<EventText>,
+    /// The number of endpoints for each zone, in the families where they are allocated.
+    pub allocated: BTreeMap<Family, EndpointsByZone>,
+    /// Numbers for metrics.
+    pub tally: SliceCounts,
+}
+
+/// Counts of one decision.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SliceCounts {
+    /// Number of desired endpoints.
+    pub endpoints: usize,
+    /// Number of slices after the writes.
+    pub slices: usize,
+    /// Minimum number of slices.
+    pub fewest: usize,
+    /// Endpoints to add.
+    pub added: usize,
+    /// Endpoints to remove.
+    pub removed: usize,
+}

@@ -1,0 +1,65 @@
+//! The pods that wipe released volumes, and the pauses after failures.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use kinds::meta::Uid;
+use kinds::{PersistentVolume, Str};
+use runtime::lock::lock;
+use tokio::time::Instant;
+
+/// A pod that this process has created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// The volume.
+    pub volume: Uid,
+    /// The pod.
+    pub pod: Uid,
+    /// The version of its creation.
+    pub version: u64,
+}
+
+/// Pods that wipe volumes, by volume. Pods of an earlier process are not trusted: they may have ended before a later
+/// claim wrote to the volume.
+#[derive(Debug, Default)]
+pub struct Recycling {
+    runs: Mutex<HashMap<Str, Run>>,
+    failed: Mutex<HashMap<Str, Instant>>,
+}
+
+impl Recycling {
+    /// Returns the pod that wipes this volume.
+    pub fn get(&self, volume: &PersistentVolume) -> Option<Run> {
+        let runs = lock(&self.runs);
+        runs.get(&volume.meta.name).filter(|run| run.volume == volume.meta.uid).cloned()
+    }
+
+    /// Records a created pod.
+    pub fn insert(&self, volume: &Str, run: Run) {
+        lock(&self.runs).insert(volume.clone(), run);
+    }
+
+    /// Returns the time until a volume may be wiped again after its pod failed; `None` if it may be wiped now. The
+    /// change to the phase Failed requeues the volume earlier than that.
+    pub fn pause(&self, volume: &Str, pause: Duration) -> Option<Duration> {
+        let failed = lock(&self.failed).get(volume).copied();
+        failed.and_then(|at| (at + pause).checked_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+
+    /// Starts a pause after a failure.
+    pub fn set_failed(&self, volume: &Str) {
+        lock(&self.failed).insert(volume.clone(), Instant::now());
+    }
+
+    /// Forgets the pod of a volume.
+    pub fn end_run(&self, volume: &Str) {
+        lock(&self.runs).remove(volume);
+    }
+
+    /// Forgets a volume that was deleted or wiped.
+    pub fn forget(&self, volume: &Str) {
+        self.end_run(volume);
+        lock(&self.failed).remove(volume);
+    }
+}

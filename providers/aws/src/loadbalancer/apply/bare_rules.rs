@@ -1,0 +1,92 @@
+//! Rules in nodes' security groups for load balancers without security groups: set with the load balancer, and revoked
+//! with it.
+//!
+//! A rule names its load balancer, so that exactly the own rules are revoked. They may also be in groups without the
+//! cluster's tag, and in groups whose instances are no longer nodes.
+
+use std::collections::BTreeSet;
+
+use providers::{CloudError, ErrorKind, LoadBalancerId};
+
+use crate::loadbalancer::apply::backend_group::BareRules;
+use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::opening::TargetGroups;
+use crate::loadbalancer::model::bare_rules;
+use crate::loadbalancer::observed::balancer_state::BalancerState;
+use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::stack::ObservedStack;
+use crate::loadbalancer::observed::vpc::Network;
+use crate::loadbalancer::types::{Desired, Mapping};
+use crate::session::Session;
+
+impl Balancers {
+    /// Sets the rules in the groups of targets. Until the load balancer is `done`, only rules are added, also for its
+    /// future subnets: traffic still uses the old paths. Returns the refusals.
+    pub(super) async fn set_bare_rules(
+        &self,
+        work: &Work<'_>,
+        (listing, network): (&Listing, &Network),
+        (desired, seen): (&Desired, &ObservedStack),
+        nodes: &TargetGroups,
+        done: bool,
+        state: &mut BalancerState,
+    ) -> Result<Vec<String>, CloudError> {
+        let Some(balancer) = seen.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let future = desired.balancer.subnets.iter().filter(|_| !done);
+        let subnets: Vec<Mapping> = balancer.subnets.iter().chain(future).cloned().collect();
+        let wanted = bare_rules::desired(work.id, work.settings, desired, (&balancer.name, &subnets), network);
+        let mut shared = self.shared.lock().await;
+        let remove_others = done && !nodes.incomplete;
+        let mut all: BTreeSet<String> =
+            listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
+        if remove_others && state.bare_groups.is_none() {
+            // A previous process may have opened groups without the cluster's tag.
+            let mut names = bare_rules::rule_names(work.id).to_vec();
+            names.retain(|name| *name == balancer.name || listing.balancer(name).is_none());
+            state.bare_groups = Some(shared.groups_with_rules(work.session, &names).await?);
+        }
+        if let Some(opened) = &mut state.bare_groups {
+            opened.extend(nodes.groups.iter().cloned());
+            all.extend(opened.iter().cloned());
+        }
+        let rules = BareRules { all: &all, nodes: &nodes.groups, wanted: &wanted, remove_others };
+        let refused = shared.set_bare(work.session, listing, work.id, rules).await?;
+        if remove_others && refused.is_empty() {
+            state.bare_groups = Some(nodes.groups.clone());
+        }
+        Ok(refused)
+    }
+
+    /// Revokes the rules of a deleted load balancer.
+    ///
+    /// # Errors
+    /// `Denied` if AWS does not allow it in a group with the cluster's tag. Rules in other groups are then left with a
+    /// warning: an operator has to delete them.
+    pub(super) async fn revoke_bare_rules(
+        &self,
+        session: &Session,
+        id: &LoadBalancerId,
+        listing: &Listing,
+        state: &BalancerState,
+    ) -> Result<(), CloudError> {
+        let mut names = bare_rules::rule_names(id).to_vec();
+        // A load balancer that still has such a name belongs to another owner: to a copy of this cluster, for example.
+        names.retain(|name| listing.balancer(name).is_none());
+        let mut shared = self.shared.lock().await;
+        let mut groups = shared.groups_with_rules(session, &names).await?;
+        // Rules that were just added may not be visible yet.
+        groups.extend(state.bare_groups.iter().flatten().cloned());
+        let tagged: BTreeSet<&str> = listing.tagged_groups(session).into_iter().map(|group| &*group.id).collect();
+        let (tagged, others): (BTreeSet<String>, BTreeSet<String>) =
+            groups.into_iter().partition(|group| tagged.contains(&**group));
+        for refusal in shared.revoke_bare(session, listing, (id, &names), &others).await? {
+            tracing::warn!(service = %id, refusal, "leaked rules of a deleted load balancer were not revoked");
+        }
+        match shared.revoke_bare(session, listing, (id, &names), &tagged).await?.into_iter().next() {
+            Some(refusal) => Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The locks of groups of Services that share a load balancer, and what this process has created for each group.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use providers::LoadBalancerId;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+
+use crate::loadbalancer::observed::balancer_state::VISIBLE;
+
+/// Resources of a group that this process has created, and that may not be listed yet; and the group's Services.
+#[derive(Debug, Default)]
+pub(super) struct Created {
+    /// Services that may have listeners there which reads do not return yet: their uids, with the time of the last change.
+    pub(super) users: BTreeMap<String, Instant>,
+    pub(super) balancer: Option<Instant>,
+    pub(super) security_group: Option<(String, Instant)>,
+}
+
+impl Created {
+    /// Returns whether another Service may have a listener that reads do not return yet.
+    pub(super) fn is_used_by_another(&self, id: &LoadBalancerId, now: Instant) -> bool {
+        self.users.iter().any(|(uid, at)| *uid != id.uid && now < *at + VISIBLE)
+    }
+
+    /// Records that a Service's listeners may have been created.
+    pub(super) fn add_user(&mut self, id: &LoadBalancerId, now: Instant) {
+        self.users.retain(|_, at| now < *at + VISIBLE);
+        self.users.insert(id.uid.clone(), now);
+    }
+
+    /// Records that a Service has no listeners.
+    pub(super) fn remove_user(&mut self, id: &LoadBalancerId) {
+        self.users.remove(&id.uid);
+    }
+}
+
+/// The locks of all groups, by the name of the load balancer.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Mutex<HashMap<String, Arc<tokio::sync::Mutex<Created>>>>);
+
+impl Groups {
+    /// Waits until no other call works on the group.
+    pub(super) async fn lock(&self, balancer: &str) -> OwnedMutexGuard<Created> {
+        let lock = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(balancer.to_owned()).or_default().clone()
+        };
+        lock.lock_owned().await
+    }
+}

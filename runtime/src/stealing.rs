@@ -1,0 +1,26 @@
+//! Tasks that a reconcile wakes, and that other threads can run.
+//!
+//! A thread of tokio's runtime keeps the task that it has woken last in a slot of its own, from which no other thread can
+//! take it. The task waits until the current one yields. A reconcile may compute for seconds before it does.
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+tokio::task_local! {
+    static RECONCILING: ();
+}
+
+/// Runs a reconcile, in which [`share_woken_task`] has an effect.
+pub(crate) async fn reconciling<F: Future>(reconcile: F) -> F::Output {
+    RECONCILING.scope((), reconcile).await
+}
+
+/// Lets other threads run the task that this reconcile has woken last: an empty task takes its place in the slot. Does
+/// nothing outside of reconciles, whose steps are short.
+pub(crate) fn share_woken_task() {
+    if RECONCILING.try_with(|()| ()).is_ok()
+        && let Ok(runtime) = Handle::try_current()
+        && runtime.runtime_flavor() == RuntimeFlavor::MultiThread
+    {
+        runtime.spawn(async {});
+    }
+}
