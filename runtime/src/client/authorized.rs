@@ -10,15 +10,15 @@ use kube::client::Body;
 use kube::client::middleware::AuthLayer;
 use tower::{BoxError, Layer, Service, ServiceExt as _};
 
-use super::plugin_token::PluginToken;
+use super::plugin_credentials::PluginCredentials;
 
-/// The credentials that go into a header.
+/// The source of the credentials that go into a header.
 #[derive(Clone)]
 pub(super) enum Credentials {
     /// A password or a token of the kubeconfig.
     Fixed(Arc<AuthLayer>),
-    /// The token of an exec plugin.
-    Plugin(Arc<PluginToken>),
+    /// An exec plugin, which may have returned a certificate only.
+    Plugin(Arc<PluginCredentials>),
 }
 
 /// Adds credentials, if there are any, to each request.
@@ -47,12 +47,14 @@ where
         match self.credentials.clone() {
             None => Box::pin(inner.oneshot(request)),
             Some(Credentials::Fixed(layer)) => Box::pin(layer.layer(inner).oneshot(request)),
-            Some(Credentials::Plugin(token)) => Box::pin(async move {
-                let header = token.header().await?;
-                request.headers_mut().insert(AUTHORIZATION, header.clone());
+            Some(Credentials::Plugin(plugin)) => Box::pin(async move {
+                let issued = plugin.usable().await?;
+                if let Some(token) = &issued.token {
+                    request.headers_mut().insert(AUTHORIZATION, token.clone());
+                }
                 let response = inner.oneshot(request).await?;
                 if response.status() == StatusCode::UNAUTHORIZED {
-                    token.refused(&header);
+                    plugin.refused(&issued);
                 }
                 Ok(response)
             }),

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io::{IsTerminal as _, Read as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -12,11 +13,12 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 use jiff::Timestamp;
 use kube::config::{ExecConfig, ExecInteractiveMode};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::bearer::bearer;
-use crate::lock::{lock, try_lock};
+use crate::lock::try_lock;
 
 /// Maximum time of a run. Then the plugin is killed.
 pub(super) const MAX_RUN_TIME: Duration = Duration::from_secs(60);
@@ -26,18 +28,17 @@ const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A client certificate and its key, in PEM.
-#[derive(Clone)]
+#[derive(Clone, Hash)]
 pub(super) struct ClientIdentity {
     pub(super) certificate: String,
     pub(super) key: String,
 }
 
 /// The credentials that a run has returned: a token, a client certificate, or both.
-#[derive(Clone)]
 pub(super) struct Issued {
     /// The `Authorization` header.
     pub(super) token: Option<HeaderValue>,
-    /// The end of the token's validity; `None`: when the API server refuses it.
+    /// The end of their validity; `None`: when the API server refuses them.
     pub(super) expires: Option<Timestamp>,
     pub(super) identity: Option<ClientIdentity>,
 }
@@ -48,7 +49,13 @@ pub(super) struct Plugin {
     limit: Duration,
     /// Held during a run, which cannot be ended if the program itself is on a file system that hangs.
     running: Mutex<()>,
-    first: Mutex<Option<Issued>>,
+}
+
+/// A plugin's program, ready to run.
+struct Program {
+    command: Command,
+    /// It runs in a process group of its own.
+    has_group: bool,
 }
 
 /// The output of a plugin. Other fields are ignored.
@@ -79,16 +86,7 @@ impl Plugin {
 
     /// Like [`Plugin::new`], with another time limit.
     pub(super) fn with_limit(config: ExecConfig, limit: Duration) -> Self {
-        Self { config, limit, running: Mutex::default(), first: Mutex::default() }
-    }
-
-    /// Returns the credentials of the first run, which is now if there was none. Blocks the thread.
-    pub(super) fn first(&self) -> Result<Issued, String> {
-        let mut first = lock(&self.first);
-        match &*first {
-            Some(issued) => Ok(issued.clone()),
-            None => Ok(first.insert(self.run()?).clone()),
-        }
+        Self { config, limit, running: Mutex::default() }
     }
 
     /// Runs the plugin. Blocks the thread.
@@ -100,7 +98,7 @@ impl Plugin {
         let Some(_running) = try_lock(&self.running) else {
             return Err(format!("exec plugin {name:?}: its previous run has not ended"));
         };
-        let issued = self.command().and_then(|command| output(command, self.limit));
+        let issued = self.program().and_then(|program| output(program, self.limit));
         let issued = issued.and_then(|(status, output)| match status.success() {
             true => read(&output, self.config.api_version.as_deref()),
             false => Err(format!("it failed with {status}; its messages are in the log of this process")),
@@ -108,7 +106,7 @@ impl Plugin {
         issued.map_err(|problem| format!("exec plugin {name:?}: {problem}"))
     }
 
-    fn command(&self) -> Result<Command, String> {
+    fn program(&self) -> Result<Program, String> {
         let config = &self.config;
         let program = config.command.as_deref().filter(|program| !program.is_empty());
         let program = program.ok_or("the field command is not set")?;
@@ -135,7 +133,11 @@ impl Plugin {
         }
         command.env("KUBERNETES_EXEC_INFO", info.to_string());
         command.stdin(if is_interactive { Stdio::inherit() } else { Stdio::null() });
-        Ok(command)
+        if !is_interactive {
+            // Only the terminal's own group may read from it.
+            command.process_group(0);
+        }
+        Ok(Program { command, has_group: !is_interactive })
     }
 }
 
@@ -145,14 +147,13 @@ impl fmt::Debug for Plugin {
     }
 }
 
-/// Runs a program, and returns its exit status and output. Kills it after `limit`.
-fn output(mut command: Command, limit: Duration) -> Result<(ExitStatus, Vec<u8>), String> {
+/// Runs a program, and returns its exit status and output. Kills it after `limit`, with the processes that it has started.
+fn output(Program { mut command, has_group }: Program, limit: Duration) -> Result<(ExitStatus, Vec<u8>), String> {
     let deadline = Instant::now() + limit;
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
     let ended = finish(&mut child, deadline);
     if ended.is_err() {
-        // If it has ended meanwhile, there is nothing to kill.
-        let _ = child.kill();
+        kill(&mut child, has_group);
         // Waiting removes the process from the system's table. It may take long if the program is on a file system that
         // hangs.
         thread::spawn(move || child.wait());
@@ -160,16 +161,28 @@ fn output(mut command: Command, limit: Duration) -> Result<(ExitStatus, Vec<u8>)
     ended.map_err(|problem| problem.unwrap_or_else(|| format!("it did not end within {limit:?}")))
 }
 
-/// Waits for the end of a program. The error is `None` if the deadline has passed.
+/// Kills a program that has not been waited for, so that its id cannot be that of another process yet. A wrapper script
+/// would leave the programs that it has started.
+fn kill(child: &mut Child, has_group: bool) {
+    // If it has ended meanwhile, there is nothing to kill.
+    if has_group && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.kill();
+}
+
+/// Waits for the end of a program. After an error, which is `None` if the deadline has passed, it still has to be waited
+/// for.
 fn finish(child: &mut Child, deadline: Instant) -> Result<(ExitStatus, Vec<u8>), Option<String>> {
     let stdout = child.stdout.take().ok_or_else(|| Some("it has no output".to_owned()))?;
     let (sender, receiver) = mpsc::channel();
     // A process that the plugin has started may keep the output open, so that this thread may outlive the run.
     thread::spawn(move || sender.send(read_all(stdout)));
     let output = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| None)?;
+    let output = output.map_err(Some)?;
     loop {
         match child.try_wait() {
-            Ok(Some(status)) => return Ok((status, output.map_err(Some)?)),
+            Ok(Some(status)) => return Ok((status, output)),
             Ok(None) if Instant::now() < deadline => thread::sleep(EXIT_CHECK_INTERVAL),
             Ok(None) => return Err(None),
             Err(error) => return Err(Some(error.to_string())),
@@ -274,6 +287,33 @@ pub(super) mod tests {
             let problem = script(text, limit).run().err().expect("no credentials");
             assert!(problem.contains("did not end within 300ms"), "{text}: {problem}");
             assert!(started.elapsed() < Duration::from_secs(30), "{text}: {:?}", started.elapsed());
+        }
+    }
+
+    /// Returns true if no process has this id, or it has ended.
+    fn has_ended(process: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
+    }
+
+    #[test]
+    fn programs_that_a_plugin_has_started_are_killed_with_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let started = folder.path().join("started");
+        let wrapper = format!("sleep 1000 >&- & echo $! > '{}'; wait", started.display());
+        let mut limit = Duration::from_millis(100);
+        let program = loop {
+            script(&wrapper, limit).run().err().expect("no credentials");
+            let program = std::fs::read_to_string(&started).unwrap_or_default();
+            if !program.trim().is_empty() {
+                break program.trim().to_owned();
+            }
+            limit *= 2;
+        };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !has_ended(&program) {
+            assert!(Instant::now() < deadline, "process {program} still runs");
+            thread::sleep(EXIT_CHECK_INTERVAL);
         }
     }
 

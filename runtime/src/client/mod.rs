@@ -18,7 +18,7 @@ mod kubeconfig;
 mod lane;
 mod layer;
 pub(crate) mod media;
-mod plugin_token;
+mod plugin_credentials;
 mod polled;
 mod pool;
 mod proxy;
@@ -26,6 +26,7 @@ pub mod rate;
 mod refusal;
 mod reload;
 mod send;
+mod services;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -34,11 +35,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Request, Response};
 use kube::client::{Body, ConfigExt as _};
 use tokio::runtime::Handle;
-use tower::{BoxError, Service, ServiceBuilder};
+use tokio::sync::Notify;
+use tower::{BoxError, Service};
 
 pub use identity::{Identity, ServiceAccountToken, TokenError};
 pub use kubeconfig::inline_authority;
@@ -49,13 +50,13 @@ pub(crate) use send::READ_TIMEOUT;
 pub use send::SendError;
 
 use crate::metrics::RestClient;
-use authorized::{Authorized, Credentials};
+use authorized::Credentials;
 pub(crate) use lane::Lane;
 use layer::Hooked;
-use plugin_token::PluginToken;
-use pool::{Connections, Runtimes, Transport};
+use plugin_credentials::PluginCredentials;
+use pool::{Connections, Runtimes};
 pub(crate) use refusal::{refusal, retry_after};
-use reload::{ReloadedFiles, TokenFile};
+use reload::{Reloaded, TokenFile};
 
 const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 const PORT_VARIABLE: &str = "KUBERNETES_SERVICE_PORT";
@@ -253,6 +254,8 @@ struct Loaded {
     token: Option<Arc<TokenFile>>,
     /// The other credentials of the process's own identity.
     credentials: Option<Credentials>,
+    /// Notified when the exec plugin, if there is one, has returned new credentials.
+    renewed: Arc<Notify>,
 }
 
 impl Clients {
@@ -272,7 +275,7 @@ impl Clients {
 /// [`ConnectError`] when the configuration cannot be used.
 pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> {
     install_crypto();
-    let user_agent =
+    let agent =
         HeaderValue::from_str(&options.user_agent).map_err(|_| ConnectError::UserAgent(options.user_agent.clone()))?;
     let given = options.clone();
     let work = Handle::current();
@@ -280,97 +283,64 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     let control_runtime = runtimes.control.clone();
     let loaded =
         tokio::task::spawn_blocking(move || load(&given, &runtimes)).await.map_err(ConnectError::Panicked)??;
-
-    let headers = loaded.config.extra_headers_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
-    let default_namespace = loaded.config.default_namespace.clone();
     let metrics = RestClient::default();
     for _ in [Pool::Own, Pool::Bearer] {
         metrics.transport_created();
     }
-    reload_files(&loaded, &metrics, options.reload_interval);
-
-    let host = pool::host(&loaded.config.cluster_url).into();
-    let (agent, token) = (user_agent.clone(), loaded.token);
-    let credentials = loaded.credentials;
-    let own = ServiceBuilder::new()
-        .map_request(move |mut request: Request<Body>| {
-            set_default_user_agent(&mut request, &agent);
-            if let Some(token) = &token {
-                request.headers_mut().insert(AUTHORIZATION, token.header());
-            }
-            request
-        })
-        .layer(loaded.config.base_uri_layer())
-        .layer_fn(move |inner| Authorized { credentials: credentials.clone(), inner })
-        .layer(headers)
-        .service(Transport { connections: loaded.own, metrics: metrics.clone() });
-    let control = ServiceBuilder::new()
-        .map_request(|mut request: Request<Body>| {
-            request.extensions_mut().insert(Lane::Control);
-            request
-        })
-        .service(own.clone());
-    let bearer = ServiceBuilder::new()
-        .map_request(move |mut request: Request<Body>| {
-            set_default_user_agent(&mut request, &user_agent);
-            request
-        })
-        .layer(loaded.config.base_uri_layer())
-        .service(Transport { connections: loaded.bearer, metrics: metrics.clone() });
+    reload_credentials(&loaded, &metrics, options.reload_interval);
+    let namespace = &loaded.config.default_namespace;
+    let own = services::own(&loaded, &agent, &metrics)?;
     let control = {
         // The client's own task has to run there, too.
         let _entered = control_runtime.enter();
-        client(Pool::Own, control, options, &default_namespace)
+        client(Pool::Own, services::in_control_lane(own.clone()), options, namespace)
     };
     Ok(Clients {
-        own: client(Pool::Own, own, options, &default_namespace),
+        own: client(Pool::Own, own, options, namespace),
         control,
-        bearer: client(Pool::Bearer, bearer, options, &default_namespace),
-        default_namespace,
+        bearer: client(Pool::Bearer, services::bearer(&loaded, &agent, &metrics), options, namespace),
+        default_namespace: namespace.clone(),
         metrics,
-        host,
+        host: pool::host(&loaded.config.cluster_url).into(),
         write_timeout: options.write_timeout,
         user_agent: options.user_agent.as_str().into(),
     })
 }
 
-/// Starts to reload the files of a configuration, if it has any.
-fn reload_files(loaded: &Loaded, metrics: &RestClient, interval: Duration) {
+/// Starts to reload the credentials of a configuration, if they can change.
+fn reload_credentials(loaded: &Loaded, metrics: &RestClient, interval: Duration) {
     if loaded.token.is_some() || loaded.own.reloads() || loaded.bearer.reloads() {
-        let watched = ReloadedFiles {
+        let reloaded = Reloaded {
             connections: [&loaded.own, &loaded.bearer].map(Arc::downgrade).into(),
             token: loaded.token.as_ref().map_or_else(Weak::new, Arc::downgrade),
+            renewed: loaded.renewed.clone(),
             metrics: metrics.clone(),
         };
-        tokio::spawn(watched.run(interval));
+        tokio::spawn(reloaded.run(interval));
     }
 }
 
 /// Reads files and runs the exec plugin. Blocks the thread.
 fn load(options: &ConnectOptions, runtimes: &Runtimes) -> Result<Loaded, ConnectError> {
     let source = kubeconfig::load(options)?;
-    let credentials = match &source.plugin {
-        Some(plugin) => {
-            let first = plugin.first().map_err(ConnectError::Credentials)?;
-            PluginToken::new(plugin.clone(), runtimes.control.clone(), first).map(Credentials::Plugin)
-        }
+    let control = &runtimes.control;
+    let plugin = source.plugin.clone().map(|plugin| PluginCredentials::issue(plugin, control.clone())).transpose();
+    let plugin = plugin.map_err(ConnectError::Credentials)?;
+    let credentials = match &plugin {
+        Some(plugin) => Some(Credentials::Plugin(plugin.clone())),
         None => {
             let layer = source.config.auth_layer().map_err(|error| ConnectError::Credentials(error.to_string()))?;
             layer.map(|layer| Credentials::Fixed(Arc::new(layer)))
         }
     };
     Ok(Loaded {
-        own: Arc::new(Connections::new(Pool::Own, &source, runtimes.clone())?),
-        bearer: Arc::new(Connections::new(Pool::Bearer, &source, runtimes.clone())?),
+        renewed: plugin.as_ref().map(|plugin| plugin.renewed()).unwrap_or_default(),
+        own: Arc::new(Connections::new(Pool::Own, &source, plugin, runtimes.clone())?),
+        bearer: Arc::new(Connections::new(Pool::Bearer, &source, None, runtimes.clone())?),
         token: (source.token_file.as_deref()).map(TokenFile::new).transpose()?.map(Arc::new),
         credentials: credentials.filter(|_| source.token_file.is_none()),
         config: source.config,
     })
-}
-
-/// Sets the `User-Agent` of a request that has none.
-fn set_default_user_agent(request: &mut Request<Body>, agent: &HeaderValue) {
-    request.headers_mut().entry(USER_AGENT).or_insert_with(|| agent.clone());
 }
 
 fn client<S, B>(pool: Pool, service: S, options: &ConnectOptions, namespace: &str) -> kube::Client

@@ -19,9 +19,10 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use super::body::{IncomingBody, send_dedicated};
 use super::connector::{CONNECT_TIMEOUT, Connector};
-use super::exec::{ClientIdentity, Issued, Plugin};
+use super::exec::ClientIdentity;
 use super::kubeconfig::{self, Source};
 use super::lane::{Accepted, Lane};
+use super::plugin_credentials::PluginCredentials;
 use super::polled::LongResponseConnector;
 use super::proxy::{Proxy, Route};
 use super::streams::Streams;
@@ -30,8 +31,6 @@ use crate::lock::lock;
 use crate::metrics::RestClient;
 
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
-/// Interval at which an exec plugin is called for new certificates, whose expiry is not known here.
-pub(super) const EXEC_CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 
 /// All connections with the same credentials, by lane.
 struct LaneConnections {
@@ -80,18 +79,18 @@ struct Credentials {
     runtimes: Runtimes,
     config: kube::Config,
     ca_file: Option<PathBuf>,
-    /// The exec plugin that returns the client certificate.
-    plugin: Option<Arc<Plugin>>,
+    /// The credentials of the exec plugin, which may have a client certificate.
+    plugin: Option<Arc<PluginCredentials>>,
     proxy: Option<Proxy>,
 }
 
 impl Credentials {
-    fn new(pool: Pool, source: &Source, runtimes: Runtimes) -> Self {
+    fn new(pool: Pool, source: &Source, plugin: Option<Arc<PluginCredentials>>, runtimes: Runtimes) -> Self {
         let mut config = source.config.clone();
         if pool == Pool::Bearer {
             config.auth_info = kube::config::AuthInfo::default();
         }
-        let plugin = source.plugin.clone().filter(|_| pool == Pool::Own);
+        let plugin = plugin.filter(|_| pool == Pool::Own);
         let (ca_file, proxy) = (source.ca_file.clone(), source.proxy.clone());
         Self { runtimes, config, ca_file, plugin, proxy }
     }
@@ -104,9 +103,15 @@ impl Credentials {
         (self.ca_file.as_deref()).into_iter().chain(certificate.map(Path::new)).chain(key.map(Path::new))
     }
 
-    /// Returns a hash of the contents of the files.
-    fn fingerprint(&self) -> Result<u64, ConnectError> {
+    /// Returns the client certificate of the exec plugin's last run.
+    fn issued_identity(&self) -> Option<ClientIdentity> {
+        self.plugin.as_ref()?.latest().identity.clone()
+    }
+
+    /// Returns a hash of the contents of the files and of this client certificate.
+    fn fingerprint(&self, identity: Option<&ClientIdentity>) -> Result<u64, ConnectError> {
         let mut hash = DefaultHasher::new();
+        identity.hash(&mut hash);
         for file in self.files() {
             let bytes = std::fs::read(file).map_err(|source| ConnectError::ReadFile {
                 field: "certificate",
@@ -119,22 +124,19 @@ impl Credentials {
     }
 
     /// Returns the TLS configuration, with the client certificate of the exec plugin if it has returned one.
-    fn tls(&self, issued: Option<Issued>) -> Result<rustls::ClientConfig, ConnectError> {
+    fn tls(&self, identity: Option<&ClientIdentity>) -> Result<rustls::ClientConfig, ConnectError> {
         let mut config = self.config.clone();
-        let identity = issued.and_then(|issued| issued.identity);
-        if let Some(ClientIdentity { certificate, key }) = &identity {
+        if let Some(ClientIdentity { certificate, key }) = identity {
             config.auth_info.client_certificate_data = Some(BASE64.encode(certificate));
             config.auth_info.client_key_data = Some(BASE64.encode(key).into());
         }
         if let Some(file) = &self.ca_file {
             config.root_cert = Some(kubeconfig::authorities(file)?);
         }
-        let unusable =
-            |problem: String| ConnectError::Tls { files: self.files().map(Path::to_owned).collect(), problem };
-        if self.plugin.is_some() && identity.is_none() {
-            return Err(unusable("the exec plugin returned no certificate".into()));
-        }
-        config.rustls_client_config().map_err(|error| unusable(error.to_string()))
+        config.rustls_client_config().map_err(|error| ConnectError::Tls {
+            files: self.files().map(Path::to_owned).collect(),
+            problem: error.to_string(),
+        })
     }
 
     /// Creates the connections of all lanes; each connects at its first request.
@@ -168,39 +170,23 @@ impl Credentials {
 pub(super) struct Connections {
     credentials: Credentials,
     current: RwLock<Arc<LaneConnections>>,
-    loaded: Mutex<LoadedFrom>,
-}
-
-/// The contents of the files and the certificate of the exec plugin that the current connections were loaded from, and
-/// the time of the last comparison.
-#[derive(Clone, Copy)]
-struct LoadedFrom {
-    fingerprint: u64,
-    certificate: u64,
-    at: Instant,
-}
-
-/// Returns a hash of the client certificate of a configuration.
-fn client_certificate(tls: &rustls::ClientConfig) -> u64 {
-    let mut hash = DefaultHasher::new();
-    // A resolver of one certificate returns it for any server.
-    let certificate = tls.client_auth_cert_resolver.resolve(&[], &[]);
-    certificate.map(|certified| certified.cert.clone()).hash(&mut hash);
-    hash.finish()
+    /// The fingerprint of the files and of the certificate that the current connections were loaded from.
+    loaded: Mutex<u64>,
 }
 
 impl Connections {
-    /// Reads the certificates. Blocks: it reads files and runs the exec plugin if there is one.
-    pub(super) fn new(pool: Pool, source: &Source, runtimes: Runtimes) -> Result<Self, ConnectError> {
-        let mut credentials = Credentials::new(pool, source, runtimes);
-        let fingerprint = credentials.fingerprint()?;
-        let issued = credentials.plugin.as_ref().map(|plugin| plugin.first()).transpose();
-        let issued = issued.map_err(ConnectError::Credentials)?;
-        // A plugin that returns only tokens has no part in the connections.
-        credentials.plugin.take_if(|_| issued.as_ref().is_none_or(|issued| issued.identity.is_none()));
-        let tls = credentials.tls(issued)?;
-        let loaded = LoadedFrom { fingerprint, certificate: client_certificate(&tls), at: Instant::now() };
-        Ok(Self { current: RwLock::new(credentials.lanes(tls)?), credentials, loaded: Mutex::new(loaded) })
+    /// Reads the certificates. Blocks the thread.
+    pub(super) fn new(
+        pool: Pool,
+        source: &Source,
+        plugin: Option<Arc<PluginCredentials>>,
+        runtimes: Runtimes,
+    ) -> Result<Self, ConnectError> {
+        let credentials = Credentials::new(pool, source, plugin, runtimes);
+        let identity = credentials.issued_identity();
+        let loaded = Mutex::new(credentials.fingerprint(identity.as_ref())?);
+        let tls = credentials.tls(identity.as_ref())?;
+        Ok(Self { current: RwLock::new(credentials.lanes(tls)?), credentials, loaded })
     }
 
     /// Reports whether anything about the connections can change while the process runs.
@@ -214,27 +200,15 @@ impl Connections {
     /// # Errors
     /// When the files cannot be read or do not match, as in the middle of a rotation; the old connections stay in use.
     pub(super) fn reload(&self) -> Result<bool, ConnectError> {
-        self.reload_at(Instant::now())
-    }
-
-    /// Like [`Connections::reload`], at this time: it decides whether the exec plugin is called.
-    pub(super) fn reload_at(&self, now: Instant) -> Result<bool, ConnectError> {
-        let loaded = *lock(&self.loaded);
-        let is_old = now.saturating_duration_since(loaded.at) >= EXEC_CERTIFICATE_AGE;
-        let fingerprint = self.credentials.fingerprint()?;
-        let plugin = self.credentials.plugin.as_ref();
-        if fingerprint == loaded.fingerprint && !(plugin.is_some() && is_old) {
+        let identity = self.credentials.issued_identity();
+        let fingerprint = self.credentials.fingerprint(identity.as_ref())?;
+        if fingerprint == *lock(&self.loaded) {
             return Ok(false);
         }
-        let issued = plugin.map(|plugin| plugin.run()).transpose().map_err(ConnectError::Credentials)?;
-        let tls = self.credentials.tls(issued)?;
-        let current = LoadedFrom { fingerprint, certificate: client_certificate(&tls), at: now };
-        let is_changed = (fingerprint, current.certificate) != (loaded.fingerprint, loaded.certificate);
-        if is_changed {
-            *self.current.write().unwrap_or_else(PoisonError::into_inner) = self.credentials.lanes(tls)?;
-        }
-        *lock(&self.loaded) = current;
-        Ok(is_changed)
+        let tls = self.credentials.tls(identity.as_ref())?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = self.credentials.lanes(tls)?;
+        *lock(&self.loaded) = fingerprint;
+        Ok(true)
     }
 
     fn current(&self) -> Arc<LaneConnections> {

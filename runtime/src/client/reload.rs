@@ -1,10 +1,12 @@
-//! Reloads credentials from files that change while the process runs.
+//! Reloads credentials that change while the process runs, in files or by an exec plugin.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use http::HeaderValue;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::ConnectError;
 use super::bearer::bearer;
@@ -45,18 +47,21 @@ fn read_token(file: &Path) -> Result<HeaderValue, ConnectError> {
     bearer(token).filter(|_| !token.is_empty()).ok_or_else(|| ConnectError::BadToken { file: file.to_owned() })
 }
 
-/// The credentials that are loaded from files. The task that reloads them ends when no client uses them.
-pub(super) struct ReloadedFiles {
+/// The credentials that may change. The task that reloads them ends when no client uses them.
+pub(super) struct Reloaded {
     pub(super) connections: Vec<Weak<Connections>>,
     pub(super) token: Weak<TokenFile>,
+    /// Notified when the exec plugin has returned new credentials.
+    pub(super) renewed: Arc<Notify>,
     pub(super) metrics: RestClient,
 }
 
-impl ReloadedFiles {
-    /// Checks the files every `interval` until the clients are dropped.
+impl Reloaded {
+    /// Checks the credentials every `interval`, and after each renewal, until the clients are dropped.
     pub(super) async fn run(self, interval: Duration) {
         loop {
-            tokio::time::sleep(interval).await;
+            // Either way: they are checked.
+            let _ = timeout(interval, self.renewed.notified()).await;
             let connections: Vec<_> = self.connections.iter().filter_map(Weak::upgrade).collect();
             let token = self.token.upgrade();
             if connections.is_empty() && token.is_none() {

@@ -1,8 +1,8 @@
 //! Credential files that change while the process runs.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 
-use super::super::pool::EXEC_CERTIFICATE_AGE;
 use super::*;
 use crate::metrics::Metrics;
 
@@ -46,7 +46,7 @@ async fn rotated_client_certificate_is_used_once_its_key_matches() {
     assert_eq!(status(&clients, Method::GET).await, 200);
     let old = bed.server.seen()[0].certificate.clone();
     let source = kubeconfig::load(&bed.options()).expect("a configuration");
-    let connections = Connections::new(Pool::Own, &source, runtimes()).expect("connections");
+    let connections = Connections::new(Pool::Own, &source, None, runtimes()).expect("connections");
     assert!(!connections.reload().expect("nothing changed"));
 
     let renewed = bed.authority.sign("renewed");
@@ -80,26 +80,75 @@ async fn token_file_overrides_the_token_and_is_reloaded() {
     .await;
 }
 
-#[tokio::test]
-async fn connections_are_replaced_when_the_exec_plugin_returns_another_certificate() {
-    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
-    let write_credential = |name: &str| {
-        let signed = bed.authority.sign(name);
-        let status = json!({"clientCertificateData": signed.certificate, "clientKeyData": signed.key});
-        let credential =
-            json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
-        file(bed.directory.path(), "credential", &credential.to_string())
-    };
-    let printed = write_credential("first");
-    let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [printed],
-        "interactiveMode": "Never"}});
+/// Writes the output of the exec plugin: a certificate of this name, and a token unless it is empty. Returns the certificate
+/// in DER.
+fn write_credential(bed: &Bed, name: &str, token: &str) -> Vec<u8> {
+    let signed = bed.authority.sign(name);
+    let mut status = json!({"clientCertificateData": signed.certificate, "clientKeyData": signed.key});
+    if !token.is_empty() {
+        status["token"] = token.into();
+    }
+    let credential =
+        json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
+    file(bed.directory.path(), "credential", &credential.to_string());
+    signed.der
+}
+
+/// Makes the user of the kubeconfig one with an exec plugin that prints the written output.
+fn use_plugin(bed: &Bed) {
+    let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat",
+        "args": [bed.directory.path().join("credential")], "interactiveMode": "Never"}});
     let url = format!("https://{}", bed.server.address);
     file(bed.directory.path(), "kubeconfig", &kubeconfig(&url, user));
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_are_replaced_when_the_exec_plugin_returns_another_certificate() {
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    write_credential(&bed, "first", "");
+    use_plugin(&bed);
     let source = kubeconfig::load(&bed.options()).expect("a configuration");
-    let connections = Connections::new(Pool::Own, &source, runtimes()).expect("connections");
-    let renewal = std::time::Instant::now() + EXEC_CERTIFICATE_AGE;
-    assert!(!connections.reload_at(renewal).expect("the plugin was called"), "the certificate is the same");
-    write_credential("second");
-    assert!(!connections.reload_at(renewal).expect("the plugin was not called"), "it was called a moment ago");
-    assert!(connections.reload_at(renewal + EXEC_CERTIFICATE_AGE).expect("the plugin was called"));
+    let plugin = source.plugin.clone().expect("an exec plugin");
+    let credentials = PluginCredentials::issue(plugin, Handle::current()).expect("credentials");
+    let connections = Connections::new(Pool::Own, &source, Some(credentials.clone()), runtimes());
+    let connections = connections.expect("connections");
+    let renew = async || {
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        credentials.latest();
+        credentials.renewed().notified().await;
+    };
+    renew().await;
+    assert!(!connections.reload().expect("nothing changed"), "the certificate is the same");
+    write_credential(&bed, "second", "");
+    renew().await;
+    assert!(connections.reload().expect("a certificate"));
+    assert!(!connections.reload().expect("nothing changed"));
+}
+
+#[tokio::test]
+async fn refused_credentials_of_an_exec_plugin_are_renewed_together() {
+    for token in ["second-token", ""] {
+        let accepted: Arc<Mutex<Option<Vec<u8>>>> = Arc::default();
+        let only = accepted.clone();
+        let bed = Bed::new(
+            User::Certificate,
+            &["h2"],
+            Arc::new(move |request| {
+                let is_accepted = request.certificate == *only.lock().unwrap_or_else(PoisonError::into_inner);
+                Box::pin(async move { Some(response(if is_accepted { 200 } else { 401 }, "{}")) })
+            }),
+        )
+        .await;
+        write_credential(&bed, "first", if token.is_empty() { "" } else { "first-token" });
+        use_plugin(&bed);
+        // Longer than the test: the connections are not found outdated by chance.
+        let options = ConnectOptions { reload_interval: Duration::from_secs(600), ..bed.options() };
+        let clients = connect(&options).await.expect("clients");
+        *accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(write_credential(&bed, "second", token));
+        assert_eq!(status(&clients, Method::GET).await, 401);
+        until("requests come with the new credentials", async || status(&clients, Method::GET).await == 200).await;
+        let last = bed.server.seen().pop().expect("a request");
+        let header = last.headers.get("authorization").map(|header| header.to_str().expect("text").to_owned());
+        assert_eq!(header, (!token.is_empty()).then(|| format!("Bearer {token}")));
+    }
 }
