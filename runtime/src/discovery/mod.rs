@@ -154,7 +154,8 @@ impl Snapshot {
         self.preferred().find(|served| (served.resource.group, served.resource.plural) == (group, plural)).copied()
     }
 
-    /// Returns the resource of a kind in exactly this version; `None` if it is not served, or its group is unavailable.
+    /// Returns the resource of a kind in exactly this version; `None` if it is not served, or its group is unavailable. The
+    /// kind may be in lower case (client-go, restmapper.NewDiscoveryRESTMapper).
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<Served> {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
         self.of_version(group, version, kind)
@@ -238,7 +239,20 @@ impl Groups {
 
     fn of_version(&self, group: &str, version: &str, kind: &str) -> Option<Served> {
         let place = self.kinds.binary_search_by(|served| kind_key(served).cmp(&(group, version, kind)));
-        place.ok().map(|place| self.kinds[place])
+        place.ok().map(|place| self.kinds[place]).or_else(|| self.of_lowercase(group, version, kind))
+    }
+
+    /// Returns the resource of a kind by its name in lower case.
+    fn of_lowercase(&self, group: &str, version: &str, kind: &str) -> Option<Served> {
+        if kind.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return None;
+        }
+        let start = self.kinds.partition_point(|served| kind_key(served) < (group, version, ""));
+        let of_version = self.kinds[start..].iter().take_while(|served| {
+            let (of_group, of_version, _) = kind_key(served);
+            (of_group, of_version) == (group, version)
+        });
+        of_version.filter(|served| served.resource.kind.eq_ignore_ascii_case(kind)).last().copied()
     }
 
     fn add_group(&mut self, group: &Group, keep: &KeepName) {

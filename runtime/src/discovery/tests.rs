@@ -42,6 +42,36 @@ fn resource_has_one_preferred_version_and_is_found_in_all() {
     assert!(served.failed().is_empty());
 }
 
+/// HorizontalPodAutoscalers and owner references have kinds that users write.
+#[test]
+fn kind_is_found_by_its_name_in_lower_case() {
+    let version = |version: &str, resources: &[serde_json::Value]| json!({"version": version, "freshness": "Current", "resources": resources});
+    let sets = |kind| resource("sets", kind, &["get"]);
+    let served = snapshot(json!([
+        {"metadata": {"name": "a"}, "versions": [version("v1", &[sets("BigSet"), resource("pods", "Pod", &["get"])])]},
+        {"metadata": {"name": "b"}, "versions": [version("v1", &[sets("bigset")]), version("v2", &[sets("BigSet")])]},
+    ]));
+    let kind = |api_version, kind| served.of_kind(api_version, kind).map(|one| one.resource.kind);
+    for (api_version, name, expected) in [
+        ("a/v1", "BigSet", Some("BigSet")),
+        ("a/v1", "bigset", Some("BigSet")),
+        ("a/v1", "pod", Some("Pod")),
+        ("a/v1", "bigSet", None),
+        ("a/v1", "BIGSET", None),
+        ("a/v1", "", None),
+        ("a/v1", "set", None),
+        ("a/v2", "bigset", None),
+        ("b/v1", "bigset", Some("bigset")),
+        ("b/v1", "BigSet", None),
+        ("b/v2", "bigset", Some("BigSet")),
+        ("c/v1", "bigset", None),
+    ] {
+        assert_eq!(kind(api_version, name), expected, "{api_version} {name}");
+    }
+    assert_eq!(served.of_group_kind("b", "pod"), None);
+    assert_eq!(served.of_group_kind("a", "pod").map(|one| one.resource.plural), Some("pods"));
+}
+
 #[test]
 fn kinds_are_those_of_all_groups_and_versions() {
     let version = |version, kind| json!({"version": version, "freshness": "Current", "resources": [resource("events", kind, &["get"])]});
