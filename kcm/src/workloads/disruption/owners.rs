@@ -31,7 +31,8 @@ pub struct Wanted {
 pub struct Unknown {
     /// The message of the event and the condition.
     pub message: String,
-    /// The API server could not be read: a retry may succeed although nothing changes.
+    /// A retry may succeed although no watched object changes: the API server could not be read, or does not serve the
+    /// owner's kind or its scale yet.
     pub transient: bool,
 }
 
@@ -110,11 +111,11 @@ impl Owners {
         let (kind, version) = (&*owner.kind, &*owner.api_version);
         let found = self.scales.of_kind(version, kind).await.map_err(|error| transient(error.to_string()))?;
         let Some(served) = found else {
-            return Err(Unknown::permanent(format!("no matches for kind {kind:?} in version {version:?}")));
+            return Err(transient(format!("no matches for kind {kind:?} in version {version:?}")));
         };
         if !served.scales {
             let name = qualified(&served.resource);
-            return Err(Unknown::permanent(format!("{name} does not implement the scale subresource")));
+            return Err(transient(format!("{name} does not implement the scale subresource")));
         }
         let key = ObjectKey::new(namespace, owner.name.clone());
         match self.scales.get(&served.resource, &key).await {

@@ -1,6 +1,7 @@
 //! Whole reconciles of budgets against a simulated API server.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use kinds::meta::ObjectKey;
 use kinds::schema::{replica_set, replication_controller, stateful_set};
@@ -46,8 +47,9 @@ fn member(name: &str, owner: Option<&OwnerRef>, is_ready: bool) -> Pod {
     pod
 }
 
-/// The resources that the simulated API server serves: kinds with a scale, one without, and one with another scale.
-fn discovery_of(path: &str) -> Value {
+/// The resources that the simulated API server serves: kinds with a scale, one without, one with another scale, and one
+/// whose definition was created late.
+fn discovery_of(path: &str, has_late: bool) -> Value {
     let resource = |plural: &str, kind: &str, scale: Option<&str>| {
         let scale =
             scale.map(|kind| json!([{"subresource": "scale", "responseKind": {"kind": kind}, "verbs": ["get"]}]));
@@ -70,7 +72,12 @@ fn discovery_of(path: &str) -> Value {
             resource("boxes", "Box", None),
             resource("ladders", "Ladder", Some("Rungs")),
         ];
-        vec![group("apps", &[resource("replicasets", "ReplicaSet", Some("Scale"))]), group("example.com", &fleets)]
+        let late = [resource("latecomers", "Latecomer", Some("Scale"))];
+        vec![
+            group("apps", &[resource("replicasets", "ReplicaSet", Some("Scale"))]),
+            group("example.com", &fleets),
+            group("late.example.com", if has_late { &late } else { &[] }),
+        ]
     };
     json!({ "items": groups })
 }
@@ -79,7 +86,7 @@ fn discovery_of(path: &str) -> Value {
 fn scale_of(path: &str) -> (u16, Value) {
     let name = path.trim_end_matches("/scale").rsplit('/').next().unwrap_or_default();
     match name {
-        "fleet" => (200, json!({"metadata": {"uid": "fleet"}, "spec": {"replicas": 10}})),
+        "fleet" | "late" => (200, json!({"metadata": {"uid": name}, "spec": {"replicas": 10}})),
         "set" => (200, json!({"metadata": {"uid": "set"}, "spec": {"replicas": 11}})),
         "replaced" => (200, json!({"metadata": {"uid": "other"}, "spec": {"replicas": 12}})),
         _ => (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"})),
@@ -152,19 +159,27 @@ impl Caches {
 struct Bench {
     reconciler: Budgets,
     written: Arc<Mutex<Vec<BudgetStatus>>>,
+    /// Whether the API server serves the kind that is defined late.
+    has_late: Arc<AtomicBool>,
+    /// Number of requests for discovery.
+    discoveries: Arc<AtomicUsize>,
 }
 
 impl Bench {
     /// A controller whose status writes get `code`.
     async fn new(budget: PodDisruptionBudget, caches: Caches, code: u16) -> Self {
         let written = Arc::<Mutex<Vec<BudgetStatus>>>::default();
-        let puts = written.clone();
+        let (has_late, discoveries) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let (puts, late, read) = (written.clone(), has_late.clone(), discoveries.clone());
         let clients = clients(move |method, path, body| match method.as_str() {
             "GET" if path.ends_with("/scale") => {
                 let (code, scale) = scale_of(path);
                 (code, scale.to_string().into_bytes())
             }
-            "GET" => (200, discovery_of(path).to_string().into_bytes()),
+            "GET" => {
+                read.fetch_add(1, Ordering::SeqCst);
+                (200, discovery_of(path, late.load(Ordering::SeqCst)).to_string().into_bytes())
+            }
             _ => {
                 let object = envelope::unwrap(body).expect("protobuf");
                 let budget = PodDisruptionBudget::decode(&context(), object).expect("well-formed");
@@ -187,7 +202,7 @@ impl Bench {
             recorded_events: Default::default(),
             debouncer: StatusDebouncer::default(),
         };
-        Self { reconciler, written }
+        Self { reconciler, written, has_late, discoveries }
     }
 
     async fn reconcile(&self) -> Result<Outcome, ReconcileError> {
@@ -351,7 +366,8 @@ async fn owner_counts_by_its_kind_group_and_uid() {
         match (wanted, expected) {
             (Ok(wanted), Ok(pods)) => assert_eq!(wanted, Wanted { pods, unmanaged: Vec::new() }, "{name}"),
             (Err(unknown), Err(message)) => {
-                assert!(unknown.message.contains(message) && !unknown.transient, "{name}: {unknown:?}");
+                assert!(unknown.message.contains(message), "{name}: {unknown:?}");
+                assert_eq!(unknown.transient, message != missing, "{name}: the kind may be served later");
             }
             (found, _) => panic!("{name}: {found:?}"),
         }
@@ -365,24 +381,47 @@ async fn budget_that_cannot_be_counted_allows_nothing() {
         budget.selector = Selector::Invalid("\"illegal\" is not a valid label selector operator".into());
         budget.min_available = Some(IntOrString::Int(3));
     });
-    for (name, budget, caches, event) in [
+    for (name, budget, caches, event, expected) in [
         (
             "an owner of an unknown kind",
             at_least(text("28%")),
             Caches::default().with_pods(Some(&unknown), 1, 1),
             "CalculateExpectedPodCountFailed",
+            Outcome::RequeueWithBackoff,
         ),
-        ("an invalid selector", invalid, Caches::default().with_pods(None, 4, 4), "Failed to get pods"),
+        ("an invalid selector", invalid, Caches::default().with_pods(None, 4, 4), "Failed to get pods", Outcome::Done),
     ] {
         let bench = Bench::new(budget, caches, 200).await;
-        let outcome = bench.reconcile().await;
-        assert!(matches!(outcome, Ok(Outcome::Done)), "{name}: {outcome:?}");
+        let outcome = bench.reconcile().await.expect("an outcome");
+        assert_eq!(outcome, expected, "{name}");
         assert!(bench.events().contains(event), "{name}: {}", bench.events());
         let written = bench.written();
         let [status] = &written[..] else { panic!("{name}: {written:?}") };
         assert_eq!((status.disruptions_allowed, status.current_healthy, status.expected_pods), (0, 0, 0), "{name}");
         assert_eq!(&*status.allowed.as_ref().expect("a condition").reason, "SyncFailed", "{name}");
     }
+}
+
+/// A CustomResourceDefinition may be served later than the pods of its resources exist, and nothing else changes then.
+#[tokio::test(start_paused = true)]
+async fn budget_is_counted_once_the_kind_of_its_owner_is_served() {
+    let late = reference("late.example.com/v1", "Latecomer", "late");
+    let caches = Caches::default().with_pods(Some(&late), 4, 4);
+    let first = Bench::new(at_most(IntOrString::Int(7)), caches.clone(), 200).await;
+    assert_eq!(first.reconcile().await.expect("an outcome"), Outcome::RequeueWithBackoff);
+    let mut failed = at_most(IntOrString::Int(7));
+    failed.status = first.written().pop().expect("a status");
+    let bench = Bench::new(failed, caches, 200).await;
+    for retry in 0..20 {
+        assert_eq!(bench.reconcile().await.expect("an outcome"), Outcome::RequeueWithBackoff, "retry {retry}");
+    }
+    assert_eq!(bench.written(), [], "the status is known");
+    assert_eq!(bench.discoveries.load(Ordering::SeqCst), 2, "retries share the two documents of discovery");
+    bench.has_late.store(true, Ordering::SeqCst);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(bench.reconcile().await.expect("an outcome"), Outcome::Done);
+    let status = bench.written().pop().expect("a status");
+    assert_eq!((status.disruptions_allowed, status.expected_pods), (1, 10));
 }
 
 #[tokio::test]
