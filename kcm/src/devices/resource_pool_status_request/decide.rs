@@ -8,9 +8,10 @@ use kinds::pool_status_request::{DeviceCounts, Pool};
 use kinds::published_slice::PublishedSlice;
 use kinds::resource_claim::ResourceClaim;
 use kinds::wire::WireError;
-use kinds::{DeviceTaintRule, ResourcePoolStatusRequest, ResourceSlice, Str, Taint, Time};
+use kinds::{DeviceTaintRule, ResourcePoolStatusRequest, ResourceSlice, Str, Time};
 
 use super::partitions::{PoolDevices, PoolUse, count};
+use super::taints::TaintedDevices;
 
 /// Number of pools in a status if the request sets no limit.
 const DEFAULT_LIMIT: i32 = 100;
@@ -64,11 +65,12 @@ pub fn answer<'a>(
         }
     }
     let uses = uses(&request.driver, claims);
+    let tainted = TaintedDevices::new(&request.driver, rules.iter().map(AsRef::as_ref));
     let none = PoolUse::default();
     let mut pools = Vec::with_capacity(newest.len().min(limit));
     for (name, (generation, slices)) in newest.iter().take(limit) {
         let in_use = uses.get(name).unwrap_or(&none);
-        pools.push(pool(request, (name, *generation), slices, in_use, rules)?);
+        pools.push(pool(request, (name, *generation), slices, in_use, &tainted)?);
     }
     let message = message(&pools);
     Ok(Some(Answer { pools, count: newest.len(), message }))
@@ -133,7 +135,7 @@ fn pool(
     (name, generation): (&Str, i64),
     slices: &[&ResourceSlice],
     in_use: &PoolUse,
-    rules: &[impl AsRef<DeviceTaintRule>],
+    tainted: &TaintedDevices<'_>,
 ) -> Result<Pool, WireError> {
     let published: Vec<PublishedSlice> = slices
         .iter()
@@ -150,7 +152,7 @@ fn pool(
         partitions: Vec::new(),
         shareable: None,
     };
-    pool.devices = Some(device_counts((&request.driver, name), slices, in_use, rules));
+    pool.devices = Some(device_counts(name, slices, in_use, tainted));
     let devices = PoolDevices::new(request, name, published, in_use);
     let (partitions, shareable) = (devices.partitions(), devices.shareable());
     let mut error = None;
@@ -169,31 +171,20 @@ fn pool(
     Ok(pool)
 }
 
-/// Counts the devices of a complete pool, which is given by its driver and name.
+/// Counts the devices of a complete pool.
 fn device_counts(
-    (driver, name): (&Str, &Str),
+    pool: &str,
     slices: &[&ResourceSlice],
     in_use: &PoolUse,
-    rules: &[impl AsRef<DeviceTaintRule>],
+    tainted: &TaintedDevices<'_>,
 ) -> DeviceCounts {
-    let is_unavailable = |device: &&kinds::resource_slice::Device| {
-        device.taints.iter().any(keeps_pods_away)
-            || rules
-                .iter()
-                .map(AsRef::as_ref)
-                .any(|rule| keeps_pods_away(&rule.taint) && rule.selects(driver, name, &device.name))
-    };
     let devices = || slices.iter().flat_map(|slice| &slice.devices);
     DeviceCounts {
         slices: count(slices.len()),
         total: count(devices().count()),
         allocated: count(in_use.devices.len()),
-        unavailable: count(devices().filter(is_unavailable).count()),
+        unavailable: count(devices().filter(|device| tainted.contains(pool, device)).count()),
     }
-}
-
-fn keeps_pods_away(taint: &Taint) -> bool {
-    matches!(&*taint.effect, "NoSchedule" | "NoExecute")
 }
 
 /// Truncates a text to the limit of the API.

@@ -8,6 +8,7 @@ mod drivers;
 mod metrics;
 mod partitions;
 mod sync;
+mod taints;
 #[cfg(test)]
 mod tests;
 

@@ -1,10 +1,11 @@
 //! Tables for the answers to requests.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use kinds::amount::Amount;
+use kinds::device_taint_rule::DeviceSelector;
 use kinds::meta::ObjectKey;
 use kinds::pool_status_request::{CompletedStatus, Pool};
 use kinds::published_slice::{Counters, PublishedDevice, PublishedSlice};
@@ -13,6 +14,7 @@ use kinds::schema as f;
 use kinds::schema::object_meta;
 use kinds::wire::Put;
 use kinds::{Decode, DeviceTaintRule, Kind, ResourcePoolStatusRequest, ResourceSlice, Sections, Time};
+use proptest::prelude::*;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::testing::filled_store;
 use runtime::worker::Reconcile;
@@ -20,6 +22,7 @@ use runtime::worker::Reconcile;
 use super::decide::{Answer, answer, time_left};
 use super::drivers::Drivers;
 use super::partitions::{PoolDevices, PoolUse};
+use super::taints::TaintedDevices;
 use super::{BY_ALLOCATED_DRIVER, PENDING, allocated_from};
 
 fn decode<K: Kind>(name: &str, sections: Sections, fill: impl FnOnce(&mut Vec<u8>)) -> K {
@@ -204,6 +207,56 @@ fn devices_are_counted_once_each() {
         let counts = only_pool(&[slice], &claims, &rules).devices.expect("complete");
         assert_eq!((counts.total, counts.allocated, counts.unavailable), expected, "{name}");
     }
+}
+
+proptest! {
+    #[test]
+    fn tainted_devices_are_those_that_rules_select(
+        selectors in prop::collection::vec(
+            prop::option::of([prop::option::of("[a-c]"), prop::option::of("[a-c]"), prop::option::of("[a-c]")]),
+            0..6,
+        ),
+    ) {
+        let rules: Vec<DeviceTaintRule> = selectors
+            .into_iter()
+            .map(|selector| {
+                let mut rule = DeviceTaintRule::clone(&rule(None, "NoSchedule"));
+                rule.selector = selector.map(|names| {
+                    let [driver, pool, device] = names.map(|name| name.map(|name| name.as_str().into()));
+                    DeviceSelector { driver, pool, device }
+                });
+                rule
+            })
+            .collect();
+        let published = slice(&Slice { devices: &plain(&["a", "b", "c"]), ..SLICE });
+        for (driver, pool) in ["a", "b", "c"].into_iter().flat_map(|driver| ["a", "b", "c"].map(|pool| (driver, pool))) {
+            let tainted = TaintedDevices::new(driver, rules.iter());
+            for device in &published.devices {
+                let is_selected = rules.iter().any(|rule| rule.selects(driver, pool, &device.name));
+                prop_assert_eq!(tainted.contains(pool, device), is_selected, "{} {} {:?}", driver, pool, device);
+            }
+        }
+    }
+}
+
+/// Compared with each other, they would be compared ten billion times.
+#[test]
+fn many_devices_and_rules_are_counted_in_time() {
+    const MANY: usize = 100_000;
+    let names: Vec<String> = (0..MANY).map(|number| format!("device-{number}")).collect();
+    let devices = plain(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let named = |name: &String| {
+        let mut rule = DeviceTaintRule::clone(&rule(None, "NoExecute"));
+        rule.selector =
+            Some(DeviceSelector { device: Some(format!("{name}-0").as_str().into()), ..Default::default() });
+        Arc::new(rule)
+    };
+    let mut rules: Vec<Arc<DeviceTaintRule>> = names.iter().map(named).collect();
+    rules.push(rule(Some("device-7"), "NoExecute"));
+    let started = Instant::now();
+    let counts = only_pool(&[Slice { devices: &devices, ..SLICE }], &[], &rules).devices.expect("complete");
+    assert_eq!((counts.total, counts.unavailable), (100_000, 1));
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
 #[test]
