@@ -263,6 +263,7 @@ fn main() -> std::process::ExitCode {
         upstream::operations::{kubeadms_command_line_runs_unchanged},
         api::owners::{
             pairs_deleted_in_the_foreground_together_are_all_deleted, hostile_owner_names_affect_no_other_object,
+            owner_that_no_watch_delivers_is_deleted_with_its_own_owner,
         },
         workloads::horizontal_pod_autoscaler::{
             kubectl_autoscale_scales_up_and_down, unmeasurable_target_is_reported,

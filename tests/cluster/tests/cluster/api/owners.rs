@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use cluster_tests::objects::{names, with};
 use cluster_tests::{Bed, Faults, Manager, QUIET, Space, during, eventually};
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use kube::ResourceExt as _;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
@@ -62,6 +62,32 @@ pub async fn pairs_deleted_in_the_foreground_together_are_all_deleted(space: Spa
     }))
     .await?;
     until_left(&space, &BTreeSet::new()).await
+}
+
+/// Creates an Event with this owner, and a ConfigMap that the Event owns. Events are not watched by the collector.
+async fn chain(space: &Space, name: &str, owner: &ConfigMap) -> Result<()> {
+    let event: Event = space
+        .create(json!({
+            "metadata": {"name": name, "ownerReferences": [reference(owner)]},
+            "involvedObject": {"namespace": space.namespace},
+        }))
+        .await?;
+    let reference = json!({"apiVersion": "v1", "kind": "Event", "name": name, "uid": event.uid()});
+    config_map(space, format!("{name}-dependent"), vec![reference]).await?;
+    Ok(())
+}
+
+pub async fn owner_that_no_watch_delivers_is_deleted_with_its_own_owner(space: Space) -> Result<()> {
+    let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
+    let kept = config_map(&space, "kept".into(), vec![]).await?;
+    let deleted = config_map(&space, "deleted".into(), vec![]).await?;
+    chain(&space, "event-kept", &kept).await?;
+    chain(&space, "event-deleted", &deleted).await?;
+    space.api::<ConfigMap>().delete("deleted", &DeleteParams::background()).await?;
+    until_left(&space, &["kept", "event-kept-dependent"].map(str::to_owned).into()).await?;
+    let events = names(&space.list::<Event>("").await?);
+    ensure!(events == ["event-kept"], "there are {events:?}");
+    Ok(())
 }
 
 /// Names of owners, and whether upstream deletes a dependent of such an owner: the API server stores them all.
