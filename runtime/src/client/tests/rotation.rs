@@ -115,7 +115,8 @@ async fn connections_are_replaced_when_the_exec_plugin_returns_another_certifica
     let renew = async || {
         tokio::time::advance(Duration::from_secs(3600)).await;
         credentials.latest();
-        credentials.renewed().notified().await;
+        let renewed = credentials.renewed();
+        tokio::time::timeout(Duration::from_secs(100), renewed.notified()).await.expect("a renewal");
     };
     renew().await;
     assert!(!connections.reload().expect("nothing changed"), "the certificate is the same");
