@@ -63,14 +63,13 @@ enum Part {
 pub const CRASHES: &str = "faults::";
 
 /// Cluster tests that need much time or the whole host, by parts of their names.
-pub const CROWDS: [&str; 8] = [
+pub const CROWDS: [&str; 7] = [
     "hostile_tenant::",
     "many_kinds::",
     "monitoring::",
     "refused_creations_of_a_job",
     "refused_job",
     "refused_namespace",
-    "refusing_admission::",
     "second_signal",
 ];
 

@@ -38,9 +38,6 @@ const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// Longest such time, while they keep changing.
 const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
-/// Number of consecutive failures after which a Deployment is not retried until it changes.
-const MAX_RETRIES: u32 = 15;
-
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "deployment-controller",
@@ -93,6 +90,11 @@ fn start(manager: &mut Manager, context: &Context) {
         counts_terminating: context.options.gates.enabled("DeploymentReplicaSetTerminatingReplicas"),
     });
     keys::subscribe(&deployments, &sets, &pods, &queue, &reconciler.consistency);
-    let workers = context.workers("concurrent-deployment-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+    manager.add(work_options(context.workers("concurrent-deployment-syncs")), queue, reconciler);
+}
+
+/// Differs from upstream: a Deployment that fails is retried until it succeeds. What refused its ReplicaSet, a quota or a
+/// webhook, may allow it later, and no change of the Deployment says so.
+fn work_options(workers: usize) -> WorkOptions {
+    WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }
 }

@@ -5,6 +5,7 @@ mod course;
 mod histories;
 mod keys;
 mod model;
+mod refused;
 mod revision;
 mod scale;
 mod status;

@@ -29,7 +29,7 @@ use super::decide::{COMPLETE, View, has_finalizer, index_of};
 use super::manage::{NewPod, Plan, PodChanges, SuspensionChange};
 use super::metrics::{JobMetrics, Need, SyncAction};
 use super::pods::new_pod;
-use super::scheduling::{GroupError, Scheduling};
+use super::scheduling::{self, GroupError, Scheduling};
 use super::track::{self, Account};
 use crate::context::Clock;
 use crate::pods::control::{CreateError, PodControl};
@@ -181,9 +181,8 @@ impl Jobs {
         let owned = pods.iter().filter(|pod| !pod.is_terminal()).count();
         let attempt = Attempt::new(&job.meta, missing, owned);
         let is_postponed = self.is_postponed(key, &plan, &attempt);
-        let is_unstarted = pods.is_empty() && job.status.start.is_zero() && !job.suspend;
-        if is_postponed && is_unstarted && self.scheduling.is_some() {
-            // A Job that has started no longer gets a group: its first status waits for the creation of the group.
+        if is_postponed && self.scheduling.is_some() && scheduling::is_new(job, !pods.is_empty()) {
+            // Its first status would make it a Job that no longer gets a group.
             return Ok(Outcome::Done);
         }
         let group = match is_postponed {

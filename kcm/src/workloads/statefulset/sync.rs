@@ -164,9 +164,11 @@ impl StatefulSets {
             debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
             plan.postpone_creations();
         }
+        // While a pod is waited for, others may be missing that were refused: their backoff continues.
+        let is_settled = waiting.is_none() && (plan.creations() > 0 || plan.waits_for.is_none());
         let failure = work.carry_out(plan).await.err();
         match (&failure, work.done().refusal) {
-            (None, _) if waiting.is_none() => self.refusals.forget(key),
+            (None, _) if is_settled => self.refusals.forget(key),
             (Some(_), Some(message)) => {
                 self.refusals.refused(key, attempt.after(work.done().created.len()), message);
             }

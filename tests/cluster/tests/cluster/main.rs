@@ -93,6 +93,11 @@ fn main() -> std::process::ExitCode {
             secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream,
         },
         robustness::hostile_tenant::{misbehaving_aggregated_apis_cost_others_nothing},
+        robustness::refusing_admission::{
+            creations_that_a_policy_refuses_are_repeated_with_backoff,
+            creations_that_a_webhook_fails_are_repeated_with_backoff,
+            creations_that_a_quota_refuses_are_repeated_with_backoff,
+        },
         robustness::invariants::{
             idle_cluster_gets_no_writes, each_kind_is_watched_once, declared_writes_are_allowed, writes_are_declared,
         },
@@ -223,6 +228,7 @@ fn main() -> std::process::ExitCode {
         workloads::podgroup_protection::{group_stays_until_its_pods_have_finished},
         workloads::job_scheduling::{
             pods_of_a_job_are_created_in_its_group, group_of_a_delegated_job_follows_its_parents_template,
+            jobs_have_no_pods_while_their_groups_are_refused,
         },
         process::all_gates::{manager_works_with_every_gate_on},
         gates::workloads::{
@@ -306,11 +312,6 @@ fn main() -> std::process::ExitCode {
     ]
     .into();
     cases.extend(cases![Ignored:
-        robustness::refusing_admission::{
-            creations_that_a_policy_refuses_are_repeated_with_backoff,
-            creations_that_a_webhook_fails_are_repeated_with_backoff,
-            creations_that_a_quota_refuses_are_repeated_with_backoff,
-        },
         workloads::refused_creations::{refused_namespace_costs_others_no_time},
         robustness::hostile_tenant::{
             hostile_objects_cost_other_namespaces_nothing, hostile_rates_cost_other_namespaces_nothing,

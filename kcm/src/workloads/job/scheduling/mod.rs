@@ -27,6 +27,7 @@ use tracing::debug;
 
 use compile::Mode;
 
+use super::decide::SUSPENDED;
 use crate::pods::creation_gate::CreationGate;
 
 const WORKLOADS: Resource = Resource {
@@ -339,6 +340,14 @@ impl Scheduling {
     fn record(&self, job: &Job, kind: EventType, reason: &'static str, message: String) {
         self.recorder.event(&about(job), kind, reason, message);
     }
+}
+
+/// Returns true if a Job has never started according to its cached status: it may still get a group. One that is suspended
+/// from the beginning starts with the condition `Suspended`. Upstream: pkg/controller/job, isNewJob.
+pub fn is_new(job: &Job, has_pods: bool) -> bool {
+    let status = &job.status;
+    let was_suspended = status.conditions.iter().any(|condition| *condition.kind == *SUSPENDED);
+    !(has_pods || !status.start.is_zero() || status.succeeded != 0 || status.failed != 0 || was_suspended)
 }
 
 /// Returns the object that was read, or `None` if it does not exist.

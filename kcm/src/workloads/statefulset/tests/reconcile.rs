@@ -140,6 +140,7 @@ impl Bench {
                 Some(409) if method == http::Method::POST => {
                     br#"{"kind": "Status", "code": 409, "reason": "AlreadyExists"}"#.to_vec()
                 }
+                Some(403) => br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#.to_vec(),
                 Some(_) => Vec::new(),
                 None => response(&request),
             };
@@ -452,5 +453,24 @@ async fn status_write_that_fails_is_repeated() {
         assert_eq!(outcome, expected, "{code}");
         let requests = bench.requests.lock().expect("the requests").clone();
         assert_eq!(requests, [put], "{code}");
+    }
+}
+
+#[tokio::test]
+async fn backoff_of_a_refused_pod_continues_while_the_pod_before_it_flaps() {
+    let bench = Bench::new(web(2), vec![complete(0)], vec![claim(0), claim(1)], &[("POST pods", 403)]).await;
+    let key = ObjectKey::new("ns", "web");
+    let refusals = &bench.reconciler.refusals;
+    bench.reconcile().await.expect_err("the pod is refused");
+    assert_eq!(refusals.count(&key), 1);
+    let mut reported = web(2);
+    reported.meta.version = WRITTEN;
+    deliver(&bench.reconciler.sets, reported);
+    for (version, ready) in [(8, false), (9, true), (10, false)] {
+        let mut flapping = complete(0);
+        (flapping.meta.version, flapping.ready) = (version, ready);
+        deliver(&bench.reconciler.pods, flapping);
+        let _ = bench.reconcile().await;
+        assert!(refusals.count(&key) > 0, "forgotten while the first pod is ready: {ready}");
     }
 }

@@ -1,13 +1,14 @@
 //! Jobs whose pods are scheduled as a group: their Workload and PodGroup.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::with;
-use cluster_tests::{Bed, Effect, Faults, Manager, Rule, Space, Verb, eventually};
+use cluster_tests::{Bed, Effect, Faults, Manager, RecordedRequest, Rule, Space, Verb, eventually};
 use control_plane::Options;
-use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::batch::v1::{CronJob, Job, JobStatus};
+use k8s_openapi::api::core::v1::{ResourceQuota, ServiceAccount};
 use serde_json::{Value, json};
 
 use crate::gates::NO_GROUPS;
@@ -176,6 +177,83 @@ pub async fn group_of_a_delegated_job_follows_its_parents_template(_: Space) -> 
     .await?;
     let groups = items(&space, "podgroups").await?;
     ensure!(groups.len() == 1, "{groups:?}");
+    manager.stop().await?;
+    Ok(())
+}
+
+/// Sets a quota that refuses new PodGroups until it is deleted.
+async fn refuse_groups(space: &Space) -> Result<()> {
+    let none = json!({"count/podgroups.scheduling.k8s.io": "0"});
+    space.create::<ResourceQuota>(json!({"metadata": {"name": "none"}, "spec": {"hard": none}})).await?;
+    // The quota controller does not run: the test writes the status.
+    space.patch_status::<ResourceQuota>("none", json!({"status": {"hard": none, "used": none}})).await?;
+    let probe = json!({
+        "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
+        "metadata": {"name": "probe", "namespace": space.namespace}, "spec": {"schedulingPolicy": {"basic": {}}},
+    });
+    eventually("a PodGroup is refused", || async {
+        let (bed, probe) = (space.bed.clone(), probe.to_string());
+        let create = move || bed.cluster.kubectl_with_input(&["create", "--dry-run=server", "-f", "-"], &probe);
+        let refused = tokio::task::spawn_blocking(create).await?.err().context("it is created")?;
+        ensure!(format!("{refused:#}").contains("exceeded quota"), "{refused:#}");
+        Ok(())
+    })
+    .await
+}
+
+/// Changes the labels of Jobs until their PodGroups were refused this often, so that they are reconciled between these
+/// attempts, too. Checks that they have neither pods nor a status, so that they may still get their groups.
+async fn wait_for_their_groups(space: &Space, jobs: &[&str], faults: &Faults, refusals: usize) -> Result<()> {
+    let is_refusal = |seen: &&RecordedRequest| {
+        (seen.call.verb, &*seen.call.resource) == (Verb::Create, "podgroups") && seen.status == Some(403)
+    };
+    let changes = AtomicUsize::new(0);
+    let early = eventually("the PodGroups are refused again and again", || async {
+        let number = changes.fetch_add(1, Ordering::Relaxed).to_string();
+        let mut early = Vec::new();
+        for job in jobs {
+            let changed: Job = space.patch(job, json!({"metadata": {"labels": {"number": number}}})).await?;
+            let status = changed.status.unwrap_or_default();
+            let pods = owned(space, "pods", job).await?.len();
+            if pods > 0 || status != JobStatus::default() {
+                early.push(format!("{job} has {pods} pods, {status:?}"));
+            }
+        }
+        let refused = faults.requests().iter().filter(is_refusal).count();
+        ensure!(!early.is_empty() || refused >= refusals * jobs.len(), "{refused} refusals");
+        Ok(early)
+    })
+    .await?;
+    ensure!(early.is_empty(), "{early:?}");
+    Ok(())
+}
+
+/// Pods that are created without the group of their Job are never scheduled together. A Job whose group is refused waits
+/// for it, also if it is suspended, and after a restart of the manager.
+pub async fn jobs_have_no_pods_while_their_groups_are_refused(_: Space) -> Result<()> {
+    let (bed, space) = serving("refused").await?;
+    refuse_groups(&space).await?;
+    let (faults, flags) = (Faults::default(), [GATES, "--controllers=job"]);
+    let manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
+    for (name, suspend) in [("gang", false), ("suspended", true)] {
+        let gang = job(&space, name, json!({"schedulingPolicy": {"gang": {}}}));
+        let gang = with(gang, json!({"spec": {"suspend": suspend}}));
+        bed.cluster.kubectl_with_input(&["create", "-f", "-"], &gang.to_string())?;
+    }
+    // The delays double from one second, and changes of labels are coalesced over one second: from the third attempt
+    // on, a Job is reconciled before its next one.
+    let jobs = ["gang", "suspended"];
+    wait_for_their_groups(&space, &jobs, &faults, 4).await?;
+    manager.crash().await;
+
+    let faults = Faults::default();
+    let manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
+    wait_for_their_groups(&space, &jobs, &faults, 4).await?;
+    space.delete::<ResourceQuota>("none").await?;
+    grouped(&space, "gang", 2).await?;
+    grouped(&space, "suspended", 0).await?;
+    space.patch::<Job>("suspended", json!({"spec": {"suspend": false}})).await?;
+    grouped(&space, "suspended", 2).await?;
     manager.stop().await?;
     Ok(())
 }
