@@ -9,7 +9,7 @@ use kinds::{Kind, PersistentVolume, Pod};
 use runtime::worker::Outcome;
 use tracing::info;
 
-use super::decide_claim::Notice;
+use super::decide_claim::{Cluster, Notice};
 use super::decide_volume::{Reclaim, RecyclePlugin, decide_reclaim, is_released};
 use super::draft::{Draft, Stop};
 use super::host_path;
@@ -21,7 +21,7 @@ use super::volume_index::claim_key;
 impl Binder {
     /// Reclaims a volume that is released or failed.
     pub async fn reclaim(&self, volume: &PersistentVolume) -> Result<Outcome, Stop> {
-        self.operations.reclaim_started(volume);
+        self.operations.reclaim_started(volume, self.class(volume.class()).as_deref());
         match decide_reclaim(volume) {
             Reclaim::Leave => Ok(Outcome::Done),
             Reclaim::Fail(notice) => {
