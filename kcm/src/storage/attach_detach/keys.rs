@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kinds::meta::ObjectKey;
-use kinds::persistent_volume::Source;
 use kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, Str, VolumeAttachment};
 use runtime::store::Change;
 
@@ -29,7 +28,7 @@ pub fn subscribe(shared: &Arc<AttachDetach>) {
     let own = shared.clone();
     caches.attachments.subscribe(move |change| add(&own, of_attachment(&own, change)));
     let own = shared.clone();
-    caches.drivers.subscribe(move |change| add(&own, of_driver(&own.caches, change)));
+    caches.drivers.subscribe(move |change| add(&own, of_driver(&own, change)));
     let own = shared.clone();
     caches.nodes.subscribe(move |change| {
         let volumes = of_node(&own, change);
@@ -124,19 +123,21 @@ fn is_only_metadata(change: &Change<'_, VolumeAttachment>) -> bool {
     is_same && !is_resync && new.attach_error.is_none() && new.detach_error.is_none()
 }
 
-fn of_driver(caches: &Caches, change: &Change<'_, CsiDriver>) -> Vec<Str> {
+/// Returns all volumes of a driver whose volumes must be attached from now on, or need not be any longer: those of the
+/// cluster, those that pods define themselves, and those that are attached. A driver's object is rarely changed.
+fn of_driver(shared: &AttachDetach, change: &Change<'_, CsiDriver>) -> Vec<Str> {
     let is_required = |driver: Option<&Arc<CsiDriver>>| driver.is_none_or(|driver| driver.attach_required);
     if is_required(change.old) == is_required(change.new) {
         return Vec::new();
     }
-    let Some(name) = change.new.or(change.old).map(|driver| driver.meta.name.clone()) else { return Vec::new() };
-    let of_driver = |volume: &Arc<PersistentVolume>| {
-        let unique = of_volume(volume)?;
-        let is_same = matches!(&volume.source, Source::Csi { driver, .. } if *driver == name)
-            || matches!(Plugin::of(&unique), Some(Plugin::Csi { driver, .. }) if *driver == *name);
-        is_same.then_some(unique)
-    };
-    caches.volumes.all().iter().filter_map(of_driver).collect()
+    let Some(name) = change.new.or(change.old).map(|driver| &*driver.meta.name) else { return Vec::new() };
+    let caches = &shared.caches;
+    let (volumes, pods) = (caches.volumes.all(), caches.pods.all());
+    let of_cluster = volumes.iter().filter_map(|volume| of_volume(volume));
+    let of_pods = pods.iter().flat_map(|pod| inline_volume::of_pod(pod)).map(|volume| volume.name);
+    let all = of_cluster.chain(of_pods).chain(shared.memory.volumes());
+    let is_of_driver = |volume: &Str| matches!(Plugin::of(volume), Some(Plugin::Csi { driver, .. }) if driver == name);
+    all.filter(is_of_driver).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns the volumes that the node's status gains or loses, and all volumes of the node if the node's state changes.

@@ -128,6 +128,11 @@ impl Memory {
         ready
     }
 
+    /// Returns all volumes that are wanted, attached or listed on a node.
+    pub fn volumes(&self) -> Vec<Str> {
+        self.lock().volumes.keys().cloned().collect()
+    }
+
     /// Returns the volumes that a pod uses, as far as they are remembered.
     pub fn of_pod(&self, pod: &ObjectKey) -> Vec<Str> {
         self.lock().by_pod.get(pod).into_iter().flatten().cloned().collect()

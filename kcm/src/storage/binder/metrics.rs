@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::{MIGRATED_TO, PROVISIONED_BY, Phase as VolumePhase, ReclaimPolicy, Source};
 use kinds::persistent_volume_claim::Phase as ClaimPhase;
-use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
+use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str, Uid};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::lock::lock;
@@ -18,7 +19,9 @@ use runtime::metrics::{Count, Counts, Histograms, Labels, Metrics, gauges};
 use runtime::store::Store;
 use tokio::time::Instant;
 
-use super::names::{HOST_PATH, IN_TREE, NFS};
+use super::decide_volume::{Reclaim, decide_reclaim};
+use super::names::{HOST_PATH, NFS};
+use crate::storage::migration::driver_of_plugin;
 
 /// Upper bounds in seconds.
 const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
@@ -26,8 +29,24 @@ const NO_PLUGIN: &str = "N/A";
 
 #[derive(Debug, Clone)]
 struct Started {
+    /// The claim or volume. Another one may have got its name.
+    uid: Uid,
     plugin: String,
     at: Instant,
+}
+
+/// The first attempts by the name of their object.
+type Starts<K> = Mutex<HashMap<K, Started>>;
+
+/// Records the first attempt for an object. Returns its time.
+fn start<K: Hash + Eq>(starts: &Starts<K>, key: K, uid: &Uid, plugin: impl FnOnce() -> String) -> Instant {
+    let mut starts = lock(starts);
+    if let Some(started) = starts.get(&key).filter(|started| started.uid == *uid) {
+        return started.at;
+    }
+    let at = Instant::now();
+    starts.insert(key, Started { uid: uid.clone(), plugin: plugin(), at });
+    at
 }
 
 /// Provisioning and deletion of volumes, from the first attempt to the end.
@@ -37,8 +56,8 @@ pub struct Operations {
     errors: Counts<2>,
     assigned_classes: Count,
     failed_classes: Count,
-    provisions: Mutex<HashMap<ObjectKey, Started>>,
-    deletions: Mutex<HashMap<Str, Started>>,
+    provisions: Starts<ObjectKey>,
+    deletions: Starts<Str>,
 }
 
 fn labels(plugin: &str, operation: &str) -> [(&'static str, String); 2] {
@@ -79,9 +98,7 @@ impl Operations {
     /// Records that a volume is requested for a claim; only the first call for a claim counts. Returns the time since
     /// that call.
     pub fn provision_started(&self, claim: &PersistentVolumeClaim, plugin: &str) -> Duration {
-        let mut provisions = lock(&self.provisions);
-        let first = || Started { plugin: plugin.to_owned(), at: Instant::now() };
-        provisions.entry(claim.meta.key()).or_insert_with(first).at.elapsed()
+        start(&self.provisions, claim.meta.key(), &claim.meta.uid, || plugin.to_owned()).elapsed()
     }
 
     /// Records that a claim was bound after a search.
@@ -103,14 +120,12 @@ impl Operations {
         lock(&self.provisions).remove(claim);
     }
 
-    /// Records that a volume is reclaimed; only the first call for a volume with the policy Delete counts.
-    pub fn reclaim_started(&self, volume: &PersistentVolume) {
+    /// Records that a volume of this class is reclaimed; only the first call for a volume with the policy Delete
+    /// counts.
+    pub fn reclaim_started(&self, volume: &PersistentVolume, class: Option<&StorageClass>) {
         let is_migrated = volume.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty());
         if volume.reclaim_policy == ReclaimPolicy::Delete && !is_migrated {
-            let mut deletions = lock(&self.deletions);
-            deletions
-                .entry(volume.meta.name.clone())
-                .or_insert_with(|| Started { plugin: deleting_plugin(volume), at: Instant::now() });
+            start(&self.deletions, volume.meta.name.clone(), &volume.meta.uid, || deleting_plugin(volume, class));
         }
     }
 
@@ -129,15 +144,19 @@ impl Operations {
     }
 }
 
-/// Returns the component that deletes a volume.
-fn deleting_plugin(volume: &PersistentVolume) -> String {
-    match (volume.annotation(PROVISIONED_BY).filter(|name| !name.is_empty()), &volume.source) {
-        (Some(HOST_PATH), _) | (None, Source::HostPath { .. }) => HOST_PATH,
-        (Some(name), _) if !name.starts_with(IN_TREE) => name,
-        (None, Source::Csi { driver, .. }) => driver,
-        _ => NO_PLUGIN,
+/// Returns the component that deletes a volume: a compiled-in plugin, or the provisioner of the volume's class. The
+/// provisioner in the volume's annotation is not used, because some write one for each node. Upstream:
+/// pkg/controller/volume/persistentvolume, getProvisionerNameFromVolume.
+fn deleting_plugin(volume: &PersistentVolume, class: Option<&StorageClass>) -> String {
+    let provisioner = volume.annotation(PROVISIONED_BY).filter(|name| !name.is_empty());
+    match (provisioner, decide_reclaim(volume), class) {
+        (Some(HOST_PATH), ..) | (_, Reclaim::DeleteHostPath(_), _) => HOST_PATH.to_owned(),
+        (_, Reclaim::Leave, Some(class)) => match driver_of_plugin(&class.provisioner) {
+            "" => class.provisioner.to_string(),
+            driver => driver.to_owned(),
+        },
+        _ => NO_PLUGIN.to_owned(),
     }
-    .to_owned()
 }
 
 /// Numbers of volumes and claims, counted when the metrics are read.
@@ -204,7 +223,8 @@ impl Collector for Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::testing::{claim, volume};
+    use crate::storage::binder::tests::builders::class;
+    use crate::storage::testing::{claim, recreated, volume};
 
     /// Returns the value of a metric with these labels, in any order.
     fn value(metrics: &Metrics, name: &str, labels: &[(&'static str, String); 2]) -> Option<f64> {
@@ -221,7 +241,8 @@ mod tests {
         let operations = Operations::new(&metrics);
         let (claim, mut volume) = (claim("data"), volume("pv"));
         volume.reclaim_policy = ReclaimPolicy::Delete;
-        volume.annotations = Arc::new([(PROVISIONED_BY.into(), DRIVER.into())]);
+        volume.annotations = Arc::new([(PROVISIONED_BY.into(), "one-for-each-node".into())]);
+        let class = class("fast", DRIVER, "Immediate", false, 1);
         let count = |name: &str, operation| value(&metrics, name, &labels(DRIVER, operation));
 
         operations.provision_failed(&claim.meta.key());
@@ -236,12 +257,36 @@ mod tests {
         operations.provision_succeeded(&claim.meta.key());
         assert_eq!(count("volume_operation_total_seconds_count", "provision"), Some(1.0));
 
-        operations.reclaim_started(&volume);
+        operations.reclaim_started(&volume, Some(&class));
         operations.reclaim_failed(&volume.meta.name);
         assert_eq!(count("volume_operation_errors_total", "delete"), Some(1.0));
         operations.volume_deleted(&volume.meta.name);
         operations.volume_deleted(&volume.meta.name);
         assert_eq!(count("volume_operation_total_seconds_count", "delete"), Some(1.0));
+    }
+
+    #[test]
+    fn deletion_is_counted_for_a_plugin_or_the_provisioner_of_the_class() {
+        let csi = || Source::Csi { driver: "disk.example.com".into(), handle: "vol-1".into() };
+        let path = || Source::HostPath { path: "/tmp/data".into() };
+        let (fast, ebs) = (Some("disk.example.com"), Some("kubernetes.io/aws-ebs"));
+        for (name, source, provisioner, of_class, expected) in [
+            ("by its class", csi(), fast, fast, "disk.example.com"),
+            ("by another one than its class", csi(), Some("local-volume-provisioner-node-1"), fast, "disk.example.com"),
+            ("not provisioned", csi(), None, fast, "disk.example.com"),
+            ("class of a migrated plugin", csi(), fast, ebs, "ebs.csi.aws.com"),
+            ("class does not exist", csi(), fast, None, NO_PLUGIN),
+            ("host path", path(), None, fast, HOST_PATH),
+            ("by the host-path provisioner", csi(), Some(HOST_PATH), fast, HOST_PATH),
+            ("by an unknown plugin", csi(), Some("kubernetes.io/rbd"), fast, NO_PLUGIN),
+            ("without a deleter", Source::None, None, fast, NO_PLUGIN),
+        ] {
+            let mut volume = volume("pv");
+            (volume.source, volume.reclaim_policy) = (source, ReclaimPolicy::Delete);
+            volume.annotations = provisioner.map(|value| (PROVISIONED_BY.into(), value.into())).into_iter().collect();
+            let class = of_class.map(|provisioner| class("fast", provisioner, "Immediate", false, 1));
+            assert_eq!(deleting_plugin(&volume, class.as_deref()), expected, "{name}");
+        }
     }
 
     #[tokio::test]
@@ -252,7 +297,7 @@ mod tests {
         (retained.reclaim_policy, migrated.reclaim_policy) = (ReclaimPolicy::Retain, ReclaimPolicy::Delete);
         migrated.annotations = Arc::new([(MIGRATED_TO.into(), "disk.example.com".into())]);
         for volume in [retained, migrated] {
-            operations.reclaim_started(&volume);
+            operations.reclaim_started(&volume, None);
             operations.volume_deleted(&volume.meta.name);
         }
         assert!(!metrics.text().contains("volume_operation_total_seconds_count"), "{}", metrics.text());
@@ -265,7 +310,11 @@ mod tests {
         assert_eq!(operations.provision_started(&claim, "a"), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(operations.provision_started(&claim, "a"), Duration::from_secs(3));
-        operations.provision_succeeded(&claim.meta.key());
-        assert_eq!(operations.provision_started(&claim, "a"), Duration::ZERO);
+        let mut other = claim.clone();
+        recreated(&mut other.meta);
+        assert_eq!(operations.provision_started(&other, "a"), Duration::ZERO, "another claim of the name");
+        tokio::time::advance(Duration::from_secs(3)).await;
+        operations.provision_succeeded(&other.meta.key());
+        assert_eq!(operations.provision_started(&other, "a"), Duration::ZERO);
     }
 }

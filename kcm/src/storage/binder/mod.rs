@@ -11,6 +11,7 @@ mod decide_volume;
 mod draft;
 mod host_path;
 mod keys;
+mod label_rules;
 mod matcher;
 mod metrics;
 mod names;

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use kinds::Kind;
 use kinds::meta::ObjectKey;
+use kinds::{Kind, Uid};
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
 use tokio::time::Instant;
@@ -17,8 +17,16 @@ use super::decide_claim::Notice;
 /// The same event is recorded again after this time.
 const REPEAT: Duration = Duration::from_secs(5 * 60);
 
-/// The last notice of each object, by kind and key, and its time.
-type LastNotices = HashMap<(&'static str, ObjectKey), (Notice, Instant)>;
+/// The last event of an object.
+struct Last {
+    /// The object. Another one may have got its name.
+    uid: Uid,
+    notice: Notice,
+    at: Instant,
+}
+
+/// The last event of each object, by kind and key.
+type LastNotices = HashMap<(&'static str, ObjectKey), Last>;
 
 /// The last event of each object that waits.
 pub struct Notices {
@@ -43,10 +51,11 @@ impl Notices {
         let key = (K::RESOURCE.kind, object.meta().key());
         let now = Instant::now();
         let mut last = lock(&self.last);
-        if last.get(&key).is_some_and(|(known, at)| known == notice && now < *at + REPEAT) {
+        let uid = &object.meta().uid;
+        if last.get(&key).is_some_and(|last| last.uid == *uid && last.notice == *notice && now < last.at + REPEAT) {
             return;
         }
-        last.insert(key, (notice.clone(), now));
+        last.insert(key, Last { uid: uid.clone(), notice: notice.clone(), at: now });
         drop(last);
         self.record(object, notice);
     }
@@ -54,5 +63,40 @@ impl Notices {
     /// Forgets an object that was deleted or no longer waits.
     pub fn forget<K: Kind>(&self, key: &ObjectKey) {
         lock(&self.last).remove(&(K::RESOURCE.kind, key.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use runtime::testing::KeptEvents;
+
+    use super::*;
+    use crate::storage::testing::{claim, recreated};
+
+    #[tokio::test(start_paused = true)]
+    async fn event_is_recorded_for_each_object_and_repeated_slowly() {
+        let events = Arc::<KeptEvents>::default();
+        let (recorder, sender) = Recorder::new("test", events.clone());
+        let notices = Notices::new(recorder);
+        let (first, waits) = (claim("data"), Notice::normal("Waits", "waiting"));
+        let mut second = first.clone();
+        recreated(&mut second.meta);
+        notices.record_waiting(&first, &waits);
+        notices.record_waiting(&first, &waits);
+        // It was deleted, and created again before it was reconciled.
+        notices.record_waiting(&second, &waits);
+        notices.record_waiting(&second, &waits);
+        tokio::time::advance(REPEAT).await;
+        notices.record_waiting(&second, &waits);
+        notices.recorder.close();
+        sender.await;
+        let uid = |body: &String| {
+            let event: serde_json::Value = serde_json::from_str(body).expect("JSON");
+            event["involvedObject"]["uid"].as_str().unwrap_or_default().to_owned()
+        };
+        let uids: Vec<String> = events.bodies().iter().map(uid).collect();
+        assert_eq!(uids[..2], [first.meta.uid.to_string(), second.meta.uid.to_string()]);
     }
 }

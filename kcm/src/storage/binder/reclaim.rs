@@ -9,7 +9,7 @@ use kinds::{Kind, PersistentVolume, Pod};
 use runtime::worker::Outcome;
 use tracing::info;
 
-use super::decide_claim::Notice;
+use super::decide_claim::{Cluster, Notice};
 use super::decide_volume::{Reclaim, RecyclePlugin, decide_reclaim, is_released};
 use super::draft::{Draft, Stop};
 use super::host_path;
@@ -21,8 +21,12 @@ use super::volume_index::claim_key;
 impl Binder {
     /// Reclaims a volume that is released or failed.
     pub async fn reclaim(&self, volume: &PersistentVolume) -> Result<Outcome, Stop> {
-        self.operations.reclaim_started(volume);
-        match decide_reclaim(volume) {
+        self.operations.reclaim_started(volume, self.class(volume.class()).as_deref());
+        let reclaim = decide_reclaim(volume);
+        if !matches!(reclaim, Reclaim::Recycle(_)) {
+            self.stop_recycler(&volume.meta.name).await?;
+        }
+        match reclaim {
             Reclaim::Leave => Ok(Outcome::Done),
             Reclaim::Fail(notice) => {
                 self.fail_volume(volume, &notice).await?;
@@ -74,7 +78,10 @@ impl Binder {
         if let Some(left) = self.recycling.pause(name, self.settings.sync_period) {
             return Ok(Outcome::RequeueAfter(left));
         }
-        let Some(draft) = self.confirm_release(volume).await? else { return Ok(Outcome::Done) };
+        let Some(draft) = self.confirm_release(volume).await? else {
+            self.stop_recycler(name).await?;
+            return Ok(Outcome::Done);
+        };
         drop(draft);
         if let Some(notice) = event_about_users(&self.users_of_released(volume)) {
             self.notices.record_waiting(volume, &notice);

@@ -6,11 +6,11 @@
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::Source;
 use kinds::pod::Phase;
-use kinds::{Kind, PersistentVolume, Pod};
+use kinds::{Kind, PersistentVolume, Pod, Str};
 use serde_json::{Value, json};
 use tracing::info;
 
-use super::decide_volume::RecyclePlugin;
+use super::decide_volume::{RecyclePlugin, claim_uid};
 use super::draft::Stop;
 use super::reconciler::Binder;
 use super::recycler_pod::{Recycler, pod_name};
@@ -43,10 +43,12 @@ impl Binder {
             Err(problem) => return Ok(Progress::Failed(problem.clone())),
         };
         let key = ObjectKey::new(recycler.namespace(), pod_name(&volume.meta.name));
-        let Some(run) = self.recycling.get(volume) else { return self.start_recycler(volume, recycler, &key).await };
-        let Some(end) = self.end_of_recycler(&key, &run).await? else { return Ok(Progress::Running) };
+        let Some(run) = self.recycling.get(&volume.meta.name).filter(|run| run.is_of(volume)) else {
+            return self.start_recycler(volume, recycler, &key).await;
+        };
+        let Some(end) = self.end_of_recycler(&run).await? else { return Ok(Progress::Running) };
         self.recycling.end_run(&volume.meta.name);
-        let deleted = self.writer.delete(&Pod::RESOURCE, &key, &run.pod).await;
+        let deleted = self.writer.delete(&Pod::RESOURCE, &run.key, &run.pod).await;
         match (end, deleted) {
             (Err(why), _) => Ok(Progress::Failed(format!("failed to recycle volume: {why}"))),
             (Ok(()), Err(error)) if !error.is_object_deleted() => {
@@ -76,7 +78,13 @@ impl Binder {
         };
         let created = answer.meta().map_err(runtime::write::WriteError::from)?;
         info!(volume = &*volume.meta.name, pod = %key, "wiping released volume");
-        let run = Run { volume: volume.meta.uid.clone(), pod: created.uid, version: created.version };
+        let run = Run {
+            volume: volume.meta.uid.clone(),
+            claim: claim_uid(volume).cloned(),
+            key: key.clone(),
+            pod: created.uid,
+            version: created.version,
+        };
         self.recycling.insert(&volume.meta.name, run);
         Ok(Progress::Running)
     }
@@ -91,8 +99,23 @@ impl Binder {
         }
     }
 
+    /// Deletes the pod that wipes a volume, which may not be wiped any longer: it was deleted, or an administrator made it
+    /// available or has changed its policy. Differs from upstream, whose pod goes on.
+    pub async fn stop_recycler(&self, volume: &Str) -> Result<(), Stop> {
+        let Some(run) = self.recycling.get(volume) else { return Ok(()) };
+        info!(volume = &**volume, pod = %run.key, "deleting the recycler pod of a volume that may not be wiped any longer");
+        match self.writer.delete(&Pod::RESOURCE, &run.key, &run.pod).await {
+            Err(error) if !error.is_object_deleted() => Err(Stop::Failed(error)),
+            _ => {
+                self.recycling.end_run(volume);
+                Ok(())
+            }
+        }
+    }
+
     /// Returns the result of a pod; `None` while it runs.
-    async fn end_of_recycler(&self, key: &ObjectKey, run: &Run) -> Result<Option<Result<(), String>>, Stop> {
+    async fn end_of_recycler(&self, run: &Run) -> Result<Option<Result<(), String>>, Stop> {
+        let key = &run.key;
         let Some(pod) = self.pods.get_with_uid(&key.namespace, &key.name, &run.pod) else {
             // A pod that the cache does not contain yet still runs.
             let is_current = self.pods.progress().version() >= run.version;

@@ -1,23 +1,39 @@
 //! The pods that wipe released volumes, and the pauses after failures.
+//!
+//! A pod counts only for the claim whose data it wipes. Otherwise a pod that ended before an administrator gave the volume
+//! to another claim would let that claim's data pass for wiped.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use kinds::meta::Uid;
+use kinds::meta::{ObjectKey, Uid};
 use kinds::{PersistentVolume, Str};
 use runtime::lock::lock;
 use tokio::time::Instant;
+
+use super::decide_volume::claim_uid;
 
 /// A pod that this process has created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// The volume.
     pub volume: Uid,
+    /// The former claim of the volume, whose data the pod wipes.
+    pub claim: Option<Uid>,
+    /// Namespace and name of the pod.
+    pub key: ObjectKey,
     /// The pod.
     pub pod: Uid,
     /// The version of its creation.
     pub version: u64,
+}
+
+impl Run {
+    /// Returns true if the pod wipes the data of the volume's present claim.
+    pub fn is_of(&self, volume: &PersistentVolume) -> bool {
+        self.volume == volume.meta.uid && self.claim.as_ref() == claim_uid(volume)
+    }
 }
 
 /// Pods that wipe volumes, by volume. Pods of an earlier process are not trusted: they may have ended before a later
@@ -29,10 +45,9 @@ pub struct Recycling {
 }
 
 impl Recycling {
-    /// Returns the pod that wipes this volume.
-    pub fn get(&self, volume: &PersistentVolume) -> Option<Run> {
-        let runs = lock(&self.runs);
-        runs.get(&volume.meta.name).filter(|run| run.volume == volume.meta.uid).cloned()
+    /// Returns the last pod of a volume of this name.
+    pub fn get(&self, volume: &Str) -> Option<Run> {
+        lock(&self.runs).get(volume).cloned()
     }
 
     /// Records a created pod.

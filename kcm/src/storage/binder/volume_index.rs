@@ -10,9 +10,9 @@ use kinds::access_modes::{AccessModes, VolumeMode};
 use kinds::amount::Amount;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::Phase;
-use kinds::selector::Selector;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 
+use super::label_rules::LabelRules;
 use super::reserved_volumes::ReservedVolumes;
 
 /// Properties of a volume that must be equal to the claim's.
@@ -70,11 +70,6 @@ pub struct VolumeIndex {
 /// Returns the storage that a claim requests.
 pub fn requested(claim: &PersistentVolumeClaim) -> Amount {
     claim.requested().unwrap_or(Amount::ZERO)
-}
-
-/// Returns true if a volume's labels satisfy a claim's selector; without a selector all do.
-pub fn selects(selector: Option<&Selector>, volume: &PersistentVolume) -> bool {
-    selector.is_none_or(|selector| selector.matches(&volume.meta.labels))
 }
 
 /// Returns true if any claim may have this volume.
@@ -178,7 +173,8 @@ impl VolumeIndex {
             .filter(|((_, set), _)| set.contains(modes))
             .flat_map(|(_, by_size)| by_size.range(smallest.clone()..).map(|(_, volume)| volume));
         let is_held = |volume: &PersistentVolume| self.holds.contains_key(&volume.meta.name);
-        fitting.find(|volume| selects(claim.selector.as_deref(), volume) && !is_held(volume))
+        let rules = claim.selector.as_deref().map(LabelRules::of);
+        fitting.find(|volume| rules.as_ref().is_none_or(|rules| rules.select(volume)) && !is_held(volume))
     }
 
     /// Hides a volume from other claims while it is bound to this one. Returns false if the volume is hidden already, or

@@ -32,10 +32,7 @@ impl Reconcile for Volumes {
             let binder = &*self.0;
             match binder.volumes.read_settled(key, binder.volume_queue.waker(key)) {
                 Cached::Current(volume) => binder.sync_volume(&volume).await.or_else(Stop::into_outcome),
-                Cached::Absent => {
-                    binder.forget_volume(key);
-                    Ok(Outcome::Done)
-                }
+                Cached::Absent => binder.forget_volume(key).await.or_else(Stop::into_outcome),
                 Cached::Lagging => Ok(Outcome::WaitingForCache),
             }
         }
@@ -44,10 +41,12 @@ impl Reconcile for Volumes {
 }
 
 impl Binder {
-    fn forget_volume(&self, key: &ObjectKey) {
+    async fn forget_volume(&self, key: &ObjectKey) -> Result<Outcome, Stop> {
         self.notices.forget::<PersistentVolume>(key);
-        self.recycling.forget(&key.name);
         self.operations.volume_deleted(&key.name);
+        self.stop_recycler(&key.name).await?;
+        self.recycling.forget(&key.name);
+        Ok(Outcome::Done)
     }
 
     async fn sync_volume(&self, volume: &PersistentVolume) -> Result<Outcome, Stop> {
@@ -55,7 +54,11 @@ impl Binder {
             return Ok(Outcome::Done);
         }
         let claim = self.claim_of(volume).await?;
-        match next_step(volume, claim.as_deref()) {
+        let step = next_step(volume, claim.as_deref());
+        if step != VolumeStep::Reclaim {
+            self.stop_recycler(&volume.meta.name).await?;
+        }
+        match step {
             VolumeStep::SetPhase(phase) => {
                 self.put_phase(volume, phase, "").await?;
                 Ok(Outcome::Done)

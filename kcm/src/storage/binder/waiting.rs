@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use kinds::access_modes::AccessModes;
 use kinds::amount::Amount;
 use kinds::meta::ObjectKey;
-use kinds::selector::Selector;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 
-use super::volume_index::{Bucket, requested, selects};
+use super::label_rules::LabelRules;
+use super::volume_index::{Bucket, requested};
 
 /// Sorts after all namespaces, which are ASCII.
 const AFTER_ALL_NAMESPACES: &str = "\u{10ffff}";
@@ -16,7 +16,7 @@ const AFTER_ALL_NAMESPACES: &str = "\u{10ffff}";
 #[derive(Debug)]
 struct Need {
     modes: AccessModes,
-    selector: Option<Box<Selector>>,
+    labels: Option<LabelRules>,
 }
 
 /// Position of a waiting claim.
@@ -44,7 +44,8 @@ impl WaitingClaims {
         self.by_class.entry(class.clone()).or_default().insert(key.clone());
         let need = (!is_delayed).then(|| (Bucket::of_claim(claim), requested(claim)));
         if let Some((bucket, request)) = &need {
-            let waiter = Need { modes: claim.modes(), selector: claim.selector.clone() };
+            let labels = claim.selector.as_deref().map(LabelRules::of);
+            let waiter = Need { modes: claim.modes(), labels };
             self.by_need.entry(bucket.clone()).or_default().insert((*request, key.clone()), waiter);
         }
         self.places.insert(key, Place { need, class });
@@ -81,7 +82,8 @@ impl WaitingClaims {
         let bucket = Bucket::of_volume(volume);
         let after_fitting = (volume.storage()?, ObjectKey::new(AFTER_ALL_NAMESPACES, ""));
         let modes = volume.modes();
-        let fits = |need: &Need| modes.contains(need.modes) && selects(need.selector.as_deref(), volume);
+        let selects = |need: &Need| need.labels.as_ref().is_none_or(|labels| labels.select(volume));
+        let fits = |need: &Need| modes.contains(need.modes) && selects(need);
         let mut fitting = self.by_need.get(&bucket)?.range(..after_fitting).rev();
         let (request, key) = fitting.find(|(_, need)| fits(need)).map(|(at, _)| at.clone())?;
         self.remove_need(&bucket, request, &key);

@@ -1,13 +1,18 @@
 //! Reconciles of volumes and nodes: requests to the API server, events and rechecks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use kinds::Time;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::Source;
-use kinds::schema::{iscsi_persistent_volume_source as iscsi, persistent_volume_source as source};
+use kinds::pod::InTreeVolume;
+use kinds::schema::{
+    aws_elastic_block_store, csi_driver, iscsi_persistent_volume_source as iscsi, object_meta,
+    persistent_volume_source as source, volume_source,
+};
 use kinds::wire::Put;
+use kinds::{CsiDriver, Decode, Kind, Sections, Time};
 use runtime::lock::lock;
 use runtime::testing::{deliver, deliver_deletion};
 use runtime::worker::{Outcome, ReconcileError};
@@ -15,9 +20,10 @@ use tokio::time::{Instant, advance};
 
 use super::bed::{Bed, NodeState, SYNC_PERIOD, name};
 use crate::storage::attach_detach::decide_wait::{DETACH_GRACE, UNMOUNT_GRACE};
+use crate::storage::attach_detach::keys::subscribe;
 use crate::storage::attach_detach::memory::{SiteMemory, Sites};
-use crate::storage::testing::deleting;
-use crate::storage::volume_name::{attachment_name, of_volume};
+use crate::storage::testing::{deleting, pod_with};
+use crate::storage::volume_name::{attachment_name, of_csi, of_volume};
 
 const A_SECOND: Duration = Duration::from_secs(1);
 
@@ -277,4 +283,37 @@ async fn node_waits_for_the_cache_after_each_write_of_its_list() {
     bed.change_node("node", node(9, std::slice::from_ref(&volume), &[]));
     let next = bed.reconcile_node("node").await;
     assert!(matches!(next, Ok(Outcome::RequeueAfter(_))), "the list is written again, now or after a pause: {next:?}");
+}
+
+/// A driver whose volumes need not be attached.
+fn optional_driver(name: &str) -> CsiDriver {
+    let mut object = Vec::new();
+    object.put_message(csi_driver::METADATA, |meta| {
+        meta.put_str(object_meta::NAME, name);
+        meta.put_str(object_meta::UID, &format!("{name}-uid"));
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+    });
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let mut driver = CsiDriver::decode(&decode, &object).expect("well-formed");
+    driver.attach_required = false;
+    driver
+}
+
+#[tokio::test]
+async fn volumes_of_pods_and_of_deleted_volumes_are_requeued_when_their_driver_changes() {
+    const EBS: &str = "ebs.csi.aws.com";
+    let (bed, queue) = (Bed::new().await, |bed: &Bed| bed.shared.volume_queue.clone());
+    let mut raw = Vec::new();
+    raw.put_str(aws_elastic_block_store::VOLUME_ID, "vol-7");
+    let disk = InTreeVolume { name: "disk".into(), field: volume_source::AWS_ELASTIC_BLOCK_STORE, raw: raw.into() };
+    let mut pod = pod_with("web", &["data"]);
+    pod.volumes.as_mut().expect("it has volumes").in_tree = [disk].into();
+    deliver(&bed.shared.caches.pods, pod);
+    let attached = Sites::from([("node".into(), SiteMemory { is_attached: true, ..SiteMemory::default() })]);
+    bed.shared.memory.store(&of_csi(EBS, "vol-deleted"), attached);
+    subscribe(&bed.shared);
+    deliver(&bed.shared.caches.drivers, optional_driver(EBS));
+    let waiting: Vec<_> = [queue(&bed).next().await, queue(&bed).next().await].into_iter().flatten().collect();
+    assert_eq!(waiting, [of_csi(EBS, "vol-7"), of_csi(EBS, "vol-deleted")]);
+    assert!(queue(&bed).is_empty(), "the volume of another driver does not change");
 }

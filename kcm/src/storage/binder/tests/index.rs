@@ -11,7 +11,7 @@ use runtime::store::Change;
 use super::builders::{ClaimSpec, VolumeSpec, claim, volume};
 use crate::storage::binder::decide_claim::Search;
 use crate::storage::binder::matcher::Matcher;
-use crate::storage::binder::volume_index::{VolumeIndex, is_free, selects};
+use crate::storage::binder::volume_index::{VolumeIndex, is_free};
 
 const SIZES: [&str; 4] = ["1Gi", "2Gi", "5Gi", "10Gi"];
 const MODES: [&[&str]; 4] = [
@@ -74,7 +74,7 @@ fn search(all: &[Arc<PersistentVolume>], claim: &PersistentVolumeClaim, is_delay
             || !is_delayed
                 && is_free(volume)
                 && volume.class() == claim.class()
-                && selects(claim.selector.as_deref(), volume)
+                && claim.selector.as_ref().is_none_or(|selector| selector.matches(&volume.meta.labels))
     };
     let order = |volume: &&Arc<PersistentVolume>| {
         let size = if is_own(volume) { None } else { volume.storage() };

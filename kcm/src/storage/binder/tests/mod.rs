@@ -5,4 +5,5 @@ mod claim_table;
 mod index;
 mod model;
 mod provision_table;
+mod recycler;
 mod volume_table;

@@ -1,0 +1,196 @@
+//! Pods that wipe volumes: each counts only for the claim whose data it wipes.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Method;
+use kinds::meta::{ObjectKey, Uid};
+use kinds::pod::Phase as PodPhase;
+use kinds::schema::object_meta;
+use kinds::wire::Put;
+use kinds::{Decode, Kind, PersistentVolume, Pod, Sections, envelope};
+use runtime::events::Recorder;
+use runtime::lock::lock;
+use runtime::metrics::Metrics;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Index, Store};
+use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, writer};
+use runtime::worker::Reconcile;
+
+use super::builders::{Backend, VolumeSpec, volume};
+use crate::flags;
+use crate::storage::binder::metrics::Operations;
+use crate::storage::binder::notices::Notices;
+use crate::storage::binder::reconciler::{Binder, Settings};
+use crate::storage::binder::recycler_pod::Recyclers;
+use crate::storage::binder::volume_sync::Volumes;
+use crate::storage::indexes::{claims_by_volume, pods_by_claim};
+use crate::storage::testing::pod_with;
+
+const POD: &str = "recycler-for-pv";
+
+fn store<K: Kind>(indexes: Vec<Index<K>>) -> Arc<Store<K>> {
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    Arc::new(filled_store(decode, indexes, []))
+}
+
+/// The API server: one volume, no claims, and pods with the uids `pod-1`, `pod-2` and so on.
+#[derive(Debug, Default)]
+struct Server {
+    volume: Vec<u8>,
+    has_pod: bool,
+    created_pods: usize,
+    requests: Vec<String>,
+}
+
+impl Server {
+    fn respond(&mut self, method: &Method, path: &str) -> (u16, Vec<u8>) {
+        let path = path.split('?').next().unwrap_or_default();
+        let short = path.rsplit_once("v1/").map_or(path, |(_, end)| end).to_owned();
+        if method != Method::GET {
+            self.requests.push(format!("{method} {short}"));
+        }
+        let refused =
+            |code: u16, reason| (code, format!(r#"{{"kind": "Status", "code": {code}, "reason": "{reason}"}}"#));
+        let (code, status) = match (method, short.as_str()) {
+            (&Method::POST, _) if self.has_pod => refused(409, "AlreadyExists"),
+            (&Method::DELETE, _) if !self.has_pod => refused(404, "NotFound"),
+            (_, "persistentvolumes/pv" | "persistentvolumes/pv/status") => {
+                return (200, envelope::wrap(&PersistentVolume::RESOURCE, &self.volume));
+            }
+            (&Method::POST, _) => {
+                (self.has_pod, self.created_pods) = (true, self.created_pods + 1);
+                return (201, self.pod());
+            }
+            (_, "namespaces/default/pods/recycler-for-pv") => {
+                let pod = self.pod();
+                self.has_pod &= method != Method::DELETE;
+                return (200, pod);
+            }
+            _ => refused(404, "NotFound"),
+        };
+        (code, status.into_bytes())
+    }
+
+    fn pod(&self) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::NAMESPACE, "default");
+            meta.put_str(object_meta::NAME, POD);
+            meta.put_str(object_meta::UID, &format!("pod-{}", self.created_pods));
+            meta.put_str(object_meta::RESOURCE_VERSION, "100");
+        });
+        envelope::wrap(&Pod::RESOURCE, &object)
+    }
+}
+
+struct Bed {
+    binder: Arc<Binder>,
+    server: Arc<Mutex<Server>>,
+}
+
+impl Bed {
+    async fn new() -> Self {
+        let server = Arc::<Mutex<Server>>::default();
+        let responding = server.clone();
+        let writer = writer(move |method, path| lock(&responding).respond(method, path)).await;
+        let Ok(component::flags::Invocation::Run(options)) = flags::parse([]) else { panic!("no options") };
+        let (recorder, _) = Recorder::new("test", Arc::new(NoEvents));
+        let queue = |name| Queue::<ObjectKey>::new(QueueOptions::named(name));
+        let binder = Arc::new(Binder {
+            claims: store(vec![claims_by_volume()]),
+            volumes: store(Vec::new()),
+            classes: store(Vec::new()),
+            pods: store(vec![pods_by_claim()]),
+            nodes: None,
+            writer,
+            claim_queue: queue("claims"),
+            volume_queue: queue("volumes"),
+            matcher: Arc::default(),
+            notices: Notices::new(recorder),
+            operations: Operations::new(&Metrics::default()),
+            recycling: Default::default(),
+            clock: Arc::new(Default::default),
+            settings: Settings {
+                sync_period: Duration::from_secs(15),
+                is_dynamic: true,
+                has_host_path: false,
+                tracks_unused: false,
+                recyclers: Ok(Recyclers::read(&options.values).expect("built-in templates")),
+            },
+        });
+        Self { binder, server }
+    }
+
+    /// Changes the volume in the API server and in the cache.
+    fn set_volume(&self, version: u64, phase: &'static str, claim: Option<&'static str>, policy: &'static str) {
+        let changed: VolumeSpec = volume("pv").phase(phase).with(|volume| {
+            volume.head.version = version;
+            volume.claim = claim.map(|uid| ("data", uid));
+            (volume.policy, volume.backend) = (policy, Backend::HostPath("/tmp/data"));
+        });
+        lock(&self.server).volume = changed.object();
+        deliver(&self.binder.volumes, (*changed.record()).clone());
+    }
+
+    /// Ends the last created pod with success.
+    fn end_pod(&self) {
+        let mut pod = pod_with(POD, &[]);
+        (pod.phase, pod.meta.uid) =
+            (PodPhase::Succeeded, Uid::parse(&format!("pod-{}", lock(&self.server).created_pods)));
+        deliver(&self.binder.pods, pod);
+    }
+
+    /// Reconciles the volume, and returns the writes.
+    async fn reconcile(&self) -> Vec<String> {
+        let reconciled = Volumes(self.binder.clone()).reconcile(&ObjectKey::new("", "pv")).await;
+        assert!(reconciled.is_ok(), "{reconciled:?}");
+        std::mem::take(&mut lock(&self.server).requests)
+    }
+}
+
+const CREATE: &str = "POST namespaces/default/pods";
+const DELETE: &str = "DELETE namespaces/default/pods/recycler-for-pv";
+
+#[tokio::test]
+async fn pod_of_an_earlier_claim_does_not_free_the_volume() {
+    let bed = Bed::new().await;
+    bed.set_volume(1, "Released", Some("first"), "Recycle");
+    assert_eq!(bed.reconcile().await, [CREATE]);
+    bed.end_pod();
+    // An administrator has freed the volume before its pod ended, and another claim had it in the meantime.
+    bed.set_volume(2, "Released", Some("second"), "Recycle");
+    let failed = "PUT persistentvolumes/pv/status";
+    assert_eq!(bed.reconcile().await, [CREATE, DELETE, failed], "the old pod is deleted");
+}
+
+#[tokio::test]
+async fn volume_is_freed_by_the_pod_of_its_last_claim() {
+    let bed = Bed::new().await;
+    bed.set_volume(1, "Released", Some("first"), "Recycle");
+    assert_eq!(bed.reconcile().await, [CREATE]);
+    assert!(bed.reconcile().await.is_empty(), "the pod runs");
+    bed.end_pod();
+    assert_eq!(bed.reconcile().await, [DELETE, "PUT persistentvolumes/pv", "PUT persistentvolumes/pv/status"]);
+}
+
+#[tokio::test]
+async fn pod_is_deleted_when_the_volume_may_not_be_wiped_any_longer() {
+    for (case, phase, claim, policy) in [
+        ("made available", "Available", None, "Recycle"),
+        ("reserved", "Available", Some(""), "Recycle"),
+        ("retained", "Released", Some("first"), "Retain"),
+    ] {
+        let bed = Bed::new().await;
+        bed.set_volume(1, "Released", Some("first"), "Recycle");
+        assert_eq!(bed.reconcile().await, [CREATE], "{case}");
+        bed.set_volume(2, phase, claim, policy);
+        assert_eq!(bed.reconcile().await.first().map(String::as_str), Some(DELETE), "{case}");
+        assert!(!bed.reconcile().await.contains(&DELETE.to_owned()), "{case}: it is deleted once");
+    }
+    let bed = Bed::new().await;
+    bed.set_volume(1, "Released", Some("first"), "Recycle");
+    assert_eq!(bed.reconcile().await, [CREATE]);
+    deliver_deletion(&bed.binder.volumes, &ObjectKey::new("", "pv"));
+    assert_eq!(bed.reconcile().await, [DELETE], "volume deleted");
+}
