@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -34,8 +33,8 @@ pub enum Effect {
     LostBefore,
     /// The connection fails after the server executed the request, before the client has the response.
     LostAfter,
-    /// The request is sent after this time.
-    Delay(Duration),
+    /// The request is sent after [`Faults::release`].
+    Hold,
     /// The server executes the request, the client gets the response, and nothing is sent afterwards: the process is
     /// about to die.
     CrashAfter,
@@ -99,6 +98,8 @@ struct Shared {
     frozen: watch::Sender<BTreeSet<String>>,
     /// While this is set, nothing is delivered in either direction.
     paused: watch::Sender<bool>,
+    /// Held requests may be sent.
+    released: watch::Sender<bool>,
     /// A rule has requested that the process dies here.
     crashing: watch::Sender<bool>,
     /// Requests that were sent and have no response.
@@ -117,6 +118,7 @@ impl Default for Faults {
             state: Mutex::default(),
             frozen: watch::Sender::default(),
             paused: watch::Sender::default(),
+            released: watch::Sender::default(),
             crashing: watch::Sender::default(),
             under_way: watch::Sender::default(),
             page_limit: AtomicUsize::new(0),
@@ -165,6 +167,11 @@ impl Faults {
     /// Holds back everything, in both directions, or resumes.
     pub fn pause(&self, paused: bool) {
         self.0.paused.send_replace(paused);
+    }
+
+    /// Lets all held requests be sent, also later ones.
+    pub fn release(&self) {
+        self.0.released.send_replace(true);
     }
 
     /// Completes when a rule requests that the process dies.
@@ -265,7 +272,9 @@ impl Faults {
                 self.send(at, request, next).await?;
                 return Err("as scripted: the connection failed before the response arrived".into());
             }
-            Some(Effect::Delay(time)) => tokio::time::sleep(time).await,
+            Some(Effect::Hold) => {
+                let _ = self.0.released.subscribe().wait_for(|released| *released).await;
+            }
             Some(Effect::CrashBeforeResponse) => {
                 let _ = self.send(at, request, next).await;
                 crash();
@@ -293,6 +302,11 @@ impl Faults {
             response
         });
         sent.await?
+    }
+
+    /// Reports whether the server has responded to everything that was sent.
+    pub fn is_settled(&self) -> bool {
+        *self.0.under_way.borrow() == 0
     }
 
     /// Waits until the server has responded to everything that was sent.

@@ -58,7 +58,7 @@ impl TaskInSpace {
     async fn end(&self) -> Result<()> {
         let Self { task, space, observer } = self;
         (task.end)(space.clone()).await.with_context(|| format!("second half of {}", space.namespace))?;
-        let created = observer.view().pods_ever.len();
+        let created = observer.current().await?.pods_ever.len();
         ensure!(created == task.pods, "{}: {created} pods were created instead of {}", space.namespace, task.pods);
         Ok(())
     }

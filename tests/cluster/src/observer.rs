@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use futures::StreamExt as _;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::space::{Namespaced, Space};
+use crate::wait::eventually;
 
 /// HTTP status of a version whose later changes the server no longer has.
 const EXPIRED: u16 = 410;
@@ -61,6 +62,7 @@ impl View {
 
 /// Watches a namespace until it is dropped.
 pub struct Observer {
+    space: Space,
     view: Arc<Mutex<View>>,
     _watches: JoinSet<()>,
 }
@@ -90,23 +92,43 @@ impl Observer {
             view.put_set(uid, set);
             view.check(&*check);
         }));
-        Ok(Self { view, _watches: watches })
+        Ok(Self { space: space.clone(), view, _watches: watches })
     }
 
-    /// Returns the current state.
+    /// Returns the state as of the last event, which may be older than a response of the API server.
     pub fn view(&self) -> View {
         lock(&self.view).clone()
     }
 
-    /// Fails if a check failed, or if there was no state to check.
-    pub fn verdict(&self) -> Result<()> {
-        let view = lock(&self.view);
+    /// Waits until the view has all changes up to now, and returns it.
+    pub async fn current(&self) -> Result<View> {
+        eventually("the watches have delivered all changes", || async {
+            let pods = self.space.api::<Pod>().list(&ListParams::default()).await?;
+            let sets = self.space.api::<ReplicaSet>().list(&ListParams::default()).await?;
+            let view = self.view();
+            let is_current = versions(&pods.items) == versions(view.pods.values())
+                && versions(&sets.items) == versions(view.sets.values());
+            ensure!(is_current || view.failure.is_some(), "the view has {} pods", view.pods.len());
+            Ok(view)
+        })
+        .await
+    }
+
+    /// Waits until all changes up to now were checked. Fails if a check failed, or if there was no state to check.
+    pub async fn verdict(&self) -> Result<()> {
+        let view = self.current().await?;
         match &view.failure {
             Some(failure) => Err(anyhow!("an intermediate state is wrong: {failure}")),
             None if view.states == 0 => Err(anyhow!("no change was observed: this proves nothing")),
             None => Ok(()),
         }
     }
+}
+
+/// Returns the uids of objects with their versions.
+fn versions<'a, K: Namespaced + 'a>(objects: impl IntoIterator<Item = &'a K>) -> BTreeSet<(String, String)> {
+    let version = |object: &K| (object.uid().unwrap_or_default(), object.resource_version().unwrap_or_default());
+    objects.into_iter().map(version).collect()
 }
 
 fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {

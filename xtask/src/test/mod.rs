@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod conflict_marks;
+mod failures;
 #[cfg(test)]
 mod feature_gates;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use control_plane::assets::Assets;
+use control_plane::assets::{self, Assets};
 use serde_json::Value;
 
 use super::plan::{Stage, Work};
@@ -43,11 +43,16 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// The numbers of tests, and the lines of those that failed.
+type Tests = (Sum, Vec<String>);
+
 /// A line of the table.
 struct Row {
     name: &'static str,
     took: Duration,
     sum: Option<Sum>,
+    /// The lines of its failed tests.
+    failures: Vec<String>,
     outcome: Outcome,
 }
 
@@ -59,18 +64,23 @@ pub fn run(stages: &[Stage], keep_going: bool, filtered: bool) -> Result<bool> {
     for stage in stages {
         println!("\n==> {} (after {})", stage.name, seconds(start.elapsed()));
         let begin = Instant::now();
-        let (outcome, sum) = work(&stage.work).unwrap_or_else(|error| (Outcome::Failed(format!("{error:#}")), None));
+        let (outcome, tests) = work(&stage.work).unwrap_or_else(|error| (Outcome::Failed(format!("{error:#}")), None));
         if outcome != Outcome::Passed {
             println!("{}: {outcome}", stage.name);
         }
         let failed = matches!(outcome, Outcome::Failed(_));
-        rows.push(Row { name: stage.name, took: begin.elapsed(), sum, outcome });
+        let (sum, failures) = tests.map_or((None, Vec::new()), |(sum, failures)| (Some(sum), failures));
+        rows.push(Row { name: stage.name, took: begin.elapsed(), sum, failures, outcome });
         if failed && !keep_going {
             break;
         }
     }
     let not_run: Vec<_> = stages.iter().skip(rows.len()).map(|stage| stage.name).collect();
     let sum = total(&rows);
+    // Once more, so that the end of the output of any length has the reasons.
+    for row in rows.iter().filter(|row| !row.failures.is_empty()) {
+        println!("\n==> failures of {}\n{}", row.name, row.failures.join("\n"));
+    }
     print!("\n{}", table(&rows, start.elapsed()));
     if !not_run.is_empty() {
         println!("not run: {} (--keep-going runs them after a failure)", not_run.join(", "));
@@ -103,19 +113,27 @@ fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
 
-fn work(work: &Work) -> Result<(Outcome, Option<Sum>)> {
+fn work(work: &Work) -> Result<(Outcome, Option<Tests>)> {
     match work {
         Work::Cargo(arguments) => {
             Ok((run_cargo(cargo().args(arguments).env("RUSTDOCFLAGS", rustdoc_flags()), arguments)?, None))
         }
         Work::CargoDeny(arguments) => Ok((deny(arguments)?, None)),
-        Work::Tests(arguments) => tests(arguments, &[]).map(|(outcome, sum)| (outcome, Some(sum))),
+        Work::Tests(arguments) => tests(arguments, &[]).map(|(outcome, tests)| (outcome, Some(tests))),
         Work::TestsWithAllGates(arguments) => {
-            tests(arguments, &[(ALL_GATES, "1")]).map(|(outcome, sum)| (outcome, Some(sum)))
+            tests(arguments, &[(ALL_GATES, "1")]).map(|(outcome, tests)| (outcome, Some(tests)))
         }
         Work::RealCluster { is_selected } => Ok((real_cluster(*is_selected)?, None)),
-        Work::Programs => Assets::base()?.charts().map(|_| (Outcome::Passed, None)),
+        Work::Programs => build_programs().map(|()| (Outcome::Passed, None)),
     }
+}
+
+/// Builds all programs that the tests need by default: a test that builds some may exceed its time limit.
+fn build_programs() -> Result<()> {
+    let base = Assets::base()?;
+    base.charts()?;
+    base.upstream_manager()?;
+    assets::csi().map(drop)
 }
 
 /// Runs the smoke test of a real cluster in a separate process, so that the cluster is removed when that process exits.
@@ -183,7 +201,7 @@ fn check_by_metadata() -> Result<Outcome> {
 const ALL_GATES: &str = "CLUSTER_TESTS_ALL_GATES";
 
 /// Runs tests with these variables, with their output passed through and counted.
-fn tests(arguments: &[String], variables: &[(&str, &str)]) -> Result<(Outcome, Sum)> {
+fn tests(arguments: &[String], variables: &[(&str, &str)]) -> Result<(Outcome, Tests)> {
     let mut command = cargo();
     command.args(arguments).args(harness_colour()).envs(variables.iter().copied()).stdout(Stdio::piped());
     for (variable, folder) in proto_folders()? {
@@ -191,18 +209,18 @@ fn tests(arguments: &[String], variables: &[(&str, &str)]) -> Result<(Outcome, S
     }
     let mut child = command.spawn().with_context(|| format!("run cargo {}", arguments.join(" ")))?;
     let mut output = child.stdout.take().context("cargo has no output")?;
-    let sum = count(&mut output, &mut io::stdout())?;
+    let (sum, failures) = count(&mut output, &mut io::stdout())?;
     let status = child.wait().context("wait for cargo")?;
     let outcome = match (status.success(), sum.failed) {
         (true, 0) => Outcome::Passed,
         (true, n) => Outcome::Failed(format!("{n} tests failed, although cargo succeeded")),
         (false, _) => failed(arguments, &status),
     };
-    Ok((outcome, sum))
+    Ok((outcome, (sum, failures)))
 }
 
 /// Copies a stream as it arrives, and counts the tests in it.
-fn count(from: &mut impl Read, to: &mut impl Write) -> Result<Sum> {
+fn count(from: &mut impl Read, to: &mut impl Write) -> Result<Tests> {
     let mut tally = Tally::default();
     let mut buffer = [0; 8192];
     loop {
@@ -262,14 +280,20 @@ mod tests {
     fn output_passes_unchanged_and_is_counted() {
         let text = "test a ... ok\n\ntest result: ok. 3 passed; 1 failed; 0 ignored\n";
         let mut passed = Vec::new();
-        let sum = count(&mut text.as_bytes(), &mut passed).unwrap();
+        let (sum, _) = count(&mut text.as_bytes(), &mut passed).unwrap();
         assert_eq!((sum.passed, sum.failed), (3, 1));
         assert_eq!(passed, text.as_bytes());
     }
 
     #[test]
     fn table_has_a_line_per_stage() {
-        let row = |name, seconds, sum, outcome| Row { name, took: Duration::from_secs(seconds), sum, outcome };
+        let row = |name, seconds, sum, outcome| Row {
+            name,
+            took: Duration::from_secs(seconds),
+            sum,
+            failures: Vec::new(),
+            outcome,
+        };
         let rows = [
             row("fmt", 1, None, Outcome::Passed),
             row("deny", 0, None, Outcome::Passed),

@@ -1,4 +1,6 @@
-//! Numbers of passed and failed tests, parsed from the output of the test programs.
+//! Numbers of passed and failed tests, and failures, parsed from the output of the test programs.
+
+use super::failures::Failures;
 
 /// Numbers of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,11 +24,12 @@ impl std::fmt::Display for Sum {
     }
 }
 
-/// Adds up the `test result:` lines of a stream of bytes.
+/// Adds up the `test result:` lines of a stream of bytes, and collects the failures.
 #[derive(Debug, Default)]
 pub struct Tally {
     line: Vec<u8>,
     sum: Sum,
+    failures: Failures,
 }
 
 impl Tally {
@@ -40,16 +43,18 @@ impl Tally {
         }
     }
 
-    /// Returns the sum, including a last line without an end.
-    pub fn finish(mut self) -> Sum {
+    /// Returns the sum and the lines of the failures, including a last line without an end.
+    pub fn finish(mut self) -> (Sum, Vec<String>) {
         self.end_line();
-        self.sum
+        (self.sum, self.failures.finish())
     }
 
     fn end_line(&mut self) {
-        if let Some(sum) = result(&plain(&String::from_utf8_lossy(&self.line))) {
+        let line = plain(&String::from_utf8_lossy(&self.line));
+        if let Some(sum) = result(&line) {
             self.sum += sum;
         }
+        self.failures.read(&line);
         self.line.clear();
     }
 }
@@ -80,6 +85,8 @@ mod tests {
 
     const OUTPUT: &str = "running 2 tests
 test result_of_something ... ok
+---- a ----
+\u{1b}[1mwhy\u{1b}[m
 test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
 test result: \u{1b}[31mFAILED\u{1b}[m. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
 test result: something else
@@ -107,7 +114,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored";
         fn output_may_be_split_anywhere(size in 1usize..200) {
             let mut tally = Tally::default();
             OUTPUT.as_bytes().chunks(size).for_each(|piece| tally.read(piece));
-            prop_assert_eq!(tally.finish(), Sum { passed: 13, failed: 2 });
+            prop_assert_eq!(tally.finish(), (Sum { passed: 13, failed: 2 }, vec!["---- a ----".to_owned(), "why".to_owned()]));
         }
     }
 }

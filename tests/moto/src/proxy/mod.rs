@@ -51,6 +51,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     armed: Armed,
+    /// Calls that returned success and are executed later.
+    pending: usize,
     calls: BTreeMap<String, u64>,
     /// Ids that reads do not find yet, with the number of these reads.
     hidden: BTreeMap<String, u64>,
@@ -147,6 +149,11 @@ impl Proxy {
     /// Returns the number of calls that a fault was applied to. A test of a fault should check that it is not 0.
     pub fn faults_applied(&self) -> u64 {
         self.state().armed.applied()
+    }
+
+    /// Returns the number of calls that returned success and are executed later.
+    pub fn pending(&self) -> usize {
+        self.state().pending
     }
 
     /// Hides an id or a name from the next `reads` that name it, as if AWS had not distributed it yet. Reads that list
@@ -389,10 +396,12 @@ impl Shared {
             }
             Some(Effect::Pending(time)) => {
                 let (shared, later) = (self.clone(), call.clone());
+                self.state().pending += 1;
                 tokio::spawn(async move {
                     tokio::time::sleep(time).await;
                     // An error is not reported: the response was sent before.
                     let _ = shared.perform(&later).await;
+                    shared.state().pending -= 1;
                 });
                 let done = format!(
                     "<{action}Response><{action}Result/><return>true</return><ResponseMetadata><RequestId>pending</RequestId>\

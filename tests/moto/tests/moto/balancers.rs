@@ -138,7 +138,7 @@ pub async fn settle(
 ) -> Result<String> {
     let (mut last, mut pause) = (String::new(), Duration::from_millis(50));
     // Listings of the last seconds are reused.
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + cluster_tests::DEADLINE;
     while Instant::now() < deadline {
         match balancers.ensure(spec, targets).await {
             Ok(ensured) if ensured.progress == Progress::Settled => {
@@ -163,7 +163,7 @@ pub async fn settle(
 
 pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Result<()> {
     let (mut last, mut pause) = (String::new(), Duration::from_millis(50));
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + cluster_tests::DEADLINE;
     while Instant::now() < deadline {
         match balancers.delete(id).await {
             Ok(Deletion::Gone) => return Ok(()),

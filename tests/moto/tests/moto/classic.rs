@@ -212,7 +212,7 @@ pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> R
     let found = owned.iter().find(|one| one.id.name == leaked.name).context("it is not listed")?;
     let later = LoadBalancerId { uid: untyped(4, &[]).id.uid, ..leaked.clone() };
     ensure!(balancers.may_be_owned_by(found, &leaked) && !balancers.may_be_owned_by(found, &later), "{found:?}");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + cluster_tests::DEADLINE;
     while balancers.collect(found).await? != Deletion::Gone {
         ensure!(std::time::Instant::now() < deadline, "it is never deleted");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -198,7 +198,7 @@ impl Fixture for MotoFixture {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_secs(60)
+        cluster_tests::DEADLINE
     }
 }
 

@@ -20,7 +20,7 @@ fn member(number: usize, group: &str, listens: u16) -> LoadBalancerSpec {
 /// Deletes a Service as ccm does, with the last spec as a hint.
 async fn delete(balancers: &dyn LoadBalancers, spec: &LoadBalancerSpec) -> Result<()> {
     let last = Arc::new(spec.clone());
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + cluster_tests::DEADLINE;
     let mut status = String::new();
     while Instant::now() < deadline {
         match balancers.delete_last(&spec.id, Some(last.clone())).await {
@@ -193,7 +193,7 @@ pub async fn leaked_members_of_a_group_are_deleted_with_its_load_balancer(_: Spa
         let balancers = new_process(&moto).await?;
         let owned = balancers.list_owned().await?;
         let owned = owned.iter().find(|owned| owned.id == spec.id).context("no leak is found")?;
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + cluster_tests::DEADLINE;
         while balancers.collect(owned).await? != Deletion::Gone {
             ensure!(Instant::now() < deadline, "{owned:?} is not deleted");
             tokio::time::sleep(Duration::from_millis(100)).await;

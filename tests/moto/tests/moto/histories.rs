@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster_tests::Space;
+use cluster_tests::{Space, eventually};
 use futures::{StreamExt as _, stream};
 use moto::{Effect, Fault, Instance, Moto, Server, Service};
 use providers::{
@@ -320,8 +320,11 @@ impl History {
         self.moto.proxy.delay_visibility(0);
         self.moto.proxy.provision(0);
         self.moto.proxy.fail_setup(0);
-        // The longest delay of a deletion by a fault.
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        eventually("all deletions were executed", || async {
+            ensure!(self.moto.proxy.pending() == 0, "{} are pending", self.moto.proxy.pending());
+            Ok(())
+        })
+        .await?;
         self.balancers = new_process(&self.moto).await?;
         let mut desired: Vec<LoadBalancerSpec> = Vec::new();
         for slot in std::mem::take(&mut self.slots) {

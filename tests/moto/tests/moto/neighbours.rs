@@ -87,7 +87,7 @@ pub async fn rules_of_nodes_have_no_marks_of_the_controller(_: Space) -> Result<
     // Listings of the last seconds are reused, so this takes a while.
     let mut warnings = Vec::new();
     let is_restored = || async { Ok::<_, anyhow::Error>(AccountResources::read(&moto).await?.node_rules == 1) };
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + cluster_tests::DEADLINE;
     while !is_restored().await? {
         ensure!(std::time::Instant::now() < deadline, "the rule was not added again");
         warnings = balancers.ensure(&one, &all).await?.warnings;

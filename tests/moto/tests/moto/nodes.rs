@@ -56,12 +56,15 @@ pub async fn one_bad_id_does_not_split_the_batch_into_single_calls(_: Space) -> 
     bed.cloud.register("no-instance", json!({"spec": {"providerID": "aws:///eu-west-1a/i-0000000000000000a"}})).await?;
     bed.cloud.register("misspelt", json!({"spec": {"providerID": "aws:///eu-west-1a/i-what"}})).await?;
     bed.cloud.register("elsewhere", json!({"spec": {"providerID": "gce://project/zone/vm"}})).await?;
+    let started = Instant::now();
     let _manager = bed.ccm(&["--controllers=cloud-node"]).await?;
     for instance in &instances {
         bed.initialised(instance).await?;
     }
     let calls = bed.moto.proxy.calls_of("DescribeInstances");
-    ensure!(calls <= 24, "{calls} calls for {NODES} nodes and three without an instance");
+    // Instances are requested together, one call after a window of 50 ms; on a slow machine, few are in one window.
+    let windows = u64::try_from(started.elapsed().as_millis() / 50)?;
+    ensure!(calls <= 24 + windows / 5, "{calls} calls for {NODES} nodes and three without an instance");
     for name in ["no-instance", "misspelt", "elsewhere"] {
         ensure!(taints(&bed.cloud.nodes().get(name).await?).contains(&UNINITIALIZED), "{name} was initialised");
     }
@@ -189,7 +192,9 @@ pub async fn three_hundred_nodes_are_initialised(_: Space) -> Result<()> {
     let (took, calls) = (started.elapsed(), bed.moto.proxy.calls());
     println!("{NODES} nodes were initialised in {:.1} s with {calls:?}", took.as_secs_f64());
     let reads: u64 = calls.values().sum();
-    ensure!(reads <= 40, "{reads} calls for {NODES} nodes: {calls:?}");
+    // Instances are requested together, one call after a window of 50 ms; on a slow machine, few are in one window.
+    let windows = u64::try_from(took.as_millis() / 50)?;
+    ensure!(reads <= 40 + windows / 2, "{reads} calls for {NODES} nodes in {took:?}: {calls:?}");
     let writes = faults.count(Call::is_object_write);
     ensure!(writes <= 2 * NODES, "{writes} writes for {NODES} nodes");
     bed.initialised(&instances[NODES / 2]).await.map(drop)

@@ -47,8 +47,9 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     const ALL: [&str; 2] = ["stage=test", "team=blue"];
     let bed = AwsBed::start().await?;
     bed.moto.proxy.arm(Fault::first("CreateTags", Effect::ResponseLost));
-    let manager = bed.ccm(&FLAGS).await?;
+    // The nodes exist before, so that a slow machine does not spread them over many calls.
     let instances = bed.nodes(20).await?;
+    let manager = bed.ccm(&FLAGS).await?;
     for instance in &instances {
         wait_for_tags(&bed, instance, &ALL).await?;
         label_of(&bed, instance).await?;

@@ -12,6 +12,7 @@ use kube::api::{Api, DynamicObject, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
+use crate::robustness::invariants::until_constant;
 use crate::robustness::scenario::Scenario;
 
 const ON: &[&str] = &["--enable-garbage-collector=true"];
@@ -40,7 +41,7 @@ async fn until_left(space: &Space, expected: &[&str]) -> Result<()> {
 
 async fn rolled_out(space: &Space, name: &str) -> Result<()> {
     space.create::<Deployment>(deployment(name, 2)).await?;
-    space.kubectl(&["rollout", "status", "deployment", name, "--timeout=60s"]).await?;
+    space.kubectl(&["rollout", "status", "deployment", name, "--timeout=180s"]).await?;
     Ok(())
 }
 
@@ -48,7 +49,7 @@ pub async fn dependents_are_deleted_with_their_deployment(space: Space) -> Resul
     let _manager = Manager::start_with(&space, &Faults::default(), ON).await?;
     for (name, cascade) in [("back", "background"), ("fore", "foreground"), ("orphans", "orphan")] {
         rolled_out(&space, name).await?;
-        space.kubectl(&["delete", "deployment", name, &format!("--cascade={cascade}"), "--timeout=60s"]).await?;
+        space.kubectl(&["delete", "deployment", name, &format!("--cascade={cascade}"), "--timeout=180s"]).await?;
         let sets = || async { anyhow::Ok(space.list::<ReplicaSet>(name).await?) };
         if cascade == "orphan" {
             let sets = sets().await?;
@@ -128,7 +129,7 @@ pub async fn custom_resources_can_be_owners_and_dependents(space: Space) -> Resu
     create("grandchild", vec![widget(&child)]).await?;
 
     let resource = kind.name();
-    space.kubectl(&["delete", &resource, "root", "--cascade=foreground", "--timeout=60s"]).await?;
+    space.kubectl(&["delete", &resource, "root", "--cascade=foreground", "--timeout=180s"]).await?;
     until_left(&space, &[]).await?;
     let held = widgets.api.get("child").await?;
     ensure!(held.owner_references().len() == 1, "expected the other owner only: {:?}", held.owner_references());
@@ -142,7 +143,7 @@ pub async fn custom_resources_can_be_owners_and_dependents(space: Space) -> Resu
 
     let owner = create("owner", vec![]).await?;
     let kept = create("kept", vec![widget(&owner)]).await?;
-    space.kubectl(&["delete", &resource, "owner", "--cascade=orphan", "--timeout=60s"]).await?;
+    space.kubectl(&["delete", &resource, "owner", "--cascade=orphan", "--timeout=180s"]).await?;
     let kept = widgets.api.get(&kept.name_any()).await?;
     ensure!(kept.owner_references().is_empty(), "{:?}", kept.owner_references());
     space.undefine(&kind).await
@@ -183,7 +184,9 @@ pub async fn owner_references_to_another_namespace_are_reported(space: Space) ->
         let expected = format!(
             "ownerRef [v1/ServiceAccount, namespace: , name: owner, uid: {uid}] does not exist in namespace \"\""
         );
-        ensure!(messages == [("OwnerRefInvalidNamespace".to_owned(), expected)], "events {messages:?}");
+        // The role has no namespace: the managers of other tests may report it too.
+        let expected = ("OwnerRefInvalidNamespace".to_owned(), expected);
+        ensure!(!messages.is_empty() && messages.iter().all(|message| *message == expected), "events {messages:?}");
         Ok(())
     })
     .await?;
@@ -226,7 +229,7 @@ async fn delete_in_three_ways(space: Space) -> Result<()> {
         let blocks = cluster_tests::objects::with(reference(&owner), json!({"blockOwnerDeletion": true}));
         config_map(&space, "owned", vec![blocks]).await?;
         let cascade_flag = format!("--cascade={cascade}");
-        space.kubectl(&["delete", "configmap", "owner", &cascade_flag, "--timeout=60s"]).await?;
+        space.kubectl(&["delete", "configmap", "owner", &cascade_flag, "--timeout=180s"]).await?;
         until_left(&space, if cascade == "orphan" { &["owned"] } else { &[] }).await?;
     }
     let orphan: ConfigMap = space.get("owned").await?;
@@ -267,12 +270,16 @@ pub async fn garbage_needs_one_request_per_deletion(space: Space) -> Result<()> 
     let _manager = Manager::start_with(&space, &faults, ALONE).await?;
     faults.until_watching(&["configmaps", "secrets"]).await?;
     tree(&space).await?;
+    let of_ours = |call: &Call| call.namespace == space.namespace && !call.name.is_empty();
+    let others =
+        || faults.count(|call| of_ours(call) && call.verb != Verb::Delete && call.resource != "serviceaccounts/token");
+    // An owner that arrives later than its dependent, because their kinds have separate watches, is read.
+    until_constant("reading", others).await?;
+    let before = others();
     space.delete::<ConfigMap>("root").await?;
     until_tree_deleted(&space).await?;
-    let of_ours = |call: &Call| call.namespace == space.namespace && !call.name.is_empty();
     let deleted = faults.count(|call| of_ours(call) && call.verb == Verb::Delete);
-    let other =
-        faults.count(|call| of_ours(call) && call.verb != Verb::Delete && call.resource != "serviceaccounts/token");
+    let other = others() - before;
     ensure!(deleted == 10, "{deleted} deletions of 10 objects");
     ensure!(other <= 2, "{other} requests other than deletions");
     Ok(())

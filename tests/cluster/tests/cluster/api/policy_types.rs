@@ -206,7 +206,7 @@ pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
     let space = separate_space().await?;
     let cluster = &space.bed.cluster;
     cluster.kubectl_with_input(&["create", "-f", "-"], &widgets().definition().to_string())?;
-    cluster.kubectl(&["wait", "--for=condition=Established", "crd/widgets.example.com"])?;
+    cluster.kubectl(&["wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=180s"])?;
     eventually("the API server has the schema of Widgets", || async {
         let document = cluster.kubectl(&["get", "--raw", "/openapi/v3/apis/example.com/v1"])?;
         ensure!(document.contains("dashed-name"), "the schema is missing");

@@ -92,11 +92,11 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
     let space = bed.space("migration").await?;
     apply(&bed, &widgets("v1", &["v1"]))?;
     eventually("widgets are served", || async {
-        for number in 0..OBJECTS {
+        let widget = |number: usize| {
             let metadata = json!({"name": format!("widget-{number}"), "namespace": space.namespace});
-            apply(&bed, &json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata}))?;
-        }
-        Ok(())
+            json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata})
+        };
+        apply(&bed, &json!({"apiVersion": "v1", "kind": "List", "items": (0..OBJECTS).map(widget).collect::<Vec<_>>()}))
     })
     .await?;
     apply(&bed, &widgets("v2", &["v1", "v2"]))?;

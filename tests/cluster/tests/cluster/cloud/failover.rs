@@ -31,8 +31,8 @@ fn start(cloud: &CloudBed, name: &str, config: &str) -> Result<Process> {
         "--cloud-provider=mock".to_owned(),
         format!("--cloud-config={}", file.display()),
         "--controllers=service".to_owned(),
-        "--leader-elect-lease-duration=4s".to_owned(),
-        "--leader-elect-renew-deadline=3s".to_owned(),
+        "--leader-elect-lease-duration=12s".to_owned(),
+        "--leader-elect-renew-deadline=10s".to_owned(),
         "--leader-elect-retry-period=500ms".to_owned(),
     ];
     Process::start(cluster, name, &command(cluster, CCM)?, &arguments)

@@ -136,6 +136,9 @@ pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> 
         // The cloud returns the instance again before its absence is confirmed.
         ready_node(&cloud, "b").await?;
         cloud.cloud.remove_instance("b");
+        // After the first read, the cloud does not respond until the instance exists again.
+        let always = Fault::always(Pattern::One(Operation::DescribeInstance), CloudEffect::Transient);
+        cloud.cloud.add_fault(Fault { nth: Some(2), times: Some(1_000), ..always })?;
         let before = cloud.cloud.calls(Operation::DescribeInstance).calls;
         cloud.set_ready_condition("b", "False").await?;
         eventually("the instance was read once", || async {
@@ -144,6 +147,7 @@ pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> 
         })
         .await?;
         cloud.cloud.add_instance(&InstanceConfig::named("b"));
+        cloud.cloud.clear_faults();
         stays(&cloud, "b", "its instance exists again").await?;
 
         // A provider ID of another cloud is no evidence.

@@ -20,7 +20,7 @@ const REQUEST: &[u8] = b"\0\0\x0e\x01\x05\0\0\0\x01\x82\x87\x84\x01\x09localhost
 const GOAWAY: u8 = 7;
 
 /// Time for the server to close a connection.
-const CLOSED_WITHIN: Duration = Duration::from_secs(20);
+const CLOSED_WITHIN: Duration = cluster_tests::DEADLINE;
 
 /// Reads frames until one of this type, and returns the types of all.
 async fn read_until(stream: &mut (impl AsyncRead + Unpin), wanted: u8) -> Vec<u8> {

@@ -21,7 +21,7 @@ use control_plane::{ControlPlane, Identity};
 use tokio::process::Command;
 
 /// Time for a manager to refuse its flags.
-const REFUSED_WITHIN: Duration = Duration::from_secs(30);
+const REFUSED_WITHIN: Duration = cluster_tests::DEADLINE;
 
 /// Switches off the gate GenericWorkload and all gates that depend on it, also when all others are on.
 pub const NO_GROUPS: &str = "--feature-gates=GenericWorkload=false,CompositePodGroup=false,\

@@ -128,7 +128,7 @@ pub async fn credential_plugin_is_called_again_before_its_token_expires(space: S
     let file = folder.join("credential");
     let expires_in = |seconds: i64| (Timestamp::now() + SignedDuration::from_secs(seconds)).to_string();
     let first = create_account(&space, "first").await?;
-    fs::write(&file, credential(json!({"token": first, "expirationTimestamp": expires_in(5)})))?;
+    fs::write(&file, credential(json!({"token": first, "expirationTimestamp": expires_in(30)})))?;
     let clients = connect(&write_kubeconfig(&space, &folder, plugin(&file))?).await?;
     ensure!(user_name(&clients).await? == user(&space, "first"));
     let second = create_account(&space, "second").await?;

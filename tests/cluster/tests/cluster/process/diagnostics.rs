@@ -129,13 +129,20 @@ async fn check_html_page(page: &Page<'_>, set: &str) -> Result<()> {
         (format!("?kind=ReplicaSet&namespace=shop&name={set}"), "exceeded quota: few"),
         ("?kind=<b>&namespace=&name=<i>".replace('<', "%3C").replace('>', "%3E"), "&lt;b&gt; &lt;i&gt;"),
     ] {
-        let begun = Instant::now();
-        let got = page.kcm.ask(&browser, "GET", &format!("/debug/reconcile{query}"), "").await?;
+        let path = format!("/debug/reconcile{query}");
+        let got = page.kcm.ask(&browser, "GET", &path, "").await?;
         ensure!(got.status == 200 && got.body.contains(words), "{query}: {} {}", got.status, got.body);
         ensure!(got.head.contains("content-security-policy: default-src 'none'"), "{}", got.head);
         ensure!(!got.body.contains("<script") && !got.body.contains("http://") && !got.body.contains("https://"));
         ensure!(got.body.len() < 64 << 10, "{} bytes", got.body.len());
-        ensure!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        // The quickest of some requests: the machine may be paused during one.
+        let mut quickest = Duration::MAX;
+        for _ in 0..5 {
+            let begun = Instant::now();
+            page.kcm.ask(&browser, "GET", &path, "").await?;
+            quickest = quickest.min(begun.elapsed());
+        }
+        ensure!(quickest < Duration::from_secs(2), "{quickest:?}");
     }
     Ok(())
 }

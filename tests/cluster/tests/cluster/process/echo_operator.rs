@@ -102,7 +102,12 @@ pub async fn echo_operator_works_with_its_own_permissions(space: Space) -> Resul
     })
     .await?;
     until_ready_with(&space, "goodbye", 3).await?;
-    ensure!(space.events("echo").await?.keys().any(|event| event.starts_with("Normal Ready ")));
+    eventually("an event is recorded", || async {
+        let events = space.events("echo").await?;
+        ensure!(events.keys().any(|event| event.starts_with("Normal Ready ")), "{events:?}");
+        Ok(())
+    })
+    .await?;
 
     let text = metrics.text();
     ensure!(text.contains("leader_election_master_status{name=\"echo-operator\"} 1"), "{text}");

@@ -226,10 +226,10 @@ async fn exposition(bed: &Bed, name: &str, program: &Path, token: &str) -> Resul
         block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], WORK)).map(drop)
     })
     .await?;
-    kubectl("rollout status deployment/web --namespace shop --timeout=60s")?;
-    kubectl("wait --for=delete job/once --namespace shop --timeout=60s")?;
+    kubectl("rollout status deployment/web --namespace shop --timeout=180s")?;
+    kubectl("wait --for=delete job/once --namespace shop --timeout=180s")?;
     let text = process.get("/metrics", Some(token)).await?;
-    kubectl("delete namespace shop --timeout=60s")?;
+    kubectl("delete namespace shop --timeout=180s")?;
     process.stop(cluster).await?;
     Ok(text)
 }

@@ -7,14 +7,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cluster_tests::certificates::{self, Pair, client_config, inline_pair};
 use cluster_tests::programs::{CCM, KCM, command};
-use cluster_tests::{Space, all_gates, eventually};
+use cluster_tests::{DEADLINE, Space, all_gates, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair};
 use ring::rand::SystemRandom;
@@ -215,9 +214,7 @@ impl Running {
         let pid = self.child.id().context("the process has ended already")?;
         let sent = Command::new("kill").args(["-TERM", &pid.to_string()]).status().await?;
         ensure!(sent.success(), "kill: {sent}");
-        let ended = tokio::time::timeout(Duration::from_secs(15), self.child.wait())
-            .await
-            .context("the process does not end")??;
+        let ended = tokio::time::timeout(DEADLINE, self.child.wait()).await.context("the process does not end")??;
         ensure!(ended.success(), "it ended with {ended}: {}", self.log()?);
         ensure!(TcpStream::connect(self.port.address).await.is_err(), "the port is still open");
         Ok(())
@@ -404,9 +401,10 @@ pub async fn log_follows_its_flags(_: Space) -> Result<()> {
         cluster.kubectl(&["create", "namespace", namespace])?;
         let account = ["get", "serviceaccount", "default", "--namespace", namespace];
         eventually("the namespace has its account", || async { cluster.kubectl(&account) }).await?;
-        let log = kcm.log()?;
+        let file = kcm.folder.join("log");
         kcm.terminate().await?;
-        Ok(log)
+        // Until the process has ended, its last line may be incomplete.
+        Ok(std::fs::read_to_string(file)?)
     };
     let about = |namespace: &str| format!("/api/v1/namespaces/{namespace}/serviceaccounts");
 

@@ -21,8 +21,8 @@ const WEBHOOK_TIMEOUT: i32 = 30;
 const HANGS_WITHIN: Duration = Duration::from_secs(60);
 /// Time for which a process with hanging work is observed after the first signal.
 const OBSERVED: Duration = Duration::from_secs(3);
-/// Maximum time between the second signal and the end of the process.
-const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum time between the second signal and the end of the process; the webhook would end the work later.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
 /// Registers a webhook for new pods at this port.
 fn register(cluster: &ControlPlane, port: u16) -> Result<()> {

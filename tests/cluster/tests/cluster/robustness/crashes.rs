@@ -42,8 +42,9 @@ static SCENARIOS: [Scenario; 17] = [
     statefulset::SCENARIO,
 ];
 
-/// Longer than a manager waits to combine the changes of a status.
-const LAST_WRITES: Duration = Duration::from_secs(1);
+/// Time without a write or a request in flight: longer than a manager waits to combine the changes of a status, or to
+/// repeat a write that was refused for a second.
+const LAST_WRITES: Duration = Duration::from_secs(2);
 
 /// The size of the sample of writes to crash at.
 const SAMPLE: usize = 8;
@@ -83,9 +84,9 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur):
     let writes = faults.count(Call::is_object_write);
     finds_nothing_to_do(scenario, space).await.with_context(|| list_writes(&faults))?;
     if scenario.pods > 0 {
-        observer.verdict()?;
+        observer.verdict().await?;
     }
-    let made = observer.view().pods_ever.len();
+    let made = observer.current().await?.pods_ever.len();
     ensure!(made == scenario.pods, "there were {made} pods instead of {}\n{}", scenario.pods, list_writes(&faults));
     (scenario.clear)(space.clone()).await?;
     Ok(writes)
@@ -99,6 +100,7 @@ async fn until_last_writes(faults: &Faults) -> Result<()> {
         during(LAST_WRITES, "no object is written", || async {
             let written = faults.count(Call::is_object_write);
             ensure!(written == before, "{written} writes");
+            ensure!(faults.is_settled(), "a request has no response yet");
             Ok(())
         })
         .await

@@ -75,11 +75,12 @@ pub async fn frozen_watch_leads_to_no_surplus_pods(space: Space) -> Result<()> {
     until_quiet(&faults).await
 }
 
-/// Short leader election times, for tests.
+/// Leader election times: shorter than usual, and long enough for a leader to survive a pause of the machine of five
+/// seconds.
 pub const ELECT: [&str; 4] = [
     "--leader-elect=true",
-    "--leader-elect-lease-duration=4s",
-    "--leader-elect-renew-deadline=3s",
+    "--leader-elect-lease-duration=12s",
+    "--leader-elect-renew-deadline=10s",
     "--leader-elect-retry-period=500ms",
 ];
 

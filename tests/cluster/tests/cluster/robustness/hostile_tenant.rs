@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::objects::{deployment, template};
+use cluster_tests::objects::{deployment, is_ready, template};
+use cluster_tests::pace::{Pace, beside};
 use cluster_tests::programs::{KCM, Process, command};
 use cluster_tests::{Bed, Space, eventually};
 use control_plane::{ControlPlane, Identity, Options, aggregated};
 use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ResourceQuota, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Secret, ServiceAccount};
+use kube::api::DeleteParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
@@ -29,6 +31,9 @@ const REPLICAS: i32 = 6;
 /// Maximum ratio of a rollout's duration to that without the tenant; [`SLACK`] is added.
 const FACTOR: u32 = 3;
 const SLACK: Duration = Duration::from_secs(5);
+/// How often a rollout waits for new pods: a quarter of them may be missing, and a quarter may be surplus.
+const WAVES: u32 = 4;
+
 /// Replaces [`SLACK`] while the tenant changes objects as fast as the API server accepts it: a controller's rate limit
 /// of 20 requests per second is shared by all namespaces, like upstream's.
 const SLACK_OF_RATES: Duration = Duration::from_secs(20);
@@ -82,12 +87,20 @@ impl Stage {
         self.roll_other_within(self.usual * FACTOR + SLACK, when, first).await
     }
 
+    /// Like [`Stage::roll_other`], with another limit. It is extended by the time that a pod without a controller needs in
+    /// the meantime, for each time that a rollout waits for new pods.
     async fn roll_other_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
         for version in [first, first + 1] {
-            let took = roll_out(&self.other, version).await.with_context(|| format!("{when}: {}", self.log()))?;
-            eprintln!("{when}: a rollout took {took:?}, usually {:?}", self.usual);
+            let rolled = async { roll_out(&self.other, version).await.map(drop) };
+            let pace = beside(rolled, || start_pod(&self.other)).await;
+            let Pace { work: took, probe } = pace.with_context(|| format!("{when}: {}", self.log()))?;
+            eprintln!("{when}: a rollout took {took:?}, usually {:?}; a pod took {probe:?}", self.usual);
             let costs = self.costs().await?;
-            ensure!(took <= allowed, "{when}: a rollout took {took:?}, usually {:?}; {costs}", self.usual);
+            ensure!(
+                took <= allowed + probe * WAVES,
+                "{when}: a rollout took {took:?}, usually {:?}; a pod took {probe:?}; {costs}",
+                self.usual
+            );
         }
         Ok(())
     }
@@ -261,6 +274,22 @@ async fn roll_out(space: &Space, version: u32) -> Result<Duration> {
     space.patch::<Deployment>("web", json!({"spec": {"template": template("web", &image, &json!({}))}})).await?;
     until_rolled_out(space).await?;
     Ok(began.elapsed())
+}
+
+/// Creates a pod without a controller, waits until it is ready, and deletes it.
+async fn start_pod(space: &Space) -> Result<()> {
+    let mut object = cluster_tests::objects::pod("", "probe");
+    object["metadata"]["name"] = Value::Null;
+    object["metadata"]["generateName"] = "probe-".into();
+    let name = space.create::<Pod>(object).await?.metadata.name.context("a pod without a name")?;
+    eventually("the pod is ready", || async {
+        let pod: Pod = space.get(&name).await?;
+        ensure!(is_ready(&pod), "{:?}", pod.status);
+        Ok(())
+    })
+    .await?;
+    space.api::<Pod>().delete(&name, &DeleteParams::default().grace_period(0)).await?;
+    Ok(())
 }
 
 async fn until_rolled_out(space: &Space) -> Result<()> {

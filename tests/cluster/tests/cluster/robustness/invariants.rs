@@ -37,12 +37,12 @@ pub async fn until_quiet(faults: &Faults) -> Result<()> {
     until_constant("writing", || faults.writes()).await
 }
 
-/// Waits until a count has not changed for a while.
-async fn until_constant(what: &str, count: impl Fn() -> usize) -> Result<()> {
+/// Waits until a count has not changed for [`QUIET`].
+pub async fn until_constant<T: PartialEq + std::fmt::Debug>(what: &str, count: impl Fn() -> T) -> Result<()> {
     let (mut last, mut since) = (count(), tokio::time::Instant::now());
     let begun = since;
     while since.elapsed() < QUIET {
-        ensure!(begun.elapsed() < cluster_tests::DEADLINE, "it never stops {what}: {last}");
+        ensure!(begun.elapsed() < cluster_tests::DEADLINE, "it never stops {what}: {last:?}");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         if count() != last {
             (last, since) = (count(), tokio::time::Instant::now());

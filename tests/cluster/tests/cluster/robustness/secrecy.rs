@@ -158,7 +158,7 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    kubectl("--namespace=vault rollout status deployment/web --timeout=60s")?;
+    kubectl("--namespace=vault rollout status deployment/web --timeout=180s")?;
     kubectl("--namespace=kube-system delete secret bootstrap-token-abcdef")?;
     // Requests also contain tokens: a known one, and an unknown one.
     kubectl("create clusterrole scraper --verb=get --non-resource-url=/metrics,/configz")?;
@@ -169,9 +169,13 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
     ensure!(process.get("/metrics", Some(&wrong)).await.is_err(), "a wrong token is accepted");
     // The namespace's events are deleted with it.
     let events: Api<Event> = Api::all(bed.client.clone());
-    let mut events = events.list(&ListParams::default()).await?.items;
-    ensure!(events.iter().any(|event| event.involved_object.namespace.as_deref() == Some("vault")), "{events:?}");
-    kubectl("delete namespace vault --timeout=60s")?;
+    let mut events = eventually("there are events of the namespace", || async {
+        let events = events.list(&ListParams::default()).await?.items;
+        ensure!(events.iter().any(|event| event.involved_object.namespace.as_deref() == Some("vault")), "{events:?}");
+        Ok(events)
+    })
+    .await?;
+    kubectl("delete namespace vault --timeout=180s")?;
     events.extend(Api::<Event>::all(bed.client.clone()).list(&ListParams::default()).await?);
     let events = serde_json::to_string(&events)?;
     let log = process.log(cluster)?;

@@ -190,9 +190,13 @@ pub async fn first_consumer_gets_its_ephemeral_volume_and_runs(space: Space) -> 
     let volume = bound.spec.and_then(|spec| spec.volume_name).context("no volume name")?;
     let handle = handle(&volumes(&space).get(&volume).await?)?;
     setup.until_done(&format!("create {handle} {}", 1 << 30)).await?;
-    let events = space.events("waiting").await?;
-    let wanted = "Normal WaitForFirstConsumer waiting for first consumer to be created before binding";
-    ensure!(events.contains_key(wanted), "{events:?}");
+    eventually("the wait is reported", || async {
+        let events = space.events("waiting").await?;
+        let wanted = "Normal WaitForFirstConsumer waiting for first consumer to be created before binding";
+        ensure!(events.contains_key(wanted), "{events:?}");
+        Ok(())
+    })
+    .await?;
 
     // The garbage collector, which does not run here, would delete the claim with its pod.
     space.delete::<Pod>("web").await?;

@@ -175,9 +175,9 @@ spec:
 fn workloads(cluster: &ControlPlane) -> Result<()> {
     block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], WORKLOADS))?;
     for workload in ["deployment/web", "statefulset/store", "daemonset/agent"] {
-        in_shop(cluster, &["rollout", "status", workload, "--timeout=90s"])?;
+        in_shop(cluster, &["rollout", "status", workload, "--timeout=180s"])?;
     }
-    in_shop(cluster, &["wait", "--for=condition=Complete", "job/once", "--timeout=90s"])
+    in_shop(cluster, &["wait", "--for=condition=Complete", "job/once", "--timeout=180s"])
 }
 
 /// Runs kubectl in the namespace of the workloads.
@@ -225,7 +225,7 @@ pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     let printed = node.run_commands(&look)?;
     ensure!(printed.contains(&ours), "{ours} holds kcm, and the page shows {printed}");
     in_shop(&bed.cluster, &["scale", "deployment/web", "--replicas=5"])?;
-    in_shop(&bed.cluster, &["rollout", "status", "deployment/web", "--timeout=60s"])?;
+    in_shop(&bed.cluster, &["rollout", "status", "deployment/web", "--timeout=180s"])?;
     for step in [end, back] {
         node.run_commands(&step)?;
         node.pods.sync().await?;

@@ -52,7 +52,7 @@ async fn check_rollout(
     rolled_out(space, "web", 6).await?;
     let end: BTreeSet<String> = uids(&space.pods("web").await?).into_iter().collect();
     ensure!(half.is_subset(&end), "pods of version {version} were recreated: {half:?} -> {end:?}");
-    let view = observer.view();
+    let view = observer.current().await?;
     ensure!(view.pods_ever.len() == made, "{} pods were created instead of {made}", view.pods_ever.len());
     ensure!(view.sets_ever.len() == version as usize, "{} ReplicaSets for {version} versions", view.sets_ever.len());
     Ok(())
@@ -152,7 +152,7 @@ async fn begin_update(space: &Space, version: u32) -> Result<()> {
 
 /// Fails unless this number of pods was ever created, and these revisions exist.
 async fn check_created(space: &Space, observer: &Observer, pods: usize, numbers: &[i64]) -> Result<()> {
-    let ever = observer.view().pods_ever.len();
+    let ever = observer.current().await?.pods_ever.len();
     ensure!(ever == pods, "{ever} pods were created instead of {pods}");
     let revisions = daemonset::revisions(space, "agent").await?;
     ensure!(revisions.keys().eq(numbers), "revisions {:?} instead of {numbers:?}", revisions.keys());

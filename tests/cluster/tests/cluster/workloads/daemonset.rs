@@ -176,11 +176,15 @@ pub async fn each_node_gets_a_daemon_pod(space: Space) -> Result<()> {
         let expected = [SPACE_KEY.to_owned()].into_iter().chain(added.map(|key| format!("node.kubernetes.io/{key}")));
         ensure!(keys == expected.collect::<Vec<_>>(), "{keys:?}");
     }
-    let events = space.events("agent").await?;
-    for pod in &pods {
-        let expected_event = format!("Normal SuccessfulCreate Created pod: {}", pod.name_any());
-        ensure!(events.get(&expected_event) == Some(&1), "{events:?}");
-    }
+    eventually("an event for each pod", || async {
+        let events = space.events("agent").await?;
+        for pod in &pods {
+            let expected_event = format!("Normal SuccessfulCreate Created pod: {}", pod.name_any());
+            ensure!(events.get(&expected_event) == Some(&1), "{events:?}");
+        }
+        Ok(())
+    })
+    .await?;
 
     fleet.add(3).await?;
     rolled_out(&space, "agent", 4).await?;
@@ -320,7 +324,7 @@ pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     rolled_out(&space, "agent", 2).await?;
     let daemons = uids(&space.pods("agent").await?);
     space.create::<Pod>(with(pod("guest", "guest"), json!({"spec": {"nodeName": fleet.name(0)}}))).await?;
-    let drain = ["drain", &fleet.name(0), "--ignore-daemonsets", "--force", "--timeout=60s"];
+    let drain = ["drain", &fleet.name(0), "--ignore-daemonsets", "--force", "--timeout=180s"];
     space.kubectl(&drain).await?;
     ensure!(space.api::<Pod>().get_opt("guest").await?.is_none(), "the guest was not evicted");
     rolled_out(&space, "agent", 2).await?;
@@ -360,7 +364,7 @@ pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
         let observer = Observer::start(&space, move |view| check_pods_on_nodes(view, 4 - unavailable, most)).await?;
         set_image(&space, "agent", 2).await?;
         rolled_out(&space, "agent", 4).await.context(name)?;
-        observer.verdict().with_context(|| format!("{name} in {}", space.namespace))?;
+        observer.verdict().await.with_context(|| format!("{name} in {}", space.namespace))?;
         let created = observer.view().pods_ever.len();
         ensure!(created == 8, "{name}: {created} pods were created instead of 8");
         fleet.delete_nodes().await?;
@@ -409,9 +413,13 @@ pub async fn failed_pods_are_replaced_with_backoff(space: Space) -> Result<()> {
             "{name}: three pods were created within {:?}",
             begun.elapsed()
         );
-        let events = space.events(name).await?;
         let expected_event = format!("Warning FailedDaemonPod Found failed daemon pod {}/{name}-", space.namespace);
-        ensure!(events.keys().any(|event| event.starts_with(&expected_event)), "{events:?}");
+        eventually("the failure is reported", || async {
+            let events = space.events(name).await?;
+            ensure!(events.keys().any(|event| event.starts_with(&expected_event)), "{events:?}");
+            Ok(())
+        })
+        .await?;
         space.delete::<DaemonSet>(name).await?;
         eventually("the DaemonSet is deleted", || async {
             ensure!(space.list::<DaemonSet>(name).await?.is_empty());

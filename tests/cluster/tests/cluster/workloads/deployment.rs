@@ -92,9 +92,9 @@ pub async fn rollout_leaves_the_expected_status_and_events(space: Space) -> Resu
         Ok(())
     })
     .await?;
-    let output = space.kubectl(&["rollout", "status", "deployment/web", "--timeout=5s"]).await?;
+    let output = space.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]).await?;
     ensure!(output.contains("successfully rolled out"), "{output}");
-    space.kubectl(&["wait", "deployment/web", "--for=condition=Available", "--timeout=5s"]).await?;
+    space.kubectl(&["wait", "deployment/web", "--for=condition=Available", "--timeout=180s"]).await?;
     Ok(())
 }
 
@@ -104,7 +104,7 @@ pub async fn kubectl_undoes_and_restarts_a_rollout(space: Space) -> Result<()> {
     rolled_out(&space, "web", 2).await?;
     let first = revision(&space, "web", "1").await?;
     set_image(&space, "web", 2).await?;
-    space.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]).await?;
+    space.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]).await?;
     rolled_out(&space, "web", 2).await?;
     let history = space.kubectl(&["rollout", "history", "deployment/web"]).await?;
     ensure!(history.lines().filter(|line| line.starts_with(['1', '2'])).count() == 2, "{history}");

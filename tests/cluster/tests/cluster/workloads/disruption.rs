@@ -76,7 +76,7 @@ pub async fn evictions_and_drains_respect_the_budget(space: Space) -> Result<()>
 
     let busiest = space.pods(app).await?.first().and_then(|pod| pod.spec.clone()?.node_name).context("no node")?;
     let selector = format!("--pod-selector=app={app}");
-    let drained = space.kubectl(&["drain", &busiest, &selector, "--ignore-daemonsets", "--timeout=60s"]).await;
+    let drained = space.kubectl(&["drain", &busiest, &selector, "--ignore-daemonsets", "--timeout=180s"]).await;
     space.kubectl(&["uncordon", &busiest]).await?;
     drained?;
     counted(&space, [4, 4, 3, 1], SUFFICIENT).await?;

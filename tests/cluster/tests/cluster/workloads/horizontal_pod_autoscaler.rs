@@ -283,10 +283,13 @@ pub async fn unusable_scales_are_reported_and_conflicts_retried(space: Space) ->
         Ok(())
     })
     .await?;
-    let codes: Vec<_> =
-        faults.requests().into_iter().filter(|seen| is_scale(&seen.call)).map(|seen| seen.status).collect();
-    ensure!(codes == [Some(409), Some(409), Some(403), Some(200)], "{codes:?}");
-    Ok(())
+    eventually("the last write has its response", || async {
+        let writes = faults.requests().into_iter().filter(|seen| is_scale(&seen.call));
+        let codes: Vec<_> = writes.map(|seen| seen.status).collect();
+        ensure!(codes == [Some(409), Some(409), Some(403), Some(200)], "{codes:?}");
+        Ok(())
+    })
+    .await
 }
 
 /// Scales up and down.

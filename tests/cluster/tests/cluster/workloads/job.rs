@@ -89,7 +89,7 @@ pub async fn job_completes(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    space.kubectl(&["wait", "--for=condition=complete", "job/pi", "--timeout=5s"]).await?;
+    space.kubectl(&["wait", "--for=condition=complete", "job/pi", "--timeout=180s"]).await?;
     Ok(())
 }
 

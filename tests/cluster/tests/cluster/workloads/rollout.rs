@@ -37,7 +37,7 @@ pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
         set_image(&space, "web", 2).await?;
         eventually("the next revision", || async { revision(&space, "web", "2").await }).await?;
         rolled_out(&space, "web", 6).await?;
-        observer.verdict().with_context(|| format!("{name} in {}", space.namespace))?;
+        observer.verdict().await.with_context(|| format!("{name} in {}", space.namespace))?;
         let made = observer.view().pods_ever.len();
         ensure!(made == 12, "{made} pods instead of 12");
     }
@@ -61,7 +61,7 @@ pub async fn recreation_never_overlaps(space: Space) -> Result<()> {
         eventually("the next revision", || async { revision(&space, "web", &version.to_string()).await }).await?;
         rolled_out(&space, "web", 4).await?;
     }
-    observer.verdict()?;
+    observer.verdict().await?;
     ensure!(observer.view().pods_ever.len() == 12, "{} pods instead of 12", observer.view().pods_ever.len());
     Ok(())
 }
@@ -91,7 +91,7 @@ pub async fn frozen_watch_leads_to_no_second_replicaset(space: Space) -> Result<
     }
     faults.thaw("replicasets");
     rolled_out(&space, "web", 2).await?;
-    observer.verdict()?;
+    observer.verdict().await?;
     ensure!(observer.view().sets_ever.len() == 2);
     until_quiet(&faults).await
 }
@@ -162,7 +162,7 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
     ensure!(halves.1 > 0, "the first manager created all pods: this proves nothing");
     first.pause(false);
     until_quiet(&second).await?;
-    observer.verdict()?;
+    observer.verdict().await?;
     let view = observer.view();
     ensure!(view.pods_ever.len() == 12, "{} pods were created instead of 12: {halves:?}", view.pods_ever.len());
     ensure!(view.sets_ever.len() == 2, "{} ReplicaSets", view.sets_ever.len());

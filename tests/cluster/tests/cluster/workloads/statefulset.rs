@@ -117,9 +117,10 @@ pub async fn pods_are_created_in_order_with_their_identities(space: Space) -> Re
     space.delete::<Pod>("web-0").await?;
     settled(&space, "web", 3, 1).await?;
     ensure!(!uids(&space.pods("web").await?).contains(&lone.metadata.uid.clone().unwrap_or_default()));
-    // At most one status write for each creation, readiness and deletion of a pod.
+    // At most one status write for the set itself, for each creation and readiness of four pods, and for the beginning
+    // and the end of one deletion. Most are combined, unless the machine is slow.
     let statuses = faults.count(|call| call.resource == "statefulsets/status");
-    ensure!(statuses <= 6, "{statuses} writes of the status");
+    ensure!(statuses <= 1 + 2 * 4 + 2, "{statuses} writes of the status");
     until_quiet(&faults).await
 }
 
@@ -142,7 +143,7 @@ pub async fn update_history_undo_and_restart_work(space: Space) -> Result<()> {
     let first = settled(&space, "web", 3, 1).await?.status.and_then(|status| status.update_revision);
     set_image(&space, "web", 2).await?;
     settled(&space, "web", 3, 2).await?;
-    let output = space.kubectl(&["rollout", "status", "statefulset/web", "--timeout=10s"]).await?;
+    let output = space.kubectl(&["rollout", "status", "statefulset/web", "--timeout=180s"]).await?;
     ensure!(output.contains("roll out complete: 3 new pods have been updated"), "{output}");
     let output = space.kubectl(&["rollout", "history", "statefulset/web"]).await?;
     ensure!(output.lines().filter(|line| line.starts_with(['1', '2'])).count() == 2, "{output}");
@@ -176,7 +177,7 @@ pub async fn update_history_undo_and_restart_work(space: Space) -> Result<()> {
     let oldest = history(&space, "web").await?[0].0;
     space.kubectl(&["rollout", "undo", "statefulset/web", &format!("--to-revision={oldest}")]).await?;
     settled(&space, "web", 3, 4).await?;
-    space.kubectl(&["wait", "statefulset/web", "--for=jsonpath={.status.readyReplicas}=3", "--timeout=5s"]).await?;
+    space.kubectl(&["wait", "statefulset/web", "--for=jsonpath={.status.readyReplicas}=3", "--timeout=180s"]).await?;
     Ok(())
 }
 
@@ -436,7 +437,7 @@ pub async fn stuck_update_is_reported_with_the_fix(space: Space) -> Result<()> {
     eventually("a broken web-1", || async {
         let pod: Pod = space.get("web-1").await?;
         ensure!(phase(&pod) == "Running" && !is_ready(&pod), "{:?}", pod.status);
-        ensure!(versions(&space, "web").await?["web-1"] == "2");
+        ensure!(versions(&space, "web").await?.get("web-1").is_some_and(|version| version == "2"));
         Ok(())
     })
     .await?;
@@ -484,7 +485,7 @@ pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
         .await?;
         set_image(&space, "web", 2).await?;
         settled(&space, "web", 5, 2).await?;
-        observer.verdict().with_context(|| format!("{management}, {unavailable} may be missing"))?;
+        observer.verdict().await.with_context(|| format!("{management}, {unavailable} may be missing"))?;
         let made = observer.view().pods_ever.len();
         ensure!(made == 10, "{made} pods were created instead of 10");
     }

@@ -169,7 +169,7 @@ impl Scenario {
     /// Deletes the other controller's load balancers, then ccm's: nothing is left.
     async fn delete(&self, bed: &SharedBed, empty: &Account, (before, of_ours): (Account, Ids)) -> Result<()> {
         if self.ingress.is_some() {
-            bed.kubectl(&["delete", "ingress,service", "site", "--timeout=60s"], "").await?;
+            bed.kubectl(&["delete", "ingress,service", "site", "--timeout=180s"], "").await?;
         }
         // One after the other: the controller keeps its shared security group if it deletes the last two concurrently.
         for name in names(&self.theirs) {

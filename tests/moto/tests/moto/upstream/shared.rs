@@ -79,7 +79,7 @@ impl SharedBed {
         let shared = Self { bed, others, services, neighbour };
         if neighbour == Neighbour::Controller {
             shared.kubectl(&["apply", "--filename=-"], CRDS).await?;
-            shared.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "").await?;
+            shared.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=180s"], "").await?;
         }
         shared.join(2).await?;
         Ok(shared)
