@@ -84,7 +84,7 @@ impl Balancers {
         id: &LoadBalancerId,
         state: &mut BalancerState,
     ) -> Result<Deletion, CloudError> {
-        (state.known, state.settled, state.created) = (None, None, None);
+        state.forget();
         let listing = self.recent_listing(session, state).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         self.confirm(session, id, &mut seen).await?;
