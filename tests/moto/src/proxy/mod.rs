@@ -387,6 +387,11 @@ impl Shared {
                 tokio::time::sleep(time).await;
                 response
             }
+            Some(Effect::Held(hold)) => {
+                let response = self.perform(call).await;
+                hold.wait().await;
+                response
+            }
             Some(Effect::Pending(time)) => {
                 let (shared, later) = (self.clone(), call.clone());
                 tokio::spawn(async move {

@@ -153,7 +153,8 @@ impl LoadBalancers for Balancers {
     }
 
     fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
-        leaks::may_be_owned_by(owned, service)
+        // Without a session nothing was listed, and nothing may be deleted.
+        self.sessions.get().ok().is_none_or(|session| leaks::may_be_owned_by(owned, service, &session.cluster))
     }
 
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
