@@ -1,6 +1,52 @@
 //! Faults: selections of calls with the effect on each. Only decisions, without IO; the proxy executes them.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::sync::Notify;
+
+/// Time after which a call that a test waits for is considered missing.
+const REACHED: Duration = Duration::from_secs(60);
+
+/// A gate before the response to one call: a test does something else while that call waits.
+#[derive(Debug, Clone, Default)]
+pub struct Hold(Arc<Gate>);
+
+#[derive(Debug, Default)]
+struct Gate {
+    reached: Notify,
+    released: Notify,
+}
+
+impl Hold {
+    /// Waits until a call was executed and its response is held.
+    ///
+    /// # Errors
+    /// After a minute without such a call.
+    pub async fn reached(&self) -> Result<()> {
+        tokio::time::timeout(REACHED, self.0.reached.notified()).await.context("the call to hold is not made")
+    }
+
+    /// Sends the held response.
+    pub fn release(&self) {
+        self.0.released.notify_one();
+    }
+
+    /// Holds the response until the test releases it.
+    pub(crate) async fn wait(&self) {
+        self.0.reached.notify_one();
+        self.0.released.notified().await;
+    }
+}
+
+impl PartialEq for Hold {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Hold {}
 
 /// The effect of a fault on a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +71,8 @@ pub enum Effect {
     ResponseLost,
     /// The call is executed, and the response is delayed.
     Slow(Duration),
+    /// The call is executed, and the response waits until the test releases it.
+    Held(Hold),
     /// The call returns success and is executed later; for deletions.
     Pending(Duration),
 }

@@ -32,7 +32,7 @@ mod xml;
 
 pub use aws::{Aws, AwsError, Service};
 pub use bed::{Instance, Moto, Network};
-pub use fault::{Effect, Fault};
+pub use fault::{Effect, Fault, Hold};
 pub use iam::Policy;
 pub use model::Quota;
 pub use proxy::Proxy;

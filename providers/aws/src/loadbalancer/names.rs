@@ -70,6 +70,33 @@ pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
     name == id.default_name() || schemes.iter().any(|scheme| name == balancer(Flavour::Controller, id, *scheme))
 }
 
+/// Returns the name by which rules in nodes' groups identify a Service's load balancer: its own if that was generated.
+///
+/// A load balancer with a name of the user's choice can exist next to that of a copy of the cluster, whose Services have the
+/// same uids. The rules of each have a name with the cluster's id; without an id they cannot differ.
+pub(crate) fn rule_name(cluster: &ClusterTags, id: &LoadBalancerId, balancer: &str) -> String {
+    match cluster.id.is_empty() {
+        _ if is_generated(id, balancer) => balancer.to_owned(),
+        true => id.default_name(),
+        false => chosen_rule_name(cluster, id),
+    }
+}
+
+fn chosen_rule_name(cluster: &ClusterTags, id: &LoadBalancerId) -> String {
+    hashed(id, &id.name, &["rules", &cluster.id, &id.uid])
+}
+
+/// Returns the names that rules of a Service's load balancer may have. Earlier versions used the first one with all names
+/// that users chose.
+pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String; 4] {
+    [
+        balancer(Flavour::CloudProvider, id, Scheme::Internal),
+        balancer(Flavour::Controller, id, Scheme::Internal),
+        balancer(Flavour::Controller, id, Scheme::InternetFacing),
+        chosen_rule_name(cluster, id),
+    ]
+}
+
 /// Returns a target group's name. It differs where ELB could not change one group into the other, between load
 /// balancers, because each group serves one load balancer only, and for instances between node ports, so that a
 /// listener moves to the new port when the targets behind it are healthy (both upstreams' names differ in the same

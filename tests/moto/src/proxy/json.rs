@@ -47,6 +47,11 @@ impl Shared {
                 tokio::time::sleep(time).await;
                 self.forward_json(headers, body).await
             }
+            Some(Effect::Held(hold)) => {
+                let response = self.forward_json(headers, body).await;
+                hold.wait().await;
+                response
+            }
             Some(Effect::ResponseLost | Effect::Pending(_)) => Err(anyhow!("the answer to {action} is lost")),
         }
     }

@@ -394,6 +394,11 @@ impl Shared {
                 tokio::time::sleep(time).await;
                 response
             }
+            Some(Effect::Held(hold)) => {
+                let response = self.perform(call).await;
+                hold.wait().await;
+                response
+            }
             Some(Effect::Pending(time)) => {
                 let (shared, later) = (self.clone(), call.clone());
                 self.state().pending += 1;

@@ -1,23 +1,25 @@
 //! Leaked resources in AWS: found by tags and by names in rules, reported, and deleted if that is allowed.
 
-use anyhow::{Context as _, Result, ensure};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
 use cluster_tests::{Space, eventually};
 use k8s_openapi::api::core::v1::Service as KubeService;
 use kube::api::{Api, PostParams};
-use moto::Service;
-use providers::LoadBalancerId;
+use moto::{Moto, Service};
+use providers::{Deletion, LoadBalancerId};
 use serde_json::json;
 
-use crate::balancers::{AccountResources, PREFIX, new_process, service, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, new_process, service, settle, spec, targets, texts};
 use crate::bed::{AwsBed, CLUSTER};
 
 /// Creates a target group, like a process that crashed right after that.
-async fn target_group(bed: &AwsBed, name: &str, tags: &[(&str, &str)]) -> Result<String> {
+async fn target_group(moto: &Moto, name: &str, tags: &[(&str, &str)]) -> Result<String> {
     let mut parameters = vec![
         ("Name".to_owned(), name.to_owned()),
         ("Protocol".to_owned(), "TCP".to_owned()),
         ("Port".to_owned(), "30080".to_owned()),
-        ("VpcId".to_owned(), bed.moto.network.vpc.clone()),
+        ("VpcId".to_owned(), moto.network.vpc.clone()),
         ("TargetType".to_owned(), "instance".to_owned()),
     ];
     for (number, (key, value)) in (1..).zip(tags) {
@@ -25,7 +27,7 @@ async fn target_group(bed: &AwsBed, name: &str, tags: &[(&str, &str)]) -> Result
         parameters.push((format!("Tags.member.{number}.Value"), (*value).to_owned()));
     }
     let parameters: Vec<(&str, &str)> = parameters.iter().map(|(key, value)| (&**key, &**value)).collect();
-    let created = bed.moto.aws.call(Service::Elb, "CreateTargetGroup", &parameters).await?;
+    let created = moto.aws.call(Service::Elb, "CreateTargetGroup", &parameters).await?;
     texts(&created, "TargetGroupArn").into_iter().next().context("no target group")
 }
 
@@ -57,11 +59,12 @@ pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
     let complete = AccountResources::read(&bed.moto).await?.balancers;
     let own = format!("kubernetes.io/cluster/{CLUSTER}");
     let deleted_service = ("kubernetes.io/service-name", "default/gone");
-    let incomplete = target_group(&bed, "half", &[(&own, "owned"), deleted_service]).await?;
-    let another = target_group(&bed, "another", &[("kubernetes.io/cluster/another", "owned"), deleted_service]).await?;
+    let incomplete = target_group(&bed.moto, "half", &[(&own, "owned"), deleted_service]).await?;
+    let another =
+        target_group(&bed.moto, "another", &[("kubernetes.io/cluster/another", "owned"), deleted_service]).await?;
     let both =
         [(&*own, "owned"), ("kubernetes.io/cluster/another", "owned"), ("kubernetes.io/service-name", "default/x")];
-    let both = target_group(&bed, "both", &both).await?;
+    let both = target_group(&bed.moto, "both", &both).await?;
     let existing = LoadBalancerId { cluster: CLUSTER.into(), namespace: "default".into(), name: "web".into(), uid };
     node_rule(&bed, "31001", "kubernetes.io/rule/nlb/client=a0123456789abcdef").await?;
     node_rule(&bed, "31002", &format!("kubernetes.io/rule/nlb/client={}", existing.default_name())).await?;
@@ -105,5 +108,36 @@ pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
     has_event(&leaked.id.name, "Normal LeakedLoadBalancerDeleted").await?;
     let resources = AccountResources::read(&bed.moto).await?;
     ensure!([another, both].iter().all(|group| resources.target_groups.contains(group)), "{resources:?}");
+    Ok(())
+}
+
+/// After the deletion of leaked resources that others do not use, the next call for another Service uses the last listing.
+///
+/// A listing serves for seconds only, so that a pause of the machine needs another attempt.
+pub async fn deletion_of_a_leak_keeps_the_listing(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let balancers = new_process(&moto).await?;
+    let one = spec(1, &[]);
+    settle(&moto, &*balancers, &one, &all).await?;
+    let own = format!("kubernetes.io/cluster/{CLUSTER}");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for number in 0.. {
+        let tags = [(&*own, "owned"), ("kubernetes.io/service-name", "default/gone")];
+        target_group(&moto, &format!("gone-{number}"), &tags).await?;
+        let leaks = balancers.list_owned().await?;
+        let leak = leaks.iter().find(|owned| owned.id.name == "gone").context("the leak is not listed")?;
+        while balancers.collect(leak).await? != Deletion::Gone {}
+        let listings = moto.proxy.calls_of("DescribeTargetGroups");
+        balancers.ensure(&one, &all).await?;
+        if moto.proxy.calls_of("DescribeTargetGroups") == listings {
+            break;
+        }
+        if Instant::now() > deadline {
+            bail!("each deletion of a leak was followed by another listing");
+        }
+    }
+    delete(&*balancers, &one.id).await?;
+    ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     Ok(())
 }

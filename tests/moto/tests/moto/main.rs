@@ -13,6 +13,7 @@ mod bed;
 mod certificates;
 mod classic;
 mod conformance;
+mod creations;
 mod eks;
 mod endpoint_services;
 mod forwards;
@@ -24,6 +25,7 @@ mod leaks;
 mod neighbours;
 mod nodes;
 mod pods;
+mod races;
 mod reach;
 mod refusals;
 mod routes;
@@ -77,13 +79,14 @@ fn main() -> std::process::ExitCode {
         },
         gates::{pods_become_ready_when_their_targets_are_healthy},
         histories::{sample_of_histories_leaks_nothing},
-        leaks::{leaked_resources_are_reported_and_deleted},
+        leaks::{leaked_resources_are_reported_and_deleted, deletion_of_a_leak_keeps_the_listing},
         neighbours::{
             stack_of_the_controller_survives_the_cleanup_of_its_service,
             rules_of_nodes_have_no_marks_of_the_controller, load_balancer_of_the_same_name_stays_with_its_service,
             firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
             untagged_group_of_nodes_is_only_a_warning,
         },
+        creations::{change_during_a_creation_is_reverted_by_the_next_check},
         conformance::{provider_passes_the_conformance_suite, configuration_is_completed_from_instance_metadata},
         nodes::{
             nodes_get_the_data_of_their_instances, one_bad_id_does_not_split_the_batch_into_single_calls, nodes_are_initialised_despite_faults,
@@ -95,9 +98,14 @@ fn main() -> std::process::ExitCode {
             later_pod_with_the_same_address_is_reached, pods_on_fargate_are_reached,
             pod_is_reached_soon_after_its_interface_is_visible,
         },
+        races::{
+            shared_group_is_deleted_when_deletions_overlap, shared_rule_is_revoked_when_deletions_overlap,
+            load_balancer_of_a_group_is_deleted_when_deletions_overlap,
+        },
         reach::{
             every_target_is_reached_without_a_gap, targets_without_the_shared_group_are_reached_without_a_gap,
             rules_in_groups_without_the_tag_are_revoked, rules_of_a_load_balancer_of_the_same_name_stay,
+            rules_of_a_chosen_name_are_revoked_next_to_a_copy_of_the_cluster,
             rule_of_two_load_balancers_stays_while_one_needs_it, pod_with_its_own_security_group_is_reached,
             target_behind_a_closed_group_is_unhealthy,
         },

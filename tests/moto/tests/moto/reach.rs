@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Instance, Moto, Policy, Service};
-use providers::{EndpointTarget, LoadBalancerSpec, Port, Protocol, Targets};
+use providers::{EndpointTarget, LoadBalancerId, LoadBalancerSpec, Port, Protocol, Targets};
 
 use crate::balancers::{AccountResources, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::{CLUSTER, POLICY};
@@ -188,12 +188,10 @@ pub async fn rules_in_groups_without_the_tag_are_revoked(_: Space) -> Result<()>
     Ok(())
 }
 
-/// The load balancer with the name of a Service's belongs to a copy of the cluster: its rules stay when the Service is
-/// deleted.
-pub async fn rules_of_a_load_balancer_of_the_same_name_stay(_: Space) -> Result<()> {
-    let moto = Moto::start(CLUSTER).await?;
-    let one = spec(1, &[("disable-nlb-sg", "true")]);
-    let (name, subnet) = (one.id.default_name(), &moto.network.subnets[0]);
+/// Creates a load balancer with the name of a Service's, as a copy of the cluster has it, and a rule for it in the nodes'
+/// group. Returns the description of the rule.
+async fn copy_of(moto: &Moto, id: &LoadBalancerId, port: &str) -> Result<String> {
+    let (name, subnet) = (id.default_name(), &moto.network.subnets[0]);
     let copy = [
         ("Name", &*name),
         ("Type", "network"),
@@ -204,11 +202,47 @@ pub async fn rules_of_a_load_balancer_of_the_same_name_stay(_: Space) -> Result<
     ];
     moto.aws.call(Service::Elb, "CreateLoadBalancer", &copy).await?;
     let description = format!("kubernetes.io/rule/nlb/client={name}");
-    add_rule(&moto, &moto.network.group, "30080", &description).await?;
+    add_rule(moto, &moto.network.group, port, &description).await?;
+    Ok(description)
+}
+
+/// The load balancer with the name of a Service's belongs to a copy of the cluster: its rules stay when the Service is
+/// deleted.
+pub async fn rules_of_a_load_balancer_of_the_same_name_stay(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let one = spec(1, &[("disable-nlb-sg", "true")]);
+    let description = copy_of(&moto, &one.id, "30080").await?;
     let balancers = new_process(&moto).await?;
     delete(&*balancers, &one.id).await?;
     let left = descriptions(&moto, &moto.network.group).await?;
     ensure!(left == [description], "{left:?}");
+    Ok(())
+}
+
+/// A Service has a load balancer with a name of the user's choice, and a copy of the cluster one with the generated name:
+/// neither loses rules to the other, and the Service's are revoked with it, also by another process.
+pub async fn rules_of_a_chosen_name_are_revoked_next_to_a_copy_of_the_cluster(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    for (another_process, port) in [(false, "30081"), (true, "30082")] {
+        let name = format!("mine-{port}");
+        let one = spec(1, &[("disable-nlb-sg", "true"), ("name", &name)]);
+        let before = descriptions(&moto, &moto.network.group).await?;
+        let description = copy_of(&moto, &one.id, port).await?;
+        let mut balancers = new_process(&moto).await?;
+        settle(&moto, &*balancers, &one, &all).await?;
+        let opened = descriptions(&moto, &moto.network.group).await?;
+        ensure!(opened.contains(&description), "another process {another_process}: the copy lost its rule: {opened:?}");
+        if another_process {
+            balancers = new_process(&moto).await?;
+        }
+        delete(&*balancers, &one.id).await?;
+        let mut left = descriptions(&moto, &moto.network.group).await?;
+        left.retain(|rule| !before.contains(rule));
+        ensure!(left == [description], "another process {another_process}: {left:?}");
+        let owned = balancers.list_owned().await?;
+        ensure!(owned.is_empty(), "{owned:?}");
+    }
     Ok(())
 }
 

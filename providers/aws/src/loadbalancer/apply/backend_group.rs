@@ -2,6 +2,7 @@
 //! a time reads and changes it, and recent reads are reused.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_ec2::types::Filter;
@@ -43,6 +44,15 @@ pub(crate) struct Shared {
     /// The groups with rules for load balancers without security groups, with the names of these, and the time of the
     /// read.
     named: Option<(Instant, BTreeMap<String, BTreeSet<String>>)>,
+    /// The time at which a Service last released what it shared: older listings may contain its load balancer.
+    last_release: Option<Instant>,
+}
+
+/// The listing that a caller has read, and the source of a newer one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Listings<'a> {
+    pub read: &'a Listing,
+    pub inventory: &'a Inventory,
 }
 
 /// The result of the release of the group that all load balancers share.
@@ -132,17 +142,17 @@ impl Shared {
     pub(crate) async fn set_bare(
         &mut self,
         session: &Session,
-        listing: &Listing,
+        listings: Listings<'_>,
         id: &LoadBalancerId,
         rules: BareRules<'_>,
     ) -> Result<Vec<String>, CloudError> {
-        let BareRules { all, nodes, wanted, remove_others } = rules;
+        let BareRules { names, all, nodes, wanted, remove_others } = rules;
         self.bare.insert(id.clone(), wanted.clone());
-        let (names, others) = (bare_rules::rule_names(id), self.sharers(session, listing, id));
+        let others = self.sharers(session, listings, id).await?;
         let none = BTreeSet::new();
         self.change_bare(session, &all.union(nodes).cloned().collect(), |group, rules| {
             let wanted = if nodes.contains(group) { wanted } else { &none };
-            let changes = bare_rules::changes(rules, &names, wanted, &others);
+            let changes = bare_rules::changes(rules, names, wanted, &others);
             if remove_others { changes } else { changes.without_removals() }
         })
         .await
@@ -170,12 +180,12 @@ impl Shared {
     pub(crate) async fn revoke_bare(
         &mut self,
         session: &Session,
-        listing: &Listing,
+        listings: Listings<'_>,
         (id, names): (&LoadBalancerId, &[String]),
         groups: &BTreeSet<String>,
     ) -> Result<Vec<String>, CloudError> {
         self.bare.remove(id);
-        let others = self.sharers(session, listing, id);
+        let others = self.sharers(session, listings, id).await?;
         let none = BTreeSet::new();
         self.change_bare(session, groups, |_, rules| bare_rules::changes(rules, names, &none, &others)).await
     }
@@ -185,13 +195,50 @@ impl Shared {
         self.bare.remove(id);
     }
 
+    /// Returns a newer listing if this one may contain the load balancers of Services that have released them since.
+    ///
+    /// Without it, two deletions at the same time would each find the other load balancer in use.
+    async fn newer(&self, session: &Session, listings: Listings<'_>) -> Result<Option<Arc<Listing>>, CloudError> {
+        match self.last_release.filter(|released| listings.read.begun < *released) {
+            Some(released) => listings.inventory.listing_since(session, released).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns whether load balancers use the shared group, as far as this process and a current listing know.
+    async fn is_used(&self, session: &Session, listings: Listings<'_>, group: &str) -> Result<bool, CloudError> {
+        if !self.users.is_empty() {
+            return Ok(true);
+        }
+        if !listings.read.is_carried(group) {
+            return Ok(false);
+        }
+        Ok(self.newer(session, listings).await?.is_none_or(|newer| newer.is_carried(group)))
+    }
+
     /// Returns the cluster's other load balancers without security groups.
-    fn sharers(&self, session: &Session, listing: &Listing, id: &LoadBalancerId) -> Vec<Sharer> {
+    async fn sharers(
+        &self,
+        session: &Session,
+        listings: Listings<'_>,
+        id: &LoadBalancerId,
+    ) -> Result<Vec<Sharer>, CloudError> {
         let others = self.bare.iter().filter(|(other, _)| *other != id);
         let known = others.map(|(other, wanted)| {
             let named = wanted.iter().find_map(bare_rules::balancer_of).map(str::to_owned);
             Sharer { name: named.unwrap_or_else(|| other.default_name()), wanted: Some(wanted.clone()) }
         });
+        let mut listed = self.listed_sharers(session, listings.read, id);
+        if !listed.is_empty()
+            && let Some(newer) = self.newer(session, listings).await?
+        {
+            listed = self.listed_sharers(session, &newer, id);
+        }
+        Ok(known.chain(listed).collect())
+    }
+
+    /// Returns the listed load balancers without security groups of other Services that this process has not ensured.
+    fn listed_sharers(&self, session: &Session, listing: &Listing, id: &LoadBalancerId) -> Vec<Sharer> {
         // Before a takeover the uid of a listed load balancer's Service is not known.
         let same = |one: &LoadBalancerId, owner: &LoadBalancerId| {
             let uid = owner.uid.is_empty() || one.uid == owner.uid;
@@ -199,7 +246,7 @@ impl Shared {
         };
         let is_known = |owner: &LoadBalancerId| same(id, owner) || self.bare.keys().any(|one| same(one, owner));
         let listed = listing.bare(session, &id.cluster).into_iter().filter(|(owner, _)| !is_known(owner));
-        known.chain(listed.map(|(_, name)| Sharer { name, wanted: None })).collect()
+        listed.map(|(_, name)| Sharer { name, wanted: None }).collect()
     }
 
     /// Applies changes to the rules of groups. Returns the refusals.
@@ -251,23 +298,34 @@ impl Shared {
         Ok(())
     }
 
-    /// Releases the group after a Service's load balancer was deleted. After the last one the group and the rules that
-    /// reference it are deleted.
+    /// Releases the group after a Service's load balancer was deleted and its rules were revoked. After the last one the
+    /// group and the rules that reference it are deleted.
     pub(crate) async fn release(
         &mut self,
         session: &Session,
-        listing: &Listing,
+        listings: Listings<'_>,
+        id: &LoadBalancerId,
+    ) -> Result<Release, CloudError> {
+        let released = self.release_group(session, listings, id).await;
+        self.last_release = Some(Instant::now());
+        released
+    }
+
+    async fn release_group(
+        &mut self,
+        session: &Session,
+        listings: Listings<'_>,
         id: &LoadBalancerId,
     ) -> Result<Release, CloudError> {
         self.users.remove(id);
         let now = Instant::now();
-        let group = match listing.backend(session, &id.cluster) {
+        let group = match listings.read.backend(session, &id.cluster) {
             Some(listed) => Some(listed.id.clone()),
             // It was created recently and is not listed yet.
             None => self.backend.as_ref().filter(|(_, at)| now < *at + UNLISTED).map(|(group, _)| group.clone()),
         };
         let Some(group) = group else { return Ok(Release::Unaffected) };
-        if !self.users.is_empty() || listing.is_carried(&group) {
+        if self.is_used(session, listings, &group).await? {
             return Ok(Release::Unaffected);
         }
         match use_of(session, &group).await? {
@@ -308,6 +366,8 @@ impl Shared {
 
 /// The rules of a load balancer without security groups.
 pub(crate) struct BareRules<'a> {
+    /// The names by which the Service's rules are found.
+    pub names: &'a [String],
     /// The nodes' groups of the cluster, which may have rules of it.
     pub all: &'a BTreeSet<String>,
     /// The groups of its targets.

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::loadbalancer::apply::backend_group::Shared;
+use crate::loadbalancer::apply::backend_group::{Listings, Shared};
 use crate::loadbalancer::apply::calls::Caller;
 use crate::loadbalancer::apply::group_locks::Groups;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, VISIBLE};
@@ -125,6 +125,11 @@ impl Balancers {
             let fix = "use nlb: existing resources are left to the Load Balancer Controller";
             CloudError::invalid_annotation(&format!("{PREFIX}type"), kind, fix)
         })
+    }
+
+    /// Returns a listing with the source of newer ones.
+    pub(super) fn listings<'a>(&'a self, read: &'a Listing) -> Listings<'a> {
+        Listings { read, inventory: &self.inventory }
     }
 
     /// Returns a listing of everything that began after the last change of this Service.

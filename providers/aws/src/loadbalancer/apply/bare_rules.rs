@@ -8,16 +8,31 @@ use std::collections::BTreeSet;
 
 use providers::{CloudError, ErrorKind, LoadBalancerId};
 
-use crate::loadbalancer::apply::backend_group::BareRules;
+use crate::loadbalancer::apply::backend_group::{BareRules, Shared};
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::model::bare_rules;
+use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::inventory::Listing;
-use crate::loadbalancer::observed::stack::ObservedStack;
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::types::{Desired, Mapping};
 use crate::session::Session;
+
+/// Returns the names by which a Service's rules are found, given its load balancers.
+///
+/// Another load balancer with one of these names belongs to another owner, such as a copy of this cluster: so do its rules,
+/// also those in groups with the cluster's tag, which may be the only ones of the copy's instances.
+pub(super) fn own_rule_names(
+    session: &Session,
+    id: &LoadBalancerId,
+    listing: &Listing,
+    balancers: &[ObservedBalancer],
+) -> Vec<String> {
+    let own = |name: &String| balancers.iter().any(|one| one.name == *name) || listing.balancer(name).is_none();
+    names::rule_names(&session.cluster, id).into_iter().filter(own).collect()
+}
 
 impl Balancers {
     /// Sets the rules in the groups of targets. Until the load balancer is `done`, only rules are added, also for its
@@ -36,23 +51,23 @@ impl Balancers {
         };
         let future = desired.balancer.subnets.iter().filter(|_| !done);
         let subnets: Vec<Mapping> = balancer.subnets.iter().chain(future).cloned().collect();
-        let wanted = bare_rules::desired(work.id, work.settings, desired, (&balancer.name, &subnets), network);
+        let owner = (&work.session.cluster, work.id);
+        let wanted = bare_rules::desired(owner, work.settings, desired, (&balancer.name, &subnets), network);
+        let names = own_rule_names(work.session, work.id, listing, &seen.balancers);
         let mut shared = self.shared.lock().await;
         let remove_others = done && !nodes.incomplete;
         let mut all: BTreeSet<String> =
             listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
         if remove_others && state.bare_groups.is_none() {
             // A previous process may have opened groups without the cluster's tag.
-            let mut names = bare_rules::rule_names(work.id).to_vec();
-            names.retain(|name| *name == balancer.name || listing.balancer(name).is_none());
             state.bare_groups = Some(shared.groups_with_rules(work.session, &names).await?);
         }
         if let Some(opened) = &mut state.bare_groups {
             opened.extend(nodes.groups.iter().cloned());
             all.extend(opened.iter().cloned());
         }
-        let rules = BareRules { all: &all, nodes: &nodes.groups, wanted: &wanted, remove_others };
-        let refused = shared.set_bare(work.session, listing, work.id, rules).await?;
+        let rules = BareRules { names: &names, all: &all, nodes: &nodes.groups, wanted: &wanted, remove_others };
+        let refused = shared.set_bare(work.session, self.listings(listing), work.id, rules).await?;
         if remove_others && refused.is_empty() {
             state.bare_groups = Some(nodes.groups.clone());
         }
@@ -66,25 +81,24 @@ impl Balancers {
     /// warning: an operator has to delete them.
     pub(super) async fn revoke_bare_rules(
         &self,
+        shared: &mut Shared,
         session: &Session,
         id: &LoadBalancerId,
         listing: &Listing,
         state: &BalancerState,
     ) -> Result<(), CloudError> {
-        let mut names = bare_rules::rule_names(id).to_vec();
-        // A load balancer that still has such a name belongs to another owner: to a copy of this cluster, for example.
-        names.retain(|name| listing.balancer(name).is_none());
-        let mut shared = self.shared.lock().await;
+        let names = own_rule_names(session, id, listing, &[]);
         let mut groups = shared.groups_with_rules(session, &names).await?;
         // Rules that were just added may not be visible yet.
         groups.extend(state.bare_groups.iter().flatten().cloned());
         let tagged: BTreeSet<&str> = listing.tagged_groups(session).into_iter().map(|group| &*group.id).collect();
         let (tagged, others): (BTreeSet<String>, BTreeSet<String>) =
             groups.into_iter().partition(|group| tagged.contains(&**group));
-        for refusal in shared.revoke_bare(session, listing, (id, &names), &others).await? {
+        let listings = self.listings(listing);
+        for refusal in shared.revoke_bare(session, listings, (id, &names), &others).await? {
             tracing::warn!(service = %id, refusal, "leaked rules of a deleted load balancer were not revoked");
         }
-        match shared.revoke_bare(session, listing, (id, &names), &tagged).await?.into_iter().next() {
+        match shared.revoke_bare(session, listings, (id, &names), &tagged).await?.into_iter().next() {
             Some(refusal) => Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal)),
             None => Ok(()),
         }

@@ -72,7 +72,7 @@ impl LoadBalancers for Balancers {
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         let result = self.ensure_service(spec, &work, &mut state).await;
         if let Err(error) = &result {
-            (state.known, state.settled, state.created) = (None, None, None);
+            state.forget();
             // Targets still follow pods and nodes: their traffic must not wait for a change that AWS refuses.
             if !matches!(error.kind, ErrorKind::Throttled { .. })
                 && let Err(error) = self.update_existing_targets(&work, &mut state).await
@@ -89,7 +89,7 @@ impl LoadBalancers for Balancers {
         let session = self.sessions.get()?;
         let state = self.states.get(&spec.id);
         let mut state = state.lock().await;
-        state.created = None;
+        state.forget_created();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         // The caller creates a missing load balancer. A refusal says nothing about the Service, which was valid so far.
         self.set_all_targets(spec, &work, &mut state).await.map_err(|error| match error.kind {
@@ -153,7 +153,8 @@ impl LoadBalancers for Balancers {
     }
 
     fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
-        leaks::may_be_owned_by(owned, service)
+        // Without a session nothing was listed, and nothing may be deleted.
+        self.sessions.get().ok().is_none_or(|session| leaks::may_be_owned_by(owned, service, &session.cluster))
     }
 
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {

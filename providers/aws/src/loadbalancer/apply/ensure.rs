@@ -13,7 +13,7 @@ use crate::loadbalancer::apply::opening::{TargetGroups, unopened_targets_warning
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::{diff, node_rules};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{BalancerState, CreatedStack, Opening};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, Opening};
 use crate::loadbalancer::observed::interfaces::MISS_PERIOD;
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::network;
@@ -126,8 +126,9 @@ impl Balancers {
             true => Progress::After(state.pause()),
             false => state.settle(spec),
         };
-        let keeps = is_own_creation && progress != Progress::Settled;
-        state.created = keeps.then(|| CreatedStack { stack: seen, spec: spec.clone() });
+        if is_own_creation {
+            state.keep_created(seen, spec, progress);
+        }
         let ensured = Ensured { progress, warnings, ..Ensured::settled(status) };
         Ok(if nodes.pending.is_empty() { ensured } else { later(ensured, MISS_PERIOD) })
     }
@@ -225,7 +226,7 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<Observed, CloudError> {
-        let created = state.created.take().filter(|created| created.spec == *spec);
+        let created = state.take_created(spec);
         // After an own attempt, resources may exist that are not listed yet.
         let is_first = state.changed.is_none();
         let listing = self.recent_listing(work.session, state).await?;
@@ -243,7 +244,7 @@ impl Balancers {
             return Ok(Observed { listing, seen, dying, is_own_creation });
         }
         let is_own_creation = match created {
-            Some(created) => calls::details_of_created(work.session, &mut seen, &created.stack).await?,
+            Some(created) => calls::details_of_created(work.session, &mut seen, &created).await?,
             None => false,
         };
         if !is_own_creation {

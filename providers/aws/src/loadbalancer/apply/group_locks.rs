@@ -14,6 +14,8 @@ use crate::loadbalancer::observed::balancer_state::VISIBLE;
 pub(super) struct Created {
     /// Services that may have listeners there which reads do not return yet: their uids, with the time of the last change.
     pub(super) users: BTreeMap<String, Instant>,
+    /// The time at which a Service last left the group: older listings may contain its target groups.
+    pub(super) last_left: Option<Instant>,
     pub(super) balancer: Option<Instant>,
     pub(super) security_group: Option<(String, Instant)>,
 }

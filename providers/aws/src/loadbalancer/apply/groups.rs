@@ -6,6 +6,7 @@
 //! group keeps a Service from deleting what another one has just created.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use providers::{CloudError, ErrorKind, Forecast, LoadBalancerId, PlannedChange, Targets};
 use tokio::sync::OwnedMutexGuard;
@@ -207,6 +208,11 @@ impl Balancers {
     ) -> Result<bool, CloudError> {
         let mut created = self.groups.lock(name).await;
         created.remove_user(id);
+        let newer = match state.groups.contains(name) {
+            true => self.listing_after_others(session, listing, &mut created).await?,
+            false => None,
+        };
+        let listing = newer.as_deref().unwrap_or(listing);
         if created.is_used_by_another(id, Instant::now()) {
             return Ok(true);
         }
@@ -238,21 +244,30 @@ impl Balancers {
             if listing.is_carried(&group.id) {
                 continue;
             }
-            let request = session.api.ec2.delete_security_group().group_id(&group.id);
             *created = Created::default();
             state.changed = Some(Instant::now());
-            match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
-                Err(error) if error.is_not_found() => {}
-                // Its network interfaces outlive a load balancer.
-                Err(error) if error.kind == ErrorKind::Conflict => return Ok(false),
-                response => {
-                    response?;
-                    // The next listing proves it.
-                    return Ok(false);
-                }
+            // Otherwise the next listing proves it.
+            if !delete_security_group(session, &group.id).await? {
+                return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Records that a Service leaves a group. Returns a newer listing if another one has left since this one began: each of
+    /// them may have read that the other one is still there.
+    async fn listing_after_others(
+        &self,
+        session: &Session,
+        listing: &Listing,
+        created: &mut Created,
+    ) -> Result<Option<Arc<Listing>>, CloudError> {
+        let newer = match created.last_left.filter(|left| listing.begun < *left) {
+            Some(left) => Some(self.inventory.listing_since(session, left).await?),
+            None => None,
+        };
+        created.last_left = Some(Instant::now());
+        Ok(newer)
     }
 
     /// Returns the actions of the next `ensure` of a Service in a group.
@@ -298,6 +313,17 @@ async fn security_group(
     let id = create_group(session, name, tags).await?;
     created.security_group = Some((id.clone(), now));
     Ok(id)
+}
+
+/// Deletes a security group. Returns true if it did not exist any longer, false while it may exist.
+async fn delete_security_group(session: &Session, id: &str) -> Result<bool, CloudError> {
+    let request = session.api.ec2.delete_security_group().group_id(id);
+    match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
+        Err(error) if error.is_not_found() => Ok(true),
+        // The network interfaces with it outlive a load balancer.
+        Err(error) if error.kind == ErrorKind::Conflict => Ok(false),
+        response => response.map(|_| false),
+    }
 }
 
 async fn delete_balancer(session: &Session, arn: &str) -> Result<(), CloudError> {

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId, Owned, Phase};
 use tokio::time::Instant;
 
-use crate::loadbalancer::apply::backend_group::Release;
 use crate::loadbalancer::apply::balancers::Balancers;
+use crate::loadbalancer::apply::bare_rules::own_rule_names;
 use crate::loadbalancer::apply::calls::Caller;
 use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
 use crate::loadbalancer::model::{bare_rules, diff};
@@ -117,7 +117,7 @@ fn owned(
         let Some(name) = bare_rules::balancer_of(&rule.rule) else { continue };
         let id = match listing.balancers.iter().find(|one| one.name == name) {
             Some(balancer) => users.get(balancer.arn.as_str()).cloned(),
-            None => Some(owner_of_rule(name, found.keys().chain(known), cluster_name)),
+            None => Some(owner_of_rule(name, found.keys().chain(known), (cluster, cluster_name))),
         };
         if let Some(id) = id {
             found.entry(id).or_default().add(&format!("{group}/{}", rule.id), true);
@@ -130,9 +130,9 @@ fn owned(
 fn owner_of_rule<'a>(
     balancer: &str,
     mut known: impl Iterator<Item = &'a LoadBalancerId>,
-    cluster_name: &str,
+    (cluster, cluster_name): (&ClusterTags, &str),
 ) -> LoadBalancerId {
-    let named = |id: &&LoadBalancerId| bare_rules::rule_names(id).iter().any(|own| own == balancer);
+    let named = |id: &&LoadBalancerId| names::rule_names(cluster, id).iter().any(|own| own == balancer);
     known.find(named).cloned().unwrap_or_else(|| nameless(cluster_name, balancer))
 }
 
@@ -147,13 +147,13 @@ fn is_named(id: &LoadBalancerId, name: &str) -> bool {
 }
 
 /// Returns whether leaked resources may be this Service's.
-pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
+pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId, cluster: &ClusterTags) -> bool {
     if let Some(belongs) = classic_leaks::may_be_owned_by(owned, service) {
         return belongs;
     }
     let id = &owned.id;
     match id.namespace.is_empty() {
-        true => bare_rules::rule_names(service).contains(&id.name),
+        true => names::rule_names(cluster, service).contains(&id.name),
         false => {
             let named = id.namespace == service.namespace && id.name == service.name;
             named && (id.uid.is_empty() || id.uid == service.uid)
@@ -201,20 +201,17 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
         return Ok(Deletion::InProgress(state.pause()));
     }
     let names = match id.namespace.is_empty() {
-        true => vec![id.name.clone()],
+        true => Some(id.name.clone()).into_iter().filter(|name| listing.balancer(name).is_none()).collect(),
         false if id.uid.is_empty() => Vec::new(),
-        false => bare_rules::rule_names(id).to_vec(),
+        false => own_rule_names(&session, id, &listing, &[]),
     };
     let groups = own_groups(&listing, &session);
     let mut shared = balancers.shared.lock().await;
-    let refused = shared.revoke_bare(&session, &listing, (id, &names), &groups).await?;
+    let refused = shared.revoke_bare(&session, balancers.listings(&listing), (id, &names), &groups).await?;
     if let Some(refusal) = refused.into_iter().next() {
         return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
     }
-    let released = shared.release(&session, &listing, id).await;
-    drop(shared);
-    balancers.inventory.expire().await;
-    if released? == Release::InUse {
+    if !balancers.release_shared(shared, &session, id, &listing).await? {
         return Ok(Deletion::InProgress(state.pause()));
     }
     drop(state);
@@ -356,7 +353,7 @@ mod tests {
             (of("", &web.default_name(), ""), true),
             (of("", "a0", ""), false),
         ] {
-            assert_eq!(may_be_owned_by(&owned, &web), expected, "{owned:?}");
+            assert_eq!(may_be_owned_by(&owned, &web, &cluster()), expected, "{owned:?}");
         }
     }
 

@@ -71,11 +71,13 @@ fn groups_of_targets(
         let instance = pod.instance.as_ref().and_then(|id| instances.get(id));
         pod.pod.is_some() && instance.is_none()
     };
-    let incomplete = targets.incomplete || addresses.missing.iter().any(is_unknown);
-    let pending = addresses.pending.clone();
-    let mut found = TargetGroups { pending, incomplete, ..TargetGroups::default() };
     let nodes = targets.nodes.iter();
     let nodes = nodes.filter_map(|node| Some((node.name.clone(), instance_id(node.provider_id.as_deref()?)?)));
+    // EC2 leaves out an instance that is not visible yet, or no longer.
+    let is_missing = |(_, id): (String, &str)| !instances.contains_key(id);
+    let incomplete = targets.incomplete || addresses.missing.iter().any(is_unknown) || nodes.clone().any(is_missing);
+    let pending = addresses.pending.clone();
+    let mut found = TargetGroups { pending, incomplete, ..TargetGroups::default() };
     let pods = addresses.missing.iter().filter_map(|pod| Some((pod.address.to_string(), pod.instance.as_deref()?)));
     for (target, id) in nodes.chain(pods) {
         if let Some(instance) = instances.get(id) {
@@ -197,6 +199,20 @@ mod tests {
         let found = groups_of_targets(&BTreeSet::new(), &samples::nodes([]), &instances, &addresses);
         let groups = ["sg-excluded".to_owned()].into();
         assert_eq!(found, TargetGroups { groups, pending, incomplete: true, ..TargetGroups::default() });
+    }
+
+    #[test]
+    fn groups_are_incomplete_while_the_instance_of_a_node_is_missing() {
+        let targets = samples::nodes([1, 2]);
+        let id = |node: usize| instance_id(targets.nodes[node].provider_id.as_deref().unwrap()).unwrap();
+        let groups_of = |instances: &[(String, Machine)]| {
+            let instances = instances.iter().cloned().collect();
+            groups_of_targets(&BTreeSet::new(), &targets, &instances, &AddressGroups::default())
+        };
+        let both = groups_of(&[instance(id(0), "sg-a"), instance(id(1), "sg-b")]);
+        assert!(!both.incomplete && both.groups.len() == 2, "{both:?}");
+        let one = groups_of(&[instance(id(0), "sg-a")]);
+        assert!(one.incomplete && one.groups == ["sg-a".to_owned()].into(), "{one:?}");
     }
 
     #[test]

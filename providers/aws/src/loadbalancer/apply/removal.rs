@@ -1,9 +1,10 @@
 //! The deletion of a Service's own load balancer, in the order in which its parts are used.
 
 use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId};
+use tokio::sync::MutexGuard;
 use tokio::time::{Duration, Instant};
 
-use crate::loadbalancer::apply::backend_group::Release;
+use crate::loadbalancer::apply::backend_group::{Release, Shared};
 use crate::loadbalancer::apply::balancers::Balancers;
 use crate::loadbalancer::apply::endpoint_service;
 use crate::loadbalancer::model::diff;
@@ -84,7 +85,7 @@ impl Balancers {
         id: &LoadBalancerId,
         state: &mut BalancerState,
     ) -> Result<Deletion, CloudError> {
-        (state.known, state.settled, state.created) = (None, None, None);
+        state.forget();
         let listing = self.recent_listing(session, state).await?;
         let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
         self.confirm(session, id, &mut seen).await?;
@@ -118,16 +119,30 @@ impl Balancers {
         if !self.remove_classic(session, id, &listing, state).await? {
             return Ok(Deletion::InProgress(state.pause()));
         }
-        self.revoke_bare_rules(session, id, &listing, state).await?;
-        let released = self.shared.lock().await.release(session, &listing, id).await;
-        if released != Ok(Release::Unaffected) {
-            // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
-            self.inventory.expire().await;
-        }
-        if released? == Release::InUse {
+        let mut shared = self.shared.lock().await;
+        self.revoke_bare_rules(&mut shared, session, id, &listing, state).await?;
+        if !self.release_shared(shared, session, id, &listing).await? {
             state.changed = Some(Instant::now());
             return Ok(Deletion::InProgress(state.pause()));
         }
         Ok(Deletion::Gone)
+    }
+
+    /// Releases the security group that all load balancers share, under the same lock as the revocation of rules: another
+    /// deletion must not find a Service that has done only one of both. Returns false while AWS uses the group.
+    pub(super) async fn release_shared(
+        &self,
+        mut shared: MutexGuard<'_, Shared>,
+        session: &Session,
+        id: &LoadBalancerId,
+        listing: &Listing,
+    ) -> Result<bool, CloudError> {
+        let released = shared.release(session, self.listings(listing), id).await;
+        drop(shared);
+        if released != Ok(Release::Unaffected) {
+            // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
+            self.inventory.expire().await;
+        }
+        Ok(released? != Release::InUse)
     }
 }

@@ -9,39 +9,30 @@ use std::collections::BTreeSet;
 use providers::LoadBalancerId;
 
 use crate::loadbalancer::model::build::clients;
-use crate::loadbalancer::names::{self, Flavour};
+use crate::loadbalancer::names;
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::settings::Settings;
 use crate::loadbalancer::types::{
-    Desired, Mapping, ObservedRule, Rule, Scheme, Source, TRAFFIC_PORT, TargetType, all_addresses,
+    Desired, Mapping, ObservedRule, Rule, Source, TRAFFIC_PORT, TargetType, all_addresses,
 };
+use crate::tags::ClusterTags;
 
 /// Descriptions of cloud-provider-aws's rules; the first two are followed by the load balancer's name.
 const CLIENT: &str = "kubernetes.io/rule/nlb/client";
 const HEALTH: &str = "kubernetes.io/rule/nlb/health";
 const MTU: &str = "kubernetes.io/rule/nlb/mtu";
 
-/// Returns the names that rules of a Service's load balancer may have in their descriptions.
-pub(crate) fn rule_names(id: &LoadBalancerId) -> [String; 3] {
-    [
-        names::balancer(Flavour::CloudProvider, id, Scheme::Internal),
-        names::balancer(Flavour::Controller, id, Scheme::Internal),
-        names::balancer(Flavour::Controller, id, Scheme::InternetFacing),
-    ]
-}
-
 /// Returns the rules that a load balancer without security groups needs in each node's group (cloud-provider-aws:
 /// `updateInstanceSecurityGroupsForNLB`), for traffic from its clients and from its subnets. They carry a name by which
 /// they are found when the load balancer is deleted.
 pub(crate) fn desired(
-    id: &LoadBalancerId,
+    (cluster, id): (&ClusterTags, &LoadBalancerId),
     settings: &Settings,
     desired: &Desired,
     (balancer, subnets): (&str, &[Mapping]),
     network: &Network,
 ) -> BTreeSet<Rule> {
-    let known = rule_names(id);
-    let name = known.iter().find(|name| *name == balancer).unwrap_or(&known[0]);
+    let name = names::rule_name(cluster, id, balancer);
     let dualstack = desired.groups().any(|group| group.ipv6);
     let all_clients = clients(settings, dualstack);
     let subnets = network.ranges_of(subnets, dualstack);

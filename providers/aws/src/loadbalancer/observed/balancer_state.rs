@@ -61,10 +61,10 @@ impl Opening {
 
 /// The resources of a Service that this process has created from nothing, with the effects of its calls.
 #[derive(Debug, Clone)]
-pub(crate) struct CreatedStack {
-    pub stack: ObservedStack,
+struct CreatedStack {
+    stack: ObservedStack,
     /// The inputs of the calls.
-    pub spec: LoadBalancerSpec,
+    spec: LoadBalancerSpec,
 }
 
 /// The state of one Service's load balancer.
@@ -75,7 +75,7 @@ pub(crate) struct BalancerState {
     /// ARNs and ids of created resources that may not be listed yet, with the time of creation.
     pub made: BTreeMap<String, Instant>,
     /// The resources that this process has created from nothing, while AWS works on them; until a call fails.
-    pub created: Option<CreatedStack>,
+    created: Option<CreatedStack>,
     /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then.
     pub unconfirmed: BTreeMap<String, Instant>,
     /// Number of responses in which AWS did not find a resource that is to be deleted.
@@ -144,6 +144,29 @@ impl BalancerState {
         self.waits = 0;
         self.settled = Some(spec.clone());
         Progress::Settled
+    }
+
+    /// Forgets all but the effects of calls that reads may not return yet: the next call reads what AWS has.
+    pub(crate) fn forget(&mut self) {
+        (self.known, self.settled) = (None, None);
+        self.forget_created();
+    }
+
+    /// Forgets the details of created resources: the next `ensure` reads them.
+    pub(crate) fn forget_created(&mut self) {
+        self.created = None;
+    }
+
+    /// Returns the resources that this process has created from nothing for the same inputs, and forgets them: whoever is
+    /// interrupted before [`keep_created`](Self::keep_created) reads what AWS has.
+    pub(crate) fn take_created(&mut self, spec: &LoadBalancerSpec) -> Option<ObservedStack> {
+        self.created.take().filter(|created| created.spec == *spec).map(|created| created.stack)
+    }
+
+    /// Keeps the resources that this process has created from nothing while AWS works on them. Changes by other clients are
+    /// found by the reads of the first `ensure` after that.
+    pub(crate) fn keep_created(&mut self, stack: ObservedStack, spec: &LoadBalancerSpec, progress: Progress) {
+        self.created = (progress != Progress::Settled).then(|| CreatedStack { stack, spec: spec.clone() });
     }
 
     /// Records the Service's target groups as last observed, and whether each of them serves.
@@ -232,6 +255,26 @@ mod tests {
         assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
         assert_eq!(state.settle(&samples::spec(&[])), Progress::Settled);
         assert!(!state.is_overdue());
+    }
+
+    #[test]
+    fn created_resources_are_known_until_they_are_settled_or_something_fails() {
+        let (spec, mut state) = (samples::spec(&[]), BalancerState::default());
+        let stack = ObservedStack { strays: vec!["arn:created".into()], ..ObservedStack::default() };
+        let later = Progress::After(PACE);
+        assert_eq!(state.take_created(&spec), None, "a new process knows nothing");
+        state.keep_created(stack.clone(), &spec, later);
+        assert_eq!(state.take_created(&spec), Some(stack.clone()));
+        assert_eq!(state.take_created(&spec), None, "the last call did not finish");
+        state.keep_created(stack.clone(), &spec, later);
+        assert_eq!(state.take_created(&samples::spec(&[("internal", "true")])), None, "created for other inputs");
+        assert_eq!(state.take_created(&spec), None, "other inputs came between");
+        state.keep_created(stack.clone(), &spec, later);
+        state.keep_created(stack.clone(), &spec, Progress::Settled);
+        assert_eq!(state.take_created(&spec), None, "it is settled: the next call reads changes by other clients");
+        state.keep_created(stack, &spec, later);
+        state.forget();
+        assert_eq!(state.take_created(&spec), None, "a call failed");
     }
 
     #[test]

@@ -355,8 +355,7 @@ impl Listing {
             let Owner { namespace, name, uid, .. } = owner;
             let uid_is_known = uid.is_some();
             let id = LoadBalancerId { cluster: cluster_name.into(), namespace, name, uid: uid.unwrap_or_default() };
-            let own = names::is_generated(&id, &one.name) || !uid_is_known;
-            let name = if own { one.name.clone() } else { id.default_name() };
+            let name = if uid_is_known { names::rule_name(&session.cluster, &id, &one.name) } else { one.name.clone() };
             Some((id, name))
         });
         owned.collect()

@@ -108,67 +108,68 @@ mod tests {
         let service =
             |port: &str, decrypt| Part::Service(ServicePort { service: "b".into(), port: port.into(), decrypt });
         for (text, expected) in [
-            (r#"{"type": "forward"}"#, Ok(spread(1, &[], false))),
+            (r#"{"type": "forward"}"#, spread(1, &[], false)),
             (
                 r#"{"type": "forward", "forwardConfig": {"baseServiceWeight": 9, "targetGroups":
                     [{"targetGroupARN": "arn:a", "weight": 1}], "targetGroupStickinessConfig": {"enabled": true}}}"#,
-                Ok(spread(9, &[("arn:a", 1)], true)),
+                spread(9, &[("arn:a", 1)], true),
             ),
             (
                 r#"{"type": "forward", "forwardConfig": {"targetGroups": [{"targetGroupARN": "arn:a"}]}}"#,
-                Ok(spread(1, &[("arn:a", 1)], false)),
+                spread(1, &[("arn:a", 1)], false),
             ),
-            ("{", Err("use JSON")),
-            (r#"{"type": "redirect"}"#, Err("use type forward")),
             (
                 r#"{"type": "forward", "forwardConfig": {"targetGroups": [{"serviceName": "b", "servicePort": 80}]}}"#,
-                Ok(Spread { own: 1, others: vec![(service("80", false), 1)], sticky: false }),
+                Spread { own: 1, others: vec![(service("80", false), 1)], sticky: false },
             ),
             (
                 r#"{"type": "forward", "forwardConfig": {"baseServiceWeight": 0, "targetGroups":
                     [{"serviceName": "b", "servicePort": "web", "decrypt": true, "weight": 7},
                      {"serviceName": "b", "servicePort": "80", "weight": 0}]}}"#,
-                Ok(Spread {
-                    own: 0,
-                    others: vec![(service("web", true), 7), (service("80", false), 0)],
-                    sticky: false,
-                }),
+                Spread { own: 0, others: vec![(service("web", true), 7), (service("80", false), 0)], sticky: false },
             ),
+        ] {
+            assert_eq!(parse(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn invalid_actions_are_refused_with_the_fix() {
+        for (text, fix) in [
+            ("{", "use JSON"),
+            (r#"{"type": "redirect"}"#, "use type forward"),
             (
                 r#"{"type": "forward", "forwardConfig": {"targetGroups": [{"serviceName": "b"}]}}"#,
-                Err("name a port of b as servicePort"),
+                "name a port of b as servicePort",
             ),
             (
                 r#"{"type": "forward", "forwardConfig": {"targetGroups": [{"weight": 1}]}}"#,
-                Err("name each of targetGroups by its targetGroupARN, or else by serviceName"),
+                "name each of targetGroups by its targetGroupARN, or else by serviceName",
             ),
             (
                 r#"{"type": "forward", "forwardConfig": {"targetGroups":
                     [{"serviceName": "b", "servicePort": 80, "targetGroupARN": "arn:a"}]}}"#,
-                Err("name each of targetGroups by its targetGroupARN, or else by serviceName"),
+                "name each of targetGroups by its targetGroupARN, or else by serviceName",
             ),
             (
                 r#"{"type": "forward", "forwardConfig": {"targetGroups":
                     [{"targetGroupARN": "arn:a", "weight": 1}, {"targetGroupARN": "arn:a", "weight": 2}]}}"#,
-                Err("name each of targetGroups once"),
+                "name each of targetGroups once",
             ),
             (
                 r#"{"type": "forward", "forwardConfig": {"targetGroups":
                     [{"targetGroupARN": "arn:a"}, {"targetGroupARN": "arn:b"}]}}"#,
-                Err("use weights from 0 to 999"),
+                "use weights from 0 to 999",
             ),
-            (r#"{"type": "forward", "forwardConfig": {"baseServiceWeight": 1000}}"#, Err("use weights from 0 to 999")),
+            (r#"{"type": "forward", "forwardConfig": {"baseServiceWeight": 1000}}"#, "use weights from 0 to 999"),
             (
                 r#"{"type": "forward", "forwardConfig": {"baseServiceWeight": 0, "targetGroups":
                     [{"targetGroupARN": "arn:a", "weight": 0}]}}"#,
-                Err("give one of the target groups a weight above 0"),
+                "give one of the target groups a weight above 0",
             ),
         ] {
-            match (parse(text), expected) {
-                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
-                (Err(found), Err(expected)) => assert!(found.starts_with(expected), "{text}: {found}"),
-                (found, expected) => panic!("{text} gives {found:?}, not {expected:?}"),
-            }
+            let found = parse(text).expect_err(text);
+            assert!(found.starts_with(fix), "{text}: {found}");
         }
     }
 

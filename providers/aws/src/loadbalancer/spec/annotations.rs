@@ -75,16 +75,11 @@ fn read_settings(
     let families = families(spec, reading);
     let security_groups = security_groups(reading);
     let given = matches!(security_groups, SecurityGroups::Given(_));
-    let node_rules = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given);
-    let node_rules = node_rules && !policy.no_node_rules && target_type != TargetType::Alb;
+    let node_rules = node_rules(policy, target_type, given, reading);
     check_ranges(spec, given, families, reading);
     let icmp = reading.switch("enable-icmp-for-path-mtu-discovery");
     let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
-    let source_nat = reading.switch("enable-prefix-for-ipv6-source-nat").unwrap_or(false);
-    if source_nat && families == Families::Ipv4 {
-        let fix = "set the annotation for ip-address-type to dualstack too, or leave this one out";
-        reading.refuse("enable-prefix-for-ipv6-source-nat", "on", fix);
-    }
+    let source_nat = source_nat(families, reading);
     let (allocations, private_v4, v6) = addresses(scheme, families, reading);
     Settings {
         flavour,
@@ -125,6 +120,23 @@ fn read_settings(
         classic_only: None,
         warnings: Vec::new(),
     }
+}
+
+/// Returns whether rules for the load balancer are added to nodes' security groups; `given`: the user chose its security
+/// groups.
+fn node_rules(policy: &Policy, target_type: TargetType, given: bool, reading: &mut Reading<'_>) -> bool {
+    let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given);
+    requested && !policy.no_node_rules && target_type != TargetType::Alb
+}
+
+/// Returns whether the load balancer translates source addresses for UDP over IPv6.
+fn source_nat(families: Families, reading: &mut Reading<'_>) -> bool {
+    let requested = reading.switch("enable-prefix-for-ipv6-source-nat").unwrap_or(false);
+    if requested && families == Families::Ipv4 {
+        let fix = "set the annotation for ip-address-type to dualstack too, or leave this one out";
+        reading.refuse("enable-prefix-for-ipv6-source-nat", "on", fix);
+    }
+    requested
 }
 
 /// Annotations about a load balancer itself, which have no effect on one that the user made.

@@ -2,6 +2,7 @@
 
 mod annotations;
 mod backends;
+mod created;
 mod given;
 mod histories;
 mod hostile;

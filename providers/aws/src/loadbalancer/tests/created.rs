@@ -1,0 +1,138 @@
+//! The details of resources that this process has just created: known from its calls, and never used where listings show
+//! that something else happened.
+
+use std::collections::BTreeMap;
+
+use providers::LoadBalancerSpec;
+
+use super::world::{World, name};
+use crate::loadbalancer::model::diff;
+use crate::loadbalancer::observed::stack::{ObservedStack, State};
+use crate::loadbalancer::plan::Step;
+use crate::loadbalancer::samples::{nodes, spec};
+
+/// Returns the resources as a listing contains them, without listeners, attributes, targets and rules.
+fn listed(stack: &ObservedStack) -> ObservedStack {
+    let mut listed = stack.clone();
+    for balancer in &mut listed.balancers {
+        (balancer.attributes, balancer.listeners, balancer.capacity) = (BTreeMap::new(), Vec::new(), None);
+    }
+    for group in &mut listed.target_groups {
+        (group.attributes, group.targets) = (BTreeMap::new(), BTreeMap::new());
+    }
+    listed.security_groups.iter_mut().for_each(|group| group.rules.clear());
+    listed
+}
+
+/// Services whose creations have different steps.
+fn services() -> [LoadBalancerSpec; 4] {
+    [
+        spec(&[]),
+        spec(&[("disable-nlb-sg", "true")]),
+        spec(&[
+            ("attributes", "load_balancing.cross_zone.enabled=true"),
+            ("minimum-load-balancer-capacity", "CapacityUnits=5"),
+        ]),
+        spec(&[
+            ("ssl-cert", "arn:aws:acm:eu-west-1:1:certificate/a,arn:aws:acm:eu-west-1:1:certificate/b"),
+            ("proxy-protocol-per-target-group", "80"),
+        ]),
+    ]
+}
+
+/// Returns a complete creation in which AWS still works on the load balancer.
+fn created(spec: &LoadBalancerSpec) -> World {
+    let mut world = World::default();
+    world.ensure(spec, &nodes([1, 2]), usize::MAX).expect("a plan was interrupted");
+    world
+}
+
+fn removes_anything(step: &Step) -> bool {
+    ["Delete", "Revoke", "Deregister", "Remove"].iter().any(|prefix| name(step).starts_with(prefix))
+}
+
+#[test]
+fn known_details_are_those_of_a_read_after_any_step() {
+    for spec in services() {
+        for most in 0.. {
+            let mut world = World::default();
+            let done = world.ensure(&spec, &nodes([1, 2]), most).is_some();
+            let mut seen = listed(&world.seen);
+            assert!(seen.take_details(&world.seen), "after {most} steps");
+            assert_eq!(seen, world.seen, "after {most} steps");
+            if done {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn half_listed_or_foreign_stack_gets_no_details() {
+    let world = created(&spec(&[]));
+    let all = listed(&world.seen);
+    let refused = |what: &str, mut change: Box<dyn FnMut(&mut ObservedStack)>| {
+        let mut seen = all.clone();
+        change(&mut seen);
+        let before = seen.clone();
+        assert!(!seen.take_details(&world.seen), "{what}");
+        assert_eq!(seen, before, "{what}");
+    };
+    refused("no load balancer", Box::new(|seen| seen.balancers.clear()));
+    refused("no target group", Box::new(|seen| seen.target_groups.clear()));
+    refused("no security group", Box::new(|seen| seen.security_groups.clear()));
+    refused("another load balancer of the same name", Box::new(|seen| seen.balancers[0].arn.push('2')));
+    refused("another target group of the same name", Box::new(|seen| seen.target_groups[0].arn.push('2')));
+    refused("one more target group", {
+        let mut more = all.target_groups[0].clone();
+        more.arn.push('2');
+        Box::new(move |seen| seen.target_groups.push(more.clone()))
+    });
+}
+
+#[test]
+fn change_by_another_client_that_a_listing_shows_is_reverted() {
+    let (spec, targets) = (spec(&[]), nodes([1, 2]));
+    let world = created(&spec);
+    let desired = world.desired(&spec, &targets);
+    let reverted = |what: &str, step: &str, change: &dyn Fn(&mut ObservedStack)| {
+        let mut seen = listed(&world.seen);
+        change(&mut seen);
+        assert!(seen.take_details(&world.seen), "{what}");
+        let steps: Vec<String> = diff::ensure(&desired, &seen).steps.iter().map(name).collect();
+        assert_eq!(steps, [step], "{what}");
+    };
+    reverted("subnets", "SetSubnets", &|seen| drop(seen.balancers[0].subnets.pop()));
+    reverted("security groups", "SetSecurityGroups", &|seen| drop(seen.balancers[0].security_groups.pop()));
+    reverted("tags", "AddTags", &|seen| drop(seen.target_groups[0].tags.pop_first()));
+    reverted("health checks", "SetHealthCheck", &|seen| seen.target_groups[0].health.interval += 10);
+    reverted("the setup failed", "DeleteBalancer", &|seen| seen.balancers[0].state = State::Failed);
+}
+
+#[test]
+fn change_by_another_client_that_no_listing_shows_deletes_nothing_and_is_reverted_after_a_read() {
+    let (spec, targets) = (spec(&[]), nodes([1, 2]));
+    let before = created(&spec);
+    let plan = |seen: &ObservedStack| diff::ensure(&before.desired(&spec, &targets), seen).steps;
+    let changed = |what: &str, step: &str, change: &dyn Fn(&mut ObservedStack)| {
+        let mut now = before.seen.clone();
+        change(&mut now);
+        let mut stale = listed(&now);
+        assert!(stale.take_details(&before.seen), "{what}");
+        let steps = plan(&stale);
+        assert!(!steps.iter().any(removes_anything), "{what}: {steps:?}");
+        let steps: Vec<String> = plan(&now).iter().map(name).collect();
+        assert_eq!(steps, [step], "{what}, after a read");
+    };
+    changed("no listener", "CreateListener", &|now| now.balancers[0].listeners.clear());
+    changed("another listener", "DeleteListener", &|now| {
+        let mut other = now.balancers[0].listeners[0].clone();
+        (other.port, other.arn) = (81, "arn:listener/81".into());
+        now.balancers[0].listeners.push(other);
+    });
+    changed("no rules", "Authorize", &|now| now.security_groups[0].rules.clear());
+    changed("no targets", "Register", &|now| now.target_groups[0].targets.clear());
+    changed("attributes", "SetBalancerAttributes", &|now| {
+        now.balancers[0].attributes.insert("load_balancing.cross_zone.enabled".into(), "true".into());
+    });
+}
