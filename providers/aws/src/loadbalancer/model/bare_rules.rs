@@ -30,9 +30,9 @@ pub(crate) fn rule_names(id: &LoadBalancerId) -> [String; 3] {
     ]
 }
 
-/// Returns the rules that a load balancer without security groups needs in each node's group (cloud-provider-aws:
-/// `updateInstanceSecurityGroupsForNLB`), for traffic from its clients and from its subnets. They carry a name by which
-/// they are found when the load balancer is deleted.
+/// Returns the rules that a load balancer without security groups needs in each node's group, for traffic from its
+/// clients and from its subnets. They carry a name by which they are found when the load balancer is deleted. Upstream:
+/// cloud-provider-aws, updateInstanceSecurityGroupsForNLB.
 pub(crate) fn desired(
     id: &LoadBalancerId,
     settings: &Settings,
@@ -131,7 +131,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Returns whether nothing changes.
+    /// Returns true if nothing changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.add.is_empty() && self.hand_over.is_empty() && self.revoke.is_empty()
     }
