@@ -121,7 +121,8 @@ fn simple(name: &str) -> Option<Simple> {
 /// The opaque types of libraries.
 const OPAQUE: [&str; 2] = ["net.IP", "net.CIDR"];
 
-/// Protobuf messages that are the type of no value, each with its text in issues. Expressions may contain their names.
+/// Names of protobuf messages that expressions may contain although no value has such a type, each with the text for it
+/// in issues.
 const MESSAGES: [(&str, &str); 11] = [
     ("google.protobuf.Any", "any"),
     ("google.protobuf.BoolValue", "wrapper(bool)"),
@@ -136,7 +137,7 @@ const MESSAGES: [(&str, &str); 11] = [
     ("google.protobuf.UInt64Value", "wrapper(uint)"),
 ];
 
-/// Returns the types of the names that every expression may use: those of types, and the only constant.
+/// Returns the types of the names that every expression may use: names of types, and the constant `NULL_VALUE`.
 fn type_names() -> HashMap<&'static str, Type> {
     let names = [
         ("bool", Type::BOOL),
