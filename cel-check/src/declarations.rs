@@ -96,8 +96,8 @@ fn read_type(text: &str, params: &mut Vec<String>) -> Type {
     simple(text).map_or_else(|| named(text), Type::Simple)
 }
 
-/// Returns a type of a library by its name: opaque for those in [`OPAQUE`], otherwise an object type that is not
-/// registered with its fields.
+/// Returns a type of a library by its name: opaque if it is in [`OPAQUE`], else an object type whose fields are not
+/// declared.
 fn named(name: &str) -> Type {
     if OPAQUE.contains(&name) { Type::opaque(name) } else { Type::unregistered(name) }
 }

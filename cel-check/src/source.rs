@@ -64,10 +64,12 @@ impl Issues {
         let (line, column) = self.position(issue.offset as usize);
         write!(out, "ERROR: <input>:{}:{}: {}", line + 1, column + 1, issue.message)?;
         let snippet = self.lines[line].replace('\t', " ");
+        // cel-go shows no line of an empty text.
         if snippet.len() > MAX_SNIPPET_BYTES || self.lines == [""] {
             return Ok(());
         }
         write!(out, "\n | {snippet}\n | ")?;
+        // Below characters of more than one byte the marks are full-width, as in cel-go.
         let mut characters = snippet.chars();
         for character in characters.by_ref().take(column) {
             out.write_char(if character.len_utf8() > 1 { '\u{ff0e}' } else { '.' })?;

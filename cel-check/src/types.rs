@@ -91,7 +91,7 @@ pub enum Fields {
     Lazy(Box<dyn LazyFields>),
     /// The fields of `variables`: the policy's own named expressions.
     Composed,
-    /// An object type that is not registered with its fields, such as `Authorizer`: a selection is a mistake.
+    /// An object type whose fields are not declared, such as `Authorizer`: a selection is a mistake.
     Unregistered,
     /// No fields: a named type that is not an object type, such as `net.IP`.
     Opaque,
@@ -162,7 +162,7 @@ impl Type {
         Self::Object(Arc::new(ObjectType { name: name.to_owned(), fields: Fields::Known(fields) }))
     }
 
-    /// Returns an object type that is not registered with its fields.
+    /// Returns an object type whose fields are not declared.
     pub fn unregistered(name: &str) -> Self {
         Self::Object(Arc::new(ObjectType { name: name.to_owned(), fields: Fields::Unregistered }))
     }

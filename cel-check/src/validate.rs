@@ -167,6 +167,7 @@ impl Clause {
             Type::Simple(simple) => match self {
                 Self::String => *simple != Simple::Error,
                 Self::Decimal | Self::Octal => matches!(simple, Simple::Int | Simple::Uint),
+                // Strings may be `NaN` or `Infinity`, as in cel-go.
                 Self::Fixed | Self::Scientific => matches!(simple, Simple::Double | Simple::String),
                 Self::Binary => matches!(simple, Simple::Int | Simple::Uint | Simple::Bool),
                 Self::Hex => matches!(simple, Simple::Int | Simple::Uint | Simple::String | Simple::Bytes),

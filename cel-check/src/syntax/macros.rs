@@ -219,6 +219,7 @@ impl Expansion<'_> {
     fn filter(&mut self, target: Expr, mut arguments: Vec<Expr>) -> Expanded {
         let variables = Variables { first: self.name(&arguments[0])?, second: None };
         let filter = arguments.remove(1);
+        // The element is the loop variable itself: the expression that declares it is its name.
         let parts = self.collect(arguments.remove(0), Some(filter))?;
         self.comprehension(target, variables, parts)
     }

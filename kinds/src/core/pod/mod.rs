@@ -127,6 +127,7 @@ impl Pod {
     pub const DEVICES: Sections = Sections(1 << 8);
     /// Section: the claims behind its volumes, for every pod.
     pub const VOLUMES: Sections = Sections(1 << 9);
+    // Bits 10 and 11 are free.
     /// Section: the SELinux labels with which its claims are mounted; together with [`Pod::VOLUMES`].
     pub const SELINUX: Sections = Sections(1 << 12);
     /// Ignores `spec.resources` in [`Pod::USAGE`]. For the gate PodLevelResources being off.
