@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use component::assembly::{self, Built};
+use component::assembly::{self, Assembly};
 use component::finalizers;
 use component::process::{self, manager_options};
 use jiff::Timestamp;
@@ -25,7 +25,11 @@ pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) 
     process::main(&COMPONENT, arguments, async |options, connection| {
         let provider = provider(&options, factories).await?;
         let manager = manager_over(provider, options, &connection).await?;
-        Ok(Built { manager, key_kinds: assembly::key_kinds(CONTROLLERS), finalizers: finalizers::owners(CONTROLLERS) })
+        Ok(Assembly {
+            manager,
+            key_kinds: assembly::key_kinds(CONTROLLERS),
+            finalizers: finalizers::owners(CONTROLLERS),
+        })
     })
 }
 
@@ -91,9 +95,9 @@ pub async fn manager_with_clock(
     }
     let enabled = assembly::enabled(CONTROLLERS, &options);
     let mut context = Context { options, cloud: Cloud::new(provider, untagged), clock };
-    let with_work = assembly::with_work(enabled, &mut context)?;
+    let prepared = assembly::prepare(enabled, &mut context)?;
     let clients = Arc::new(connect(connection).await?);
-    let controllers = assembly::with_served_apis(with_work, &clients).await?;
+    let controllers = assembly::with_served_apis(prepared, &clients).await?;
     let watches = assembly::watches(&controllers, &context)
         .resyncing(context.options.values.get_duration("min-resync-period"))
         .build();

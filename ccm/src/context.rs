@@ -24,7 +24,7 @@ pub struct Context {
 /// A cloud controller.
 pub type Descriptor = component::descriptor::Descriptor<Context>;
 
-/// Reports whether the instance controllers have work: if the provider supports instances.
+/// Returns true if the instance controllers have work: if the provider supports instances.
 pub fn needs_instances(context: &Context) -> Start {
     match context.cloud.provider().instances() {
         Some(_) => Start::Run,

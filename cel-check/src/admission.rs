@@ -99,12 +99,13 @@ static BUILT_IN: LazyLock<std::collections::HashMap<String, Type>> = LazyLock::n
     ]
     .map(|(name, given)| (name.to_owned(), given))
     .into_iter()
-    .chain(names_of_types())
+    .chain(object_type_names())
     .collect()
 });
 
-/// Returns the names of the types of these variables and of their fields, which are known in every expression.
-fn names_of_types() -> BTreeMap<String, Type> {
+/// Returns the names of all object types that the built-in variables contain: an expression may use each as the name of
+/// a type.
+fn object_type_names() -> BTreeMap<String, Type> {
     let mut names = BTreeMap::new();
     let mut rest = vec![request(), namespace(), COMPOSED_TYPE.clone()];
     while let Some(found) = rest.pop() {

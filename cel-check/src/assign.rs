@@ -24,7 +24,7 @@ impl Substitutions {
         Type::Param(self.variables - 1)
     }
 
-    /// Returns whether the check has exceeded its limit of steps. All results are invalid in this case.
+    /// Returns true if the check has exceeded its limit of steps. All results are invalid in this case.
     pub fn is_exhausted(&self) -> bool {
         self.steps > MAX_STEPS
     }
@@ -34,15 +34,16 @@ impl Substitutions {
         !self.is_exhausted()
     }
 
-    /// Reports whether a value of type `from` may be used as `to`. If so, records the inferred types of variables.
-    pub fn is_assignable(&mut self, to: &Type, from: &Type) -> bool {
-        self.are_assignable(std::slice::from_ref(to), std::slice::from_ref(from))
+    /// Returns true if two types agree: a value of one may be used as the other. If so, records the inferred types of
+    /// variables. The order decides only which of two variables gets a value, and is cel-go's at each call.
+    pub fn is_assignable(&mut self, a: &Type, b: &Type) -> bool {
+        self.are_assignable(std::slice::from_ref(a), std::slice::from_ref(b))
     }
 
     /// Like `is_assignable`, for lists of types: all pairs must be assignable.
-    pub fn are_assignable(&mut self, to: &[Type], from: &[Type]) -> bool {
+    pub fn are_assignable(&mut self, a: &[Type], b: &[Type]) -> bool {
         self.trail.clear();
-        let holds = self.all_agree(to, from);
+        let holds = self.all_agree(a, b);
         if !holds {
             while let Some((variable, before)) = self.trail.pop() {
                 match before {
@@ -58,20 +59,20 @@ impl Substitutions {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.agree(a, b))
     }
 
-    /// Reports whether a value of type `b` may be used as `a`. Even if not, it may have recorded types of variables.
+    /// Like `is_assignable`, for one pair. If false, it may have recorded types of variables, which the caller undoes.
     fn agree(&mut self, a: &Type, b: &Type) -> bool {
         if !self.step() {
             return false;
         }
         if let Type::Param(variable) = b {
             match self.try_assign(a, *variable, b) {
-                Acceptance::Yes => return true,
-                Acceptance::Bound => return false,
-                Acceptance::Circular => {}
+                Assignment::Yes => return true,
+                Assignment::Refused => return false,
+                Assignment::Circular => {}
             }
         }
         if let Type::Param(variable) = a {
-            return matches!(self.try_assign(b, *variable, a), Acceptance::Yes);
+            return matches!(self.try_assign(b, *variable, a), Assignment::Yes);
         }
         if a.is_dyn_or_error() || b.is_dyn_or_error() {
             return true;
@@ -89,29 +90,30 @@ impl Substitutions {
         }
     }
 
-    /// Tries to assign the type `candidate` to a variable. If the variable has a type, the more general one is kept.
-    fn try_assign(&mut self, candidate: &Type, variable: u32, itself: &Type) -> Acceptance {
-        if candidate.is_exact(itself) {
-            return Acceptance::Yes;
+    /// Assigns the type `candidate` to a variable, if possible. `variable_type` is the variable as a type. If the
+    /// variable already has a type, the more general one is kept.
+    fn try_assign(&mut self, candidate: &Type, variable: u32, variable_type: &Type) -> Assignment {
+        if candidate.is_exact(variable_type) {
+            return Assignment::Yes;
         }
         let Some(value) = self.values.get(&variable).cloned() else {
             if self.contains(candidate, variable) {
-                return Acceptance::Circular;
+                return Assignment::Circular;
             }
             self.set(variable, candidate.clone());
-            return Acceptance::Yes;
+            return Assignment::Yes;
         };
         if candidate.is_exact(&value) {
-            return Acceptance::Yes;
+            return Assignment::Yes;
         }
         if !self.agree(candidate, &value) {
-            return Acceptance::Bound;
+            return Assignment::Refused;
         }
         let general = most_general(candidate, &value);
         if !self.contains(general, variable) {
             self.set(variable, general.clone());
         }
-        Acceptance::Yes
+        Assignment::Yes
     }
 
     fn set(&mut self, variable: u32, value: Type) {
@@ -119,7 +121,7 @@ impl Substitutions {
         self.trail.push((variable, before));
     }
 
-    /// Reports whether a type contains a variable, directly or through the values of other variables.
+    /// Returns true if a type contains a variable, directly or through the values of other variables.
     fn contains(&mut self, within: &Type, variable: u32) -> bool {
         if !self.step() {
             return true;
@@ -164,11 +166,11 @@ impl Substitutions {
 }
 
 /// The result of assigning a type to a variable.
-enum Acceptance {
+enum Assignment {
     /// The variable now has the type, or a more general one.
     Yes,
     /// The variable already has a type, to which the new one is not assignable.
-    Bound,
+    Refused,
     /// The type contains the variable.
     Circular,
 }

@@ -52,12 +52,12 @@ const COMPOSED: &str = "variables";
 
 /// Checks an expression.
 pub fn check(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
-    with_deep_stack(text, || check_here(text, declarations, variables))
+    with_deep_stack(text, || check_on_this_stack(text, declarations, variables))
         .unwrap_or(Verdict::Unchecked(Unchecked::NoThread))
 }
 
-fn check_here(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
-    let ast = match syntax::parse_here(text) {
+fn check_on_this_stack(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
+    let ast = match syntax::parse_on_this_stack(text) {
         Ok(ast) => ast,
         Err(error) => return Verdict::Unchecked(error.into()),
     };
@@ -82,7 +82,7 @@ fn check_here(text: &str, declarations: &Declarations, variables: &Variables) ->
     if values.is_exhausted() {
         return Verdict::Unchecked(Unchecked::TooComplex);
     }
-    if issues.is_empty() { Verdict::Typed(result) } else { Verdict::Mistaken(issues.render(text)) }
+    if issues.is_empty() { Verdict::Typed(result) } else { Verdict::Mistaken(issues.into_issues(text)) }
 }
 
 /// The type of the global variable `variables`.
@@ -222,7 +222,8 @@ impl<'a> Checker<'a> {
         let mut types: Vec<Type> = arguments.iter().map(|argument| self.expr(argument)).collect();
         let declarations = self.declarations;
         let Some(target) = target else {
-            // A leading dot is part of the name only as long as the function is not declared.
+            // A leading dot means the global scope. The message about an undeclared function contains it, as cel-go's
+            // does.
             let name = function.strip_prefix('.').unwrap_or(function);
             return match declarations.function(name) {
                 None => self.report_undeclared(expr, function),

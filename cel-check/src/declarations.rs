@@ -96,8 +96,8 @@ fn read_type(text: &str, params: &mut Vec<String>) -> Type {
     simple(text).map_or_else(|| named(text), Type::Simple)
 }
 
-/// Returns a type of a library by its name: opaque for those in [`OPAQUE`], otherwise an object type that is not
-/// registered with its fields.
+/// Returns a type of a library by its name: opaque if it is in [`OPAQUE`], else an object type whose fields are not
+/// declared.
 fn named(name: &str) -> Type {
     if OPAQUE.contains(&name) { Type::opaque(name) } else { Type::unregistered(name) }
 }
@@ -121,7 +121,8 @@ fn simple(name: &str) -> Option<Simple> {
 /// The opaque types of libraries.
 const OPAQUE: [&str; 2] = ["net.IP", "net.CIDR"];
 
-/// Protobuf messages that are the type of no value, each with its text in issues. Expressions may contain their names.
+/// Names of protobuf messages that expressions may contain although no value has such a type, each with the text for it
+/// in issues.
 const MESSAGES: [(&str, &str); 11] = [
     ("google.protobuf.Any", "any"),
     ("google.protobuf.BoolValue", "wrapper(bool)"),
@@ -136,7 +137,7 @@ const MESSAGES: [(&str, &str); 11] = [
     ("google.protobuf.UInt64Value", "wrapper(uint)"),
 ];
 
-/// Returns the types of the names that every expression may use: those of types, and the only constant.
+/// Returns the types of the names that every expression may use: names of types, and the constant `NULL_VALUE`.
 fn type_names() -> HashMap<&'static str, Type> {
     let names = [
         ("bool", Type::BOOL),

@@ -24,12 +24,12 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// Reports whether a name is reserved, so that a variable cannot have it.
+/// Returns true if a name is reserved, so that a variable cannot have it.
 pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }
 
-/// Reports whether a name is a keyword or reserved, so that it cannot be an identifier.
+/// Returns true if a name is a keyword or reserved, so that it cannot be an identifier.
 pub fn is_keyword(name: &str) -> bool {
     LITERALS.contains(&name) || is_reserved(name)
 }

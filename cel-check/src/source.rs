@@ -40,13 +40,13 @@ impl IssueCollector {
         }
     }
 
-    /// Reports whether there is no issue.
+    /// Returns true if there is no issue.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
     /// Returns the issues, sorted by position, with the lines of `text` for their rendering.
-    pub fn render(mut self, text: &str) -> Issues {
+    pub fn into_issues(mut self, text: &str) -> Issues {
         self.issues.sort_by_key(|issue| issue.offset);
         let lines = text.split('\n').map(str::to_owned).collect();
         Issues { issues: self.issues, total: self.total, lines }
@@ -64,10 +64,12 @@ impl Issues {
         let (line, column) = self.position(issue.offset as usize);
         write!(out, "ERROR: <input>:{}:{}: {}", line + 1, column + 1, issue.message)?;
         let snippet = self.lines[line].replace('\t', " ");
+        // cel-go shows no line of an empty text.
         if snippet.len() > MAX_SNIPPET_BYTES || self.lines == [""] {
             return Ok(());
         }
         write!(out, "\n | {snippet}\n | ")?;
+        // Below characters of more than one byte the marks are full-width, as in cel-go.
         let mut characters = snippet.chars();
         for character in characters.by_ref().take(column) {
             out.write_char(if character.len_utf8() > 1 { '\u{ff0e}' } else { '.' })?;
@@ -112,7 +114,7 @@ mod tests {
     fn render(text: &str, offsets: &[u32]) -> String {
         let mut issues = IssueCollector::default();
         offsets.iter().for_each(|offset| issues.add(*offset, "wrong".to_owned()));
-        issues.render(text).to_string()
+        issues.into_issues(text).to_string()
     }
 
     #[test]

@@ -91,9 +91,9 @@ pub enum Fields {
     Lazy(Box<dyn LazyFields>),
     /// The fields of `variables`: the policy's own named expressions.
     Composed,
-    /// An object type that is not registered with its fields, such as `Authorizer`: a selection is a mistake.
+    /// An object type whose fields are not declared, such as `Authorizer`: a selection is a mistake.
     Unregistered,
-    /// Not an object type, although it has a name: `net.IP`.
+    /// No fields: a named type that is not an object type, such as `net.IP`.
     Opaque,
 }
 
@@ -162,7 +162,7 @@ impl Type {
         Self::Object(Arc::new(ObjectType { name: name.to_owned(), fields: Fields::Known(fields) }))
     }
 
-    /// Returns an object type that is not registered with its fields.
+    /// Returns an object type whose fields are not declared.
     pub fn unregistered(name: &str) -> Self {
         Self::Object(Arc::new(ObjectType { name: name.to_owned(), fields: Fields::Unregistered }))
     }
@@ -180,17 +180,17 @@ impl Type {
         }
     }
 
-    /// Reports whether the type is dyn.
+    /// Returns true if the type is dyn.
     pub fn is_dyn(&self) -> bool {
         matches!(self, Self::Simple(Simple::Dyn))
     }
 
-    /// Reports whether the type allows every operation.
+    /// Returns true if the type allows every operation.
     pub fn is_dyn_or_error(&self) -> bool {
         matches!(self, Self::Simple(Simple::Dyn | Simple::Error))
     }
 
-    /// Reports whether null is a value of the type.
+    /// Returns true if null is a value of the type.
     pub fn is_nullable(&self) -> bool {
         matches!(
             self,
@@ -200,7 +200,7 @@ impl Type {
         )
     }
 
-    /// Returns the value type of an optional type and true, or any other type itself and false.
+    /// Returns the type without `optional_type` around it, and true if there was one.
     pub fn unwrap_optional(&self) -> (Self, bool) {
         match self {
             Self::Composite(Constructor::Optional, parts) => (parts.types[0].clone(), true),
@@ -208,12 +208,12 @@ impl Type {
         }
     }
 
-    /// Reports whether the types are equal, including the type variables in them.
+    /// Returns true if the types are equal, including the type variables in them.
     pub fn is_exact(&self, other: &Self) -> bool {
         self.is_same(other, true)
     }
 
-    /// Reports whether the types are equal if all type variables count as equal.
+    /// Returns true if the types are equal if all type variables count as equal.
     pub fn is_equivalent(&self, other: &Self) -> bool {
         self.is_same(other, false)
     }
@@ -246,7 +246,7 @@ impl Type {
 }
 
 impl ObjectType {
-    /// Reports whether two object types are the same.
+    /// Returns true if two object types are the same.
     pub fn is_same(&self, other: &Self) -> bool {
         let same_origin = match (&self.fields, &other.fields) {
             (Fields::Lazy(a), Fields::Lazy(b)) => a.origin() == b.origin(),

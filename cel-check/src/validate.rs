@@ -43,7 +43,7 @@ impl Validator<'_> {
     }
 
     /// Returns true if `found` is the type of the first element, which is stored in `first`; otherwise adds an issue.
-    fn is_same(&mut self, first: &mut Option<Type>, at: &Expr, found: Type) -> bool {
+    fn expect_same(&mut self, first: &mut Option<Type>, at: &Expr, found: Type) -> bool {
         let Some(expected) = first else {
             *first = Some(found);
             return true;
@@ -60,7 +60,7 @@ impl Validator<'_> {
         let mut first = None;
         for Element { is_optional, value } in elements {
             let found = self.type_of(value, *is_optional);
-            if !self.is_same(&mut first, value, found) {
+            if !self.expect_same(&mut first, value, found) {
                 return;
             }
         }
@@ -70,9 +70,9 @@ impl Validator<'_> {
         let (mut first_key, mut first_value) = (None, None);
         for Entry { is_optional, key, value } in entries {
             let found = self.type_of(key, false);
-            self.is_same(&mut first_key, key, found);
+            self.expect_same(&mut first_key, key, found);
             let found = self.type_of(value, *is_optional);
-            self.is_same(&mut first_value, value, found);
+            self.expect_same(&mut first_value, value, found);
         }
     }
 
@@ -167,6 +167,7 @@ impl Clause {
             Type::Simple(simple) => match self {
                 Self::String => *simple != Simple::Error,
                 Self::Decimal | Self::Octal => matches!(simple, Simple::Int | Simple::Uint),
+                // Strings may be `NaN` or `Infinity`, as in cel-go.
                 Self::Fixed | Self::Scientific => matches!(simple, Simple::Double | Simple::String),
                 Self::Binary => matches!(simple, Simple::Int | Simple::Uint | Simple::Bool),
                 Self::Hex => matches!(simple, Simple::Int | Simple::Uint | Simple::String | Simple::Bytes),

@@ -102,7 +102,7 @@ fn documents_that_are_not_schemas_are_refused_or_empty() {
     }
 }
 
-/// JSON similar to schemas: their keywords at any place, references, loops, and anything else.
+/// Generates JSON similar to schemas: keywords at any place, references, loops, and arbitrary values.
 fn schema() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         4 => prop::sample::select(SCHEMA_VALUES).prop_map(str::to_owned),

@@ -11,7 +11,7 @@ use crate::descriptor::{Descriptor, Start};
 use crate::flags::Options;
 
 /// A manager that is connected and not yet running.
-pub struct Built {
+pub struct Assembly {
     /// The manager.
     pub manager: Manager,
     /// Maps the names of queues to the kind of their keys.
@@ -33,13 +33,13 @@ pub fn enabled<C>(registry: &'static [Descriptor<C>], options: &Options) -> Desc
 ///
 /// # Errors
 /// Fails if flags contradict each other, or if a file cannot be used.
-pub fn with_work<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Result<Descriptors<C>> {
+pub fn prepare<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Result<Descriptors<C>> {
     let mut kept = Vec::new();
     for descriptor in descriptors {
         let controller = descriptor.name;
         match (descriptor.prepare)(context).with_context(|| format!("cannot start {controller}"))? {
             Start::Run => kept.push(descriptor),
-            Start::Skip(why) => info!(controller, reason = why, "skipping controller"),
+            Start::Skip(reason) => info!(controller, reason, "skipping controller"),
         }
     }
     Ok(kept)
@@ -70,7 +70,7 @@ pub async fn with_served_apis<C>(descriptors: Descriptors<C>, clients: &Clients)
     Ok(kept)
 }
 
-/// Declares everything that the controllers read.
+/// Returns the declaration of everything that the controllers read.
 pub fn watches<C>(descriptors: &[&'static Descriptor<C>], context: &C) -> Builder {
     let mut builder = Builder::default();
     for descriptor in descriptors {

@@ -58,14 +58,14 @@ impl Verbosity {
     }
 }
 
-/// Reports whether a pattern of `--vmodule` matches a source file: by its name without `.rs`, or by that of a folder
+/// Returns true if a pattern of `--vmodule` matches a source file: by its name without `.rs`, or by that of a folder
 /// that contains it, so that a controller's name matches all of its files.
 fn matches_file(pattern: &str, file: &str) -> bool {
     let path = file.strip_suffix(".rs").unwrap_or(file);
     path.split('/').any(|part| matches(pattern.as_bytes(), part.as_bytes()))
 }
 
-/// Reports whether a name matches a pattern, in which `*` is any text and `?` any single byte.
+/// Returns true if a name matches a pattern, in which `*` is any text and `?` any single byte.
 fn matches(mut pattern: &[u8], mut name: &[u8]) -> bool {
     // The pattern after the last `*`, and the part of the name with which it was last compared. After a mismatch it is
     // compared with the part that starts one byte later. No earlier `*` has to be tried again.

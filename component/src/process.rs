@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::assembly::Built;
+use crate::assembly::Assembly;
 use crate::flags::Component;
 use crate::flags::gates::BINARY_MINOR;
 use crate::flags::{self, Invocation, Options};
@@ -27,7 +27,7 @@ pub fn main<F>(
     build: impl FnOnce(Options, ConnectOptions) -> F,
 ) -> ExitCode
 where
-    F: Future<Output = anyhow::Result<Built>>,
+    F: Future<Output = anyhow::Result<Assembly>>,
 {
     let (options, set_verbosity, threads) = match prepare(component, arguments) {
         Ok(prepared) => prepared,
@@ -126,8 +126,8 @@ fn version(binary: &str, raw: bool) -> String {
     format!("version.Info{{{}}}", parts.join(", "))
 }
 
-/// Runs on the control thread: the signals, the Lease and the HTTPS server do not depend on the threads of the
-/// controllers, on which the manager is built.
+/// Builds and runs the manager. This future runs on the control thread, so that signals, Lease and HTTPS server do not
+/// depend on the controllers' threads. `build` runs in the controllers' runtime.
 async fn run<F>(
     component: &'static Component,
     options: Options,
@@ -136,7 +136,7 @@ async fn run<F>(
     build: impl FnOnce(Options, ConnectOptions) -> F,
 ) -> anyhow::Result<ExitReason>
 where
-    F: Future<Output = anyhow::Result<Built>>,
+    F: Future<Output = anyhow::Result<Assembly>>,
 {
     let mut signals = Signals::listen()?;
     info!(version = env!("CARGO_PKG_VERSION"), "starting {}", component.binary);
@@ -161,7 +161,7 @@ where
         };
         Ok((built, server))
     };
-    let Some((built, server)) = signals.interrupt(start).await? else { return Ok(ExitReason::Shutdown) };
+    let Some((built, server)) = signals.run_unless_signalled(start).await? else { return Ok(ExitReason::Shutdown) };
     let (stop, stopped) = oneshot::channel();
     let second_signal = async move {
         let signal = signals.next().await;
@@ -196,7 +196,7 @@ fn log_ineffective_settings(options: &Options) {
         let value = if fixed.value { "on" } else { "off" };
         warn!(gate, reason = fixed.reason, "this feature gate is always {value} in this version");
     }
-    let unchanged = options.gates.unchanged_by_stage();
+    let unchanged = options.gates.fixed_despite_stage();
     if !unchanged.is_empty() {
         warn!(gates = unchanged.join(","), "AllAlpha and AllBeta do not change these feature gates in this version");
     }
@@ -227,11 +227,14 @@ impl Signals {
 
     /// Runs `start`. Returns `None`, and drops it, if a signal arrives before it ends: a start may wait for APIs that are
     /// not served yet, and for credentials of a plugin that hangs.
-    async fn interrupt<T>(&mut self, start: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<Option<T>> {
+    async fn run_unless_signalled<T>(
+        &mut self,
+        start: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<Option<T>> {
         tokio::select! {
             started = start => started.map(Some),
             signal = self.next() => {
-                info!("{signal}: ending the start");
+                info!("{signal}: stopping before the start is complete");
                 Ok(None)
             }
         }
@@ -270,7 +273,7 @@ fn non_empty(flag: &str) -> Option<String> {
     (!flag.is_empty()).then(|| flag.to_owned())
 }
 
-/// Returns the host's name; the kernel always has one.
+/// Returns the host's name, or `localhost` if it cannot be read.
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {
@@ -304,13 +307,13 @@ mod tests {
                 send(signal);
                 pending::<anyhow::Result<()>>().await
             };
-            let ended = timeout(Duration::from_secs(30), signals.interrupt(hanging_start)).await;
+            let ended = timeout(Duration::from_secs(30), signals.run_unless_signalled(hanging_start)).await;
             assert_eq!(ended.expect("the signal was ignored").expect("no error"), None, "SIG{signal}");
         }
-        let started = signals.interrupt(async { Ok("manager") }).await;
+        let started = signals.run_unless_signalled(async { Ok("manager") }).await;
         assert_eq!(started.expect("no error"), Some("manager"));
         signals
-            .interrupt(async { anyhow::bail!("no credentials") as anyhow::Result<()> })
+            .run_unless_signalled(async { Err::<(), _>(anyhow::anyhow!("no credentials")) })
             .await
             .expect_err("the error is lost");
     }

@@ -13,12 +13,12 @@ use runtime::serve::{
 use runtime::telemetry::{BuildInfo, CompatibilityVersions, Controllers, Events, Features, Leadership, Stores};
 use serde_json::{Map, Value, json};
 
-use crate::assembly::Built;
+use crate::assembly::Assembly;
 use crate::flags::Options;
 use crate::flags::value::{KUBE_VERSION, Type};
 
-/// The time beyond the lease's duration for which a leader without renewal counts as healthy
-/// (cmd/kube-controller-manager/app, Run).
+/// The time beyond the lease's duration for which a leader without renewal counts as healthy. Upstream:
+/// cmd/kube-controller-manager/app, Run.
 const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
 
 /// Number of consecutive panics after which a watch is unhealthy: only a restart of the process may help.
@@ -73,8 +73,8 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
     })
 }
 
-/// Returns the served content of a manager.
-pub fn served_content(options: &Options, built: &Built, set_verbosity: SetVerbosity) -> ServedContent {
+/// Returns the health checks, metrics and pages that a manager serves.
+pub fn served_content(options: &Options, built: &Assembly, set_verbosity: SetVerbosity) -> ServedContent {
     let manager = &built.manager;
     let component = options.values.component();
     ServedContent {
@@ -105,8 +105,8 @@ fn zpages(options: &Options) -> Zpages {
     Zpages { component: component.name, flags, status }
 }
 
-/// Returns the checks of the election, of each running controller, of the watches, of the controllers' threads, and, for
-/// readiness, of the stores. None waits for a lock that controllers hold.
+/// Returns the checks of the election, of each running controller, of the watches, of the controllers' threads, and,
+/// for readiness, of the stores. No check waits for a lock that controllers hold.
 fn health(options: &Options, manager: &Manager) -> Health {
     let election = options.leader_elect.enabled.then(|| {
         let fence = manager.fence().clone();
@@ -136,7 +136,11 @@ fn health(options: &Options, manager: &Manager) -> Health {
 
 fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
     let metrics = manager.metrics().clone();
-    metrics.collect(BuildInfo { git_version: options.reported_version.clone(), major: "1", minor: "37" });
+    metrics.collect(BuildInfo {
+        git_version: options.reported_version.clone(),
+        major: "1",
+        minor: KUBE_VERSION.split('.').nth(1).unwrap_or_default(),
+    });
     let gates = &options.gates;
     metrics.collect(CompatibilityVersions {
         binary: KUBE_VERSION.trim_start_matches('v').to_owned(),

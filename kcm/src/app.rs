@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use component::assembly::{self, Built};
+use component::assembly::{self, Assembly};
 use component::finalizers;
 use component::process::{self, manager_options};
 use jiff::Timestamp;
@@ -20,7 +20,11 @@ use crate::registry::CONTROLLERS;
 pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     process::main(&COMPONENT, arguments, async |options, connection| {
         let manager = manager(options, &connection).await?;
-        Ok(Built { manager, key_kinds: assembly::key_kinds(CONTROLLERS), finalizers: finalizers::owners(CONTROLLERS) })
+        Ok(Assembly {
+            manager,
+            key_kinds: assembly::key_kinds(CONTROLLERS),
+            finalizers: finalizers::owners(CONTROLLERS),
+        })
     })
 }
 
@@ -45,9 +49,9 @@ pub async fn manager_in(
     let enabled = assembly::enabled(CONTROLLERS, &options);
     let credentials = Credentials::new(connection);
     let mut context = Context { options, credentials, clock: Arc::new(Timestamp::now) };
-    let with_work = assembly::with_work(enabled, &mut context)?;
+    let prepared = assembly::prepare(enabled, &mut context)?;
     let clients = Arc::new(connect(connection).await?);
-    let controllers = assembly::with_served_apis(with_work, &clients).await?;
+    let controllers = assembly::with_served_apis(prepared, &clients).await?;
     let watches = assembly::watches(&controllers, &context)
         .resyncing(context.options.values.get_duration("min-resync-period"))
         .paged(!context.options.gates.enabled("WatchListClient"))

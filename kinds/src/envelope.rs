@@ -6,7 +6,7 @@ use crate::meta::parse_version;
 use crate::wire::schema::{
     api_status, list_meta, object_meta, raw_extension, status_cause, status_details, type_meta, unknown, watch_event,
 };
-use crate::wire::{Put, fields, find, map_entry};
+use crate::wire::{Put, fields, find, find_str, map_entry};
 
 /// The first bytes of every protobuf body of the API server.
 pub const MAGIC: &[u8; 4] = b"k8s\0";
@@ -25,7 +25,7 @@ pub fn unwrap(body: &[u8]) -> Result<&[u8], DecodeError> {
 /// Returns the kind in the envelope of a body; empty if it is not protobuf of the API server.
 pub fn kind(body: &[u8]) -> &str {
     let message = body.strip_prefix(MAGIC).unwrap_or_default();
-    std::str::from_utf8(find(find(message, unknown::TYPE_META), type_meta::KIND)).unwrap_or_default()
+    find_str(find(message, unknown::TYPE_META), type_meta::KIND)
 }
 
 /// Puts an object of `resource` into its envelope.
@@ -123,7 +123,7 @@ pub fn page(body: &[u8]) -> Result<Page<'_>, DecodeError> {
         match field.number {
             1 => {
                 page.version = list_version(field.value.bytes())?;
-                page.next = std::str::from_utf8(find(field.value.bytes(), list_meta::CONTINUE)).unwrap_or_default();
+                page.next = find_str(field.value.bytes(), list_meta::CONTINUE);
             }
             2 => page.items.push(field.value.bytes()),
             _ => {}
@@ -135,12 +135,12 @@ pub fn page(body: &[u8]) -> Result<Page<'_>, DecodeError> {
 /// Returns the version of a list as the server has written it.
 pub fn list_version_text(body: &[u8]) -> Result<&str, DecodeError> {
     let metadata = find(unwrap(body)?, 1);
-    Ok(std::str::from_utf8(find(metadata, list_meta::RESOURCE_VERSION)).unwrap_or_default())
+    Ok(find_str(metadata, list_meta::RESOURCE_VERSION))
 }
 
 /// Returns the version in a list's metadata.
 pub fn list_version(metadata: &[u8]) -> Result<u64, DecodeError> {
-    parse_version(std::str::from_utf8(find(metadata, list_meta::RESOURCE_VERSION)).unwrap_or_default())
+    parse_version(find_str(metadata, list_meta::RESOURCE_VERSION))
 }
 
 /// The API's error response.

@@ -64,7 +64,7 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// Returns the object's metadata.
     fn meta(&self) -> &Meta;
 
-    /// Returns the controller reference to this object for its children (apimachinery, NewControllerRef).
+    /// Returns the controller reference to this object for its children. Upstream: apimachinery, NewControllerRef.
     fn controller_ref(&self) -> OwnerRef {
         let meta = self.meta();
         OwnerRef {

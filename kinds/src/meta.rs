@@ -293,7 +293,8 @@ impl Meta {
             != (&other.uid, other.deletion, &other.labels, &other.owners, &other.finalizers)
     }
 
-    /// Compares by age, the oldest first, and by name within a second (pkg/controller, ReplicaSetsByCreationTimestamp).
+    /// Compares by age, the oldest first, and by name within a second. Upstream: pkg/controller,
+    /// ReplicaSetsByCreationTimestamp.
     pub fn by_creation(&self, other: &Self) -> Ordering {
         self.created.cmp(&other.created).then_with(|| self.name.cmp(&other.name))
     }

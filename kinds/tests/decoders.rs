@@ -63,12 +63,12 @@ macro_rules! every_kind {
     };
 }
 
-/// A field of a message: its number and content.
+/// The content of a field of a message.
 #[derive(Debug, Clone)]
 enum Content {
     Number(u64),
-    Eight([u8; 8]),
-    Four([u8; 4]),
+    Fixed64([u8; 8]),
+    Fixed32([u8; 4]),
     Bytes(Vec<u8>),
     Message(Vec<(u32, Content)>),
 }
@@ -90,27 +90,25 @@ fn encode(message: &[(u32, Content)]) -> Vec<u8> {
                 tag(0);
                 varint(&mut out, *number);
             }
-            Content::Eight(bytes) => {
+            Content::Fixed64(bytes) => {
                 tag(1);
                 out.extend(bytes);
             }
-            Content::Four(bytes) => {
+            Content::Fixed32(bytes) => {
                 tag(5);
                 out.extend(bytes);
             }
-            Content::Bytes(_) | Content::Message(_) => {
-                tag(2);
-                let inner = if let Content::Message(fields) = content { encode(fields) } else { bytes_of(content) };
-                varint(&mut out, inner.len() as u64);
-                out.extend(inner);
-            }
+            Content::Bytes(bytes) => put_delimited(&mut out, *field, bytes),
+            Content::Message(fields) => put_delimited(&mut out, *field, &encode(fields)),
         }
     }
     out
 }
 
-fn bytes_of(content: &Content) -> Vec<u8> {
-    if let Content::Bytes(bytes) = content { bytes.clone() } else { Vec::new() }
+fn put_delimited(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
+    varint(out, u64::from(field) << 3 | 2);
+    varint(out, bytes.len() as u64);
+    out.extend(bytes);
 }
 
 /// Generates texts that decoders interpret, and arbitrary ones.
@@ -134,8 +132,8 @@ fn message() -> impl Strategy<Value = Vec<(u32, Content)>> {
     let leaf = prop_oneof![
         3 => text().prop_map(Content::Bytes),
         2 => prop_oneof![0..4_u64, any::<u64>()].prop_map(Content::Number),
-        1 => any::<[u8; 8]>().prop_map(Content::Eight),
-        1 => any::<[u8; 4]>().prop_map(Content::Four),
+        1 => any::<[u8; 8]>().prop_map(Content::Fixed64),
+        1 => any::<[u8; 4]>().prop_map(Content::Fixed32),
     ];
     let content = leaf.prop_recursive(5, 60, 6, |inner| vec((1..30_u32, inner), 0..6).prop_map(Content::Message));
     // Valid metadata lets decoders reach everything else.

@@ -87,7 +87,7 @@ proptest! {
             selector.matches(&[("a".into(), "b".into())]);
             let _ = (selector.query(), selector.is_everything());
         }
-        let _ = kinds::selector::as_go_prints(&message);
+        let _ = kinds::selector::format_like_go(&message);
     }
 
     #[test]
@@ -145,7 +145,7 @@ fn any_large_text_is_parsed_in_linear_time() {
         let bytes = unit.repeat(SIZE / unit.len());
         let _ = splice::edited(&bytes, &[("a", "b")], |_| true, |_| {});
         let _ = pod_edit::repaired(&bytes, &[], &[]);
-        let _ = kinds::selector::as_go_prints(&bytes);
+        let _ = kinds::selector::format_like_go(&bytes);
         if let Some(template) = template(&bytes) {
             let other = template.with_label("a", Some("b"));
             let _ = (template.equal_ignoring_hash(&other), template.may_equal_ignoring_hash(&other));

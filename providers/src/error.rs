@@ -115,12 +115,12 @@ impl CloudError {
         Self::new(ErrorKind::Invalid, "ReadSpec", format!("{field} is \"{value}\": {fix}"))
     }
 
-    /// Reports whether a retry cannot succeed until the object changes.
+    /// Returns true if a retry cannot succeed until the object changes.
     pub fn is_invalid(&self) -> bool {
         self.kind == ErrorKind::Invalid
     }
 
-    /// Reports whether the resource does not exist.
+    /// Returns true if the resource does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind == ErrorKind::NotFound
     }

@@ -40,7 +40,7 @@ impl InstanceRef {
     }
 }
 
-/// The kinds of a Node's addresses (upstream: core/v1, `NodeAddressType`).
+/// The kinds of a Node's addresses. Upstream: core/v1, NodeAddressType.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum AddressKind {
     /// The instance's name.
@@ -106,7 +106,7 @@ pub struct Instance {
     pub taints: Vec<Taint>,
 }
 
-/// The effects of taints (upstream: core/v1, `TaintEffect`).
+/// The effects of taints. Upstream: core/v1, TaintEffect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TaintEffect {
     /// New pods are not scheduled to the Node.

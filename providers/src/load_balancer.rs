@@ -23,14 +23,14 @@ pub struct ClassFilter {
 }
 
 impl Default for ClassFilter {
-    /// Only Services without a class (upstream: cloud-provider, service controller's `wantsLoadBalancer`).
+    /// Only Services without a class. Upstream: cloud-provider, service controller's wantsLoadBalancer.
     fn default() -> Self {
         Self { unset: true, named: Vec::new() }
     }
 }
 
 impl ClassFilter {
-    /// Reports whether a Service of this class belongs to the provider. `Some("")` is a class, and not included by
+    /// Returns true if a Service of this class belongs to the provider. `Some("")` is a class, and not included by
     /// default.
     pub fn accepts(&self, class: Option<&str>) -> bool {
         match class {
@@ -107,8 +107,8 @@ pub enum Targeting {
     Nodes,
     /// Its endpoints (and its nodes, which are shared anyway).
     Endpoints,
-    /// None: by its annotations, another controller creates this load balancer (upstream: cloud-provider,
-    /// `ImplementedElsewhere`). Only `delete` may be called, for resources that were created before.
+    /// None: by its annotations, another controller creates this load balancer. Only `delete` may be called, for
+    /// resources that were created before. Upstream: cloud-provider, ImplementedElsewhere.
     Elsewhere,
 }
 
@@ -117,8 +117,8 @@ pub enum Targeting {
 pub enum Progress {
     /// The observed state is the desired state.
     Settled,
-    /// The cloud is working: call again after this time, without counting a failure (upstream: cloud-provider/api,
-    /// `RetryError`).
+    /// The cloud is working: call again after this time, without counting a failure. Upstream: cloud-provider/api,
+    /// RetryError.
     After(Duration),
 }
 
@@ -386,7 +386,7 @@ pub trait LoadBalancers: Send + Sync {
     /// Any kind except `NotFound` and `Invalid`.
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError>;
 
-    /// Reports whether a listed resource may belong to this Service. Some resources identify their owner only in part:
+    /// Returns true if a listed resource may belong to this Service. Some resources identify their owner only in part:
     /// those of another controller manager may have no uid, and a firewall rule has only a load balancer's name.
     fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
         owned.id == *service

@@ -24,8 +24,8 @@ pub struct LoadBalancerId {
 }
 
 impl LoadBalancerId {
-    /// Returns upstream's default name: `a` and the uid without dashes, at most 32 characters (upstream:
-    /// cloud-provider, `DefaultLoadBalancerName`). It can be used to find resources of another controller manager.
+    /// Returns upstream's default name: `a` and the uid without dashes, at most 32 characters. It can be used to find
+    /// resources of another controller manager. Upstream: cloud-provider, DefaultLoadBalancerName.
     pub fn default_name(&self) -> String {
         std::iter::once('a').chain(self.uid.chars().filter(|c| *c != '-')).take(32).collect()
     }
@@ -233,8 +233,7 @@ impl LoadBalancerSpec {
     }
 }
 
-/// Whether traffic arrives at the pods' nodes with the load balancer's address (upstream: core/v1,
-/// `LoadBalancerIPMode`).
+/// Whether traffic arrives at the pods' nodes with the load balancer's address. Upstream: core/v1, LoadBalancerIPMode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IpMode {
     /// Traffic arrives with the load balancer's address as its destination; nodes may deliver their own traffic to that
@@ -252,7 +251,7 @@ pub struct PortStatus {
     pub port: u16,
     /// Its protocol.
     pub protocol: Protocol,
-    /// The reason why it does not work, in CamelCase (upstream: core/v1, `PortStatus.Error`).
+    /// The reason why it does not work, in CamelCase. Upstream: core/v1, PortStatus.Error.
     pub error: Option<String>,
 }
 

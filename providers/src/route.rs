@@ -42,8 +42,8 @@ pub struct Route {
     /// Its target.
     pub target: RouteTarget,
     /// The addresses that it leads to, if routes lead to addresses: the controller replaces the route when they differ
-    /// from the Node's. `None`: it leads to the instance, regardless of addresses (upstream: cloud-provider,
-    /// `Route.EnableNodeAddresses`).
+    /// from the Node's. `None`: it leads to the instance, regardless of addresses. Upstream: cloud-provider,
+    /// Route.EnableNodeAddresses.
     pub addresses: Option<Vec<Address>>,
 }
 

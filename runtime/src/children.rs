@@ -53,8 +53,8 @@ pub fn adoptable<'a, C: Kind>(change: &Change<'a, C>) -> Option<&'a Meta> {
     (is_news && new.controller().is_none() && !new.is_deleting()).then_some(new)
 }
 
-/// Returns true if a selector selects a child. An empty selector selects nothing here, unlike in queries (client-go,
-/// listers).
+/// Returns true if a selector selects a child. An empty selector selects nothing here, unlike in queries. Upstream:
+/// client-go, listers.
 pub fn selects(selector: &Selector, child: &Meta) -> bool {
     !selector.is_everything() && selector.matches(&child.labels)
 }

@@ -19,8 +19,8 @@ use crate::lock::lock;
 use crate::store::{Cached, Progress, Store};
 use crate::wake::Wake;
 
-/// After this time an expected deletion counts as cached, because its object may never be removed (pkg/controller,
-/// ExpectationsTimeout).
+/// After this time an expected deletion counts as cached, because its object may never be removed. Upstream:
+/// pkg/controller, ExpectationsTimeout.
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
 /// The last write of a kind for a key.
@@ -129,7 +129,7 @@ impl Consistency {
         self.lock().get_mut(key).is_some_and(|expected| std::mem::take(&mut expected.is_write_lost))
     }
 
-    /// Reports whether the cache contains all writes of kind `K` for `key`. If not, `wake` runs when it does.
+    /// Returns true if the cache contains all writes of kind `K` for `key`. If not, `wake` runs when it does.
     pub fn caught_up<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> bool {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
@@ -208,7 +208,7 @@ impl Consistency {
         lock(&self.skips).clone()
     }
 
-    /// Reports whether all objects of kind `K` that were deleted for `key` are missing in the store or terminating.
+    /// Returns true if all objects of kind `K` that were deleted for `key` are missing in the store or terminating.
     fn deletions_cached<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
         let kind = (K::RESOURCE.group, K::RESOURCE.plural);
         let mut keys = self.lock();

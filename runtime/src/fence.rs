@@ -59,7 +59,7 @@ impl Fence {
         Self { shared: Some(Arc::new(shared)) }
     }
 
-    /// Reports whether a write may be sent now.
+    /// Returns true if a write may be sent now.
     pub fn holds(&self) -> bool {
         self.shared.is_none() || self.end().is_some_and(|end| Instant::now() < end)
     }
@@ -101,7 +101,7 @@ impl Fence {
         .await
     }
 
-    /// Reports whether this process leads as far as it knows, from acquiring until losing or releasing; the value of
+    /// Returns true if this process leads as far as it knows, from acquiring until losing or releasing; the value of
     /// `leader_election_master_status`.
     pub fn is_leader(&self) -> bool {
         let Some(shared) = &self.shared else { return true };

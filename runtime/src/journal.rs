@@ -156,7 +156,7 @@ impl Entry {
         self.ended.describe()
     }
 
-    /// Reports whether the cache did not contain the controller's last writes yet.
+    /// Returns true if the cache did not contain the controller's last writes yet.
     #[must_use]
     pub fn is_waiting_for_cache(&self) -> bool {
         self.ended == LastResult::WaitingForCache

@@ -63,7 +63,7 @@ impl Scales {
         self.writer.get_scale(resource, key).await
     }
 
-    /// Reports whether a scale that was read before is current: the cached object has the same uid and resourceVersion.
+    /// Returns true if a scale that was read before is current: the cached object has the same uid and resourceVersion.
     /// Returns false if the kind is not watched.
     pub fn is_current(&self, resource: &Resource, key: &ObjectKey, scale: &Scale) -> bool {
         let cached = self.watched.source(resource.group, resource.plural).and_then(|source| source.meta(key));

@@ -1,4 +1,4 @@
-//! Fakes for the tests of controllers: stores without a watch, metadata of invented objects, a client without a server.
+//! Fakes for the tests of controllers: stores without a watch, metadata of test objects, a client without a server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

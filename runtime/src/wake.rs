@@ -38,7 +38,7 @@ impl Wake {
         self.id
     }
 
-    /// Reports whether there is a callback.
+    /// Returns true if there is a callback.
     pub(crate) fn is_some(&self) -> bool {
         self.run.is_some()
     }

@@ -21,21 +21,20 @@ const SETS_PER_NAMESPACE: usize = 10;
 const NODES: usize = 400;
 
 /// Limit for any set of indexes, in bytes per pod.
-const LIMIT: usize = 1536;
+const MAX_BYTES_PER_POD: usize = 1536;
 
-/// A row of the table: the measured set, its indexes, and the bytes per pod of the last measurement plus 5 %. Each
-/// section of a pod that no controller requested still costs a pointer: eight of them are 64 bytes.
-struct Gate {
+/// A row of the table: the measured set, its indexes, and its limit in bytes per pod, the last measurement plus 5 %. A
+/// section of a pod that no controller requested costs memory too: a pointer, or 16 bytes with padding.
+struct Row {
     name: &'static str,
     indexes: fn() -> Vec<Index<Pod>>,
-    gate: usize,
+    limit_bytes: usize,
 }
 
-// The claims behind the volumes of every pod cost 16 bytes each: a pointer and padding.
-const GATES: [Gate; 3] = [
-    Gate { name: "record", indexes: Vec::new, gate: 421 },
-    Gate { name: "by controller", indexes: || vec![by_controller()], gate: 448 },
-    Gate { name: "by controller and namespace", indexes: || vec![by_controller(), by_namespace()], gate: 460 },
+const ROWS: [Row; 3] = [
+    Row { name: "record", indexes: Vec::new, limit_bytes: 421 },
+    Row { name: "by controller", indexes: || vec![by_controller()], limit_bytes: 448 },
+    Row { name: "by controller and namespace", indexes: || vec![by_controller(), by_namespace()], limit_bytes: 460 },
 ];
 
 /// Returns a uid in the API server's format, different for each kind of object and number.
@@ -144,15 +143,15 @@ fn pod_record_stays_within_its_memory_limit() {
     // Counting begins here: it is slow, and the messages must not be counted.
     let _profiler = dhat::Profiler::builder().testing().trim_backtraces(Some(1)).build();
     let mut too_much = Vec::new();
-    println!("{:<30}{:>12}{:>8}", "pods, 20,000 of them", "bytes each", "gate");
-    for Gate { name, indexes, gate } in GATES {
+    println!("{:<30}{:>12}{:>8}", "pods, 20,000 of them", "bytes each", "limit");
+    for Row { name, indexes, limit_bytes } in ROWS {
         let before = allocated();
         let store = store(indexes(), &messages);
         let each = (allocated() - before).div_ceil(PODS);
         assert_eq!(store.len(), PODS, "several pods have the same name");
-        println!("{name:<30}{each:>12}{gate:>8}");
-        if each > gate.min(LIMIT) {
-            too_much.push(format!("{name}: {each} bytes a pod, {} are allowed", gate.min(LIMIT)));
+        println!("{name:<30}{each:>12}{limit_bytes:>8}");
+        if each > limit_bytes.min(MAX_BYTES_PER_POD) {
+            too_much.push(format!("{name}: {each} bytes a pod, {} are allowed", limit_bytes.min(MAX_BYTES_PER_POD)));
         }
     }
     assert!(too_much.is_empty(), "{too_much:#?}");

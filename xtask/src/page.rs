@@ -62,7 +62,7 @@ impl Page {
     }
 }
 
-/// Reports whether to use colour. `NO_COLOR` counts if it is set and not empty (no-color.org).
+/// Returns true if to use colour. `NO_COLOR` counts if it is set and not empty (no-color.org).
 fn colour(terminal: bool, no_color: Option<String>) -> bool {
     terminal && no_color.is_none_or(|value| value.is_empty())
 }

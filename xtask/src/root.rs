@@ -67,7 +67,7 @@ pub fn try_out(is_silent: bool) -> Result<Vec<String>> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect())
 }
 
-/// Reports whether sudo gives root rights without a password.
+/// Returns true if sudo gives root rights without a password.
 pub fn is_available_silently() -> bool {
     let sudo = Command::new("sudo").args(["--non-interactive", "true"]).stderr(Stdio::null()).status();
     sudo.is_ok_and(|status| status.success())

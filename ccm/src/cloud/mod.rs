@@ -23,7 +23,7 @@ use self::secrets::{SecretReader, Secrets};
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Returns the error about a provider without a cluster ID (upstream: cloud-provider/app, `run`).
+/// Returns the error about a provider without a cluster ID. Upstream: cloud-provider/app, run.
 pub(crate) fn no_cluster_id(provider: &dyn CloudProvider) -> String {
     format!(
         "no ClusterID found: the cloud provider {} cannot distinguish this cluster's resources from those of others; \

@@ -5,10 +5,10 @@ use std::time::Duration;
 use providers::{CloudError, ErrorKind};
 use tokio::time::Instant;
 
-/// Maximum delay after failures (upstream: service controller, maxRetryDelay).
+/// Maximum delay after failures. Upstream: service controller, maxRetryDelay.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// First delay after a failure (upstream: service controller, minRetryDelay).
+/// First delay after a failure. Upstream: service controller, minRetryDelay.
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 
 /// First delay if an operator must act.

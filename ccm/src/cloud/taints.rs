@@ -10,17 +10,18 @@ use kinds::{Node, Str};
 use runtime::text::api_time;
 use serde_json::{Map, Value, json};
 
-/// The taint of a node that its cloud has not initialized yet (cloud-provider api, TaintExternalCloudProvider).
+/// The taint of a node that its cloud has not initialized yet. Upstream: cloud-provider/api,
+/// TaintExternalCloudProvider.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// The taint of a node whose instance does not run (cloud-provider api, TaintNodeShutdown).
+/// The taint of a node whose instance does not run. Upstream: cloud-provider/api, TaintNodeShutdown.
 pub const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
-/// Reports whether the node is not initialized; effect and value of the taint do not matter.
+/// Returns true if the node is not initialized; effect and value of the taint do not matter.
 pub fn is_uninitialized(node: &Node) -> bool {
     node.taints.iter().any(|taint| &*taint.key == UNINITIALIZED)
 }
 
-/// Reports whether the node is marked as shut down.
+/// Returns true if the node is marked as shut down.
 pub fn is_shut_down(node: &Node) -> bool {
     node.taints.iter().any(is_shutdown_taint)
 }

@@ -1,6 +1,6 @@
 //! The table of all feature gates of cloud-controller-manager 1.37, by Kubernetes minor version.
 
-/// Gates, each with the gates that must be on if it is on (component-base featuregate, AddDependencies).
+/// Gates, each with the gates that must be on if it is on. Upstream: component-base featuregate, AddDependencies.
 #[rustfmt::skip]
 pub static DEPENDENCIES: &[(&str, &[&str])] = &[
     ("DeclarativeValidationBeta", &["DeclarativeValidation"]),

@@ -115,7 +115,7 @@ impl Schema {
         self.reference.as_deref().or_else(|| self.all_of.iter().find_map(|schema| schema.reference()))
     }
 
-    /// Reports whether the value may be an integer or a string.
+    /// Returns true if the value may be an integer or a string.
     pub fn is_int_or_string(&self) -> bool {
         self.is_int_or_string || self.format == "int-or-string"
     }

@@ -1,8 +1,8 @@
 //! The members of a JSON object as texts. They are found without recursion, so that each can be parsed with its own limit
 //! of depth.
 
-/// Returns the text of the member of this name, which has no escape sequences; empty if the text is not an object, or has
-/// no such member.
+/// Returns the text of the member of this name. A name that is written with escape sequences is not found. The text is
+/// empty if `text` is not an object, or has no such member.
 pub fn member<'a>(text: &'a [u8], name: &str) -> &'a [u8] {
     let is_named =
         |found: &[u8]| found.strip_prefix(b"\"").and_then(|found| found.strip_suffix(b"\"")) == Some(name.as_bytes());

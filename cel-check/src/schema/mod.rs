@@ -150,7 +150,7 @@ impl SchemaFields {
         Place { document: &self.document, origin: self.origin, path: self.path.clone(), depth: 0 }
     }
 
-    /// Reports whether the schema declares `kind`, `apiVersion`, `metadata.name` and `metadata.generateName`.
+    /// Returns true if the schema declares `kind`, `apiVersion`, `metadata.name` and `metadata.generateName`.
     fn has_metadata(&self) -> bool {
         let is = |schemas: &Arc<Schema>, property: &str, kind: &str| {
             schemas.properties.get(property).is_some_and(|schema| self.target(schema).kind == kind)

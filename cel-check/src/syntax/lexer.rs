@@ -28,7 +28,7 @@ pub enum TokenKind {
     End,
 }
 
-/// All symbols except `in`, which is read as a word. A symbol that begins with another one comes before it.
+/// All symbols except `in`, which is read as a word. The longer of two symbols with the same beginning comes first.
 const SYMBOLS: [&str; 24] = [
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", ":", "+", "*",
     "/", "%",

@@ -84,7 +84,7 @@ struct Variables {
 }
 
 /// The parts of a loop that differ between macros.
-struct Fold {
+struct LoopParts {
     initial: Expr,
     condition: Expr,
     step: Expr,
@@ -132,12 +132,12 @@ impl Expansion<'_> {
         Ok(Variables { first, second: Some(second) })
     }
 
-    fn fold(&mut self, range: Expr, variables: Variables, fold: Fold) -> Expanded {
-        let Fold { initial, condition, step, result } = fold;
+    fn comprehension(&mut self, range: Expr, variables: Variables, parts: LoopParts) -> Expanded {
+        let LoopParts { initial, condition, step, result } = parts;
         let Variables { first: variable, second } = variables;
         let accumulator = ACCUMULATOR.to_owned();
-        let fold = Comprehension { range, variable, second, accumulator, initial, condition, step, result };
-        self.builder.node(self.offset, ExprKind::Comprehension(Box::new(fold)))
+        let comprehension = Comprehension { range, variable, second, accumulator, initial, condition, step, result };
+        self.builder.node(self.offset, ExprKind::Comprehension(Box::new(comprehension)))
     }
 
     fn quantifier(&mut self, quantifier: Quantifier, target: Expr, mut arguments: Vec<Expr>) -> Expanded {
@@ -147,8 +147,8 @@ impl Expansion<'_> {
         };
         let predicate = arguments.pop().expect("two or three arguments");
         let accumulator = self.accumulator()?;
-        let fold = match quantifier {
-            Quantifier::All => Fold {
+        let parts = match quantifier {
+            Quantifier::All => LoopParts {
                 initial: self.literal(Literal::Bool)?,
                 condition: self.call("@not_strictly_false", vec![accumulator])?,
                 step: {
@@ -157,7 +157,7 @@ impl Expansion<'_> {
                 },
                 result: self.accumulator()?,
             },
-            Quantifier::Exists => Fold {
+            Quantifier::Exists => LoopParts {
                 initial: self.literal(Literal::Bool)?,
                 condition: {
                     let negated = self.call("!_", vec![accumulator])?;
@@ -171,15 +171,15 @@ impl Expansion<'_> {
             },
             Quantifier::ExistsOne => self.exists_one(accumulator, predicate)?,
         };
-        self.fold(target, variables, fold)
+        self.comprehension(target, variables, parts)
     }
 
-    fn exists_one(&mut self, accumulator: Expr, predicate: Expr) -> Result<Fold, SyntaxError> {
+    fn exists_one(&mut self, accumulator: Expr, predicate: Expr) -> Result<LoopParts, SyntaxError> {
         let one = self.literal(Literal::Int)?;
         let more = self.call("_+_", vec![accumulator, one])?;
         let same = self.accumulator()?;
         let (result, one) = (self.accumulator()?, self.literal(Literal::Int)?);
-        Ok(Fold {
+        Ok(LoopParts {
             initial: self.literal(Literal::Int)?,
             condition: self.literal(Literal::Bool)?,
             step: self.call("_?_:_", vec![predicate, more, same])?,
@@ -188,7 +188,7 @@ impl Expansion<'_> {
     }
 
     /// Creates a loop that appends `element` to a list in each step in which `filter` is true or absent.
-    fn collect(&mut self, element: Expr, filter: Option<Expr>) -> Result<Fold, SyntaxError> {
+    fn collect(&mut self, element: Expr, filter: Option<Expr>) -> Result<LoopParts, SyntaxError> {
         let before = self.accumulator()?;
         let element = self.builder.list(self.offset, vec![element])?;
         let step = self.call("_+_", vec![before, element])?;
@@ -197,7 +197,7 @@ impl Expansion<'_> {
     }
 
     /// Creates a loop whose step is skipped if there is a `filter` and it is false.
-    fn filtered(&mut self, initial: Expr, step: Expr, filter: Option<Expr>) -> Result<Fold, SyntaxError> {
+    fn filtered(&mut self, initial: Expr, step: Expr, filter: Option<Expr>) -> Result<LoopParts, SyntaxError> {
         let step = match filter {
             Some(filter) => {
                 let same = self.accumulator()?;
@@ -205,22 +205,23 @@ impl Expansion<'_> {
             }
             None => step,
         };
-        Ok(Fold { initial, condition: self.literal(Literal::Bool)?, step, result: self.accumulator()? })
+        Ok(LoopParts { initial, condition: self.literal(Literal::Bool)?, step, result: self.accumulator()? })
     }
 
     fn map(&mut self, target: Expr, mut arguments: Vec<Expr>) -> Expanded {
         let variables = Variables { first: self.name(&arguments[0])?, second: None };
         let element = arguments.pop().expect("two or three arguments");
         let filter = (arguments.len() == 2).then(|| arguments.remove(1));
-        let fold = self.collect(element, filter)?;
-        self.fold(target, variables, fold)
+        let parts = self.collect(element, filter)?;
+        self.comprehension(target, variables, parts)
     }
 
     fn filter(&mut self, target: Expr, mut arguments: Vec<Expr>) -> Expanded {
         let variables = Variables { first: self.name(&arguments[0])?, second: None };
         let filter = arguments.remove(1);
-        let fold = self.collect(arguments.remove(0), Some(filter))?;
-        self.fold(target, variables, fold)
+        // The element is the loop variable itself: the expression that declares it is its name.
+        let parts = self.collect(arguments.remove(0), Some(filter))?;
+        self.comprehension(target, variables, parts)
     }
 
     fn transform(&mut self, transform: Transform, target: Expr, mut arguments: Vec<Expr>) -> Expanded {
@@ -228,8 +229,8 @@ impl Expansion<'_> {
         let value = arguments.pop().expect("three or four arguments");
         let filter = (arguments.len() == 3).then(|| arguments.remove(2));
         if transform == Transform::List {
-            let fold = self.collect(value, filter)?;
-            return self.fold(target, variables, fold);
+            let parts = self.collect(value, filter)?;
+            return self.comprehension(target, variables, parts);
         }
         let mut inserted = vec![self.accumulator()?];
         if transform == Transform::Map {
@@ -238,13 +239,13 @@ impl Expansion<'_> {
         inserted.push(value);
         let step = self.call("cel.@mapInsert", inserted)?;
         let initial = self.builder.node(self.offset, ExprKind::Map(Vec::new()))?;
-        let fold = self.filtered(initial, step, filter)?;
-        self.fold(target, variables, fold)
+        let parts = self.filtered(initial, step, filter)?;
+        self.comprehension(target, variables, parts)
     }
 
     /// Binds `name` to a value in `result`: a loop without steps whose accumulator is the name.
     fn bind(&mut self, name: &str, value: Expr, result: Expr) -> Expanded {
-        let fold = Comprehension {
+        let comprehension = Comprehension {
             range: self.builder.list(self.offset, Vec::new())?,
             variable: UNUSED.to_owned(),
             second: None,
@@ -254,7 +255,7 @@ impl Expansion<'_> {
             step: self.builder.ident(self.offset, name)?,
             result,
         };
-        self.builder.node(self.offset, ExprKind::Comprehension(Box::new(fold)))
+        self.builder.node(self.offset, ExprKind::Comprehension(Box::new(comprehension)))
     }
 
     fn opt_map(&mut self, target: Expr, mut arguments: Vec<Expr>, is_wrapped: bool) -> Expanded {

@@ -28,10 +28,10 @@ pub struct SyntaxError {
 /// When the expression is not well-formed, or exceeds a limit.
 pub fn parse(text: &str) -> Result<Ast, SyntaxError> {
     let no_thread = || Err(SyntaxError { offset: 0, message: "no thread could be started".to_owned() });
-    with_deep_stack(text, || parse_here(text)).unwrap_or_else(no_thread)
+    with_deep_stack(text, || parse_on_this_stack(text)).unwrap_or_else(no_thread)
 }
 
-/// Like [`parse`], for callers on a deep stack.
-pub(crate) fn parse_here(text: &str) -> Result<Ast, SyntaxError> {
+/// Like [`parse`], on the caller's stack, which has to be deep enough.
+pub(crate) fn parse_on_this_stack(text: &str) -> Result<Ast, SyntaxError> {
     parser::parse(text)
 }

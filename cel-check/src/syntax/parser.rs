@@ -80,7 +80,7 @@ impl Parser {
         Ok((name, offset))
     }
 
-    /// Parses the name of a field, which may be in backticks (cel-go, escapeIdent).
+    /// Parses the name of a field, which may be in backticks. Upstream: cel-go, escapeIdent.
     fn field_name(&mut self) -> Parsed<(String, u32)> {
         let TokenKind::Quoted(name) = self.peek() else { return self.name() };
         let (name, offset) = (name.clone(), self.offset());

@@ -6,10 +6,10 @@ crate::flags! {
     pub const PROCESS;
     "Debugging" {
         "contention-profiling": Bool = "false", NoEffectYet, "Record where workers block, when profiling is on";
-        "profiling": Bool = "true", Effective, "Serve /debug/flags/v on the secure port; there are no profiles here";
+        "profiling": Bool = "true", Effective, "Serve /debug/flags/v on the secure port; Go profiles (/debug/pprof) are not available";
     }
     "Leader-migration" {
-        "enable-leader-migration": Bool = "false", NoEffectYet, "Hand controllers over between managers by leader migration";
+        "enable-leader-migration": Bool = "false", NoEffectYet, "Migrate controllers between managers with a second Lease (leader migration)";
         "leader-migration-config": Text = "", NoEffectYet, "File with a LeaderMigrationConfiguration (controllermanager.config.k8s.io/v1alpha1); empty takes the built-in one";
     }
 }
@@ -38,14 +38,14 @@ crate::flags! {
 }
 
 crate::flags! {
-    /// The secure port, except for its number (apiserver, options.SecureServingOptions).
+    /// The secure port, except for its number. Upstream: apiserver, options.SecureServingOptions.
     pub const SECURE_SERVING;
     "Secure serving" {
         "bind-address": Ip = "0.0.0.0", Effective, "Address on which --secure-port listens; 0.0.0.0 or :: for all interfaces";
         "cert-dir": Text = "", Effective, "Directory for generated certificates; ignored when --tls-cert-file and --tls-private-key-file are given";
         "disable-http2-serving": Bool = "false", Effective, "Serve HTTP/1.1 only";
         "http2-max-streams-per-connection": Int = "0", Effective, "Streams a client may have open in one HTTP/2 connection; 0 for the library's default";
-        "permit-address-sharing": Bool = "false", Effective, "Listen with SO_REUSEADDR, which is always done here";
+        "permit-address-sharing": Bool = "false", Effective, "No effect: SO_REUSEADDR is always set";
         "permit-port-sharing": Bool = "false", Effective, "Listen with SO_REUSEPORT";
         "tls-cert-file": Text = "", Effective, "PEM certificate (and chain) for HTTPS; without one a self-signed certificate is made";
         "tls-cipher-suites": Strings = "[]", Effective, "Cipher suites of the server, by their IANA names; empty for the library's default";
@@ -57,17 +57,17 @@ crate::flags! {
 }
 
 crate::flags! {
-    /// Authentication and authorization (apiserver, options.DelegatingAuthenticationOptions and
-    /// DelegatingAuthorizationOptions).
+    /// Authentication and authorization. Upstream: apiserver, options.DelegatingAuthenticationOptions and
+    /// DelegatingAuthorizationOptions.
     pub const ACCESS;
     "Authentication" {
-        "authentication-kubeconfig": Text = "", Effective, "Kubeconfig for TokenReviews and for looking up client CAs; empty uses the pod's own credentials; outside a pod, every token counts as anonymous";
+        "authentication-kubeconfig": Text = "", Effective, "Kubeconfig for TokenReviews and for looking up client CAs; empty uses the pod's own credentials; outside a pod, requests with a token are anonymous";
         "authentication-skip-lookup": Bool = "false", Effective, "Do not look up missing authentication settings in the cluster";
         "authentication-token-webhook-cache-ttl": Duration = "10s", Effective, "How long the result of a TokenReview is cached";
         "authentication-tolerate-lookup-failure": Bool = "false", Effective, "Start even when authentication settings cannot be looked up; requests may then count as anonymous";
         "client-ca-file": Text = "", Effective, "CA bundle for client certificates; the common name becomes the user";
         "requestheader-allowed-names": Strings = "[]", Effective, "Common names of front proxies that may set user headers; empty allows all that --requestheader-client-ca-file signed";
-        "requestheader-client-ca-file": Text = "", Effective, "CA bundle that front proxies must be signed by before their user headers count";
+        "requestheader-client-ca-file": Text = "", Effective, "CA bundle for front proxies: user headers are accepted only with a client certificate that it signed";
         "requestheader-extra-headers-prefix": Strings = "[x-remote-extra-]", Effective, "Prefixes of headers with extra user attributes";
         "requestheader-group-headers": Strings = "[x-remote-group]", Effective, "Headers with the user's groups";
         "requestheader-uid-headers": Strings = "[]", Effective, "Headers with the user's UID";
@@ -75,14 +75,14 @@ crate::flags! {
     }
     "Authorization" {
         "authorization-always-allow-paths": Strings = "[/healthz,/readyz,/livez]", Effective, "HTTP paths that need no authorization";
-        "authorization-kubeconfig": Text = "", Effective, "Kubeconfig for SubjectAccessReviews; empty uses the pod's own credentials; outside a pod, all that is not always allowed is forbidden";
+        "authorization-kubeconfig": Text = "", Effective, "Kubeconfig for SubjectAccessReviews; empty uses the pod's own credentials; outside a pod, only --authorization-always-allow-paths are allowed";
         "authorization-webhook-cache-authorized-ttl": Duration = "10s", Effective, "How long a SubjectAccessReview that allows a request is cached";
         "authorization-webhook-cache-unauthorized-ttl": Duration = "10s", Effective, "How long a SubjectAccessReview that does not allow a request is cached";
     }
 }
 
 crate::flags! {
-    /// Logging (component-base, logs/api/v1).
+    /// Logging. Upstream: component-base, logs/api/v1.
     pub const LOGS;
     "Logs" {
         "log-flush-frequency": Duration = "5s", NoEffectYet, "Longest time before log lines are flushed";
@@ -104,7 +104,7 @@ crate::flags! {
         "master": Text = "", Effective, "Address of the API server, instead of the kubeconfig's";
     }
     "Global" {
-        "help": Bool = "false", Effective, "Print this and exit";
+        "help": Bool = "false", Effective, "Print this help and exit";
         "version": Version = "false", Effective, "Print the version and exit; raw prints all parts; vX.Y.Z... reports that version instead";
     }
 }

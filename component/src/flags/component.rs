@@ -9,7 +9,8 @@ use super::{Gates, Values};
 /// A binary, described as data.
 #[derive(Debug)]
 pub struct Component {
-    /// Upstream's name: in events about its Lease, its metrics, its certificate's file and its usage.
+    /// Upstream's name of the binary, as used in events about the Lease, in metrics, in the certificate's file name and
+    /// in `--help`.
     pub name: &'static str,
     /// The name of our binary, for its own messages.
     pub binary: &'static str,
@@ -26,8 +27,8 @@ pub struct Component {
     /// Upstream's binary serves `/flagz` and `/statusz`, behind the gates `ComponentFlagz` and
     /// `ComponentStatusz`.
     pub zpages: bool,
-    /// The controllers that have another name in upstream's metric `running_managed_controllers`: that name, and
-    /// [`UpstreamController::name`].
+    /// Pairs of the name in upstream's metric `running_managed_controllers` and [`UpstreamController::name`], for
+    /// controllers whose names differ.
     pub running_as: &'static [(&'static str, &'static str)],
     /// Checks single values, and combinations of values and gates; records each violated rule.
     pub rules: fn(&Values, &Gates, &mut Violations),

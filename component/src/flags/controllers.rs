@@ -96,7 +96,7 @@ impl Selection {
 }
 
 impl UpstreamController {
-    /// Reports whether `controllers`, the list with aliases replaced as in `Options::controllers`, selects this
+    /// Returns true if `controllers`, the list with aliases replaced as in `Options::controllers`, selects this
     /// controller (controller-manager app, IsControllerEnabled): the first item that names it decides, else `*` selects
     /// those that are on by default.
     pub fn is_selected(&self, controllers: &[String]) -> bool {
@@ -108,7 +108,7 @@ impl UpstreamController {
         named.unwrap_or_else(|| self.by_default == ByDefault::On && has_star())
     }
 
-    /// Reports whether upstream runs this controller: it is selected and its gates are on (kubernetes app,
+    /// Returns true if upstream runs this controller: it is selected and its gates are on (kubernetes app,
     /// ControllerDescriptor.BuildController).
     pub fn enabled(&self, controllers: &[String], gates: &Gates) -> bool {
         self.is_selected(controllers) && self.gates.iter().all(|gate| gates.enabled(gate))

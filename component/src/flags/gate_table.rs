@@ -14,7 +14,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Returns the stage as in metrics (component-base featuregate, PreRelease).
+    /// Returns the stage as in metrics. Upstream: component-base featuregate, PreRelease.
     pub fn label(self) -> &'static str {
         match self {
             Self::Alpha => "ALPHA",
@@ -63,7 +63,8 @@ pub struct Fixed {
 pub struct GateTable {
     /// Every gate, by name.
     pub gates: &'static [GateRow],
-    /// Gates with the gates that must be on when they are (component-base featuregate, AddDependencies).
+    /// Dependencies: a gate, and the gates that must be on if it is on. Upstream: component-base featuregate,
+    /// AddDependencies.
     pub dependencies: &'static [(&'static str, &'static [&'static str])],
     /// `--feature-gates` accepts `kube:` before a gate, as binaries with `--emulated-version` do.
     pub versioned: bool,

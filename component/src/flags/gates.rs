@@ -113,6 +113,7 @@ pub struct Gates {
     table: &'static GateTable,
     emulated: u16,
     min_compatibility: u16,
+    /// All values from the command line: by name, AllAlpha or AllBeta.
     set: BTreeMap<&'static str, bool>,
     /// The gates that `--feature-gates` sets by name, without those that only AllAlpha or AllBeta sets.
     named: BTreeMap<&'static str, bool>,
@@ -138,7 +139,7 @@ impl Gates {
         }
     }
 
-    /// Reports whether the gate is on: for a fixed gate its fixed value.
+    /// Returns true if the gate is on: for a fixed gate its fixed value.
     ///
     /// # Panics
     /// If the table has no gate of that name, as upstream's featuregate, Enabled does: the names are literals in the
@@ -152,25 +153,25 @@ impl Gates {
 
     /// Returns the fixed gates that `--feature-gates` sets by name to a value that is neither their fixed value nor
     /// their default.
-    pub fn ignored(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
-        self.named_against_fixed_value().filter(|(gate, _)| !self.is_named_as_default(gate))
+    pub fn ignored_requests(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
+        self.overridden_by_fixed_value().filter(|(gate, _)| !self.is_named_as_default(gate))
     }
 
     /// Returns the fixed gates that `--feature-gates` sets by name to their default, which is not their fixed value.
     /// Such flags are valid for upstream's manager and change nothing there.
     pub fn ignored_defaults(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
-        self.named_against_fixed_value().filter(|(gate, _)| self.is_named_as_default(gate))
+        self.overridden_by_fixed_value().filter(|(gate, _)| self.is_named_as_default(gate))
     }
 
     /// Returns the fixed gates that AllAlpha or AllBeta sets to another value than their fixed one.
-    pub fn unchanged_by_stage(&self) -> Vec<&'static str> {
+    pub fn fixed_despite_stage(&self) -> Vec<&'static str> {
         let is_unchanged = |gate: &str, value: bool| {
             !self.named.contains_key(gate) && (self.table.fixed)(gate).is_some_and(|fixed| fixed.value != value)
         };
         self.set.iter().filter(|(gate, value)| is_unchanged(gate, **value)).map(|(gate, _)| *gate).collect()
     }
 
-    fn named_against_fixed_value(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
+    fn overridden_by_fixed_value(&self) -> impl Iterator<Item = (&'static str, Fixed)> {
         let fixed = |(gate, value): (&&'static str, &bool)| {
             let fixed = (self.table.fixed)(gate).filter(|fixed| fixed.value != *value)?;
             Some((*gate, fixed))
@@ -202,7 +203,7 @@ impl Gates {
         (self.table.fixed)(row.name).map_or_else(|| self.is_requested(row), |fixed| fixed.value)
     }
 
-    /// Reports whether flags and defaults switch the gate on, regardless of its fixed value. Dependencies are checked
+    /// Returns true if flags and defaults switch the gate on, regardless of its fixed value. Dependencies are checked
     /// with this value, as by upstream.
     fn is_requested(&self, row: &GateRow) -> bool {
         let default = || self.spec(row).is_some_and(|spec| spec.default);
@@ -217,8 +218,8 @@ impl Gates {
     }
 
     /// Resolves the gates of `table` from the lists of `--feature-gates`, `--emulated-version` and
-    /// `--min-compatibility-version` (component-base compatibility, registry.Set and Validate; featuregate,
-    /// SetFromMap).
+    /// `--min-compatibility-version`. Upstream: component-base compatibility, registry.Set and Validate; featuregate,
+    /// SetFromMap.
     ///
     /// # Errors
     /// Returns every error, not only the first.
@@ -305,7 +306,7 @@ impl Gates {
 }
 
 /// Returns the lines in `--help` for the gates that can be changed: all except those that are generally available or
-/// deprecated (component-base featuregate, KnownFeatures).
+/// deprecated. Upstream: component-base featuregate, KnownFeatures.
 pub fn help_lines(table: &'static GateTable) -> Vec<String> {
     let gates = Gates::of(table);
     let component = if table.versioned { "kube:" } else { "" };

@@ -1,4 +1,4 @@
-//! The command line by upstream's rules: every flag is parsed; those that every binary uses are typed.
+//! The command line by upstream's rules. Every flag is parsed; those that all binaries use are fields of [`Options`].
 
 pub mod common;
 mod component;
@@ -143,7 +143,7 @@ impl Values {
         self.component
     }
 
-    /// Reports whether the binary has a flag of this name; needed only for flags that not every binary has.
+    /// Returns true if the binary has a flag of this name; needed only for flags that not every binary has.
     pub fn has(&self, name: &str) -> bool {
         self.component.position(name).is_some()
     }
@@ -156,12 +156,12 @@ impl Values {
         &self.values[self.index(name)]
     }
 
-    /// Reports whether the flag was on the command line, even with its default value.
+    /// Returns true if the flag was on the command line, even with its default value.
     pub fn is_set(&self, name: &str) -> bool {
         self.set[self.index(name)]
     }
 
-    /// Returns a text, the mode of `--version`, or a quantity as written.
+    /// Returns the value of a flag of type Text, Version or Quantity, as written.
     pub fn get_str(&self, name: &str) -> &str {
         match self.value(name) {
             Value::Text(text) => text,
@@ -271,8 +271,8 @@ pub fn parse(
     let arguments: Vec<String> = arguments.into_iter().collect();
     let parsed = pflag::parse(component, &arguments);
     let values = Values::of(component, &parsed.values);
-    let stray = |error: &FlagError| matches!(error, FlagError::Positional { .. });
-    if values.get_bool("help") && parsed.errors.iter().all(stray) {
+    let is_positional = |error: &FlagError| matches!(error, FlagError::Positional { .. });
+    if values.get_bool("help") && parsed.errors.iter().all(is_positional) {
         return Ok(Invocation::Help);
     }
     let mut errors = parsed.errors;
@@ -356,7 +356,7 @@ impl Options {
         names.map(|flag| flag.name).collect()
     }
 
-    /// Returns a line for each given deprecated flag (pflag, FlagSet.Set).
+    /// Returns a line for each given deprecated flag. Upstream: pflag, FlagSet.Set.
     pub fn deprecations(&self) -> Vec<String> {
         let given = self.values.component.flags.iter().filter(|flag| self.values.is_set(flag.name));
         given.filter_map(|flag| Some(format!("flag --{} is deprecated: {}", flag.name, flag.deprecated?))).collect()

@@ -127,7 +127,7 @@ impl Parsed {
         }
     }
 
-    /// Parses a group of letters after one dash (pflag, parseSingleShortArg).
+    /// Parses a group of letters after one dash. Upstream: pflag, parseSingleShortArg.
     fn short(&mut self, letters: &str, rest: &mut Rest<'_>) {
         let mut tail = letters;
         while let Some(letter) = tail.chars().next() {
@@ -169,8 +169,12 @@ impl Parsed {
 
     fn set(&mut self, index: usize, text: &str) {
         let Flag { name, kind, default, .. } = self.component.flags[index];
-        // A blank address does not change the value (pflag, ipValue.Set).
-        let text = if kind == super::value::Type::Ip && text.is_empty() { default } else { text };
+        // A blank address does not change the value. Upstream: pflag, ipValue.Set.
+        let is_blank_address = kind == super::value::Type::Ip && text.is_empty();
+        if is_blank_address && self.values[index].is_some() {
+            return;
+        }
+        let text = if is_blank_address { default } else { text };
         match kind.parse(text, self.values[index].as_ref()) {
             Some(value) => self.values[index] = Some(value),
             None => {

@@ -10,7 +10,7 @@ impl Values {
     pub fn printed(&self) -> BTreeMap<String, String> {
         let flags = self.component.flags.iter().zip(self.values.iter().zip(&self.set));
         let print = |(flag, (value, set)): (&super::Flag, (&Value, &bool))| {
-            (flag.name.to_owned(), if *set { printed(flag.kind, value) } else { flag.default.to_owned() })
+            (flag.name.to_owned(), if *set { format_value(flag.kind, value) } else { flag.default.to_owned() })
         };
         flags.map(print).collect()
     }
@@ -22,7 +22,7 @@ impl Values {
 }
 
 /// Returns a value in the format of the String method of its Go type.
-fn printed(kind: Type, value: &Value) -> String {
+fn format_value(kind: Type, value: &Value) -> String {
     match value {
         Value::Bool(on) => on.to_string(),
         Value::Int(number) => number.to_string(),
@@ -39,19 +39,19 @@ fn printed(kind: Type, value: &Value) -> String {
                 items.sort();
                 items.join(",")
             }
-            _ => format!("[{}]", record(items.iter().cloned())),
+            _ => format!("[{}]", csv_record(items.iter().cloned())),
         },
         Value::Int32s(numbers) => {
             format!("[{}]", numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
         }
-        Value::Map(map) => format!("[{}]", record(map.iter().map(|(key, value)| format!("{key}={value}")))),
+        Value::Map(map) => format!("[{}]", csv_record(map.iter().map(|(key, value)| format!("{key}={value}")))),
         Value::VModule(patterns) => {
             patterns.iter().map(|(pattern, level)| format!("{pattern}={level}")).collect::<Vec<_>>().join(",")
         }
     }
 }
 
-/// Returns gates in the order of their components. A component precedes a colon; it is empty if it was not given.
+/// Formats gates as `component:gate=bool`, sorted by component, which is empty if it was not given.
 fn gates(items: &[String]) -> String {
     let mut pairs: Vec<(&str, &str)> = items.iter().map(|item| item.split_once(':').unwrap_or(("", item))).collect();
     pairs.sort_by_key(|(component, _)| *component);
@@ -59,7 +59,7 @@ fn gates(items: &[String]) -> String {
 }
 
 /// Returns one CSV record, quoted where necessary.
-fn record(items: impl Iterator<Item = String>) -> String {
+fn csv_record(items: impl Iterator<Item = String>) -> String {
     let quoted = |item: String| {
         let special = item.contains([',', '"', '\n', '\r']) || item.starts_with([' ', '\t']) || item == "\\.";
         if special { format!("\"{}\"", item.replace('"', "\"\"")) } else { item }
@@ -129,7 +129,7 @@ mod tests {
             (Type::Level, "4", "4"),
         ] {
             let value = kind.parse(given, None).expect("accepted");
-            assert_eq!(printed(kind, &value), wanted, "{given}");
+            assert_eq!(format_value(kind, &value), wanted, "{given}");
         }
     }
 }

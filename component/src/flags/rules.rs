@@ -5,9 +5,14 @@ use super::value::{KUBE_VERSION, quantity_is_zero};
 use super::{Gates, Values};
 use crate::flags::controllers::{self, Selection};
 
+/// Maximum factor between the retry period and the actual time between two attempts. Upstream: client-go,
+/// tools/leaderelection, JitterFactor.
+const JITTER_FACTOR: f64 = 1.2;
+
 /// The inclusive bounds of a number.
 #[derive(Debug)]
 pub struct Range {
+    /// The flag, as the list of one flag that [`Violations::add_if`] takes.
     flag: [&'static str; 1],
     low: i64,
     high: i64,
@@ -99,8 +104,8 @@ pub fn leader_election(values: &Values, violations: &mut Violations) {
             seconds(renew)
         )
     });
-    let least = (1.2 * retry as f64) as i64;
-    violations.add_if(renew <= least, &["leader-elect-renew-deadline", "leader-elect-retry-period"], || {
+    let min_renew_nanos = (JITTER_FACTOR * retry as f64) as i64;
+    violations.add_if(renew <= min_renew_nanos, &["leader-elect-renew-deadline", "leader-elect-retry-period"], || {
         format!(
             "leader-elect-renew-deadline (renewDeadline) must be greater than 1.2 times leader-elect-retry-period (retryPeriod), but got {} and {}",
             seconds(renew),
@@ -114,6 +119,7 @@ pub fn leader_election(values: &Values, violations: &mut Violations) {
 
 /// Checks the headers of front proxies: apiserver pkg/server/options, RequestHeaderAuthenticationOptions.Validate.
 pub fn request_headers(values: &Values, gates: &Gates, violations: &mut Violations) {
+    // Each as the list of flags that `add_if` takes.
     static FLAGS_OF_HEADERS: [[&str; 1]; 5] = [
         ["requestheader-username-headers"],
         ["requestheader-group-headers"],
@@ -138,10 +144,10 @@ pub fn request_headers(values: &Values, gates: &Gates, violations: &mut Violatio
 
 /// Refuses values of gates that would be ignored. Values by AllAlpha, AllBeta or an emulated version are not refused.
 pub fn fixed_gates(gates: &Gates, violations: &mut Violations) {
-    for (gate, fixed) in gates.ignored() {
-        let verb = if fixed.value { "off" } else { "on" };
+    for (gate, fixed) in gates.ignored_requests() {
+        let refused = if fixed.value { "off" } else { "on" };
         violations.add_if(true, &["feature-gates"], || {
-            format!("feature-gates: {gate} cannot be switched {verb}: {}; remove it", fixed.reason)
+            format!("feature-gates: {gate} cannot be switched {refused}: {}; remove it", fixed.reason)
         });
     }
 }
@@ -197,6 +203,7 @@ pub fn logs(values: &Values, gates: &Gates, violations: &mut Violations) {
         "log-flush-frequency (flushFrequency) must be greater than zero".to_owned()
     });
     let alpha = gates.enabled("LoggingAlphaOptions");
+    // Each as the list of flags that `add_if` takes.
     static SPLITS: [[&str; 1]; 2] = [["log-text-split-stream"], ["log-json-split-stream"]];
     static SIZES: [[&str; 1]; 2] = [["log-text-info-buffer-size"], ["log-json-info-buffer-size"]];
     let split = |flag: &str| values.get_bool(flag);

@@ -26,7 +26,7 @@ pub struct Flag {
     pub effect: Effect,
     /// One line of help.
     pub help: &'static str,
-    /// The reason not to use it; such a flag is hidden in `--help` (pflag, MarkDeprecated).
+    /// The reason not to use it; such a flag is hidden in `--help`. Upstream: pflag, MarkDeprecated.
     pub deprecated: Option<&'static str>,
 }
 

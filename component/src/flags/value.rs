@@ -76,7 +76,7 @@ impl Type {
         matches!(self, Type::Bool | Type::Version).then_some("true")
     }
 
-    /// Returns the hint after the name in `--help` (pflag, UnquoteUsage); empty for a bool.
+    /// Returns the hint after the name in `--help`; empty for a bool. Upstream: pflag, UnquoteUsage.
     pub fn hint(self) -> &'static str {
         match self {
             Type::Bool => "",
@@ -123,16 +123,15 @@ impl Type {
         }
     }
 
-    /// Reports whether `default`, as pflag would print it, is this type's zero value, which `--help` does not show
-    /// (pflag, defaultIsZeroValue).
+    /// Returns true if `default`, as pflag would print it, is this type's zero value, which `--help` does not show.
+    /// Upstream: pflag, defaultIsZeroValue.
     pub fn is_zero(self, default: &str) -> bool {
         match self {
             Type::Strings => default == "[]",
-            Type::Int32s | Type::Map | Type::CertKeys => false,
+            Type::Int32s | Type::Map | Type::CertKeys | Type::Ip => false,
             Type::Duration => default == "0s",
             Type::Text | Type::Gates | Type::PlainGates | Type::VModule => default.is_empty(),
             Type::Bool | Type::Version => default == "false",
-            Type::Ip => false,
             _ => default == "0",
         }
     }
@@ -226,8 +225,8 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses a whole number like strconv.ParseInt with base 0: prefixes 0x, 0o, 0b and 0, and underscores between digits
-/// if there is a prefix or none is needed.
+/// Parses a whole number like strconv.ParseInt with base 0: prefixes 0x, 0o, 0b and 0; underscores between digits, and
+/// after a prefix.
 fn parse_int(text: &str) -> Option<i64> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -266,8 +265,8 @@ fn parse_level(text: &str) -> Option<u32> {
 /// supported.
 fn parse_float(text: &str) -> Option<f64> {
     let digit = |index: usize| text.as_bytes().get(index).is_some_and(u8::is_ascii_digit);
-    let between = |index: usize| index > 0 && digit(index - 1) && digit(index + 1);
-    if !text.match_indices('_').all(|(index, _)| between(index)) {
+    let is_between_digits = |index: usize| index > 0 && digit(index - 1) && digit(index + 1);
+    if !text.match_indices('_').all(|(index, _)| is_between_digits(index)) {
         return None;
     }
     let number: f64 = text.replace('_', "").parse().ok()?;
@@ -409,7 +408,7 @@ fn parse_version_flag(text: &str) -> Option<String> {
     is_valid.then(|| text.to_owned())
 }
 
-/// Reports whether `text` consists of dot-separated identifiers of semantic versioning; in a pre-release, numbers have
+/// Returns true if `text` consists of dot-separated identifiers of semantic versioning; in a pre-release, numbers have
 /// no leading zero.
 fn are_identifiers(text: &str, pre_release: bool) -> bool {
     text.split('.').all(|part| {
@@ -431,7 +430,7 @@ fn is_quantity(text: &str) -> bool {
         && (exponent || SUFFIXES.contains(&suffix))
 }
 
-/// Reports whether an accepted quantity is zero.
+/// Returns true if an accepted quantity is zero.
 pub(super) fn quantity_is_zero(text: &str) -> bool {
     let number = text.split(|letter: char| letter.is_ascii_alphabetic()).next();
     number.is_none_or(|number| !number.bytes().any(|byte| (b'1'..=b'9').contains(&byte)))
@@ -560,13 +559,18 @@ mod tests {
         assert_eq!(third, Value::Map(BTreeMap::from(want)));
     }
 
+    #[test]
+    fn version_is_that_of_the_gates() {
+        assert_eq!(KUBE_VERSION, format!("v1.{}.0", crate::flags::gates::BINARY_MINOR));
+    }
+
     proptest! {
         #[test]
         fn any_text_is_parsed_without_panic(text in ".{0,12}") {
             for kind in [
                 Type::Bool, Type::Int, Type::Int32, Type::Float32, Type::Float64, Type::Duration,
                 Type::Text, Type::Ip, Type::Strings, Type::Int32s, Type::Map, Type::CertKeys,
-                Type::Gates, Type::Level, Type::VModule, Type::Version, Type::Quantity,
+                Type::Gates, Type::PlainGates, Type::Level, Type::VModule, Type::Version, Type::Quantity,
             ] {
                 let value = kind.parse(&text, None);
                 prop_assert!(kind != Type::Text || value == Some(Value::Text(text.clone())));

@@ -18,8 +18,9 @@ const WORKER_THREADS: usize = 2;
 /// debug builds deeper than the default of two MiB.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Time for which an idle thread for blocking calls of the control thread stays: it reads certificates every ten seconds.
-const BLOCKING_THREAD_KEPT: Duration = Duration::from_secs(1);
+/// Idle time after which a thread for blocking calls ends. The control thread needs one every ten seconds, to read
+/// certificates; kept in between, it would only cost memory.
+const BLOCKING_THREAD_IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// Number of steps of tasks on the control thread between two checks of its timers and sockets: while many clients connect,
 /// steps may take milliseconds.
@@ -39,7 +40,7 @@ impl Threads {
     /// When the operating system refuses threads or descriptors.
     pub(crate) fn start() -> io::Result<Self> {
         let mut control = Builder::new_current_thread();
-        let control = control.thread_stack_size(STACK_BYTES).thread_keep_alive(BLOCKING_THREAD_KEPT);
+        let control = control.thread_stack_size(STACK_BYTES).thread_keep_alive(BLOCKING_THREAD_IDLE_TIME);
         let control = control.event_interval(CONTROL_EVENT_INTERVAL).enable_all().build()?;
         let mut workers = Builder::new_multi_thread();
         let workers = workers.worker_threads(WORKER_THREADS).thread_stack_size(STACK_BYTES).enable_all().build()?;

@@ -24,7 +24,7 @@ use super::*;
 const LEASE_DURATION: Duration = Duration::from_secs(7);
 const RENEW_DEADLINE: Duration = Duration::from_secs(5);
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
-/// The time for which the threads are blocked at least: longer than a Lease lasts without a renewal.
+/// Minimum time for which the threads are blocked: longer than a Lease lasts without a renewal.
 const BLOCKED: Duration = Duration::from_secs(8);
 /// Maximum time for the response to a probe, also on a busy host.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -173,8 +173,9 @@ async fn clients_of(address: SocketAddr) -> Clients {
 /// Probes the HTTPS server.
 async fn probe(clients: &Clients) {
     let request = Request::get("/healthz").body(Bytes::new()).expect("a request");
-    let answer = timeout(PROBE_TIMEOUT, clients.send(&Identity::Own, request, 1024)).await.expect("a response in time");
-    assert_eq!(answer.expect("an answer").status(), 200);
+    let response =
+        timeout(PROBE_TIMEOUT, clients.send(&Identity::Own, request, 1024)).await.expect("a response in time");
+    assert_eq!(response.expect("a response").status(), 200);
 }
 
 #[test]
@@ -202,6 +203,6 @@ fn lease_and_probes_survive_controllers_that_block_their_threads() {
         https.stop().await;
         ended
     });
-    assert_eq!(ended, ExitReason::Shutdown, "longer than the renew deadline, and the Lease is still held");
+    assert_eq!(ended, ExitReason::Shutdown, "the Lease was lost although the control thread was free");
     threads.shutdown_background();
 }

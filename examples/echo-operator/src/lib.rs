@@ -137,7 +137,7 @@ pub fn status(
     EchoStatus { observed_generation: generation, ready_replicas: responding, conditions }
 }
 
-/// Reports whether a status shows the desired state.
+/// Returns true if a status shows the desired state.
 pub fn is_ready(status: &EchoStatus) -> bool {
     status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

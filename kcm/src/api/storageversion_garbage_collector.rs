@@ -26,7 +26,7 @@ use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 const NAMESPACE: &str = "kube-system";
 /// The label of identity Leases, and its value for kube-apiserver.
 const IDENTITY: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
-/// The age up to which a Lease in the cache may lag behind; kubelets' Leases change all the time.
+/// Maximum lag of cached Leases. Kubelets renew theirs all the time: applying those changes in batches costs less.
 const LEASE_LAG: Duration = Duration::from_millis(250);
 
 const LEASE_QUEUE: &str = "storage_version_garbage_collector_leases";
@@ -69,9 +69,9 @@ fn start(manager: &mut Manager, context: &Context) {
             deleted.add(key);
         }
     });
-    let (known, changed) = (leases, version_queue.clone());
+    let (identities, changed) = (leases, version_queue.clone());
     versions.subscribe(move |change| {
-        let is_identity = |server: &str| known.get(&lease_key(server)).is_some_and(|lease| is_identity(&lease));
+        let is_identity = |server: &str| identities.get(&lease_key(server)).is_some_and(|lease| is_identity(&lease));
         if let Some(version) = change.new
             && version.servers.iter().any(|server| !is_identity(server))
         {
@@ -81,8 +81,8 @@ fn start(manager: &mut Manager, context: &Context) {
     let writer = manager.writer(DESCRIPTOR.service_account);
     let collector = Arc::new(Collector { versions, writer, clock: context.clock.clone() });
     let work = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
-    let of_leases = Leases { collector: collector.clone(), versions: version_queue.clone() };
-    manager.add(work, lease_queue, Arc::new(of_leases));
+    let lease_reconciler = LeaseReconciler { collector: collector.clone(), versions: version_queue.clone() };
+    manager.add(work, lease_queue, Arc::new(lease_reconciler));
     manager.add(work, version_queue, collector);
 }
 
@@ -128,12 +128,12 @@ fn decide(servers: &[Str], stale: &BTreeSet<Str>) -> Removal {
 // Sync
 
 /// Requeues the StorageVersions that name the API server of a deleted Lease.
-struct Leases {
+struct LeaseReconciler {
     collector: Arc<Collector>,
     versions: Arc<Queue<ObjectKey>>,
 }
 
-impl Reconcile for Leases {
+impl Reconcile for LeaseReconciler {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
@@ -184,7 +184,7 @@ impl Collector {
             }
             Removal::Some => {
                 info!(storage_version = &*key.name, count = stale.len(), "removing entries of stopped API servers");
-                self.remove(key, &version, &stale).await?
+                self.write_without(key, &version, &stale).await?
             }
         };
         match written {
@@ -207,7 +207,9 @@ impl Collector {
         }
     }
 
-    async fn remove(
+    /// Writes the StorageVersion without its stale entries. The outer error: the object could not be edited. The inner
+    /// one: the write failed.
+    async fn write_without(
         &self,
         key: &ObjectKey,
         version: &StorageVersion,

@@ -124,16 +124,18 @@ fn day_of(time: Timestamp) -> Date {
 /// Returns true if the API server has recorded uses for at least `period`, so that a token without a recorded use is
 /// unused. `since` is the day on which the recording began; `None` if it is not a day.
 fn is_tracked_for(since: &str, period: SignedDuration, now: Timestamp) -> Option<bool> {
-    let next = day(since)?.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
-    Some(next.checked_add(period).is_ok_and(|enough| now >= enough))
+    let first_full_day = day(since)?.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    Some(first_full_day.checked_add(period).is_ok_and(|end| now >= end))
 }
 
 /// Returns the action for a token, without regard to the pods that mount it.
 fn decide(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDuration, now: Timestamp) -> Verdict {
-    let (Some(token), Ok(before)) = (secret.account_token(), now.checked_sub(period)) else { return Verdict::Keep };
+    let (Some(token), Ok(period_start)) = (secret.account_token(), now.checked_sub(period)) else {
+        return Verdict::Keep;
+    };
     let Ok(created) = Timestamp::from_second(secret.meta.created.0) else { return Verdict::Keep };
-    let is_recent = |label: Date| label >= day_of(before);
-    if created >= before || secret.meta.is_deleting() || !is_generated(secret, token, account) {
+    let is_recent = |label: Date| label >= day_of(period_start);
+    if created >= period_start || secret.meta.is_deleting() || !is_generated(secret, token, account) {
         return Verdict::Keep;
     }
     match label(&secret.meta.labels, LAST_USED).map(day) {
@@ -376,8 +378,8 @@ mod tests {
             ("exactly as old as the period", TestToken { age_days: 365, ..unused_token() }, Keep),
             ("being deleted", TestToken { deleting: true, ..unused_token() }, Keep),
             ("of another type", TestToken { kind: "Opaque", ..unused_token() }, Keep),
-            ("of another account", TestToken { account_uid: "u2", ..unused_token() }, Keep),
-            ("of any account of its name", TestToken { account_uid: "", ..unused_token() }, MarkInvalid),
+            ("refers to another UID", TestToken { account_uid: "u2", ..unused_token() }, Keep),
+            ("refers to an account without a UID", TestToken { account_uid: "", ..unused_token() }, MarkInvalid),
             ("used recently", TestToken { labels: used("2026-01-01"), ..unused_token() }, Keep),
             ("used on the last day of the period", TestToken { labels: used("2025-06-15"), ..unused_token() }, Keep),
             ("used on the day before", TestToken { labels: used("2025-06-14"), ..unused_token() }, MarkInvalid),

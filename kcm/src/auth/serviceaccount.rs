@@ -31,7 +31,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// The account of pods that name no other.
+/// Name of the account of pods that do not name one.
 const DEFAULT: &str = "default";
 
 fn watches(builder: &mut Builder, _: &Context) {
@@ -43,8 +43,16 @@ fn start(manager: &mut Manager, _: &Context) {
     let queue = Queue::new(QueueOptions::named("serviceaccount"));
     let (namespaces, accounts) = (manager.registry().store::<Namespace>(), manager.registry().store());
     let (of_namespaces, of_accounts) = (queue.clone(), queue.clone());
-    namespaces.subscribe(move |change| of_namespace(change).into_iter().for_each(|key| of_namespaces.add(key)));
-    accounts.subscribe(move |change| of_account(change).into_iter().for_each(|key| of_accounts.add(key)));
+    namespaces.subscribe(move |change| {
+        if let Some(key) = of_namespace(change) {
+            of_namespaces.add(key);
+        }
+    });
+    accounts.subscribe(move |change| {
+        if let Some(key) = of_account(change) {
+            of_accounts.add(key);
+        }
+    });
     let writer = manager.writer(DESCRIPTOR.service_account);
     let consistency = Consistency::default();
     let reconciler = Arc::new(Accounts { namespaces, accounts, writer, consistency, queue: queue.clone() });
@@ -149,15 +157,15 @@ mod tests {
     #[test]
     fn only_an_active_namespace_without_the_account_gets_one() {
         let account = decode::<ServiceAccount>(&meta(DEFAULT, "a"));
-        for (phase, has, missing) in [
+        for (phase, exists, expected) in [
             ("Active", false, true),
             ("Active", true, false),
             ("Terminating", false, false),
             ("Terminating", true, false),
             ("", false, false),
         ] {
-            let account = has.then_some(&*account);
-            assert_eq!(is_missing(Some(&namespace(phase)), account), missing, "{phase} {has}");
+            let account = exists.then_some(&*account);
+            assert_eq!(is_missing(Some(&namespace(phase)), account), expected, "{phase} {exists}");
         }
         assert!(!is_missing(None, None));
     }

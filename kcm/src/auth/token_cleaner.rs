@@ -39,7 +39,9 @@ fn start(manager: &mut Manager, context: &Context) {
     let secrets = manager.registry().store::<Secret>();
     let changed = queue.clone();
     secrets.subscribe(move |change| {
-        change.new.filter(|secret| token(secret).is_some()).into_iter().for_each(|new| changed.add(new.meta.key()));
+        if let Some(new) = change.new.filter(|secret| token(secret).is_some()) {
+            changed.add(new.meta.key());
+        }
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
     let reconciler = Arc::new(Cleaner { secrets, writer, clock: context.clock.clone() });

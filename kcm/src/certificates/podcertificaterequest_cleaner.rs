@@ -46,7 +46,9 @@ fn start(manager: &mut Manager, context: &Context) {
     let created = queue.clone();
     requests.subscribe(move |change| {
         let same = change.old.zip(change.new).is_some_and(|(old, new)| old.meta.uid == new.meta.uid);
-        change.new.filter(|_| !same).into_iter().for_each(|request| created.add(request.meta.key()));
+        if let Some(request) = change.new.filter(|_| !same) {
+            created.add(request.meta.key());
+        }
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
     let cleaner = Arc::new(Cleaner { requests, writer, clock: context.clock.clone() });

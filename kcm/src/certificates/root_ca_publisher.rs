@@ -57,8 +57,16 @@ fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named("root_ca_cert_publisher"));
     let (namespaces, maps) = (manager.registry().store::<Namespace>(), manager.registry().store::<ConfigMap>());
     let (of_namespaces, of_maps) = (queue.clone(), queue.clone());
-    namespaces.subscribe(move |change| of_namespace(change).into_iter().for_each(|key| of_namespaces.add(key)));
-    maps.subscribe(move |change| of_map(change).into_iter().for_each(|key| of_maps.add(key)));
+    namespaces.subscribe(move |change| {
+        if let Some(key) = of_namespace(change) {
+            of_namespaces.add(key);
+        }
+    });
+    maps.subscribe(move |change| {
+        if let Some(key) = of_map(change) {
+            of_maps.add(key);
+        }
+    });
     let syncs = Syncs::register(
         manager.metrics(),
         "root_ca_cert_publisher",
@@ -182,7 +190,9 @@ mod tests {
             meta.put_str(object_meta::NAME, name);
             meta.put_str(object_meta::NAMESPACE, "a");
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
-            description.into_iter().for_each(|text| meta.put_entry(object_meta::ANNOTATIONS, DESCRIPTION, text));
+            if let Some(text) = description {
+                meta.put_entry(object_meta::ANNOTATIONS, DESCRIPTION, text);
+            }
         });
         data.iter().for_each(|(key, value)| object.put_entry(config_map::DATA, key, value));
         let context = Decode { interner: Arc::default(), sections: ConfigMap::ROOT_CAS };

@@ -80,8 +80,8 @@ impl Credentials {
         Self { connection: connection.clone(), ..Self::default() }
     }
 
-    /// Reads the key of service account tokens; returns false if the command line names none
-    /// (cmd/kube-controller-manager/app, newServiceAccountTokenController).
+    /// Reads the key of service account tokens; returns false if the command line names none. Upstream:
+    /// cmd/kube-controller-manager/app, newServiceAccountTokenController.
     ///
     /// # Errors
     /// When the file cannot be read or holds no key.
@@ -110,8 +110,8 @@ impl Credentials {
         Ok(!self.signers.is_empty())
     }
 
-    /// Reads the cluster's root certificates; returns false if neither the command line nor the kubeconfig has any
-    /// (cmd/kube-controller-manager/app, getKubeAPIServerCAFileContents).
+    /// Reads the cluster's root certificates; returns false if neither the command line nor the kubeconfig has any.
+    /// Upstream: cmd/kube-controller-manager/app, getKubeAPIServerCAFileContents.
     ///
     /// # Errors
     /// When the file cannot be read or holds anything but certificates.

@@ -86,8 +86,8 @@ impl fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// Reads the first private key of a PEM text: PKCS #1, PKCS #8 or SEC 1 (client-go, util/keyutil,
-    /// ParsePrivateKeyPEM).
+    /// Reads the first private key of a PEM text: PKCS #1, PKCS #8 or SEC 1. Upstream: client-go, util/keyutil,
+    /// ParsePrivateKeyPEM.
     ///
     /// # Errors
     /// When there is none, or it is of a sort that cannot be used.

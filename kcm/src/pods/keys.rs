@@ -17,7 +17,7 @@ pub fn owners_of_pod<K: Kind>(change: &Change<'_, Pod>) -> Vec<(ObjectKey, Urgen
         keys.extend(before.map(|key| (key, Urgency::Now)));
     }
     let urgency = match change.old {
-        Some(old) if !old.differs(new) => return keys,
+        Some(old) if !old.differs_for_workloads(new) => return keys,
         Some(old) if old.is_active() && !new.is_active() || old.meta.labels != new.meta.labels => Urgency::Now,
         _ => Urgency::Soon,
     };

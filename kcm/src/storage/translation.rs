@@ -12,7 +12,7 @@ use kinds::schema::{
     cinder_persistent_volume_source as cinder, gce_persistent_disk, persistent_volume_source as source,
     portworx_volume, vsphere_volume,
 };
-use kinds::wire::{fields, find};
+use kinds::wire::{fields, find_str};
 
 use super::migration;
 
@@ -50,7 +50,7 @@ pub fn handle_of(volume: &PersistentVolume) -> Option<Result<(&'static str, Stri
 
 /// Returns the text of a field; empty if it is absent.
 pub fn text(message: &[u8], number: u32) -> &str {
-    std::str::from_utf8(find(message, number)).unwrap_or_default()
+    find_str(message, number)
 }
 
 /// Returns the driver's handle of an EBS volume.

@@ -110,11 +110,11 @@ impl Protection {
             Cached::Absent => return Ok(Outcome::Done),
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let need = need(&class.meta, FINALIZER);
-        if need == Need::Nothing {
+        let needed = need(&class.meta, FINALIZER);
+        if needed == Need::Nothing {
             return Ok(Outcome::Done);
         }
-        if need == Need::Removal {
+        if needed == Need::Removal {
             if self.is_used_in_cache(&key.name) {
                 debug!(class = %key, "keeping the finalizer: a volume or a claim refers to the class");
                 return Ok(Outcome::Done);
@@ -126,7 +126,7 @@ impl Protection {
         }
         let (writer, store, consistency) = (&self.writer, &*self.classes, &self.consistency);
         let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
-        guard.write(&class.meta, need, |_| true).await?;
+        guard.write(&class.meta, needed, |_| true).await?;
         Ok(Outcome::Done)
     }
 

@@ -1,4 +1,4 @@
-//! Unique names of volumes: the contract with kubelets, which find their volumes under them in the node's status.
+//! Unique names of volumes: kubelets find their volumes under these names in the status of their Node.
 //!
 //! A name is `<plugin>/<name in the plugin>`. Two PersistentVolumes with the same driver and handle are one volume.
 
@@ -81,8 +81,8 @@ pub fn of_volume(volume: &PersistentVolume) -> Option<Str> {
     }
 }
 
-/// Returns the unique name of a volume that a pod defines itself, by its attachment. Others are identified by their
-/// PersistentVolume.
+/// Returns the unique name of the inline volume of an attachment, which a pod defines itself; `None` for other
+/// attachments, whose volume is a PersistentVolume.
 pub fn of_inline(attachment: &VolumeAttachment) -> Option<Str> {
     let (driver, handle) = attachment.inline.as_deref()?.csi()?;
     Some(of_csi(driver, handle))
@@ -126,17 +126,11 @@ pub fn of_iscsi(message: &[u8]) -> Option<Str> {
 ///
 /// Upstream: pkg/volume/csi, GetAttachmentName.
 pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut context = digest::Context::new(&digest::SHA256);
     [handle, driver, node].iter().for_each(|part| context.update(part.as_bytes()));
     let hash = context.finish();
-    let mut name = String::with_capacity("csi-".len() + 2 * hash.as_ref().len());
-    name.push_str("csi-");
-    for byte in hash.as_ref() {
-        name.push(DIGITS[usize::from(byte >> 4)].into());
-        name.push(DIGITS[usize::from(byte & 15)].into());
-    }
-    name
+    let digits: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("csi-{digits}")
 }
 
 /// Returns true if a volume may be attached to one node only: its access modes allow no second one. The modes of its
@@ -145,7 +139,8 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
 /// Upstream: pkg/volume/util, IsMultiAttachAllowed.
 pub fn is_exclusive(volume: &PersistentVolume) -> bool {
     let modes = volume.modes();
-    // The translation of this plugin drops the shared modes next to ReadWriteOnce and replaces ReadWriteMany by it.
+    // Migrated to CSI, a GCE disk can be shared only if ReadOnlyMany is its sole mode: ReadWriteMany becomes
+    // ReadWriteOnce, and ReadOnlyMany next to other modes is dropped.
     let shared = match volume.source.field() {
         source::GCE_PERSISTENT_DISK if modes != AccessModes::READ_ONLY_MANY => AccessModes::default(),
         _ => AccessModes::READ_ONLY_MANY | AccessModes::READ_WRITE_MANY,
@@ -188,7 +183,9 @@ mod tests {
             let mut raw = Vec::new();
             targets.iter().for_each(|target| raw.put_str(fc::TARGET_WWNS, target));
             ids.iter().for_each(|id| raw.put_str(fc::WWIDS, id));
-            lun.into_iter().for_each(|lun| raw.put_int(fc::LUN, lun));
+            if let Some(lun) = lun {
+                raw.put_int(fc::LUN, lun);
+            }
             Source::Other { field: source::FC, raw: raw.into() }
         };
         let mut target = Vec::new();

@@ -79,7 +79,9 @@ enum Verdict {
 
 /// The time at which the Job finished is unknown.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unable to find the time when the Job {0} finished: status.conditions has no lastTransitionTime of its end")]
+#[error(
+    "unable to find the time when the Job {0} finished: its condition Complete or Failed has no lastTransitionTime"
+)]
 struct UnknownFinishTime(ObjectKey);
 
 /// Decides about a Job. A finish time in the future, from a clock that is ahead, is treated like any other. Upstream:
@@ -150,7 +152,7 @@ impl TtlReconciler {
     /// Returns the outcome for a Job that is not to be deleted now.
     fn outcome(&self, job: &Job) -> Result<Option<Outcome>, ReconcileError> {
         let now = (self.clock)();
-        // Only a change of the Job can correct it, and adds its key again.
+        // Terminal: only a change of the Job can correct it, and that enqueues the key.
         let decided = decide(job, now).map_err(|error| ReconcileError { message: error.to_string(), terminal: true });
         match decided? {
             Verdict::Keep => Ok(Some(Outcome::Done)),
@@ -186,7 +188,9 @@ mod tests {
             }
         });
         object.put_message(f::SPEC, |spec| {
-            ttl.into_iter().for_each(|ttl| spec.put_int(s::TTL_SECONDS_AFTER_FINISHED, ttl));
+            if let Some(ttl) = ttl {
+                spec.put_int(s::TTL_SECONDS_AFTER_FINISHED, ttl);
+            }
         });
         object.put_message(f::STATUS, |status| {
             if let Some((kind, at)) = end {

@@ -8,7 +8,7 @@ use crate::wire::schema::{
     object_meta, server_storage_version, storage_version as object, storage_version_condition as condition,
     storage_version_status as status,
 };
-use crate::wire::{Field, Put, WireError, fields, find, splice};
+use crate::wire::{Field, Put, WireError, fields, find, find_str, splice};
 
 /// The one condition of a StorageVersion.
 const ALL_EQUAL: &str = "AllEncodingVersionsEqual";
@@ -76,10 +76,7 @@ impl StorageVersion {
     }
 }
 
-fn find_str(message: &[u8], number: u32) -> &str {
-    std::str::from_utf8(find(message, number)).unwrap_or_default()
-}
-
+/// Returns the last integer field of this number; 0 if it is absent.
 fn find_i64(message: &[u8], number: u32) -> Result<i64, WireError> {
     let mut value = 0;
     for field in fields(message) {
@@ -128,7 +125,7 @@ impl Kind for StorageVersion {
         Ok(Self {
             meta: Meta::decode(&context.interner, meta, |_, _| {})?,
             servers: servers.into(),
-            raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
+            raw: splice::trimmed(object)?.into(),
         })
     }
 

@@ -158,14 +158,14 @@ mod tests {
             data,
             revision: 3,
         };
-        let mut object = revision.encode();
-        // An object of the server has a resourceVersion, without which it is not decoded.
+        let object = revision.encode();
+        // Objects without a resourceVersion cannot be decoded.
         let mut versioned = Vec::new();
         versioned.put_message(object::METADATA, |meta| {
             meta.extend_from_slice(find(&object, object::METADATA));
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
         });
-        versioned.append(&mut object.split_off(fields(&object).next().expect("metadata").expect("read").raw.len()));
+        copy_fields(&object, &mut versioned, |field| field.number != object::METADATA).expect("well-formed");
         versioned
     }
 
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_object_decodes_to_itself() {
+    fn encoded_revision_is_decoded_unchanged() {
         let object = new(b"{\"spec\":1}");
         let revision = read(&object);
         assert_eq!((&*revision.meta.name, revision.revision, revision.meta.version), ("web-abc", 3, 7));

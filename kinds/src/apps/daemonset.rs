@@ -116,14 +116,14 @@ impl DaemonSet {
         label(&self.annotations, key)
     }
 
-    /// Returns the value of the annotation [`TEMPLATE_GENERATION`], if it is a number (pkg/controller/daemon/util,
-    /// GetTemplateGeneration).
+    /// Returns the value of the annotation [`TEMPLATE_GENERATION`], if it is a number. Upstream:
+    /// pkg/controller/daemon/util, GetTemplateGeneration.
     pub fn template_generation(&self) -> Option<i64> {
         self.annotation(TEMPLATE_GENERATION)?.parse().ok()
     }
 
-    /// Prepares pods of the current template with the label of its revision and these tolerations
-    /// (pkg/controller/daemon/util, CreatePodTemplate). `None` without the template.
+    /// Prepares pods of the current template with the label of its revision and these tolerations. `None` without the
+    /// template. Upstream: pkg/controller/daemon/util, CreatePodTemplate.
     ///
     /// # Errors
     /// When the template is not well-formed.

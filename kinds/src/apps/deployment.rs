@@ -126,8 +126,8 @@ impl Deployment {
         self.raw.status_update(annotations, &status.splice(self.raw.status()))
     }
 
-    /// Returns a `ReplicaSet` message for this Deployment's template (pkg/controller/deployment, getNewReplicaSet).
-    /// `None` if the template was not decoded.
+    /// Returns a `ReplicaSet` message for this Deployment's template. `None` if the template was not decoded. Upstream:
+    /// pkg/controller/deployment, getNewReplicaSet.
     pub fn new_replica_set(&self, new: &NewReplicaSet) -> Option<Vec<u8>> {
         let template = self.template.as_ref()?.with_label(POD_TEMPLATE_HASH, Some(&new.hash));
         let mut object = Vec::new();

@@ -140,7 +140,8 @@ impl StatefulSet {
     }
 
     /// Returns a claim for a POST: the template's labels overridden by those of the selector, the template's
-    /// annotations, finalizers and spec, a name, and owners (pkg/controller/statefulset, getPersistentVolumeClaims).
+    /// annotations, finalizers and spec, a name, and owners. Upstream: pkg/controller/statefulset,
+    /// getPersistentVolumeClaims.
     pub fn claim(&self, template: &ClaimTemplate<'_>, key: &ObjectKey, owners: &[OwnerRef]) -> Vec<u8> {
         let selector = find(self.raw.spec(), spec::SELECTOR);
         let selected: Vec<(&str, &str)> = fields(selector)

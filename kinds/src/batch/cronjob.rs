@@ -81,7 +81,7 @@ pub struct CronJobStatus {
 }
 
 impl ActiveJob {
-    /// Returns a reference to a Job (client-go, tools/reference, GetReference).
+    /// Returns a reference to a Job. Upstream: client-go, tools/reference, GetReference.
     pub fn of(job: &Meta) -> Self {
         let mut raw = Vec::new();
         raw.put_str(reference::KIND, "Job");
@@ -127,8 +127,8 @@ impl CronJobStatus {
 impl CronJob {
     /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &CronJobStatus) -> Vec<u8> {
-        let ours = [status::ACTIVE, status::LAST_SCHEDULE_TIME, status::LAST_SUCCESSFUL_TIME];
-        let status = splice(self.raw.status(), &ours, |out| {
+        let written_fields = [status::ACTIVE, status::LAST_SCHEDULE_TIME, status::LAST_SUCCESSFUL_TIME];
+        let status = splice(self.raw.status(), &written_fields, |out| {
             status.active.iter().for_each(|job| out.put_bytes(status::ACTIVE, &job.raw));
             for (number, time) in [
                 (status::LAST_SCHEDULE_TIME, status.last_schedule),
@@ -142,8 +142,8 @@ impl CronJob {
         self.raw.status_update(&Vec::new(), &status)
     }
 
-    /// Returns a `Job` message from the template (pkg/controller/cronjob, getJobFromTemplate2): its labels and
-    /// annotations, the scheduled time as an annotation, a fixed name, one owner, and the unchanged spec.
+    /// Returns a `Job` message from the template: its labels and annotations, the scheduled time as an annotation, a
+    /// fixed name, one owner, and the unchanged spec. Upstream: pkg/controller/cronjob, getJobFromTemplate2.
     pub fn job(&self, name: &str, scheduled: &str, controller: &OwnerRef) -> Vec<u8> {
         let mut message = Vec::with_capacity(self.job_template.len() + 256);
         message.put_message(job::METADATA, |meta| {

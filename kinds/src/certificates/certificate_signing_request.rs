@@ -132,7 +132,7 @@ impl Kind for CertificateSigningRequest {
             expiration_seconds,
             conditions,
             certificate: find(find(object, object::STATUS), status::CERTIFICATE).into(),
-            raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
+            raw: splice::trimmed(object)?.into(),
         })
     }
 

@@ -66,7 +66,7 @@ impl Kind for ClusterTrustBundle {
             meta: Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?,
             signer: context.interner.str(signer),
             bundle: bundle.into(),
-            raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
+            raw: splice::trimmed(object)?.into(),
         })
     }
 

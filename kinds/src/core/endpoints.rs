@@ -13,7 +13,7 @@ use crate::wire::{Put, WireError, copy_fields, fields, splice};
 
 /// Annotation of an object that omits addresses because there are too many (core/v1, EndpointsOverCapacity).
 pub const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
-/// Annotation with the holder of a leader election lock (client-go, LeaderElectionRecordAnnotationKey).
+/// Annotation with the holder of a leader election lock. Upstream: client-go, LeaderElectionRecordAnnotationKey.
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
 const PORT: PortFields = PortFields {

@@ -59,7 +59,7 @@ impl TerminatingNamespace {
         object
     }
 
-    /// Reports whether the namespace still has finalizers after `finalizer` is removed.
+    /// Returns true if the namespace still has finalizers after `finalizer` is removed.
     pub fn has_other_finalizers(&self, finalizer: &str) -> bool {
         !self.meta.finalizers.is_empty() || self.finalizers.iter().any(|other| &**other != finalizer)
     }

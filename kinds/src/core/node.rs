@@ -11,7 +11,7 @@ use crate::value::quantity;
 use crate::value::time::Time;
 use crate::wire::schema::{node as object, node_condition, node_spec, node_status, quantity as quantity_message};
 use crate::wire::splice::edited;
-use crate::wire::{Put, WireError, copy_fields, fields, find};
+use crate::wire::{Put, WireError, copy_fields, fields, find, find_str};
 
 /// Label: the zone that a node is in (core/v1, LabelTopologyZone).
 pub const ZONE: &str = "topology.kubernetes.io/zone";
@@ -100,14 +100,14 @@ impl Node {
     }
 }
 
-/// Returns the allocatable CPU in thousandths, rounded up as upstream does; an invalid quantity counts as zero
-/// (apimachinery/pkg/api/resource, MilliValue).
+/// Returns the allocatable CPU in thousandths, rounded up as upstream does; an invalid quantity counts as zero.
+/// Upstream: apimachinery/pkg/api/resource, MilliValue.
 fn allocatable_cpu(status: &[u8]) -> Result<i64, WireError> {
     for field in fields(status) {
         let field = field?;
         let entry = field.value.bytes();
         if field.number == node_status::ALLOCATABLE && find(entry, 1) == b"cpu" {
-            let amount = std::str::from_utf8(find(find(entry, 2), quantity_message::STRING)).unwrap_or_default();
+            let amount = find_str(find(entry, 2), quantity_message::STRING);
             let millis = quantity::nanos(amount).map_or(0, |nanos| -(-nanos).div_euclid(1_000_000));
             return Ok(i64::try_from(millis).unwrap_or(i64::MAX));
         }

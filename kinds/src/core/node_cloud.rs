@@ -4,8 +4,8 @@ use crate::intern::{Interner, Str};
 use crate::wire::schema::{node_address, node_condition, node_spec, node_status, node_system_info};
 use crate::wire::{WireError, fields, find};
 
-/// The annotation with the addresses that the kubelet was configured to use (cloud-provider api,
-/// AnnotationAlphaProvidedIPAddr).
+/// The annotation with the addresses that the kubelet was configured to use. Upstream: cloud-provider/api,
+/// AnnotationAlphaProvidedIPAddr.
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
 /// The condition that reports whether the node's network is missing (core/v1, NodeNetworkUnavailable).

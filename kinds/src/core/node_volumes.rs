@@ -49,12 +49,12 @@ impl NodeVolumes {
         &self.in_use
     }
 
-    /// Reports whether the status lists a volume as attached.
+    /// Returns true if the status lists a volume as attached.
     pub fn lists(&self, volume: &str) -> bool {
         self.by_name.binary_search_by_key(&volume, |at| &*self.attached[*at].name).is_ok()
     }
 
-    /// Reports whether the kubelet uses a volume.
+    /// Returns true if the kubelet uses a volume.
     pub fn uses(&self, volume: &str) -> bool {
         self.in_use.binary_search_by(|name| (**name).cmp(volume)).is_ok()
     }

@@ -13,7 +13,7 @@ use crate::value::ip::{Family, Ip};
 use crate::wire::schema::{
     endpoint, endpoint_conditions, endpoint_hints, endpoint_slice as object, for_node, for_zone, slice_port,
 };
-use crate::wire::{Put, WireError, fields, find, splice};
+use crate::wire::{Put, WireError, fields, find_str, splice};
 
 /// Label: the Service that a slice belongs to (discovery/v1, LabelServiceName).
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -222,7 +222,7 @@ impl Conditions {
 impl Hints {
     fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
         let mut hints = Self::default();
-        let name = |message, number| interner.str(std::str::from_utf8(find(message, number)).unwrap_or_default());
+        let name = |message, number| interner.str(find_str(message, number));
         for field in fields(message) {
             let field = field?;
             match field.number {
@@ -310,6 +310,7 @@ impl Kind for EndpointSlice {
 mod tests {
     use super::*;
     use crate::metadata_edit::Annotations;
+    use crate::wire::find;
     use crate::wire::schema::object_meta;
 
     fn endpoint() -> Endpoint {

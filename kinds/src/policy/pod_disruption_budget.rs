@@ -14,7 +14,7 @@ use crate::wire::schema::{
     pod_disruption_budget_status as status,
 };
 use crate::wire::splice::edited;
-use crate::wire::{self, Put, WireError, fields, find};
+use crate::wire::{self, Put, WireError, fields, find, find_str};
 
 /// The condition that reports whether pods may be disrupted.
 pub const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
@@ -114,7 +114,7 @@ impl BudgetStatus {
                 status::OBSERVED_GENERATION => status.observed_generation = field.value.i64(),
                 status::DISRUPTED_PODS => {
                     let entry = field.value.bytes();
-                    let name = std::str::from_utf8(find(entry, 1)).unwrap_or_default();
+                    let name = find_str(entry, 1);
                     status.disrupted_pods.push((context.interner.str(name), Time::decode(find(entry, 2))?));
                 }
                 status::DISRUPTIONS_ALLOWED => status.disruptions_allowed = field.value.i32(),
@@ -184,7 +184,7 @@ impl PodDisruptionBudget {
 
     /// Returns the selector as text, formatted as in upstream's messages.
     pub fn selector_text(&self) -> String {
-        crate::value::selector::as_go_prints(&self.raw_selector)
+        crate::value::selector::format_like_go(&self.raw_selector)
     }
 }
 

@@ -67,12 +67,12 @@ impl Consumer {
         });
     }
 
-    /// Reports whether it is a pod.
+    /// Returns true if it is a pod.
     pub fn is_pod(&self) -> bool {
         self.group.is_empty() && &*self.resource == "pods"
     }
 
-    /// Reports whether it is a PodGroup.
+    /// Returns true if it is a PodGroup.
     pub fn is_pod_group(&self) -> bool {
         &*self.group == "scheduling.k8s.io" && &*self.resource == "podgroups"
     }
@@ -94,7 +94,7 @@ impl ClaimState {
     }
 }
 
-/// Reports whether a `ResourceClaimSpec` requests administrative access. A request with alternatives cannot request it.
+/// Returns true if a `ResourceClaimSpec` requests administrative access. A request with alternatives cannot request it.
 pub(crate) fn has_admin_access(spec: &[u8]) -> Result<bool, WireError> {
     let mut found = false;
     for_each_request_field(spec, |field, message| {
@@ -106,7 +106,7 @@ pub(crate) fn has_admin_access(spec: &[u8]) -> Result<bool, WireError> {
     Ok(found)
 }
 
-/// Reports whether a request of a `ResourceClaimSpec` lists alternatives.
+/// Returns true if a request of a `ResourceClaimSpec` lists alternatives.
 pub(crate) fn has_prioritized_list(spec: &[u8]) -> Result<bool, WireError> {
     let mut found = false;
     for_each_request_field(spec, |field, _| found |= field == device_request::FIRST_AVAILABLE)?;

@@ -55,7 +55,7 @@ pub struct Progress {
 }
 
 impl DeviceTaintRule {
-    /// Returns true if the rule selects the device (pkg/controller/devicetainteviction, ruleMatchesDevice).
+    /// Returns true if the rule selects the device. Upstream: pkg/controller/devicetainteviction, ruleMatchesDevice.
     pub fn selects(&self, driver: &str, pool: &str, device: &str) -> bool {
         let matches = |wanted: &Option<Str>, name: &str| wanted.as_ref().is_none_or(|wanted| **wanted == *name);
         self.selector.as_ref().is_some_and(|selector| {

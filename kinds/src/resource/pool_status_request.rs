@@ -226,7 +226,7 @@ impl Kind for ResourcePoolStatusRequest {
             limit: None,
             partition_attribute: None,
             completed: None,
-            raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
+            raw: splice::trimmed(object)?.into(),
         };
         for field in fields(spec) {
             let field = field?;

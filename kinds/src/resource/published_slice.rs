@@ -7,7 +7,7 @@ use crate::wire::schema::{
     counter, counter_set, device, device_attribute, device_capacity, device_counter_consumption as consumption,
     quantity, resource_pool, resource_slice_spec as spec,
 };
-use crate::wire::{WireError, fields, find};
+use crate::wire::{WireError, fields, find, find_str};
 
 /// Amounts by the names of counters.
 pub type Counters = BTreeMap<String, Amount>;
@@ -153,7 +153,7 @@ fn entry(message: &[u8]) -> Result<(&str, &[u8]), WireError> {
 /// amount that is invalid, or too large to compare exactly, counts as zero.
 pub(crate) fn amount_entry(message: &[u8], quantity_of: impl Fn(&[u8]) -> &[u8]) -> Result<(&str, Amount), WireError> {
     let (key, value) = entry(message)?;
-    let text = str::from_utf8(find(quantity_of(value), quantity::STRING)).unwrap_or_default();
+    let text = find_str(quantity_of(value), quantity::STRING);
     Ok((key, Amount::parse(text).unwrap_or(Amount::ZERO)))
 }
 

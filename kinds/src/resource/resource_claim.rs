@@ -42,8 +42,8 @@ impl ResourceClaim {
     /// Section: its allocation and consumers.
     pub const STATE: Sections = Sections(1 << 1);
 
-    /// Adds the devices of a request. Of several alternatives, the maximum per class counts
-    /// (pkg/quota/v1/evaluator/core, claimEvaluator.Usage).
+    /// Adds the devices of a request. Of several alternatives, the maximum per class counts. Upstream:
+    /// pkg/quota/v1/evaluator/core, claimEvaluator.Usage.
     fn read_request(devices: &mut BTreeMap<Str, i64>, context: &Decode, message: &[u8]) -> Result<(), WireError> {
         let mut most: BTreeMap<Str, i64> = BTreeMap::new();
         for field in fields(message) {

@@ -93,7 +93,8 @@ impl Requirement {
         Ok(Self { key: interner.str(key), operator: interner.str(operator), values })
     }
 
-    /// Reports whether the requirement holds. An invalid one does not (apimachinery/pkg/labels, NewRequirement).
+    /// Returns true if the requirement holds. An invalid one does not. Upstream: apimachinery/pkg/labels,
+    /// NewRequirement.
     fn holds_for_labels(&self, labels: &[(Str, Str)]) -> bool {
         let value = label(labels, &self.key);
         let listed = || value.is_some_and(|value| self.values.iter().any(|wanted| **wanted == *value));
@@ -110,7 +111,7 @@ impl Requirement {
             }
     }
 
-    /// Reports whether the requirement holds for a node of this name; other fields than the name count as empty.
+    /// Returns true if the requirement holds for a node of this name; other fields than the name count as empty.
     fn holds_for_name(&self, name: &str) -> bool {
         let value = if &*self.key == NAME_FIELD { name } else { "" };
         match (&*self.operator, &self.values[..]) {

@@ -90,8 +90,8 @@ fn nested(message: Option<&[u8]>, number: u32) -> Option<&[u8]> {
     fields(message?).flatten().filter(|field| field.number == number).last().map(|field| field.value.bytes())
 }
 
-/// Returns the node that a spec's required node affinity selects by name (pkg/controller/daemon/util,
-/// GetTargetNodeName).
+/// Returns the node that a spec's required node affinity selects by name. Upstream: pkg/controller/daemon/util,
+/// GetTargetNodeName.
 pub fn target_node(spec: &[u8]) -> Option<&str> {
     let affinity = find(spec, pod_spec::AFFINITY);
     let required = find(find(affinity, affinity::NODE_AFFINITY), REQUIRED);
@@ -157,8 +157,8 @@ impl NodeSpecTemplate {
         })
     }
 
-    /// Returns the spec for a node: the node's name replaces all required terms (pkg/controller/daemon/util,
-    /// ReplaceDaemonSetPodNodeNameNodeAffinity).
+    /// Returns the spec for a node: the node's name replaces all required terms. Upstream: pkg/controller/daemon/util,
+    /// ReplaceDaemonSetPodNodeNameNodeAffinity.
     pub fn for_node(&self, node: &str) -> Vec<u8> {
         let mut spec = Vec::with_capacity(self.rest.len() + self.affinity.len() + self.node_affinity.len() + 128);
         spec.extend_from_slice(&self.rest);

@@ -106,13 +106,13 @@ impl<'a> Toleration<'a> {
         });
     }
 
-    /// Reports whether both match the same taints, for any time (api/core/v1, Toleration.MatchToleration).
+    /// Returns true if both match the same taints, for any time. Upstream: api/core/v1, Toleration.MatchToleration.
     pub fn same_taints(&self, other: &Toleration<'_>) -> bool {
         (self.key, self.operator, self.value, self.effect) == (other.key, other.operator, other.value, other.effect)
     }
 
-    /// Reports whether the toleration matches a taint. `comparing` enables the operators `Lt` and `Gt` (api/core/v1,
-    /// Toleration.ToleratesTaint).
+    /// Returns true if the toleration matches a taint. `comparing` enables the operators `Lt` and `Gt`. Upstream:
+    /// api/core/v1, Toleration.ToleratesTaint.
     pub fn tolerates(&self, taint: &Taint, comparing: bool) -> bool {
         if !self.effect.is_empty() && self.effect != &*taint.effect || !self.key.is_empty() && self.key != &*taint.key {
             return false;

@@ -7,7 +7,7 @@ use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::wire::schema::{csi_node as object, csi_node_driver, csi_node_spec as spec};
-use crate::wire::{fields, find};
+use crate::wire::{fields, find, find_str};
 
 /// A CSINode. It has the name of its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Kind for CsiNode {
         for field in fields(find(object, object::SPEC)) {
             let field = field?;
             if field.number == spec::DRIVERS {
-                let name = std::str::from_utf8(find(field.value.bytes(), csi_node_driver::NAME)).unwrap_or_default();
+                let name = find_str(field.value.bytes(), csi_node_driver::NAME);
                 drivers.push(context.interner.str(name));
             }
         }

@@ -85,12 +85,12 @@ impl MigrationCondition {
 }
 
 impl StorageVersionMigration {
-    /// Reports whether a condition has the status `True`.
+    /// Returns true if a condition has the status `True`.
     pub fn is_true(&self, kind: &str) -> bool {
         self.conditions.iter().any(|condition| *condition.kind == *kind && &*condition.status == "True")
     }
 
-    /// Reports whether the migration has ended.
+    /// Returns true if the migration has ended.
     pub fn is_terminal(&self) -> bool {
         self.is_true("Succeeded") || self.is_true("Failed")
     }
@@ -175,7 +175,7 @@ impl Kind for StorageVersionMigration {
             resource: context.interner.str(resource),
             version: version.into(),
             conditions: conditions.into(),
-            raw: splice::edited(object, &[], |_| true, |_| {})?.into(),
+            raw: splice::trimmed(object)?.into(),
         })
     }
 

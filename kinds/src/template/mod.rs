@@ -13,7 +13,7 @@ use crate::meta::{ObjectKey, OwnerRef};
 use crate::template::pod_schema::{Message, POD_SPEC};
 use crate::value::quantity;
 use crate::wire::schema::{object_meta, pod, pod_template_spec, quantity as quantity_message};
-use crate::wire::{self, Field, Put, Value, WireError, fields, find, map_entry};
+use crate::wire::{self, Field, Put, Value, WireError, fields, find, find_str, map_entry};
 
 /// The label that distinguishes the pods of a Deployment's ReplicaSets.
 pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
@@ -71,8 +71,8 @@ impl Template {
         Self { labels: labels.into(), meta: meta.into(), spec: self.spec.clone() }
     }
 
-    /// Returns a `Pod` message from this template (pkg/controller, GetPodFromTemplate): labels, annotations and
-    /// finalizers of the template, a generated name, one owner, and the unchanged spec.
+    /// Returns a `Pod` message from this template: labels, annotations and finalizers of the template, a generated
+    /// name, one owner, and the unchanged spec. Upstream: pkg/controller, GetPodFromTemplate.
     pub fn pod(&self, owner: &ObjectKey, controller: &OwnerRef) -> Vec<u8> {
         let mut message = Vec::with_capacity(self.meta.len() + self.spec.len() + 256);
         message.put_message(pod::METADATA, |meta| {
@@ -88,9 +88,9 @@ impl Template {
         message
     }
 
-    /// Returns true if both templates create the same pods, regardless of their hash label
-    /// (pkg/controller/deployment/util, EqualIgnoreHash). Bytes are compared; quantities that are spelled differently
-    /// are equal, too.
+    /// Returns true if both templates create the same pods, regardless of their hash label. Bytes are compared;
+    /// quantities that are spelled differently are equal, too. Upstream: pkg/controller/deployment/util,
+    /// EqualIgnoreHash.
     pub fn equal_ignoring_hash(&self, other: &Self) -> bool {
         let spec = || Arc::ptr_eq(&self.spec, &other.spec) || same(&self.spec, &other.spec, &POD_SPEC, Zero::Counts);
         same_meta(&self.meta, &other.meta) && spec()
@@ -104,8 +104,8 @@ impl Template {
         same_meta(&self.meta, &other.meta) && same(&self.spec, &other.spec, &POD_SPEC, Zero::IsAbsent)
     }
 
-    /// Returns a short hash of the template, in the alphabet of generated names (apimachinery/pkg/util/rand,
-    /// SafeEncodeString). `collisions` changes it if the name was taken.
+    /// Returns a short hash of the template, in the alphabet of generated names. `collisions` changes it if the name
+    /// was taken. Upstream: apimachinery/pkg/util/rand, SafeEncodeString.
     pub fn hash(&self, collisions: Option<i32>) -> String {
         let mut hash = FNV_OFFSET;
         for part in [&self.meta, &self.spec] {
@@ -123,7 +123,8 @@ pub fn fnv1a_32(bytes: impl Iterator<Item = u8>) -> u32 {
     bytes.fold(FNV_OFFSET, fnv1a)
 }
 
-/// Returns a number as letters that form no words (apimachinery/pkg/util/rand, SafeEncodeString of its digits).
+/// Returns a number as letters that form no words. Upstream: apimachinery/pkg/util/rand, SafeEncodeString of its
+/// digits.
 pub fn safe_name(number: u32) -> String {
     number.to_string().bytes().map(|digit| SAFE_LETTERS[usize::from(digit) % SAFE_LETTERS.len()] as char).collect()
 }
@@ -136,8 +137,8 @@ fn fnv1a(hash: u32, byte: u8) -> u32 {
     (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
 }
 
-/// Returns the name prefix of an owner's pods: its name and a dash, unless that is not a valid prefix (pkg/controller,
-/// getPodsPrefix). A prefix may have one byte more than a name, because the dash at its end is not counted.
+/// Returns the name prefix of an owner's pods: its name and a dash, unless that is not a valid prefix. A prefix may
+/// have one byte more than a name, because the dash at its end is not counted. Upstream: pkg/controller, getPodsPrefix.
 fn pods_prefix(owner: &str) -> String {
     const LONGEST_PREFIX: usize = 254;
     if owner.len() < LONGEST_PREFIX { format!("{owner}-") } else { owner.to_owned() }
@@ -161,7 +162,7 @@ fn same_meta(a: &[u8], b: &[u8]) -> bool {
     relevant(a) == relevant(b)
 }
 
-/// Reports whether a field is empty. Template metadata has no optional scalars: absent, empty and zero are equal.
+/// Returns true if a field is empty. Template metadata has no optional scalars: absent, empty and zero are equal.
 fn is_empty(field: &Field<'_>) -> bool {
     matches!(field.value, Value::Bytes([]) | Value::Varint(0))
 }
@@ -184,7 +185,7 @@ fn same(a: &[u8], b: &[u8], message: &Message, zero: Zero) -> bool {
         return true;
     }
     if message.is_quantity() {
-        let text = |message| std::str::from_utf8(find(message, quantity_message::STRING)).unwrap_or_default();
+        let text = |message| find_str(message, quantity_message::STRING);
         return quantity::equal(text(a), text(b));
     }
     let counts =

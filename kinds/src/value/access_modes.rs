@@ -30,12 +30,12 @@ impl AccessModes {
         Self(self.0 | bit)
     }
 
-    /// Reports whether all modes of `other` are in this set.
+    /// Returns true if all modes of `other` are in this set.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Reports whether the sets have a mode in common.
+    /// Returns true if the sets have a mode in common.
     pub fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -45,7 +45,7 @@ impl AccessModes {
         self.0.count_ones()
     }
 
-    /// Reports whether the set is empty.
+    /// Returns true if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

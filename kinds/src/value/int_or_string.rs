@@ -29,8 +29,8 @@ impl IntOrString {
         Ok(if kind == 0 { Self::Int(int) } else { Self::Text(text.into()) })
     }
 
-    /// Returns the count, or the percentage of `total`; `None` if the text is not a percentage
-    /// (apimachinery/pkg/util/intstr, GetScaledValueFromIntOrPercent).
+    /// Returns the count, or the percentage of `total`; `None` if the text is not a percentage. Upstream:
+    /// apimachinery/pkg/util/intstr, GetScaledValueFromIntOrPercent.
     pub fn scaled(&self, total: i32, round_up: bool) -> Option<i32> {
         let percent = match self {
             Self::Int(count) => return Some(*count),

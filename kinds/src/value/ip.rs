@@ -50,7 +50,7 @@ impl Ip {
     }
 
     /// Returns the address in its canonical spelling. As upstream, leading zeros of IPv4 are ignored, and IPv4-mapped
-    /// IPv6 becomes IPv4. `None` if the text is not an address (k8s.io/utils/net, ParseIPSloppy).
+    /// IPv6 becomes IPv4. `None` if the text is not an address. Upstream: k8s.io/utils/net, ParseIPSloppy.
     pub fn canonical(&self) -> Option<Self> {
         match self {
             Self::Text(text) => text

@@ -7,23 +7,23 @@ const MAX_LABEL_LENGTH: usize = 63;
 /// no limit of their own.
 const MAX_SUBDOMAIN_LENGTH: usize = 253;
 
-/// Reports whether a text is a DNS label, such as the name of a namespace.
+/// Returns true if a text is a DNS label, such as the name of a namespace.
 pub fn is_dns_label(text: &str) -> bool {
     text.len() <= MAX_LABEL_LENGTH && is_domain_part(text)
 }
 
-/// Reports whether a text is a DNS subdomain, such as the name of a pod.
+/// Returns true if a text is a DNS subdomain, such as the name of a pod.
 pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= MAX_SUBDOMAIN_LENGTH && text.split('.').all(is_domain_part)
 }
 
-/// Reports whether a text can be the key of a label or a taint: a name, after an optional domain and a slash.
+/// Returns true if a text can be the key of a label or a taint: a name, after an optional domain and a slash.
 pub fn is_label_key(text: &str) -> bool {
     let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
     !name.is_empty() && is_label_value(name) && domain.is_none_or(is_dns_subdomain)
 }
 
-/// Reports whether a text can be a label's value: letters, digits, dashes, dots and underscores, with a letter or digit
+/// Returns true if a text can be a label's value: letters, digits, dashes, dots and underscores, with a letter or digit
 /// at both ends, or nothing.
 pub fn is_label_value(text: &str) -> bool {
     let bytes = text.as_bytes();
@@ -33,7 +33,7 @@ pub fn is_label_value(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(byte))
 }
 
-/// Reports whether a text has lower-case letters, digits and dashes, with a letter or digit at both ends.
+/// Returns true if a text has lower-case letters, digits and dashes, with a letter or digit at both ends.
 fn is_domain_part(text: &str) -> bool {
     let is_end = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = text.as_bytes();

@@ -23,15 +23,15 @@ pub fn nanos(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// Returns the value in thousandths, rounded up and saturated; `None` if the text is not a quantity
-/// (apimachinery/pkg/api/resource, Quantity.MilliValue).
+/// Returns the value in thousandths, rounded up and saturated; `None` if the text is not a quantity. Upstream:
+/// apimachinery/pkg/api/resource, Quantity.MilliValue.
 pub fn thousandths(text: &str) -> Option<i64> {
     let up = -(-nanos(text)?).div_euclid(1_000_000);
     Some(i64::try_from(up).unwrap_or(if up < 0 { i64::MIN } else { i64::MAX }))
 }
 
-/// Formats thousandths as the API does (apimachinery/pkg/api/resource, Quantity.String): with powers of 1000, or of
-/// 1024 if `binary` and no precision is lost.
+/// Formats thousandths as the API does: with powers of 1000, or of 1024 if `binary` and no precision is lost. Upstream:
+/// apimachinery/pkg/api/resource, Quantity.String.
 pub fn format_thousandths(thousandths: i64, binary: bool) -> String {
     let (sign, mut number) = if thousandths < 0 { ("-", thousandths.unsigned_abs()) } else { ("", thousandths as u64) };
     let by = |number: &mut u64, base: u64, most: usize| {

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::value::quantity::nanos;
 use crate::wire::schema::quantity;
-use crate::wire::{WireError, fields, find};
+use crate::wire::{WireError, fields, find_str};
 
 /// The format of an amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,7 +168,7 @@ pub fn named_text(entry: &[u8]) -> Result<(&str, &str), WireError> {
         let field = field?;
         match field.number {
             1 => name = field.value.str(),
-            2 => text = std::str::from_utf8(find(field.value.bytes(), quantity::STRING)).unwrap_or_default(),
+            2 => text = find_str(field.value.bytes(), quantity::STRING),
             _ => {}
         }
     }

@@ -69,7 +69,8 @@ impl Selector {
         Self::sorted(labels.into_iter().map(is).collect())
     }
 
-    /// Returns a selector of these requirements, sorted by key as upstream sorts them (apimachinery/pkg/labels, ByKey).
+    /// Returns a selector of these requirements, sorted by key as upstream sorts them. Upstream:
+    /// apimachinery/pkg/labels, ByKey.
     pub(super) fn sorted(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort_by(|a, b| a.key().cmp(b.key()));
         Self::All(requirements)
@@ -83,8 +84,8 @@ impl Selector {
         }
     }
 
-    /// Returns the selector as the `labelSelector` of a list request, formatted as upstream does
-    /// (apimachinery/pkg/labels, Requirement.String); `None` if it matches nothing.
+    /// Returns the selector as the `labelSelector` of a list request, formatted as upstream does; `None` if it matches
+    /// nothing. Upstream: apimachinery/pkg/labels, Requirement.String.
     pub fn query(&self) -> Option<String> {
         let Self::All(requirements) = self else { return None };
         Some(requirements.iter().map(Requirement::query).collect::<Vec<_>>().join(","))
@@ -191,8 +192,9 @@ fn expression(interner: &Interner, message: &[u8]) -> Result<Result<Requirement,
     })
 }
 
-/// Formats a `LabelSelector` message as Go does (apimachinery/pkg/apis/meta/v1, LabelSelector.String), for events.
-pub fn as_go_prints(message: &[u8]) -> String {
+/// Formats a `LabelSelector` message as Go does, for events. Upstream: apimachinery/pkg/apis/meta/v1,
+/// LabelSelector.String.
+pub fn format_like_go(message: &[u8]) -> String {
     let (mut labels, mut expressions) = (Vec::new(), String::new());
     for field in fields(message).flatten() {
         match field.number {

@@ -265,6 +265,11 @@ pub fn find(message: &[u8], number: u32) -> &[u8] {
     fields(message).flatten().filter(|field| field.number == number).last().map_or(&[], |field| field.value.bytes())
 }
 
+/// Returns the last string field of this number; empty if it is absent or not UTF-8.
+pub fn find_str(message: &[u8], number: u32) -> &str {
+    std::str::from_utf8(find(message, number)).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -36,6 +36,14 @@ pub fn edited(
     Ok(edited)
 }
 
+/// Returns a copy of `object` without managed fields.
+///
+/// # Errors
+/// When `object` is not well-formed.
+pub fn trimmed(object: &[u8]) -> Result<Vec<u8>, WireError> {
+    edited(object, &[], |_| true, |_| {})
+}
+
 fn edited_meta(message: &[u8], annotations: &[(&str, &str)]) -> Result<Vec<u8>, WireError> {
     let mut trimmed = Vec::with_capacity(message.len());
     without_managed_fields(message, &mut trimmed)?;

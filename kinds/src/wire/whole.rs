@@ -1,7 +1,7 @@
 //! Whole objects in records, as the base of a PUT without a read before it.
 
 use crate::wire::WireError;
-use crate::wire::splice::edited;
+use crate::wire::splice::trimmed;
 
 /// Maximum size in bytes. Users choose how large their objects are, but not how much memory a record takes: a larger
 /// object is read from the API server when it is written.
@@ -17,7 +17,7 @@ impl WholeObject {
     /// # Errors
     /// When `object` is not well-formed.
     pub fn read(object: &[u8]) -> Result<Option<Box<Self>>, WireError> {
-        let trimmed = edited(object, &[], |_| true, |_| {})?;
+        let trimmed = trimmed(object)?;
         Ok((trimmed.len() <= LIMIT).then(|| Box::new(Self(trimmed.into()))))
     }
 

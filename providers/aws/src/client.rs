@@ -23,7 +23,7 @@ use crate::error::{cloud_error, with_fix};
 use crate::http;
 use crate::role::RoleCredentials;
 
-/// Timeout of an attempt (cloud-provider-aws: its HTTP client's timeout).
+/// Timeout of an attempt. Upstream: cloud-provider-aws, its HTTP client's timeout.
 const ATTEMPT: Duration = Duration::from_secs(30);
 /// Attempts of a read. A change is tried once: its caller reads again before another attempt.
 const TRIES: u32 = 4;
@@ -35,7 +35,7 @@ const LIMITS: [(f64, u32); 5] = [(20.0, 100), (5.0, 50), (20.0, 100), (10.0, 40)
 /// The factor of all limits for a mock of AWS on this machine.
 const LOCAL_FACTOR: u32 = 100;
 
-/// Returns whether an endpoint is on this machine, where only a mock of AWS listens.
+/// Returns true if an endpoint is on this machine, where only a mock of AWS listens.
 fn is_local(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     matches!(host.split([':', '/']).next(), Some("127.0.0.1" | "localhost"))

@@ -162,7 +162,7 @@ impl Config {
         self.overrides.iter().find(|o| o.service.eq_ignore_ascii_case(service) && o.region == region)
     }
 
-    /// Returns whether the process need not run in AWS (upstream: cloud-provider-aws, `newAWSCloud`).
+    /// Returns true if the process need not run in AWS. Upstream: cloud-provider-aws, newAWSCloud.
     pub fn can_run_outside_aws(&self) -> bool {
         !self.vpc.is_empty() && (!self.subnet_id.is_empty() || !self.role_arn.is_empty()) && !self.cluster_id.is_empty()
     }
@@ -341,7 +341,7 @@ fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     (likeness(best) > 0.8).then_some(best)
 }
 
-/// Reports whether a text is the ARN of a resource with an account. It becomes a header of requests.
+/// Returns true if a text is the ARN of a resource with an account. It becomes a header of requests.
 fn is_arn_with_account(text: &str) -> bool {
     let parts: Vec<&str> = text.splitn(6, ':').collect();
     text.bytes().all(|byte| byte.is_ascii_graphic())

@@ -103,7 +103,7 @@ impl HttpConnector for RoutedConnector {
     }
 }
 
-/// Returns whether a URI is of this host or of a link-local service, such as the metadata service, ECS's credentials
+/// Returns true if a URI is of this host or of a link-local service, such as the metadata service, ECS's credentials
 /// and EKS Pod Identity. A proxy would return the metadata of its own instance.
 fn is_of_this_instance(uri: &str) -> bool {
     let rest = uri.split_once("://").map_or(uri, |(_, rest)| rest);

@@ -10,8 +10,8 @@ use crate::client::Class;
 use crate::instances::id::{self, Wanted};
 use crate::session::{Session, Sessions};
 
-/// Maximum number of instances in one call (cloud-provider-aws, pkg/providers/v1: its batchers of CreateTags and
-/// DeleteTags).
+/// Maximum number of instances in one call. Upstream: cloud-provider-aws, pkg/providers/v1: its batchers of CreateTags
+/// and DeleteTags.
 const BATCH: usize = 50;
 
 /// The tags of EC2 instances.

@@ -44,7 +44,7 @@ impl ClusterTags {
         std::iter::once((self.key(), OWNED.to_owned())).chain(legacy).collect()
     }
 
-    /// Returns whether the cluster uses a resource: owned, shared, or with the legacy tag. Without an id all resources
+    /// Returns true if the cluster uses a resource: owned, shared, or with the legacy tag. Without an id all resources
     /// count.
     pub(crate) fn marks<'a>(&self, tags: impl IntoIterator<Item = (&'a str, &'a str)>) -> bool {
         let key = self.key();

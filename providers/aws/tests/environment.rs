@@ -194,7 +194,7 @@ fn assert_success(output: &Output) {
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
 }
 
-/// Returns whether a request with this token is for the credentials of the role in the profile.
+/// Returns true if a request with this token is for the credentials of the role in the profile.
 fn is_of_role(request: &Request, token: &str) -> bool {
     let named = request.line.contains("role_name=operator") && request.line.contains("account_id=123456789012");
     named && request.header("x-amz-sso_bearer_token") == token

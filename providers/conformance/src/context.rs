@@ -74,7 +74,7 @@ fn unique_number() -> u64 {
     since.as_nanos() as u64 ^ (COUNTER.fetch_add(1, Ordering::Relaxed) << 52)
 }
 
-/// Reports whether a controller would retry soon after the error.
+/// Returns true if a controller would retry soon after the error.
 fn is_temporary(error: &CloudError) -> bool {
     matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::Transient | ErrorKind::Conflict)
 }

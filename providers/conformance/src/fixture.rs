@@ -153,7 +153,7 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("create_foreign_load_balancer"))
     }
 
-    /// Reports whether that load balancer exists unchanged.
+    /// Returns true if that load balancer exists unchanged.
     async fn has_foreign_load_balancer(&self, _id: &LoadBalancerId) -> Result<bool, FixtureError> {
         Err(FixtureError::Unsupported("has_foreign_load_balancer"))
     }
@@ -173,7 +173,7 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("create_foreign_route"))
     }
 
-    /// Reports whether that route exists unchanged.
+    /// Returns true if that route exists unchanged.
     async fn has_foreign_route(&self, _destination: IpNet) -> Result<bool, FixtureError> {
         Err(FixtureError::Unsupported("has_foreign_route"))
     }

@@ -12,7 +12,7 @@ use crate::load_balancer_creation::{matches_spec, owned_of};
 /// The time for which a new load balancer is not visible.
 const INVISIBLE: Duration = Duration::from_millis(300);
 
-/// Reports whether an error fits a failure, so that the controllers react to it in the right way.
+/// Returns true if an error fits a failure, so that the controllers react to it in the right way.
 fn fits(error: &CloudError, failure: ReadFailure) -> bool {
     match failure {
         ReadFailure::Denied => error.kind == ErrorKind::Denied,

@@ -50,7 +50,7 @@ impl Report {
         self.results.iter().filter(|result| matches!(result.outcome, Outcome::Skipped(_)))
     }
 
-    /// Reports whether some case passed and none failed.
+    /// Returns true if some case passed and none failed.
     pub fn conforms(&self) -> bool {
         self.failed().next().is_none() && self.skipped().count() < self.results.len()
     }

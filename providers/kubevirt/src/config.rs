@@ -9,11 +9,11 @@ use kinds::names::{is_dns_label, is_label_key, is_label_value};
 use providers::ConfigError;
 use serde::Deserialize;
 
-/// The interval between two reads of a load balancer without an address (upstream:
-/// defaultLoadBalancerCreatePollInterval).
+/// The interval between two reads of a load balancer without an address. Upstream:
+/// defaultLoadBalancerCreatePollInterval.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The age at which a load balancer without an address is reported (upstream: defaultLoadBalancerCreatePollTimeout).
+/// The age at which a load balancer without an address is reported. Upstream: defaultLoadBalancerCreatePollTimeout.
 const POLL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The settings of the provider.

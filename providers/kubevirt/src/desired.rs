@@ -11,7 +11,7 @@ use crate::config::{LoadBalancerConfig, Targets};
 use crate::objects::{ClientIpConfig, InfraPort, InfraService, InfraServiceSpec, SessionAffinityConfig};
 use crate::ownership::{self, CLUSTER_LABEL};
 
-/// Label of the virtual machines that receive traffic, besides the cluster's name (upstream: TenantNodeRoleLabelKey).
+/// Label of the virtual machines that receive traffic, besides the cluster's name. Upstream: TenantNodeRoleLabelKey.
 const ROLE_LABEL: (&str, &str) = ("cluster.x-k8s.io/role", "worker");
 
 /// Annotation with the keys of the annotations that were copied from the tenant's Service, separated by commas.
@@ -139,7 +139,7 @@ impl Desired {
     }
 }
 
-/// Reports whether an annotation of the tenant's Service configures the infrastructure's load balancer.
+/// Returns true if an annotation of the tenant's Service configures the infrastructure's load balancer.
 fn is_copied(key: &str) -> bool {
     !key.starts_with(KUBECTL) && key != COPIED
 }

@@ -35,14 +35,14 @@ impl Status {
         read.unwrap_or_else(|| Self { message: String::from_utf8_lossy(body).trim().to_owned(), ..Self::default() })
     }
 
-    /// Reports whether an object of this name certainly does not exist.
+    /// Returns true if an object of this name certainly does not exist.
     ///
     /// A server that does not serve the kind also responds with 404, but without the object's name.
     pub fn proves_absence(&self, name: &str) -> bool {
         self.reason == "NotFound" && self.details.name == name
     }
 
-    /// Reports whether a creation was refused because the name is taken.
+    /// Returns true if a creation was refused because the name is taken.
     pub fn is_taken(&self) -> bool {
         self.reason == "AlreadyExists"
     }

@@ -16,13 +16,13 @@ use crate::virtual_machines::{Found, Key, VirtualMachines};
 /// The scheme of provider IDs.
 const SCHEME: &str = "kubevirt://";
 
-/// Label of a Node with the name of its virtual machine (upstream: instanceIDLabelKey).
+/// Label of a Node with the name of its virtual machine. Upstream: instanceIDLabelKey.
 const INSTANCE_LABEL: &str = "node.kubernetes.io/instance-id";
 
 /// Annotations of an instance with its instance type: of the namespace, or of the whole infrastructure cluster.
 const TYPE_ANNOTATIONS: [&str; 2] = ["kubevirt.io/instancetype-name", "kubevirt.io/cluster-instancetype-name"];
 
-/// The interface whose addresses are the Node's (upstream: getNodeAddresses).
+/// The interface whose addresses are the Node's. Upstream: getNodeAddresses.
 const DEFAULT_INTERFACE: &str = "default";
 
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";

@@ -41,7 +41,7 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
-    /// Reports whether the object is being deleted.
+    /// Returns true if the object is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }

@@ -34,7 +34,7 @@ pub(crate) fn cluster_selector(cluster: &str) -> String {
     format!("{CLUSTER_LABEL}={cluster},{NAME_LABEL},{NAMESPACE_LABEL}")
 }
 
-/// Reports whether an object of the right name belongs to a Service.
+/// Returns true if an object of the right name belongs to a Service.
 ///
 /// Those that upstream has created have no uid, but its name contains most of it.
 pub(crate) fn belongs_to(meta: &Meta, id: &LoadBalancerId) -> bool {
@@ -65,7 +65,7 @@ fn is_upstreams_name(name: &str) -> bool {
     name.len() == NAME_LENGTH && name.strip_prefix('a').is_some_and(|uid| uid.chars().all(hexadecimal))
 }
 
-/// Reports whether listed objects may belong to a Service: for those without uid, the name decides.
+/// Returns true if listed objects may belong to a Service: for those without uid, the name decides.
 pub(crate) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
     if !owned.id.uid.is_empty() {
         return owned.id == *service;

@@ -24,7 +24,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Reports whether it changes something in the cloud.
+            /// Returns true if it changes something in the cloud.
             pub fn changes(self) -> bool {
                 match self {
                     $(Self::$name => $changes,)*

@@ -53,6 +53,7 @@ pub(super) async fn send_dedicated(
             let dedicated = Some(Dedicated { connection, _sender: sender });
             Ok(response?.map(|body| IncomingBody { body, dedicated, _slot: None }))
         }
+        // The connection has ended; the whole response may have been received before.
         Either::Right((ended, response)) => {
             ended?;
             Ok(response.await?.map(|body| IncomingBody::shared(body, None)))

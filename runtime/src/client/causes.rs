@@ -1,6 +1,6 @@
 //! The text of an error.
 
-/// Returns an error with its causes, each once.
+/// Returns the text of an error and of its causes. A cause whose text is already contained is left out.
 pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

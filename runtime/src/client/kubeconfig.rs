@@ -59,8 +59,8 @@ pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
     Ok(without_credentials_unless_https(source))
 }
 
-/// Returns the PEM text of the server's authorities if the kubeconfig holds it inline. An authority in a
-/// file of its own is not returned (client-go `rest.Config`, `CAData`).
+/// Returns the PEM text of the server's authorities if the kubeconfig holds it inline. An authority in a file of its
+/// own is not returned. Upstream: client-go/rest, Config, CAData.
 ///
 /// # Errors
 /// When the kubeconfig cannot be read, or the text is not base64.
@@ -141,7 +141,7 @@ fn read_error(file: &Path, error: KubeconfigError) -> ConnectError {
     }
 }
 
-/// Loads the pod's own service account (client-go `rest.InClusterConfig`).
+/// Loads the pod's own service account. Upstream: client-go/rest, InClusterConfig.
 fn in_cluster(pod: &PodEnvironment) -> Result<Source, ConnectError> {
     let missing = |variable: &str| ConnectError::InCluster(format!("the variable {variable} is not set"));
     let host = Some(&pod.host).filter(|host| !host.is_empty()).ok_or_else(|| missing(HOST_VARIABLE))?;
@@ -238,7 +238,7 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
     Ok(Source { config, ca_file, token_file, plugin: plugin.map(|exec| Arc::new(Plugin::new(exec))), proxy })
 }
 
-/// Reports whether a user has credentials of its own, so that its exec plugin is not used. Upstream: client-go
+/// Returns true if a user has credentials of its own, so that its exec plugin is not used. Upstream: client-go
 /// plugin/pkg/client/auth/exec, UpdateTransportConfig.
 fn identifies_user(user: &AuthInfo) -> bool {
     user.token.is_some()

@@ -24,8 +24,8 @@ use super::proxy::Route;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Bytes per read.
 const READ_SIZE_BYTES: usize = 256 << 10;
-/// The API server responds to every list within a minute, or at least returns an error. After this time without data
-/// the connection is considered dead.
+/// Time without data after which a connection counts as dead. The API server ends every list request within a minute,
+/// if only by an error.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A socket that is polled on a timer.
@@ -53,10 +53,10 @@ impl PolledSocket {
     fn run_or_schedule_poll<T>(
         &mut self,
         cx: &mut Context<'_>,
-        mut act: impl FnMut(&mut Self) -> io::Result<T>,
+        mut operation: impl FnMut(&mut Self) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         loop {
-            match act(self) {
+            match operation(self) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if self.last_data.elapsed() > SILENCE_TIMEOUT {
@@ -113,7 +113,7 @@ impl Write for PolledSocket {
 pub(super) enum LongResponse {
     /// Polled on a timer.
     Polled(PolledSocket),
-    /// Read on readiness events: the connection to the proxy has its own TLS, whose reader must be woken.
+    /// Read on readiness events: a TLS connection to a proxy cannot be polled as a plain socket.
     EventDriven(Box<MaybeHttpsStream<TokioIo<tokio::net::TcpStream>>>),
 }
 

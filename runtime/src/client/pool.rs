@@ -189,7 +189,7 @@ impl Connections {
         Ok(Self { current: RwLock::new(credentials.lanes(tls)?), credentials, loaded })
     }
 
-    /// Reports whether anything about the connections can change while the process runs.
+    /// Returns true if anything about the connections can change while the process runs.
     pub(super) fn reloads(&self) -> bool {
         self.credentials.plugin.is_some() || self.credentials.files().next().is_some()
     }

@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::ConnectError;
+use super::causes::with_causes;
 use crate::text::percent_decode;
 
 /// The proxy variables of the environment.
@@ -97,7 +98,7 @@ impl Proxy {
         let (protocol, scheme, port) = match url.scheme_str() {
             Some("http") => (ProxyProtocol::Http, "http", 80),
             Some("https") => (ProxyProtocol::Https, "https", 443),
-            // Go resolves no names itself for either of them.
+            // As in Go, the proxy resolves names for both schemes.
             Some("socks5" | "socks5h") => (ProxyProtocol::Socks, "http", 1080),
             Some(other) => return Err(format!("unsupported scheme {other:?}, must be http, https, or socks5")),
             None => return Err("it has no scheme; http, https and socks5 are possible".into()),
@@ -143,7 +144,7 @@ impl Proxy {
     }
 }
 
-/// Reports whether a server is reached without the environment's proxy (httpproxy, useProxy).
+/// Returns true if a server is reached without the environment's proxy (httpproxy, useProxy).
 fn is_direct(host: &str, port: u16, except: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
     let address: Option<IpAddr> = host.parse().ok();
@@ -157,8 +158,8 @@ fn is_direct(host: &str, port: u16, except: &str) -> bool {
         if let Ok(network) = rule.parse::<IpNet>() {
             return address.is_some_and(|address| network.contains(&address));
         }
-        let (name, wanted) = host_and_port(&rule);
-        if wanted.is_some_and(|wanted| wanted != port.to_string()) || name.is_empty() {
+        let (name, rule_port) = host_and_port(&rule);
+        if rule_port.is_some_and(|rule_port| rule_port != port.to_string()) || name.is_empty() {
             return false;
         }
         match (name.parse::<IpAddr>(), address) {
@@ -184,7 +185,7 @@ fn host_and_port(rule: &str) -> (&str, Option<&str>) {
     (host, port)
 }
 
-/// Reports whether a rule of `NO_PROXY` matches a host: `example.com` matches itself and its subdomains; `.example.com`
+/// Returns true if a rule of `NO_PROXY` matches a host: `example.com` matches itself and its subdomains; `.example.com`
 /// and `*.example.com` match only subdomains.
 fn is_of_domain(host: &str, rule: &str) -> bool {
     let rule = rule.strip_prefix('*').filter(|rule| rule.starts_with('.')).unwrap_or(rule);
@@ -262,13 +263,7 @@ impl Service<Uri> for Route {
 
 /// Wraps a connection error with the information that a proxy is involved.
 fn proxy_error(error: impl std::error::Error + Send + Sync + 'static) -> BoxError {
-    let mut text = format!("through the proxy: {error}");
-    let mut cause = error.source();
-    while let Some(deeper) = cause {
-        text = format!("{text}: {deeper}");
-        cause = deeper.source();
-    }
-    text.into()
+    format!("through the proxy: {}", with_causes(&error)).into()
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Reports whether the server has certainly not received the request.
+    /// Returns true if the server has certainly not received the request.
     #[must_use]
     pub fn not_sent(&self) -> bool {
         match self {

@@ -64,13 +64,13 @@ fn conflict_is_recorded_as_failure_with_its_notes() {
 }
 
 /// Returns an explainer with one controller, these journal entries and queued keys.
-fn explainer(kind: &'static [(&'static str, &'static str)], fill: impl FnOnce(&Journal, &Queue<String>)) -> Explainer {
+fn explainer(kinds: &'static [(&'static str, &'static str)], fill: impl FnOnce(&Journal, &Queue<String>)) -> Explainer {
     let queue = Queue::new(QueueOptions::named("replicaset"));
     let counts = Arc::new(WorkCounts::default());
     fill(&counts.journal, &queue);
     Explainer {
         component: "kube-controller-manager",
-        kinds: kind.to_vec(),
+        kinds: kinds.to_vec(),
         finalizers: Vec::new(),
         controllers: vec![ReportedController { name: "replicaset-controller", workers: 5, queue, counts }],
         sources: Vec::new(),
@@ -82,7 +82,7 @@ fn explainer(kind: &'static [(&'static str, &'static str)], fill: impl FnOnce(&J
 
 const KINDS: &[(&str, &str)] = &[("replicaset", "ReplicaSet")];
 
-fn wanted(kind: &str, name: &str) -> ObjectQuery {
+fn query(kind: &str, name: &str) -> ObjectQuery {
     ObjectQuery { kind: kind.into(), namespace: "ns".into(), name: name.into() }
 }
 
@@ -100,8 +100,8 @@ async fn failing_key_is_reported_with_its_error_and_next_retry() {
         queue.add_rate_limited("ns/a".into());
         queue.add("ns/b".into());
     });
-    let json = |wanted: Option<&ObjectQuery>| -> serde_json::Value {
-        serde_json::from_str(&explainer.render(wanted, Form::Json)).expect("JSON")
+    let json = |query: Option<&ObjectQuery>| -> serde_json::Value {
+        serde_json::from_str(&explainer.render(query, Form::Json)).expect("JSON")
     };
     let all = json(None);
     let controller = &all["controllers"][0];
@@ -113,21 +113,21 @@ async fn failing_key_is_reported_with_its_error_and_next_retry() {
     assert!(controller["failing"][0]["nextTryInSeconds"].as_f64().is_some_and(|seconds| seconds < 0.1));
     assert_eq!(controller["recent"][0]["did"], "POST /pods: 403");
 
-    let one = json(Some(&wanted("replicasets", "a")));
+    let one = json(Some(&query("replicasets", "a")));
     assert_eq!(
         one["waitsFor"],
         serde_json::json!([]),
         "the plural name of a kind that is not watched matches no controller"
     );
-    let one = json(Some(&wanted("ReplicaSet", "a")));
+    let one = json(Some(&query("ReplicaSet", "a")));
     assert_eq!((&one["waitsFor"][0]["what"], &one["object"]), (&"quota".into(), &serde_json::Value::Null));
     assert_eq!(one["controllers"][0]["lastDecision"]["did"], "POST /pods: 403");
     assert_eq!(
-        json(Some(&wanted("Job", "a")))["controllers"],
+        json(Some(&query("Job", "a")))["controllers"],
         serde_json::json!([]),
         "the keys of the controller are of another kind"
     );
-    assert_eq!(json(Some(&wanted("ReplicaSet", "b")))["waitsFor"][0]["what"], "queue");
+    assert_eq!(json(Some(&query("ReplicaSet", "b")))["waitsFor"][0]["what"], "queue");
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +189,7 @@ fn parse(html: &str) -> Result<(Vec<String>, String), String> {
             }
             let typed = attribute.trim() == "value";
             if ["src", "onclick", "onload"].contains(&attribute.trim()) || value.contains("//") && !typed {
-                return Err(format!("something from elsewhere: {attribute}={value}"));
+                return Err(format!("the page loads or runs something: {attribute}={value}"));
             }
             seen.push(attribute.trim());
             attributes = after;
@@ -231,7 +231,7 @@ async fn pages_are_small_and_have_links_to_objects() {
     assert!(all.contains("href=\"/debug/reconcile?kind=ReplicaSet&amp;namespace=ns&amp;name=a\""), "{all}");
     assert!(!names.iter().any(|name| ["script", "img", "link", "iframe"].contains(&name.as_str())), "{names:?}");
     assert!(all.len() < 8 << 10, "{} bytes", all.len());
-    let one = explainer.render(Some(&wanted("ReplicaSet", "a")), Form::Html);
+    let one = explainer.render(Some(&query("ReplicaSet", "a")), Form::Html);
     let (_, text) = parse(&one).expect("well-formed");
     assert!(text.contains("replicaset-controller fails: no & never"), "{text}");
 }
@@ -261,7 +261,7 @@ proptest! {
         let all = explainer.render(None, Form::Html);
         let (_, text) = parse(&all).map_err(TestCaseError::fail)?;
         prop_assert!(text.contains(&error));
-        let one = explainer.render(Some(&wanted("ReplicaSet", &name)), Form::Html);
+        let one = explainer.render(Some(&query("ReplicaSet", &name)), Form::Html);
         parse(&one).map_err(TestCaseError::fail)?;
     }
 }

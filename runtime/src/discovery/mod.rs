@@ -131,7 +131,7 @@ struct Groups {
     preferred: Vec<Served>,
     /// Unavailable versions (`group/version`), with the reason.
     failed: BTreeMap<String, String>,
-    /// Groups with kinds that could not be read in a version of theirs, although in another one.
+    /// Groups in which a resource was read in one version only: the names of another version exceeded the limit.
     incomplete: HashSet<String>,
     /// The versions of each group, the preferred one first.
     versions: HashMap<String, Vec<String>>,
@@ -143,8 +143,8 @@ fn kind_key(served: &Served) -> (&'static str, &'static str, &'static str) {
 }
 
 impl Snapshot {
-    /// Returns each resource once, in the preferred version of its group if that version contains it (client-go,
-    /// ServerPreferredResources).
+    /// Returns each resource once, in the preferred version of its group if that version contains it. Upstream:
+    /// client-go, ServerPreferredResources.
     pub fn preferred(&self) -> impl Iterator<Item = &Served> {
         self.roots.iter().flat_map(|groups| &groups.preferred)
     }
@@ -165,8 +165,8 @@ impl Snapshot {
         self.roots.iter().find_map(|groups| groups.of_version(group, version, kind))
     }
 
-    /// Returns the resource of a kind in the most preferred version of the group that contains it (apimachinery,
-    /// RESTMapper.RESTMapping).
+    /// Returns the resource of a kind in the most preferred version of the group that contains it. Upstream:
+    /// apimachinery, RESTMapper.RESTMapping.
     pub fn of_group_kind(&self, group: &str, kind: &str) -> Option<Served> {
         self.versions_of(group).iter().find_map(|version| self.of_version(group, version, kind))
     }
@@ -222,8 +222,9 @@ impl Groups {
         for group in &document.items {
             groups.add_group(group, keep);
         }
-        // The order of a document is kept for resources of the same kind, of which only the one with the verb `get` serves
-        // the objects.
+        // Several resources may have one kind, such as a virtual resource for creations only. The first one with the
+        // verb `get` is kept, because it serves the objects. The sort is stable, so that the order of the document
+        // decides.
         groups.kinds.sort_by_key(kind_key);
         groups.kinds.dedup_by(|later, known| {
             let is_same = kind_key(later) == kind_key(known);
@@ -277,7 +278,8 @@ impl Groups {
                 }
                 let names = (keep(name), keep(&version.version), keep(&kind.kind), keep(&listed.resource));
                 let (Some(group), Some(version), Some(kind_name), Some(plural)) = names else {
-                    // The objects are also served in the version that was read: a namespace is empty without them there.
+                    // The resource was already read in another version, which serves the same objects. The version is
+                    // not listed as failed: otherwise no namespace could be deleted.
                     if seen.contains(&*listed.resource) {
                         self.incomplete.insert(name.to_owned());
                     } else {
@@ -412,7 +414,7 @@ impl Discovery {
             return Ok(self.current());
         }
         for (index, path) in ROOTS.into_iter().enumerate() {
-            // Kept if the next request fails: its repetition may find nothing new.
+            // Stored in the cache, because the next request may fail: after the retry, this response is no longer new.
             let is_new = self.fetch_root(path, &mut cache.roots[index]).await?;
             cache.is_changed |= is_new;
         }
@@ -424,7 +426,7 @@ impl Discovery {
         Ok(self.current())
     }
 
-    /// Requests one path. Returns whether the response is new.
+    /// Requests one path. Returns true if the response is new.
     async fn fetch_root(&self, path: &'static str, root: &mut RootResponse) -> Result<bool, DiscoveryError> {
         let mut request = Request::builder().method(Method::GET).uri(path).header(header::ACCEPT, AGGREGATED);
         if let Some(etag) = &root.etag {

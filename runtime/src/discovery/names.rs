@@ -15,7 +15,7 @@ const MAX_BYTES_OF_NAMES: usize = 16 << 20;
 /// Memory of a name besides its bytes: its entry in the set, which may be half empty.
 const BYTES_OF_ENTRY: usize = 32;
 
-/// Reports whether a text is valid as the name of a group (the core group's is empty), version, kind or resource, all
+/// Returns true if a text is valid as the name of a group (the core group's is empty), version, kind or resource, all
 /// of which become part of URLs.
 pub(super) fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');

@@ -1,4 +1,4 @@
-//! The candidacy of this process in a coordinated election: a LeaseCandidate that shows its versions.
+//! The candidacy of this process in a coordinated election: a LeaseCandidate with its versions.
 //!
 //! The API server decides which candidate leads and writes its identity into the Lease. Before it decides, it pings the
 //! candidates and ignores those that do not renew their candidacy in time.
@@ -143,10 +143,10 @@ impl Candidacy {
 
     /// Renews the candidacy after each ping, until it is dropped. Errors are logged and retried.
     pub(crate) async fn run(mut self) {
-        let mut reported = ReportedError::default();
+        let mut reported = ErrorLog::default();
         loop {
             let result = self.renew_if_due().await;
-            if let Some(error) = reported.changed(&result) {
+            if let Some(error) = reported.error_to_log(&result) {
                 tracing::warn!(candidate = self.identity, error, "the LeaseCandidate was not renewed");
             }
             sleep(PING_INTERVAL).await;
@@ -186,17 +186,17 @@ impl Candidacy {
     }
 }
 
-/// The last error, so that one that returns every second is not logged each time.
+/// The last logged error: one that recurs every second is not logged each time.
 #[derive(Default)]
-struct ReportedError {
+struct ErrorLog {
     text: Option<String>,
     at: Option<Instant>,
 }
 
-impl ReportedError {
-    /// Returns the error of an attempt that differs from the one of the attempt before, or was last returned
-    /// [`REPORT_INTERVAL`] ago.
-    fn changed(&mut self, result: &Result<(), LeaseError>) -> Option<&str> {
+impl ErrorLog {
+    /// Returns the error to log: one that differs from the previous attempt's, or was last logged [`REPORT_INTERVAL`]
+    /// ago.
+    fn error_to_log(&mut self, result: &Result<(), LeaseError>) -> Option<&str> {
         let text = result.as_ref().err().map(ToString::to_string);
         let is_repeated = self.text == text && self.at.is_some_and(|at| at.elapsed() < REPORT_INTERVAL);
         self.text = text;
@@ -265,17 +265,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn persistent_error_is_reported_once_a_minute_and_a_new_one_immediately() {
-        let mut reported = ReportedError::default();
+        let mut reported = ErrorLog::default();
         let failed = |text: &str| Err(LeaseError::Failed(text.to_owned()));
         let mut lines = 0;
         for _ in 0..120 {
-            lines += usize::from(reported.changed(&failed("forbidden")).is_some());
+            lines += usize::from(reported.error_to_log(&failed("forbidden")).is_some());
             tokio::time::advance(PING_INTERVAL).await;
         }
         assert_eq!(lines, 2, "an error of two minutes");
-        assert!(reported.changed(&failed("timeout")).is_some_and(|error| error.ends_with("timeout")));
-        assert_eq!(reported.changed(&Ok(())), None);
-        assert!(reported.changed(&failed("timeout")).is_some(), "it had succeeded in between");
+        assert!(reported.error_to_log(&failed("timeout")).is_some_and(|error| error.ends_with("timeout")));
+        assert_eq!(reported.error_to_log(&Ok(())), None);
+        assert!(reported.error_to_log(&failed("timeout")).is_some(), "it had succeeded in between");
     }
 
     #[tokio::test(start_paused = true)]

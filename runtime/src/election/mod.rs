@@ -30,7 +30,7 @@ use crate::events::{EventType, ObjectReference, Recorder, WallClock, random_uuid
 use crate::fence::Fence;
 pub use candidacy::{Candidacy, Versions};
 pub use store::{LeaseError, LeaseStore};
-use term::{Observed, claim, holder, vacate};
+use term::{LeaseObservation, claim, holder, vacate};
 
 /// Maximum random extension of a retry period, as a multiple of it.
 const JITTER: f64 = 1.2;
@@ -197,7 +197,7 @@ pub struct Election {
     wall_clock: WallClock,
     random: StdRng,
     /// The lease as last read or written by this process.
-    observed: Option<Observed>,
+    observed: Option<LeaseObservation>,
     /// The last write without a response.
     sent: Option<Sent>,
     /// This process has sent a request to write the lease.
@@ -242,8 +242,8 @@ impl Election {
         Ok((election, fence))
     }
 
-    /// Records `LeaderElection` events (`<identity> became leader`, `<identity> stopped leading`) on the Lease
-    /// (upstream: `tools/leaderelection/resourcelock`, `LeaseLock.RecordEvent`).
+    /// Records `LeaderElection` events (`<identity> became leader`, `<identity> stopped leading`) on the Lease.
+    /// Upstream: tools/leaderelection/resourcelock, LeaseLock.RecordEvent.
     pub fn recording(mut self, recorder: Recorder) -> Self {
         self.recorder = Some(recorder);
         self
@@ -394,7 +394,7 @@ impl Election {
             Err(error) => return Err(TryError::Get(error)),
         };
         let now = Instant::now();
-        self.observed = Some(Observed::next(self.observed.take(), lease.clone(), now));
+        self.observed = Some(LeaseObservation::next(self.observed.take(), lease.clone(), now));
         self.report_holder();
         self.check_not_held_by_other(self.fence.is_leader())?;
         if let Some(started) = self.start_of_stored_write(&lease, now) {
@@ -416,8 +416,8 @@ impl Election {
             Err(error) => return Err(TryError::Get(error)),
         };
         let now = Instant::now();
-        let observed = Observed::next(self.observed.take(), lease.clone(), now);
-        let (holder, is_valid) = (observed.holder().to_owned(), observed.valid(now));
+        let observed = LeaseObservation::next(self.observed.take(), lease.clone(), now);
+        let (holder, is_valid) = (observed.holder().to_owned(), observed.is_valid(now));
         self.observed = Some(observed);
         self.report_holder();
         if holder != self.config.identity {
@@ -441,7 +441,7 @@ impl Election {
     /// not expired.
     fn renewable(&self, now: Instant) -> Option<Lease> {
         let observed = self.observed.as_ref()?;
-        let is_own = observed.holder() == self.config.identity && observed.valid(now);
+        let is_own = observed.holder() == self.config.identity && observed.is_valid(now);
         is_own.then(|| observed.lease.clone())
     }
 
@@ -450,7 +450,7 @@ impl Election {
     fn check_not_held_by_other(&self, is_leader: bool) -> Result<(), TryError> {
         let Some(observed) = &self.observed else { return Ok(()) };
         let other = !observed.holder().is_empty() && observed.holder() != self.config.identity;
-        if other && (is_leader || observed.valid(Instant::now())) {
+        if other && (is_leader || observed.is_valid(Instant::now())) {
             let holder = observed.holder().to_owned();
             return Err(TryError::Held { holder });
         }
@@ -500,7 +500,7 @@ impl Election {
     /// Records a successful write that began at `started`: this process leads.
     fn record_leadership(&mut self, lease: Lease, started: Instant) {
         self.sent = None;
-        self.observed = Some(Observed { lease, changed: Instant::now() });
+        self.observed = Some(LeaseObservation { lease, changed: Instant::now() });
         self.fence.renew(started);
         self.report_holder();
     }
@@ -514,7 +514,7 @@ impl Election {
     }
 
     fn report_holder(&mut self) {
-        let holder = self.observed.as_ref().map_or("", Observed::holder);
+        let holder = self.observed.as_ref().map_or("", LeaseObservation::holder);
         if holder != self.logged_holder {
             self.logged_holder = holder.to_owned();
             if holder.is_empty() {

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 /// The lease as last read or written, and the time at which a change of its spec was last observed.
 #[derive(Debug, Clone)]
-pub(super) struct Observed {
+pub(super) struct LeaseObservation {
     pub(super) lease: Lease,
     pub(super) changed: Instant,
 }
 
-impl Observed {
+impl LeaseObservation {
     /// Returns the observation after another read: the time of change is kept if the spec is equal.
     pub(super) fn next(before: Option<Self>, lease: Lease, now: Instant) -> Self {
         let changed = match before {
@@ -29,9 +29,9 @@ impl Observed {
         holder(&self.lease)
     }
 
-    /// Reports whether the lease has not expired. Its duration is counted by the local clock from the observed change;
+    /// Returns true if the lease has not expired. Its duration is counted by the local clock from the observed change;
     /// the timestamps in it come from another clock and are ignored (`LeaderElector.isLeaseValid`).
-    pub(super) fn valid(&self, now: Instant) -> bool {
+    pub(super) fn is_valid(&self, now: Instant) -> bool {
         let seconds = spec(&self.lease).and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
         let lease_duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         self.changed + lease_duration > now
@@ -119,10 +119,10 @@ mod tests {
         let bare = Lease::default();
         let now = "2026-11-21T06:00:00.123456Z";
         let cases = [
-            ("no lease", None, "us", now, 0),
-            ("lease without a spec", Some(&bare), "us", now, 1),
-            ("led by another", Some(&led), "us", now, 4),
-            ("ours", Some(&led), "cp-1_7a5c", "2026-11-21T05:00:00.000001Z", 3),
+            ("no lease", None, "self", now, 0),
+            ("lease without a spec", Some(&bare), "self", now, 1),
+            ("led by another", Some(&led), "self", now, 4),
+            ("led by this candidate", Some(&led), "cp-1_7a5c", "2026-11-21T05:00:00.000001Z", 3),
         ];
         for (case, before, identity, acquired, transitions) in cases {
             let spec = serde_json::to_value(claim(before, identity, 15, wall())).unwrap();
@@ -148,17 +148,17 @@ mod tests {
     async fn validity_counts_from_the_first_observation_of_the_spec() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
-        let first = Observed::next(None, lease(), start);
-        assert!(first.valid(after(14_999)) && !first.valid(after(15_000)));
+        let first = LeaseObservation::next(None, lease(), start);
+        assert!(first.is_valid(after(14_999)) && !first.is_valid(after(15_000)));
 
         let mut touched = lease();
         touched.metadata.resource_version = Some("813".to_owned());
-        let again = Observed::next(Some(first), touched, after(10_000));
-        assert!(!again.valid(after(15_000)), "a change of metadata alone is no renewal");
+        let again = LeaseObservation::next(Some(first), touched, after(10_000));
+        assert!(!again.is_valid(after(15_000)), "a change of metadata alone is no renewal");
 
         let mut renewed = lease();
         renewed.spec = Some(claim(Some(&lease()), "cp-1_7a5c", 15, Timestamp::UNIX_EPOCH));
-        let alive = Observed::next(Some(again), renewed, after(14_000));
-        assert!(alive.valid(after(28_999)) && !alive.valid(after(29_000)), "a clock in the past counts as well");
+        let alive = LeaseObservation::next(Some(again), renewed, after(14_000));
+        assert!(alive.is_valid(after(28_999)) && !alive.is_valid(after(29_000)), "a clock in the past counts as well");
     }
 }

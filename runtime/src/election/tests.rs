@@ -5,13 +5,14 @@ use futures::future::{BoxFuture, FutureExt};
 use proptest::prelude::*;
 use std::sync::Mutex;
 
-use super::world::{Fault, FaultKind, Process, World, candidate, pass, until};
+use super::world::{Fault, FaultKind, LeaseServer, Process, candidate, run_for, until};
 use super::*;
 use crate::events::{EventSink, SinkError};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The longest pause between two attempts, plus some time for the calls.
+/// Maximum time between two attempts: 2.2 times the retry period of 2 s (see `Election::acquire`), plus 20 ms for the
+/// calls.
 const RETRY: Duration = Duration::from_millis(4_420);
 
 fn led_by_client_go(renewed: &str) -> Lease {
@@ -25,17 +26,17 @@ fn led_by_client_go(renewed: &str) -> Lease {
     serde_json::from_value(lease).unwrap()
 }
 
-fn transitions(world: &World) -> Option<i32> {
+fn transitions(world: &LeaseServer) -> Option<i32> {
     world.lease().spec.and_then(|spec| spec.lease_transitions)
 }
 
 #[tokio::test(start_paused = true)]
 async fn successor_waits_for_the_lease_of_a_crashed_leader() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let a = Process::start(&world, "a", 0, 1);
     assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "the first candidate waited for a missing lease");
     let b = Process::start(&world, "b", 0, 2);
-    pass(&world, 60).await;
+    run_for(&world, 60).await;
     assert!(a.fence.holds() && !b.fence.is_leader());
     assert_eq!(transitions(&world), Some(0));
     a.crash();
@@ -46,26 +47,26 @@ async fn successor_waits_for_the_lease_of_a_crashed_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn stopped_leader_has_a_closed_fence_on_resume() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let a = Process::start(&world, "a", 0, 1);
     until(&world, 1, || a.fence.holds()).await;
     let b = Process::start(&world, "b", 0, 2);
-    pass(&world, 10).await;
+    run_for(&world, 10).await;
     a.gate.stop();
     until(&world, 30, || b.fence.holds()).await;
-    pass(&world, 5).await;
+    run_for(&world, 5).await;
     a.gate.resume();
     assert!(!a.fence.holds(), "the fence is open after the pause");
     until(&world, 5, || !a.losses.lock().unwrap().is_empty()).await;
     assert!(!a.fence.is_leader());
-    pass(&world, 30).await;
+    run_for(&world, 30).await;
     assert!(b.fence.holds());
 }
 
 #[tokio::test(start_paused = true)]
 async fn lease_of_client_go_is_acquired_by_the_local_clock() {
     for renewed in ["2026-11-21T05:50:36.123456Z", "2001-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"] {
-        let world = World::new();
+        let world = LeaseServer::new();
         world.put(Some(led_by_client_go(renewed)));
         let a = Process::start(&world, "a", 0, 1);
         let took = until(&world, 60, || a.fence.holds()).await;
@@ -77,11 +78,11 @@ async fn lease_of_client_go_is_acquired_by_the_local_clock() {
 
 #[tokio::test(start_paused = true)]
 async fn live_leader_of_client_go_is_respected() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let a = Process::start(&world, "a", 0, 1);
     world.put(Some(led_by_client_go("2026-11-21T05:50:36.000000Z")));
     for tenths in 1..60 {
-        pass(&world, 2).await;
+        run_for(&world, 2).await;
         world.put(Some(led_by_client_go(&format!("2026-11-21T05:50:36.{tenths:06}Z"))));
     }
     assert!(!a.fence.is_leader());
@@ -92,7 +93,7 @@ async fn live_leader_of_client_go_is_respected() {
 async fn leadership_survives_short_faults_but_not_long_ones() {
     let kinds = [FaultKind::Refused, FaultKind::RequestLost, FaultKind::ResponseLost, FaultKind::ErrorAfterChange];
     for kind in kinds {
-        let world = World::new();
+        let world = LeaseServer::new();
         let (mut election, fence) = candidate(&world, "a");
         election.acquire().await;
         world.fail_next(kind, 1);
@@ -110,7 +111,7 @@ async fn leadership_survives_short_faults_but_not_long_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_responses_are_resolved_by_reading() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let (mut election, fence) = candidate(&world, "a");
     // The GET reports no lease, the response to the POST is lost.
     world
@@ -134,7 +135,7 @@ async fn lost_responses_are_resolved_by_reading() {
 
 #[tokio::test(start_paused = true)]
 async fn conflict_is_resolved_by_reading_and_renewing() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let (mut election, fence) = candidate(&world, "a");
     election.acquire().await;
     let mut touched = world.lease();
@@ -148,7 +149,7 @@ async fn conflict_is_resolved_by_reading_and_renewing() {
 
 #[tokio::test(start_paused = true)]
 async fn leader_stops_immediately_when_it_reads_another_holder() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let (mut election, fence) = candidate(&world, "a");
     election.acquire().await;
     world.put(Some(led_by_client_go("2026-11-21T05:50:36.123456Z")));
@@ -162,7 +163,7 @@ async fn leader_stops_immediately_when_it_reads_another_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn standby_that_never_led_sends_no_request_when_it_releases() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let a = Process::start(&world, "a", 0, 1);
     until(&world, 1, || a.fence.holds()).await;
     let (mut standby, fence) = candidate(&world, "b");
@@ -179,11 +180,11 @@ async fn standby_that_never_led_sends_no_request_when_it_releases() {
 
 #[tokio::test(start_paused = true)]
 async fn successor_leads_at_its_next_attempt_after_a_release() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let mut a = Process::start(&world, "a", 0, 1);
     until(&world, 1, || a.fence.holds()).await;
     let b = Process::start(&world, "b", 0, 2);
-    pass(&world, 10).await;
+    run_for(&world, 10).await;
     a.exit();
     let took = until(&world, 10, || b.fence.holds()).await;
     assert!(took < RETRY, "{took:?}");
@@ -194,7 +195,7 @@ async fn successor_leads_at_its_next_attempt_after_a_release() {
 
 #[tokio::test(start_paused = true)]
 async fn release_survives_a_conflict_and_leaves_no_holder() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let (mut election, fence) = candidate(&world, "a");
     election.acquire().await;
     // The renewal reaches the server 500 ms late, between the release's GET and its PUT.
@@ -211,15 +212,15 @@ async fn release_survives_a_conflict_and_leaves_no_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn deleted_lease_is_recreated_by_its_holder() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let a = Process::start(&world, "a", 0, 1);
     until(&world, 1, || a.fence.holds()).await;
     let b = Process::start(&world, "b", 0, 2);
     for _ in 0..20 {
-        pass(&world, 3).await;
+        run_for(&world, 3).await;
         world.put(None);
     }
-    pass(&world, 3).await;
+    run_for(&world, 3).await;
     assert!(a.fence.holds() && !b.fence.is_leader());
     assert_eq!(world.holder(), "a");
 }
@@ -240,7 +241,7 @@ impl EventSink for RecordedEvents {
 
 #[tokio::test(start_paused = true)]
 async fn resigning_leader_records_its_event_before_the_release() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let recorded = Arc::new(RecordedEvents::default());
     let (recorder, sender) = Recorder::new("kube-controller-manager", recorded.clone());
     let (election, _) = candidate(&world, "a");
@@ -258,7 +259,7 @@ async fn resigning_leader_records_its_event_before_the_release() {
 
 #[tokio::test(start_paused = true)]
 async fn leadership_changes_are_recorded_as_events() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let recorded = Arc::new(RecordedEvents::default());
     let (recorder, sender) = Recorder::new("kube-controller-manager", recorded.clone());
     let (election, _) = candidate(&world, "a");
@@ -338,7 +339,7 @@ fn fault() -> impl Strategy<Value = Fault> {
 }
 
 async fn run_scenario(faults: Vec<Fault>, actions: Vec<(Action, u64)>, skews: [i64; 2], seed: u64) {
-    let world = World::new();
+    let world = LeaseServer::new();
     world.faults.lock().unwrap().extend(faults);
     let mut started = 0;
     let mut start = |slot: usize| {
@@ -363,13 +364,13 @@ async fn run_scenario(faults: Vec<Fault>, actions: Vec<(Action, u64)>, skews: [i
         let end = Instant::now() + Duration::from_millis(wait);
         while Instant::now() < end {
             sleep(Duration::from_millis(100)).await;
-            world.leaders();
+            world.assert_at_most_one_leader();
         }
     }
     world.faults.lock().unwrap().clear();
     processes.iter().for_each(|process| process.gate.resume());
-    pass(&world, 60).await;
-    assert_eq!(world.leaders(), 1, "after the last fault there is a leader again");
+    run_for(&world, 60).await;
+    assert_eq!(world.assert_at_most_one_leader(), 1, "after the last fault there is a leader again");
     assert!(world.writes() > 0);
 }
 
@@ -390,7 +391,7 @@ proptest! {
     }
 }
 
-fn coordinated(world: &Arc<World>, identity: &str) -> Election {
+fn coordinated(world: &Arc<LeaseServer>, identity: &str) -> Election {
     let versions = Versions { binary: "1.37.0".to_owned(), emulation: "1.37.0".to_owned() };
     let config = ElectionConfig {
         coordinated: Some(versions),
@@ -412,7 +413,7 @@ fn assigned(holder: &str, preferred: Option<&str>) -> Lease {
 
 #[tokio::test(start_paused = true)]
 async fn coordinated_candidate_leads_only_when_the_lease_is_assigned_to_it() {
-    let world = World::new();
+    let world = LeaseServer::new();
     let mut election = coordinated(&world, "us");
     assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "the candidate created a lease");
     world.put(Some(assigned("other", None)));

@@ -44,9 +44,10 @@ enum Call {
     Update(Lease),
 }
 
-/// The server: one lease with a resource version, and every fence, so that each takeover can be checked.
+/// The API server of the tests: one Lease with a resource version, scripted faults, and all fences, so that each
+/// takeover is checked.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct LeaseServer {
     lease: Mutex<Option<Lease>>,
     version: Mutex<u64>,
     pub(super) faults: Mutex<VecDeque<Fault>>,
@@ -56,7 +57,7 @@ pub(crate) struct World {
     violations: Mutex<Vec<String>>,
 }
 
-impl World {
+impl LeaseServer {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
@@ -89,8 +90,8 @@ impl World {
         self.calls.lock().unwrap().iter().filter(|verb| **verb != "get").count()
     }
 
-    /// Returns the number of open fences. Panics if two were open at any takeover, or are now.
-    pub(super) fn leaders(&self) -> usize {
+    /// Returns the number of leaders. Panics if there were two at any takeover, or are now.
+    pub(super) fn assert_at_most_one_leader(&self) -> usize {
         let violations = self.violations.lock().unwrap();
         assert!(violations.is_empty(), "{violations:?}");
         let fences = self.fences.lock().unwrap();
@@ -129,7 +130,7 @@ impl World {
 }
 
 /// The access of a candidate to the lease.
-struct CandidateConnection(Arc<World>);
+struct CandidateConnection(Arc<LeaseServer>);
 
 impl CandidateConnection {
     /// Executes a call in a separate task, so that dropping the caller does not cancel its request.
@@ -213,7 +214,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn start(world: &Arc<World>, identity: &str, skew_seconds: i64, seed: u64) -> Self {
+    pub(super) fn start(world: &Arc<LeaseServer>, identity: &str, skew_seconds: i64, seed: u64) -> Self {
         let (mut election, fence) = candidate(world, identity);
         // The wall clock of a process is skewed but advances with the shared time.
         let wall_start = Timestamp::from_second(1_795_240_236 + skew_seconds).unwrap();
@@ -259,7 +260,7 @@ impl Process {
 }
 
 /// Creates a candidate whose fence is checked by the world.
-pub(crate) fn candidate(world: &Arc<World>, identity: &str) -> (Election, Fence) {
+pub(crate) fn candidate(world: &Arc<LeaseServer>, identity: &str) -> (Election, Fence) {
     let config = ElectionConfig::new("kube-system", "kube-controller-manager", identity);
     let (election, fence) = Election::with_store(Arc::new(CandidateConnection(world.clone())), config).unwrap();
     world.fences.lock().unwrap().push((identity.to_owned(), fence.clone()));
@@ -267,21 +268,21 @@ pub(crate) fn candidate(world: &Arc<World>, identity: &str) -> (Election, Fence)
 }
 
 /// Waits at most `seconds` until `reached`, and checks the invariant every 10 ms. Returns the time it took.
-pub(super) async fn until(world: &World, seconds: u64, reached: impl Fn() -> bool) -> Duration {
+pub(super) async fn until(world: &LeaseServer, seconds: u64, reached: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     while !reached() {
         assert!(start.elapsed() < Duration::from_secs(seconds), "not reached within {seconds} s");
-        world.leaders();
+        world.assert_at_most_one_leader();
         sleep(Duration::from_millis(10)).await;
     }
-    world.leaders();
+    world.assert_at_most_one_leader();
     start.elapsed()
 }
 
 /// Lets `seconds` pass, and checks the invariant every 50 ms.
-pub(super) async fn pass(world: &World, seconds: u64) {
+pub(super) async fn run_for(world: &LeaseServer, seconds: u64) {
     for _ in 0..seconds * 20 {
         sleep(Duration::from_millis(50)).await;
-        world.leaders();
+        world.assert_at_most_one_leader();
     }
 }

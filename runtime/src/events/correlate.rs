@@ -12,9 +12,9 @@ use super::{EventType, ObjectReference};
 
 /// Maximum number of entries of each cache.
 const MAX_CACHE_ENTRIES: usize = 4096;
-/// Number of different messages at which events begin to be combined.
+/// Number of different messages from which on events are combined.
 const SIMILAR_MESSAGES: usize = 10;
-/// Messages further apart are not similar.
+/// Maximum time between two similar messages.
 const SIMILAR_WITHIN_SECONDS: f64 = 600.0;
 /// Initial budget of an object, in events.
 const SPAM_BURST: f64 = 25.0;
@@ -34,7 +34,7 @@ pub(super) struct Occurrence {
 
 /// The result of the correlation.
 #[derive(Debug)]
-pub(super) struct Correlated {
+pub(super) struct Correlation {
     /// The desired event on the server; a count above one means that it was written before.
     pub(super) event: Event,
     /// The object's budget is exhausted: nothing is written, but the count is kept.
@@ -43,7 +43,7 @@ pub(super) struct Correlated {
 
 /// The different messages of one reason about one object.
 #[derive(Debug)]
-struct Similar {
+struct SimilarMessages {
     /// Hashes of the messages, the oldest first.
     messages: Vec<u64>,
     last: Timestamp,
@@ -51,7 +51,7 @@ struct Similar {
 
 /// The occurrences of an event.
 #[derive(Debug, Default)]
-struct Counted {
+struct EventCount {
     count: u32,
     first: Timestamp,
     name: String,
@@ -64,13 +64,14 @@ struct Budget {
     at: Timestamp,
 }
 
-/// The state for one component's events: three caches of 4,096 entries, which hold hashes and counts, no events.
+/// The state for one component's events: three caches of 4,096 entries, with hashes, counts and event names, but no
+/// events.
 #[derive(Debug)]
 pub(super) struct Correlator {
     component: &'static str,
     hasher: RandomState,
-    similar: Lru<Similar>,
-    counted: Lru<Counted>,
+    similar: Lru<SimilarMessages>,
+    counted: Lru<EventCount>,
     budgets: Lru<Budget>,
 }
 
@@ -87,11 +88,11 @@ impl Correlator {
     }
 
     /// Combines, counts and filters, in this order, as `EventCorrelator.EventCorrelate` does; `now` is the wall clock.
-    pub(super) fn correlate(&mut self, occurrence: Occurrence, now: Timestamp) -> Correlated {
+    pub(super) fn correlate(&mut self, occurrence: Occurrence, now: Timestamp) -> Correlation {
         let (mut event, key) = self.combine(occurrence, now);
         self.count(&mut event, key);
         let spam = !self.allow(&event, now);
-        Correlated { event, spam }
+        Correlation { event, spam }
     }
 
     /// Returns the event for an occurrence, and its key. Beginning with the tenth different message of one reason about
@@ -100,7 +101,7 @@ impl Correlator {
         let Occurrence { about, kind, reason, message, at } = occurrence;
         let similar_key = self.key(&about, kind, (0u8, reason));
         let message_key = self.hasher.hash_one(&message);
-        let similar = self.similar.entry(similar_key, || Similar { messages: Vec::new(), last: now });
+        let similar = self.similar.entry(similar_key, || SimilarMessages { messages: Vec::new(), last: now });
         if seconds_between(similar.last, now) > SIMILAR_WITHIN_SECONDS {
             similar.messages.clear();
         }
@@ -144,7 +145,7 @@ impl Correlator {
     /// Counts an event: one that was recorded before keeps its name and first time, and its count increases
     /// (`eventLogger.eventObserve`).
     fn count(&mut self, event: &mut Event, key: u64) {
-        let counted = self.counted.entry(key, Counted::default);
+        let counted = self.counted.entry(key, EventCount::default);
         if counted.count > 0 {
             event.name.clone_from(&counted.name);
             event.first = counted.first;

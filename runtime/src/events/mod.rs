@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use body::Event;
 pub(crate) use body::random_uuid;
-use correlate::{Correlated, Correlator, Occurrence};
+use correlate::{Correlation, Correlator, Occurrence};
 use repeats::Repeats;
 
 use crate::journal::note;
@@ -178,7 +178,7 @@ impl Recorder {
         let tally = Arc::new(Tally::default());
         let sender = Sender {
             correlator: Correlator::new(component),
-            firsts: VecDeque::new(),
+            first_occurrences: VecDeque::new(),
             repeats: Repeats::default(),
             sink,
             clock: clock.clone(),
@@ -190,8 +190,8 @@ impl Recorder {
         (recorder, sender.run(queued))
     }
 
-    /// Queues an event about `about`. If 1,000 events are queued already, this one is dropped and counted (upstream:
-    /// `tools/record`, a full broadcaster).
+    /// Queues an event about `about`. If 1,000 events are queued already, this one is dropped and counted. Upstream:
+    /// tools/record, a full broadcaster.
     pub fn event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
         let message = shortened(message, MAX_MESSAGE_BYTES);
         tracing::debug!(
@@ -215,8 +215,8 @@ impl Recorder {
         }
     }
 
-    /// Accepts no further events. Queued events are tried once each, then the sender task ends (upstream:
-    /// `EventBroadcaster.Shutdown`).
+    /// Accepts no further events. Queued events are tried once each, then the sender task ends. Upstream:
+    /// EventBroadcaster.Shutdown.
     pub fn close(&self) {
         self.closing.send_replace(true);
     }
@@ -241,7 +241,7 @@ impl Recorder {
 struct Sender {
     correlator: Correlator,
     /// Events that were not written yet, in order; at most the capacity of the queue.
-    firsts: VecDeque<Event>,
+    first_occurrences: VecDeque<Event>,
     repeats: Repeats,
     sink: Arc<dyn EventSink>,
     clock: WallClock,
@@ -253,7 +253,7 @@ struct Sender {
 
 /// The result of the attempts to write an event.
 #[derive(Debug, PartialEq, Eq)]
-enum Delivered {
+enum DeliveryResult {
     /// It was written.
     Written,
     /// It was rejected, or all attempts failed.
@@ -263,7 +263,7 @@ enum Delivered {
 }
 
 /// A write in progress.
-type Delivery = Fuse<BoxFuture<'static, Delivered>>;
+type Delivery = Fuse<BoxFuture<'static, DeliveryResult>>;
 
 impl Sender {
     async fn run(mut self, mut queued: mpsc::Receiver<Occurrence>) {
@@ -282,11 +282,11 @@ impl Sender {
                 written = &mut delivery => self.count(written, occurrences),
                 // Events are received and combined also during a write, so that a slow server does not fill the queue
                 // with events that would be combined anyway.
-                next = queued.recv(), if self.firsts.len() < MAX_QUEUED => match next {
+                next = queued.recv(), if self.first_occurrences.len() < MAX_QUEUED => match next {
                     Some(occurrence) => self.apply(occurrence),
                     None => break,
                 },
-                () = until(due) => {}
+                () = sleep_until_due(due) => {}
             }
         }
         if !delivery.is_terminated() {
@@ -312,42 +312,43 @@ impl Sender {
     }
 
     fn correlate(&mut self, occurrence: Occurrence) {
-        let Correlated { event, spam } = self.correlator.correlate(occurrence, (self.clock)());
+        let Correlation { event, spam } = self.correlator.correlate(occurrence, (self.clock)());
         if spam {
             self.tally.filtered.fetch_add(1, Ordering::Relaxed);
         } else if event.count > 1 {
             self.repeats.put(event);
         } else {
-            self.firsts.push_back(event);
+            self.first_occurrences.push_back(event);
         }
     }
 
     /// Returns the next event to send and the number of occurrences that it covers. First occurrences come before
-    /// repeats. A repeat is returned if it is due at `until`; without `until`, every repeat is due.
-    fn next(&mut self, until: Option<Instant>) -> Option<(Event, u64)> {
-        self.firsts.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(until))
+    /// repeats. A repeat is returned if it is due at `now`; with `None`, every repeat is due.
+    fn next(&mut self, now: Option<Instant>) -> Option<(Event, u64)> {
+        self.first_occurrences.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(now))
     }
 
     /// Begins to write an event, unless its namespace is being deleted. A panic counts as a failure.
     fn deliver(&self, event: Event) -> Delivery {
         if self.terminating.get(event.namespace()).is_some_and(|refused| refused.elapsed() < TERMINATING_PAUSE) {
-            return futures::future::ready(Delivered::Abandoned).boxed().fuse();
+            return futures::future::ready(DeliveryResult::Abandoned).boxed().fuse();
         }
-        let delivery = AssertUnwindSafe(deliver(self.sink.clone(), event, self.closed.clone())).catch_unwind();
+        let delivery =
+            AssertUnwindSafe(write_with_retries(self.sink.clone(), event, self.closed.clone())).catch_unwind();
         let settled = delivery.map(|delivered| {
             delivered.unwrap_or_else(|_| {
                 tracing::error!("writing an event panicked; it is dropped");
-                Delivered::Abandoned
+                DeliveryResult::Abandoned
             })
         });
         settled.boxed().fuse()
     }
 
-    fn count(&mut self, delivered: Delivered, occurrences: u64) {
-        let is_written = delivered == Delivered::Written;
+    fn count(&mut self, delivered: DeliveryResult, occurrences: u64) {
+        let is_written = delivered == DeliveryResult::Written;
         let outcome = if is_written { &self.tally.written } else { &self.tally.abandoned };
         outcome.fetch_add(occurrences, Ordering::Relaxed);
-        if let Delivered::Refused(namespace) = delivered {
+        if let DeliveryResult::Refused(namespace) = delivered {
             self.terminating.retain(|_, refused| refused.elapsed() < TERMINATING_PAUSE);
             self.terminating.insert(namespace, Instant::now());
         }
@@ -356,41 +357,52 @@ impl Sender {
 
 /// Makes up to twelve attempts, ten seconds apart; the first pause is random, at most ten seconds (`recordToSink`). An
 /// attempt without a response within 30 seconds counts as failed, so that a dead connection cannot block a component. A
-/// server that requests a retry gets it after that time (client-go, request.go).
-async fn deliver(sink: Arc<dyn EventSink>, event: Event, mut closed: watch::Receiver<bool>) -> Delivered {
+/// server that requests a retry gets it after that time, at most ten seconds. Upstream: client-go, request.go.
+async fn write_with_retries(
+    sink: Arc<dyn EventSink>,
+    event: Event,
+    mut closed: watch::Receiver<bool>,
+) -> DeliveryResult {
     for tries in 1..=MAX_ATTEMPTS {
         let written = tokio::time::timeout(ATTEMPT_TIMEOUT, write(&*sink, &event));
         let timed_out = |_| Err(SinkError::Unreachable(format!("no response within {ATTEMPT_TIMEOUT:?}")));
         let pause = match written.await.unwrap_or_else(timed_out) {
-            Ok(()) => return Delivered::Written,
-            Err(SinkError::NamespaceTerminating) => return Delivered::Refused(event.namespace().into()),
+            Ok(()) => return DeliveryResult::Written,
+            Err(SinkError::NamespaceTerminating) => return DeliveryResult::Refused(event.namespace().into()),
             Err(error @ SinkError::Unreachable(_)) => {
-                tracing::warn!(name = event.name, tries, %error, "event not written");
+                tracing::warn!(namespace = event.namespace(), name = event.name, tries, %error, "event not written");
                 if tries == 1 { RETRY_INTERVAL.mul_f64(rand::random()) } else { RETRY_INTERVAL }
             }
             Err(SinkError::Postponed(delay, error)) => {
-                tracing::warn!(name = event.name, tries, ?delay, error, "event not written");
+                tracing::warn!(
+                    namespace = event.namespace(),
+                    name = event.name,
+                    tries,
+                    ?delay,
+                    error,
+                    "event not written"
+                );
                 delay.min(RETRY_INTERVAL)
             }
             Err(error) => {
-                tracing::warn!(name = event.name, %error, "event dropped: it was rejected");
-                return Delivered::Abandoned;
+                tracing::warn!(namespace = event.namespace(), name = event.name, %error, "event dropped: it was rejected");
+                return DeliveryResult::Abandoned;
             }
         };
         if tries == MAX_ATTEMPTS {
-            return Delivered::Abandoned;
+            return DeliveryResult::Abandoned;
         }
         tokio::select! {
             biased;
-            () = until_closed(&mut closed) => return Delivered::Abandoned,
+            () = until_closed(&mut closed) => return DeliveryResult::Abandoned,
             () = tokio::time::sleep(pause) => {}
         }
     }
-    Delivered::Abandoned
+    DeliveryResult::Abandoned
 }
 
 /// Completes at that time, or never.
-async fn until(due: Option<Instant>) {
+async fn sleep_until_due(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,

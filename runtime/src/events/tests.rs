@@ -96,7 +96,7 @@ fn occurrence(message: &str, at: Timestamp) -> Occurrence {
 }
 
 /// Records `messages` about one pod, one every `seconds`, and returns the result of the last one.
-fn last_of(messages: impl IntoIterator<Item = String>, seconds: u64) -> Correlated {
+fn last_of(messages: impl IntoIterator<Item = String>, seconds: u64) -> Correlation {
     let clock = ticking(Duration::from_secs(seconds));
     let mut correlator = Correlator::new("c");
     let played = messages.into_iter().map(|message| {
@@ -388,7 +388,7 @@ proptest! {
                 message: scripted.message.to_string(),
                 at: now,
             };
-            let Correlated { event, spam } = correlator.correlate(occurrence, now);
+            let Correlation { event, spam } = correlator.correlate(occurrence, now);
             let before = counted.insert(event.name.clone(), event.count).unwrap_or(0);
             prop_assert_eq!(event.count, before + 1);
             if spam {

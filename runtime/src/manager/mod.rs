@@ -497,7 +497,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::election::world::{World, candidate};
+    use crate::election::world::{LeaseServer, candidate};
     use crate::queue::QueueOptions;
     use crate::testing;
     use crate::watch::Builder;
@@ -524,9 +524,9 @@ mod tests {
         }
     }
 
-    /// Runs a manager that leads in `world`, and requests its shutdown while a reconcile runs. Returns whether the
+    /// Runs a manager that leads in `world`, and requests its shutdown while a reconcile runs. Returns true if the
     /// process could write at the end of the reconcile; `None` if the reconcile was cancelled.
-    async fn shut_down_during_reconcile(world: &Arc<World>) -> Option<bool> {
+    async fn shut_down_during_reconcile(world: &Arc<LeaseServer>) -> Option<bool> {
         let clients = testing::clients(|_, _, _| (500, Vec::new())).await;
         // The time for workers is unlimited.
         let options = ManagerOptions { shutdown_timeout: Duration::ZERO, ..ManagerOptions::default() };
@@ -544,14 +544,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lease_is_renewed_until_workers_have_finished() {
-        let world = World::new();
+        let world = LeaseServer::new();
         assert_eq!(shut_down_during_reconcile(&world).await, Some(true));
         assert_eq!(world.holder(), "", "the Lease was not released");
     }
 
     #[tokio::test(start_paused = true)]
     async fn workers_are_cancelled_when_the_lease_is_lost_during_the_shutdown() {
-        let world = World::new();
+        let world = LeaseServer::new();
         let other_leads = async {
             sleep(Duration::from_secs(20)).await;
             let mut lease = world.lease();

@@ -108,13 +108,13 @@ impl Histograms<0> {
     }
 }
 
-/// Returns `count` bounds, each twice the previous one (component-base, metrics.ExponentialBuckets).
+/// Returns `count` bounds, each twice the previous one. Upstream: component-base, metrics.ExponentialBuckets.
 #[must_use]
 pub fn powers_of_two(first: f64, count: i32) -> Vec<f64> {
     powers(first, 2.0, count)
 }
 
-/// Returns `count` bounds, each `factor` times the previous one (component-base, metrics.ExponentialBuckets).
+/// Returns `count` bounds, each `factor` times the previous one. Upstream: component-base, metrics.ExponentialBuckets.
 #[must_use]
 pub fn powers(first: f64, factor: f64, count: i32) -> Vec<f64> {
     (0..count).map(|power| first * factor.powi(power)).collect()

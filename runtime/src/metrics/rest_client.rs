@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Labels, histogram};
 
-/// Histograms with upstream's bounds for requests (component-base, metrics/prometheus/restclient).
+/// Histograms with bounds for requests. Upstream: component-base, metrics/prometheus/restclient.
 #[derive(Clone, Debug)]
 struct Latency;
 
@@ -20,7 +20,7 @@ impl MetricConstructor<Histogram> for Latency {
     }
 }
 
-/// Histograms with upstream's bounds for sizes (component-base, metrics/prometheus/restclient).
+/// Histograms with bounds for sizes. Upstream: component-base, metrics/prometheus/restclient.
 #[derive(Clone, Debug)]
 struct Size;
 

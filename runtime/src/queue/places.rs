@@ -59,7 +59,7 @@ impl Places {
         }
     }
 
-    /// Reports whether a key of this namespace may run.
+    /// Returns true if a key of this namespace may run.
     pub(super) fn admits(&self, admission: Admission, namespace: NamespaceHash) -> bool {
         match admission {
             Admission::All => true,
@@ -68,7 +68,7 @@ impl Places {
         }
     }
 
-    /// Reports whether a key of this namespace runs.
+    /// Returns true if a key of this namespace runs.
     pub(super) fn has_run(&self, namespace: NamespaceHash) -> bool {
         self.runs.contains_key(&namespace)
     }

@@ -142,7 +142,7 @@ impl<K: QueueKey> State<K> {
         Some((Priority::Background, key))
     }
 
-    /// Reports whether another worker could run a ready key now, or when a spare place is free.
+    /// Returns true if another worker could run a ready key now, or when a spare place is free.
     pub(super) fn has_candidate(&self, now: Instant) -> bool {
         if self.places.admission(now) == Admission::All {
             return !(self.fresh.is_empty() && self.background.is_empty());

@@ -29,7 +29,7 @@ pub struct QueueMetrics {
     pub work_duration: Histogram,
 }
 
-/// Returns upstream's bucket bounds: powers of ten from 10 ns to 10 s (component-base, metrics/prometheus/workqueue).
+/// Returns bucket bounds: powers of ten from 10 ns to 10 s. Upstream: component-base, metrics/prometheus/workqueue.
 fn buckets() -> impl Iterator<Item = f64> {
     [1e-8, 1e-7, 1e-6, 9.999_999_999_999_999e-6, 9.999_999_999_999_999e-5, 1e-3, 1e-2, 0.1, 1.0, 10.0].into_iter()
 }

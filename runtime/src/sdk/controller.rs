@@ -216,7 +216,7 @@ where
     Box::new(move |context| -> BoxFuture<'static, Result<Outcome, Error>> { run(context).boxed() })
 }
 
-/// Reports whether a change requires a reconcile. A change of the status alone does not: only the controller writes it.
+/// Returns true if a change requires a reconcile. A change of the status alone does not: only the controller writes it.
 pub(super) fn requires_reconcile<K: Object>(old: Option<&Typed<K>>, new: Option<&Typed<K>>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return true };
     let annotations = |record: &Typed<K>| record.object.meta().annotations.clone();

@@ -171,7 +171,7 @@ impl Tokens {
     }
 }
 
-/// Returns the token of `Authorization: Bearer` (apiserver, request/bearertoken).
+/// Returns the token of `Authorization: Bearer`. Upstream: apiserver, request/bearertoken.
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
     let mut parts = value.splitn(3, ' ');
@@ -179,8 +179,8 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Returns the user in a front proxy's headers, if the certificate belongs to a front proxy (apiserver,
-/// request/headerrequest).
+/// Returns the user in a front proxy's headers, if the certificate belongs to a front proxy. Upstream: apiserver,
+/// request/headerrequest.
 fn proxied(proxy: &FrontProxy, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<Option<User>, String> {
     let text = |error: PeerError| error.to_string();
     proxy.bundle.verify(peer).map_err(text)?;

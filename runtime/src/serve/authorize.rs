@@ -17,7 +17,7 @@ use super::{AuthorizationOptions, ServeError};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const MASTERS: &str = "system:masters";
-/// Maximum number of cached results (apiserver, authorizer/webhook).
+/// Maximum number of cached results. Upstream: apiserver, authorizer/webhook.
 const MAX_CACHED_RESULTS: usize = 8192;
 /// Results for longer paths and verbs are not cached, so that no client can fill the memory with them.
 const MAX_CACHED_KEY_BYTES: usize = 10_000;
@@ -114,7 +114,7 @@ fn review_spec(user: &User, verb: &str, path: &str) -> SubjectAccessReviewSpec {
     }
 }
 
-/// Paths that need no authorization (apiserver, authorization/path).
+/// Paths that need no authorization. Upstream: apiserver, authorization/path.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct OpenPaths {
     exact: Vec<String>,

@@ -27,16 +27,16 @@ use super::slots::ConnectionSlot;
 use crate::lock::lock;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time for the head of a request (apiserver, SecureServingInfo.Serve).
+/// Maximum time for the head of a request. Upstream: apiserver, SecureServingInfo.Serve.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(32);
-/// A connection without requests is closed after this time (apiserver, SecureServingInfo.Serve).
+/// A connection without requests is closed after this time. Upstream: apiserver, SecureServingInfo.Serve.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Delay between the response to an unauthenticated client and the end of the connection: some clients drop a response
 /// that arrives together with the end of the connection.
 const CLOSE_DELAY: Duration = Duration::from_millis(100);
 /// Maximum time for the running requests after a connection begins to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(35);
-/// Streams per connection if no flag is set (apiserver, SecureServingInfo.Serve).
+/// Streams per connection if no flag is set. Upstream: apiserver, SecureServingInfo.Serve.
 const DEFAULT_MAX_STREAMS: u32 = 100;
 /// Requests of one connection whose users are being authenticated and authorized. Further ones are refused: their heads
 /// stay in memory while a review waits, and no client needs more before its first response.

@@ -163,7 +163,7 @@ impl Health {
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// Metrics of health checks (component-base, metrics/prometheus/slis).
+/// Metrics of health checks. Upstream: component-base, metrics/prometheus/slis.
 struct Record {
     registry: Registry,
     /// The last result of each check.

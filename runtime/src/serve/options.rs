@@ -51,7 +51,7 @@ impl Default for ServeOptions {
     }
 }
 
-/// TLS options (apiserver, options.SecureServingOptions).
+/// TLS options. Upstream: apiserver, options.SecureServingOptions.
 #[derive(Debug, Clone, Default)]
 pub struct TlsOptions {
     /// `--tls-cert-file`: PEM, the server's certificate first. Reloaded when it changes.
@@ -72,7 +72,7 @@ pub struct TlsOptions {
     pub curves: Vec<i32>,
 }
 
-/// Authentication (apiserver, options.DelegatingAuthenticationOptions).
+/// Authentication. Upstream: apiserver, options.DelegatingAuthenticationOptions.
 #[derive(Debug, Clone)]
 pub struct AuthenticationOptions {
     /// `--authentication-kubeconfig`; `None`: the pod's own credentials; outside of a pod, no reviews.
@@ -135,7 +135,7 @@ impl Default for RequestHeaderOptions {
     }
 }
 
-/// Authorization (apiserver, options.DelegatingAuthorizationOptions).
+/// Authorization. Upstream: apiserver, options.DelegatingAuthorizationOptions.
 #[derive(Debug, Clone)]
 pub struct AuthorizationOptions {
     /// `--authorization-kubeconfig`; `None`: the pod's own credentials; outside of a pod, no reviews.

@@ -19,7 +19,7 @@ use super::user::User;
 
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
-/// 1.3.6.1.4.1.57683.2 (apimachinery, apis/asn1, X509UID).
+/// 1.3.6.1.4.1.57683.2. Upstream: apimachinery, apis/asn1, X509UID.
 const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
 /// The reason why a certificate is refused.
@@ -80,8 +80,8 @@ impl Bundle {
     }
 }
 
-/// Returns the user of a certificate; `None` without common name (apiserver, request/x509, CommonNameUserConversion).
-/// Its UID is read only if `reads_uid` (gate AllowParsingUserUIDFromCertAuth).
+/// Returns the user of a certificate; `None` without common name. Its UID is read only if `reads_uid` (gate
+/// AllowParsingUserUIDFromCertAuth). Upstream: apiserver, request/x509, CommonNameUserConversion.
 pub(super) fn user(certificate: &CertificateDer<'_>, reads_uid: bool) -> Result<Option<User>, PeerError> {
     let subject = subject(certificate)?;
     let Some(name) = subject.last(COMMON_NAME).filter(|name| !name.is_empty()) else { return Ok(None) };

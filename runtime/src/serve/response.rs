@@ -18,7 +18,7 @@ pub(super) type FullResponse = Response<Full<Bytes>>;
 const PLAIN: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// Creates a response that must not be cached (apiserver, WithCacheControl).
+/// Creates a response that must not be cached. Upstream: apiserver, WithCacheControl.
 fn response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> FullResponse {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
@@ -120,7 +120,7 @@ fn refusal(status: StatusCode, reason: &'static str, message: &str, details: Opt
     response(status, JSON, body + "\n")
 }
 
-/// Creates the response for invalid credentials (apiserver, filters.Unauthorized).
+/// Creates the response for invalid credentials. Upstream: apiserver, filters.Unauthorized.
 pub(super) fn unauthorized() -> FullResponse {
     let mut response = refusal(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None);
     // Upstream sets this header only after authentication.
@@ -136,21 +136,21 @@ pub(super) fn too_many_requests() -> FullResponse {
     response
 }
 
-/// Creates the response if none of the offered media types is accepted (apiserver, handlers/negotiation,
-/// NewNotAcceptableError).
+/// Creates the response if none of the offered media types is accepted. Upstream: apiserver, handlers/negotiation,
+/// NewNotAcceptableError.
 pub(super) fn not_acceptable(offered: &[String]) -> FullResponse {
     let message = format!("only the following media types are accepted: {}", offered.join(", "));
     refusal(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", &message, None)
 }
 
-/// Creates the response for a missing permission (apiserver, responsewriters.Forbidden).
+/// Creates the response for a missing permission. Upstream: apiserver, responsewriters.Forbidden.
 pub(super) fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> FullResponse {
     let sentence = escape_markup(&format!("User {} cannot {verb} path {}", quoted(&user.name), quoted(path)));
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     refusal(StatusCode::FORBIDDEN, "Forbidden", &format!("forbidden: {sentence}{reason}"), Some(Empty {}))
 }
 
-/// Creates the response for a failed permission check (apiserver, responsewriters.InternalError).
+/// Creates the response for a failed permission check. Upstream: apiserver, responsewriters.InternalError.
 pub(super) fn internal(uri: &str, problem: &str) -> FullResponse {
     let text = escape_markup(&format!("Internal Server Error: {}: {problem}\n", quoted(uri)));
     plain(StatusCode::INTERNAL_SERVER_ERROR, text)

@@ -15,9 +15,10 @@ use super::review_metrics::ReviewMetrics;
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, refusal};
 
-/// Maximum time for a response, including retries (apiserver, DelegatingAuthenticationOptions).
+/// Maximum time for a response, including retries. Upstream: apiserver, DelegatingAuthenticationOptions.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Upstream's backoff: five attempts, 0.5 s growing by half, with jitter (apiserver, DefaultAuthWebhookRetryBackoff).
+/// Backoff: five attempts, 0.5 s growing by half, with jitter. Upstream: apiserver,
+/// DefaultAuthWebhookRetryBackoff.
 const MAX_ATTEMPTS: i32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Upstream's limits of reviews per second, and of their burst.
@@ -131,7 +132,7 @@ impl Reviewer {
     }
 }
 
-/// Reports whether a retry may succeed (apiserver, webhook.DefaultShouldRetry).
+/// Returns true if a retry may succeed. Upstream: apiserver, webhook.DefaultShouldRetry.
 fn is_retriable(error: &ReviewError) -> bool {
     match error {
         ReviewError::Unreachable { .. } => true,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::metrics::{Counts, Histograms, Metrics};
 
-/// Upper bounds of the duration of a review (apiserver, authenticatorfactory).
+/// Upper bounds of the duration of a review. Upstream: apiserver, authenticatorfactory.
 const REVIEW_SECONDS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 
 /// Counts the requests for reviews of one kind: `apiserver_delegated_authn_*` or `apiserver_delegated_authz_*`.

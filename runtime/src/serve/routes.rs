@@ -47,7 +47,7 @@ pub struct ServedContent {
     /// The runtime on which metrics, diagnostics and pages of controllers are rendered: they wait for locks that
     /// controllers hold, and probes must not. `None`: that of the server.
     pub page_runtime: Option<Handle>,
-    /// `/debug/flags/v`; `None` if disabled (upstream: with `--profiling=false`).
+    /// `/debug/flags/v`; `None` if disabled. Upstream: with --profiling=false.
     pub set_verbosity: Option<SetVerbosity>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct NamedFiles {
 }
 
 impl NamedFiles {
-    /// Parses `certificate,key` or `certificate,key:name,name` (component-base, cli/flag, NamedCertKey).
+    /// Parses `certificate,key` or `certificate,key:name,name`. Upstream: component-base, cli/flag, NamedCertKey.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (files, names) = text.split_once(':').unwrap_or((text, ""));
         let (certificate, key) = files.split_once(',')?;
@@ -80,7 +80,7 @@ fn own_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     common.into_iter().chain(alternative).collect()
 }
 
-/// Reports whether a text is `*`, or a DNS subdomain with or without a leading wildcard; an address is neither.
+/// Returns true if a text is `*`, or a DNS subdomain with or without a leading wildcard; an address is neither.
 fn is_host(name: &str) -> bool {
     let domain = name.strip_prefix("*.").unwrap_or(name);
     name == "*" || (is_dns_subdomain(domain) && name.parse::<IpAddr>().is_err())

@@ -70,7 +70,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Validates the flags (component-base, cli/flag: TLSVersion, TLSCipherSuites, TLSCurvePreferences).
+    /// Validates the flags. Upstream: component-base, cli/flag: TLSVersion, TLSCipherSuites, TLSCurvePreferences.
     pub(super) fn new(options: &TlsOptions, http1_only: bool) -> Result<Self, ServeError> {
         let versions = versions(&options.min_version)?;
         let mut provider = ring::default_provider();
@@ -265,8 +265,8 @@ struct Loaded {
 }
 
 impl Tls {
-    /// Reads or creates the certificates (apiserver, SecureServingOptions.MaybeDefaultWithSelfSignedCerts). Blocks the
-    /// thread.
+    /// Reads or creates the certificates. Blocks the thread. Upstream: apiserver,
+    /// SecureServingOptions.MaybeDefaultWithSelfSignedCerts.
     pub(super) fn new(
         options: &TlsOptions,
         settings: Settings,
@@ -287,7 +287,7 @@ impl Tls {
         own.unwrap_or(&loaded.configs.default).clone()
     }
 
-    /// Loads changed pairs and changed authorities. Returns whether anything changed. Blocks the thread.
+    /// Loads changed pairs and changed authorities. Returns true if anything changed. Blocks the thread.
     ///
     /// # Errors
     /// When a pair cannot be used, as in the middle of a rotation: the old pairs stay in use.

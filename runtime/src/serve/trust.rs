@@ -67,8 +67,8 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// Reads all sources for the first time (apiserver, DelegatingAuthenticationOptions.ApplyTo). A file must be
-    /// readable; the cluster's settings of front proxies must be, unless failures are tolerated.
+    /// Reads all sources for the first time. A file must be readable; the cluster's settings of front proxies must be,
+    /// unless failures are tolerated. Upstream: apiserver, DelegatingAuthenticationOptions.ApplyTo.
     pub(super) async fn new(
         options: &AuthenticationOptions,
         reviewer: Option<Arc<Reviewer>>,
@@ -112,7 +112,7 @@ impl Trust {
         self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// Reports whether client certificates can ever be accepted.
+    /// Returns true if client certificates can ever be accepted.
     pub(super) fn requests_certificates(&self) -> bool {
         self.lookup.is_some() || self.client_ca_file.is_some() || self.request_header.client_ca_file.is_some()
     }
@@ -121,7 +121,7 @@ impl Trust {
         self.client_ca_file.is_none() || self.request_header.client_ca_file.is_none()
     }
 
-    /// Reads the files again, and with `lookup` the ConfigMap. Returns whether anything changed.
+    /// Reads the files again, and with `lookup` the ConfigMap. Returns true if anything changed.
     ///
     /// # Errors
     /// When a source cannot be read; it keeps its state, the others are updated.

@@ -9,7 +9,7 @@ const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The user name of requests without credentials.
 const ANONYMOUS: &str = "system:anonymous";
 
-/// A user as the API server describes it (apiserver, authentication/user, DefaultInfo).
+/// A user as the API server describes it. Upstream: apiserver, authentication/user, DefaultInfo.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct User {
     /// The name that roles are bound to.
@@ -29,20 +29,20 @@ impl User {
         Self { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..Self::default() }
     }
 
-    /// Reports whether the user is unauthenticated: by its name, or by a group that another server has set.
+    /// Returns true if the user is unauthenticated: by its name, or by a group that another server has set.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.name == ANONYMOUS || self.is_in(UNAUTHENTICATED)
     }
 
-    /// Reports whether the user is in a group.
+    /// Returns true if the user is in a group.
     #[must_use]
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// Adds the group of authenticated users, unless the user is anonymous or has the group already (apiserver,
-    /// authentication/group, AuthenticatedGroupAdder).
+    /// Adds the group of authenticated users, unless the user is anonymous or has the group already. Upstream:
+    /// apiserver, authentication/group, AuthenticatedGroupAdder.
     #[must_use]
     pub(super) fn authenticated(mut self) -> Self {
         if !self.is_anonymous() && !self.is_in(AUTHENTICATED) {

@@ -182,7 +182,7 @@ enum Form {
 }
 
 /// Returns the format of the first acceptable clause; `None` if none is offered. Objects must be requested by kind,
-/// group and version (apiserver, handlers/negotiation).
+/// group and version. Upstream: apiserver, handlers/negotiation.
 fn negotiate(accept: &str, kind: &str) -> Option<Form> {
     let mut clauses: Vec<Clause> = accept.split(',').filter_map(Clause::parse).collect();
     clauses.sort_by_key(|clause| (Reverse(clause.quality), clause.kind == "*", clause.subtype == "*"));
@@ -232,7 +232,7 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Reports whether JSON is indented: if the query requests it, or for interactive clients.
+/// Returns true if JSON is indented: if the query requests it, or for interactive clients.
 fn is_indented(query_text: &str, agent: &str) -> bool {
     match query(query_text).into_iter().find(|(name, value)| name == "pretty" && !value.is_empty()) {
         Some((_, value)) => matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),

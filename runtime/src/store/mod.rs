@@ -215,7 +215,7 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    /// Reports whether the record of an object contains the last write of this process, and no write is in progress: a
+    /// Returns true if the record of an object contains the last write of this process, and no write is in progress: a
     /// write that is based on the record would meet no conflict caused by this process. If not, `wake` runs when it is
     /// worth checking again.
     pub fn is_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> bool {

@@ -24,7 +24,7 @@ pub struct Progress {
     latency: Histogram,
 }
 
-/// Upper bounds of the time to apply an event in seconds (component-base, metrics/prometheus/clientgo/fifo).
+/// Upper bounds of the time to apply an event in seconds. Upstream: component-base, metrics/prometheus/clientgo/fifo.
 const LATENCY_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Progress {
         lock(&self.state).history
     }
 
-    /// Runs `wake` once the version is reached; immediately, if it is reached already. Returns whether it was.
+    /// Runs `wake` once the version is reached; immediately, if it is reached already. Returns true if it was.
     pub fn when_reached(&self, version: u64, wake: impl Into<Wake>) -> bool {
         let wake = wake.into();
         let mut state = lock(&self.state);

@@ -34,7 +34,7 @@ impl Watched {
     }
 }
 
-/// Reports whether the watch shows a namespace without objects of the kind, at `version` or later.
+/// Returns true if the watch shows a namespace without objects of the kind, at `version` or later.
 pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> bool {
     // The version is read before the content, so that the content is at least as new.
     let watched = source.progress().version();

@@ -122,7 +122,7 @@ where
         }
     }
 
-    /// Reports whether a field contains the list. It may have any length, because it is never held in memory as a
+    /// Returns true if a field contains the list. It may have any length, because it is never held in memory as a
     /// whole.
     fn opens_list(&self, head: Head) -> bool {
         matches!(self.position, Position::Envelope) && head.number == unknown::RAW

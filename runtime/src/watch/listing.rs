@@ -70,7 +70,7 @@ impl Listing {
     }
 }
 
-/// Reports whether the server could not be reached or accepts no list at all now: another form would not help.
+/// Returns true if the server could not be reached or accepts no list at all now: another form would not help.
 fn would_fail_in_any_form(error: &WatchError) -> bool {
     match error {
         WatchError::Send(SendError::NotSent { .. } | SendError::Token(_)) => true,

@@ -17,7 +17,7 @@ use hashbrown::HashSet;
 use kinds::envelope::{WatchEvent, page, watch_event};
 use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
-use kinds::wire::find;
+use kinds::wire::{find, find_str};
 use kinds::{DecodeError, Form, Kind};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
@@ -443,6 +443,6 @@ fn key_of(object: &[u8]) -> Option<ObjectKey> {
 }
 
 fn version_of(object: &[u8]) -> Result<u64, DecodeError> {
-    let version = std::str::from_utf8(find(find(object, 1), object_meta::RESOURCE_VERSION)).unwrap_or_default();
+    let version = find_str(find(object, 1), object_meta::RESOURCE_VERSION);
     kinds::meta::parse_version(version)
 }

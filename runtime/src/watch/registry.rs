@@ -57,7 +57,7 @@ pub trait WatchStats: Send + Sync {
     fn group_version_resource(&self) -> [&'static str; 3];
     /// Returns the version that the store has reached.
     fn version(&self) -> u64;
-    /// Reports whether the first list is complete.
+    /// Returns true if the first list is complete.
     fn is_synced(&self) -> bool;
     /// Returns the number of records.
     fn objects(&self) -> usize;

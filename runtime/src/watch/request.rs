@@ -63,7 +63,7 @@ pub enum WatchError {
 }
 
 impl WatchError {
-    /// Reports whether the version to continue from has expired: only a new list helps.
+    /// Returns true if the version to continue from has expired: only a new list helps.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 410 || status.reason == "Expired" || status.reason == "Gone")
     }
@@ -76,7 +76,7 @@ impl WatchError {
         }
     }
 
-    /// Reports whether the server does not support streaming lists (an old one, or the feature is off).
+    /// Returns true if the server does not support streaming lists (an old one, or the feature is off).
     pub fn is_streaming_unsupported(&self) -> bool {
         matches!(self, Self::Refused(status) if matches!(status.code, 400 | 406 | 422))
     }
@@ -160,7 +160,7 @@ impl Scope {
 }
 
 /// Returns the time after which the server ends a watch: five to ten minutes, at random, so that watches do not end at
-/// the same time (client-go, tools/cache, Reflector).
+/// the same time. Upstream: client-go, tools/cache, Reflector.
 fn timeout_seconds() -> u32 {
     rand::rng().random_range(300..600)
 }
@@ -219,10 +219,11 @@ async fn get_response(clients: &Clients, lane: Lane, uri: String, accept: &str) 
     Err(WatchError::Refused(refusal(response).await))
 }
 
-/// Maximum time for the server to start before the first request (cmd/kube-controller-manager/app, WaitForAPIServer).
+/// Maximum time for the server to start before the first request. Upstream: cmd/kube-controller-manager/app,
+/// WaitForAPIServer.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reports whether the server serves a resource in this version.
+/// Returns true if the server serves a resource in this version.
 ///
 /// # Errors
 /// When it does not respond, even after a while.
@@ -247,7 +248,8 @@ async fn served(clients: &Clients, uri: &str, plural: &str) -> Result<bool, Watc
     Ok(resources.iter().any(|resource| resource["name"] == plural))
 }
 
-/// Delays between attempts: 0.8 s doubling to 30 s, with jitter; reset after two quiet minutes (client-go, Reflector).
+/// Delays between attempts: 0.8 s doubling to 30 s, with jitter; reset after two quiet minutes. Upstream: client-go,
+/// Reflector.
 pub struct Backoff {
     step: u32,
     last: tokio::time::Instant,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Method;
 use kinds::meta::{Meta, ObjectKey, parse_version};
 use kinds::schema::object_meta;
-use kinds::wire::find;
+use kinds::wire::{find, find_str};
 use kinds::{DecodeError, Interner, Resource, envelope};
 use tokio::time::Instant;
 
@@ -14,8 +14,8 @@ use super::{ObjectResponse, WriteError, Writer};
 use crate::client::media::{METADATA_LIST, PROTOBUF};
 use crate::text::percent_encode;
 
-/// A namespace that cannot exist, so that a list of it is empty (pkg/controller/storageversionmigrator,
-/// fakeSVMNamespaceName).
+/// A namespace that cannot exist, so that a list of it is empty. Upstream: pkg/controller/storageversionmigrator,
+/// fakeSVMNamespaceName.
 const NO_NAMESPACE: &str = "@fake:svm_ns!";
 
 /// The number of objects in a page.
@@ -206,7 +206,7 @@ impl Writer {
         let page = envelope::page(&response.0)?;
         let keyed = |item: &&[u8]| {
             let meta = find(item, 1);
-            let text = |field| std::str::from_utf8(find(meta, field)).unwrap_or_default();
+            let text = |field| find_str(meta, field);
             let key = ObjectKey::new(text(object_meta::NAMESPACE), text(object_meta::NAME));
             (key, text(object_meta::RESOURCE_VERSION).to_owned())
         };

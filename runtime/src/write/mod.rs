@@ -84,33 +84,33 @@ impl WriteError {
         self.status().is_some_and(|status| status.reason == reason || status.reason.is_empty() && status.code == code)
     }
 
-    /// Reports whether the object does not exist.
+    /// Returns true if the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.has_reason("NotFound", 404)
     }
 
-    /// Reports whether the name is taken.
+    /// Returns true if the name is taken.
     pub fn is_already_exists(&self) -> bool {
         self.has_reason("AlreadyExists", 0)
     }
 
-    /// Reports whether the object changed since it was read, or was replaced.
+    /// Returns true if the object changed since it was read, or was replaced.
     pub fn is_conflict(&self) -> bool {
         self.has_reason("Conflict", 409)
     }
 
-    /// Reports whether the object no longer exists, even if another one has its name now. A conflict alone does not
+    /// Returns true if the object no longer exists, even if another one has its name now. A conflict alone does not
     /// prove that: the server also returns one when other clients write faster than it can merge a patch.
     pub fn is_object_deleted(&self) -> bool {
         self.is_not_found() || self.status().is_some_and(|status| is_other_uid(&status.message))
     }
 
-    /// Reports whether the server considers the request invalid.
+    /// Returns true if the server considers the request invalid.
     pub fn is_invalid(&self) -> bool {
         self.has_reason("Invalid", 422)
     }
 
-    /// Reports whether the namespace is being deleted: nothing can be created in it.
+    /// Returns true if the namespace is being deleted: nothing can be created in it.
     pub fn is_namespace_terminating(&self) -> bool {
         self.status().is_some_and(|status| status.has_cause("NamespaceTerminating"))
     }
@@ -120,18 +120,18 @@ impl WriteError {
         self.status()
     }
 
-    /// Reports whether the server has decided against the request, so that the same request would be refused again: by a
+    /// Returns true if the server has decided against the request, so that the same request would be refused again: by a
     /// quota, an admission webhook, a policy or its validation. Conflicts, overload and failures of the server are not.
     pub fn is_denied(&self) -> bool {
         self.status().is_some() && !self.is_lost() && !self.is_conflict() && self.retry_after().is_none()
     }
 
-    /// Reports whether a name cannot be part of a request's path; the object that contains it must change first.
+    /// Returns true if a name cannot be part of a request's path; the object that contains it must change first.
     pub fn is_invalid_name(&self) -> bool {
         matches!(self, Self::InvalidName(_))
     }
 
-    /// Reports whether the server may have executed the request although no response confirms it. Read from the API
+    /// Returns true if the server may have executed the request although no response confirms it. Read from the API
     /// server before acting again.
     pub fn is_lost(&self) -> bool {
         match self {
@@ -156,11 +156,11 @@ fn without_response(error: SendError) -> WriteError {
     }
 }
 
-/// Reports whether the server may have executed the write although it returned an error: its storage did not respond in
+/// Returns true if the server may have executed the write although it returned an error: its storage did not respond in
 /// time, or a proxy lost the connection to the server. Two errors prove that nothing was written: a failed admission
 /// webhook, which is called before anything is stored, and a 503 with Retry-After, by which a server refuses to handle
-/// the request. (k8s.io/apiserver pkg/storage/errors, InterpretCreateError; pkg/endpoints/handlers/finisher;
-/// pkg/admission/plugin/webhook/errors)
+/// the request. Upstream: k8s.io/apiserver pkg/storage/errors, InterpretCreateError; pkg/endpoints/handlers/finisher;
+/// pkg/admission/plugin/webhook/errors.
 fn is_inconclusive(status: &ApiStatus) -> bool {
     match status.code {
         501 => false,
@@ -170,10 +170,10 @@ fn is_inconclusive(status: &ApiStatus) -> bool {
     }
 }
 
-/// Reports whether the message means that the object has another uid than the request: from a precondition of an update
-/// or deletion; from an apply to a missing object; from a patch, which can only try to change the uid (k8s.io/apiserver
-/// pkg/storage, Preconditions.Check; pkg/registry/rest, BeforeDelete; pkg/endpoints/handlers, applyPatcher;
-/// k8s.io/apimachinery pkg/api/validation, ValidateObjectMetaAccessorUpdate).
+/// Returns true if the message means that the object has another uid than the request: from a precondition of an update
+/// or deletion; from an apply to a missing object; from a patch, which can only try to change the uid. Upstream:
+/// k8s.io/apiserver pkg/storage, Preconditions.Check; pkg/registry/rest, BeforeDelete; pkg/endpoints/handlers,
+/// applyPatcher; k8s.io/apimachinery pkg/api/validation, ValidateObjectMetaAccessorUpdate.
 fn is_other_uid(message: &str) -> bool {
     ["UID in precondition", "UID in the precondition", "uid mismatch", "metadata.uid: Invalid value"]
         .iter()

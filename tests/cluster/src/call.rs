@@ -102,7 +102,7 @@ impl Call {
         })
     }
 
-    /// Reports whether it changes an object. The accounts and tokens that every manager creates for its controllers, and
+    /// Returns true if it changes an object. The accounts and tokens that every manager creates for its controllers, and
     /// the Lease and its candidate, which also an idle manager writes, do not count.
     pub fn is_write(&self) -> bool {
         let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
@@ -113,7 +113,7 @@ impl Call {
             && !matches!(self.resource.as_str(), "serviceaccounts/token" | "leases" | "leasecandidates")
     }
 
-    /// Reports whether it is a write to an object other than an event.
+    /// Returns true if it is a write to an object other than an event.
     pub fn is_object_write(&self) -> bool {
         self.is_write() && self.resource != "events"
     }

@@ -54,7 +54,7 @@ fn merge(object: &mut Value, fields: Value) {
     }
 }
 
-/// Reports whether a pod has neither finished nor is being deleted.
+/// Returns true if a pod has neither finished nor is being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase(pod), "Failed" | "Succeeded")
 }
@@ -64,7 +64,7 @@ pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Reports whether the pod's Ready condition is True.
+/// Returns true if the pod's Ready condition is True.
 pub fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")

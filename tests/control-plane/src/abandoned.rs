@@ -42,7 +42,7 @@ fn remove_abandoned_in(parent: &Path) {
     }
 }
 
-/// Reports whether a path is a folder of this user. All users may make folders and links among temporary files.
+/// Returns true if a path is a folder of this user. All users may make folders and links among temporary files.
 fn is_own(path: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == user)

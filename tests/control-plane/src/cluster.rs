@@ -69,8 +69,8 @@ pub struct Options {
     pub when_kept: Option<fn(&Path)>,
 }
 
-/// Reports whether the folders of control planes, with data and logs, are kept after their end: whether
-/// `KEEP_CONTROL_PLANE` is set, and neither empty nor `0`.
+/// Returns true if the folders of control planes, with data and logs, are kept after their end: `KEEP_CONTROL_PLANE` is
+/// set, and neither empty nor `0`.
 pub fn keeps_folder() -> bool {
     std::env::var_os(KEEP).is_some_and(|value| value != "0" && !value.is_empty())
 }

@@ -128,7 +128,7 @@ impl Fault {
     }
 }
 
-/// Returns whether an action is a write.
+/// Returns true if an action is a write.
 pub(crate) fn is_change(action: &str) -> bool {
     !["Describe", "Get", "List"].iter().any(|prefix| action.starts_with(prefix))
 }

@@ -88,7 +88,7 @@ fn allows(statement: &Value, access: &Access, resource: &Resource) -> bool {
         })
 }
 
-/// Returns whether a text matches a pattern, in which `*` stands for any text.
+/// Returns true if a text matches a pattern, in which `*` stands for any text.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,

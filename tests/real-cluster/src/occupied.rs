@@ -91,7 +91,7 @@ pub fn fit<'a>(wanted: &[Range], occupied: &'a [Occupied]) -> (Fit, Option<(Rang
 }
 
 impl Occupied {
-    /// Reports whether a route to `range` takes precedence over this one.
+    /// Returns true if a route to `range` takes precedence over this one.
     fn is_hidden_by(&self, range: Range) -> bool {
         self.may_be_hidden && range.prefix > self.range.prefix
     }
@@ -118,7 +118,7 @@ fn parse_routes(json: &str) -> Result<Vec<Occupied>> {
         .collect())
 }
 
-/// Reports whether a route may be hidden: one to other networks, in the main table. The kernel adds those of own networks.
+/// Returns true if a route may be hidden: one to other networks, in the main table. The kernel adds those of own networks.
 fn may_be_hidden(route: &Value) -> bool {
     let is_main = route["table"].is_null() || route["table"] == "main";
     let is_unicast = route["type"].is_null() || route["type"] == "unicast";

@@ -113,12 +113,12 @@ impl Programs {
         Ok(Self { folder: cache_root()?.join(go::version(&SOURCES)) })
     }
 
-    /// Returns whether all programs of nodes exist.
+    /// Returns true if all programs of nodes exist.
     pub fn are_built(&self) -> bool {
         NODE.iter().all(|part| self.has(part))
     }
 
-    /// Returns whether the build of missing programs needs a C compiler and libseccomp.
+    /// Returns true if the build of missing programs needs a C compiler and libseccomp.
     pub fn need_c(&self) -> bool {
         !self.has(&RUNC)
     }
@@ -145,7 +145,7 @@ impl Programs {
         self.copy_porter()
     }
 
-    /// Reports whether everything that [`Programs::build_conformance`] makes exists.
+    /// Returns true if everything that [`Programs::build_conformance`] makes exists.
     pub fn are_built_for_conformance(&self) -> bool {
         CONFORMANCE.iter().all(|part| self.has(part)) && PORTER.iter().all(|name| self.path(name).is_file())
     }

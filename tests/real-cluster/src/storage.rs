@@ -64,7 +64,7 @@ pub fn build() -> Result<()> {
     go::build(&recipe, &cache).context("get the CSI driver")
 }
 
-/// Returns whether the driver and its sidecars exist.
+/// Returns true if the driver and its sidecars exist.
 ///
 /// # Errors
 /// When the environment names no place for them.

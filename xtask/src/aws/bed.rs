@@ -216,7 +216,7 @@ pub fn since(before: &Calls, now: Calls) -> Calls {
     now.into_iter().map(more).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Reports whether a node waits for its cloud.
+/// Returns true if a node waits for its cloud.
 pub fn is_tainted(node: &Node) -> bool {
     node.spec.iter().flat_map(|spec| &spec.taints).flatten().any(|taint| taint.key == UNINITIALIZED)
 }

@@ -216,7 +216,7 @@ fn classify_by(table: &[Intended], found: &[(Side, String, String)]) -> Verdict 
     verdict
 }
 
-/// Reports whether a text matches a pattern, in which `*` matches any text.
+/// Returns true if a text matches a pattern, in which `*` matches any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

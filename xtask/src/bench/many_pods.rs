@@ -256,7 +256,7 @@ async fn workload(client: &Client, app: &App) -> Result<String> {
     Ok(set)
 }
 
-/// Returns whether the pod with this index has a volume, in a cluster with volumes: every second one of each node.
+/// Returns true if the pod with this index has a volume, in a cluster with volumes: every second one of each node.
 fn has_volume(number: u32) -> bool {
     (number / NODES).is_multiple_of(2)
 }

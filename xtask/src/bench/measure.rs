@@ -297,7 +297,7 @@ impl Row {
         self.scenario.goal(self.metric)
     }
 
-    /// Reports whether the goal is met; `None` if there is no goal or a value is missing. Ratios are rounded to two
+    /// Returns true if the goal is met; `None` if there is no goal or a value is missing. Ratios are rounded to two
     /// decimals, as printed: the third varies from run to run.
     pub fn met(&self) -> Option<bool> {
         match self.goal()? {

@@ -47,7 +47,7 @@ pub fn tally(counts: &Counts) -> Tally {
     tally
 }
 
-/// Reports whether the only requests were those for the Lease and for discovery.
+/// Returns true if the only requests were those for the Lease and for discovery.
 pub fn is_quiet(counts: &Counts) -> bool {
     counts.keys().all(|request| is_lease(request) || is_discovery(request))
 }
@@ -82,7 +82,7 @@ fn is_lease(request: &Request) -> bool {
     request.resource == "leases.coordination.k8s.io"
 }
 
-/// Reports whether it requests no object: discovery, which controllers that watch every kind repeat twice a
+/// Returns true if it requests no object: discovery, which controllers that watch every kind repeat twice a
 /// minute.
 fn is_discovery(request: &Request) -> bool {
     request.verb == "get" && request.resource.starts_with('/')

@@ -173,7 +173,7 @@ fn deployments() -> String {
     format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments")
 }
 
-/// Returns whether all pods have the newest template and are available.
+/// Returns true if all pods have the newest template and are available.
 fn is_complete(deployment: &Deployment) -> bool {
     let Some(status) = &deployment.status else { return false };
     let spec = &deployment.spec;

@@ -74,7 +74,7 @@ impl SliceWatch {
         self.with(|state| state.pending.insert(pod, (ready, Instant::now())));
     }
 
-    /// Returns whether the last change of a pod is in no slice yet.
+    /// Returns true if the last change of a pod is in no slice yet.
     pub fn is_pending(&self, pod: &str) -> bool {
         self.with(|state| state.pending.contains_key(pod))
     }

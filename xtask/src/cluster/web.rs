@@ -196,7 +196,7 @@ impl Web {
     }
 }
 
-/// Returns whether a rollout is complete, by the rule of `kubectl rollout status`.
+/// Returns true if a rollout is complete, by the rule of `kubectl rollout status`.
 fn is_complete(deployment: &Deployment) -> bool {
     let desired = deployment.spec.replicas.unwrap_or(1);
     let Some(status) = &deployment.status else { return false };
@@ -207,7 +207,7 @@ fn is_complete(deployment: &Deployment) -> bool {
         && count(status.available_replicas) == desired
 }
 
-/// Reports whether a node has only terminating servers, and other nodes have the desired number of ready ones.
+/// Returns true if a node has only terminating servers, and other nodes have the desired number of ready ones.
 fn is_evacuated(pods: &[Pod], node: &str, servers: u32) -> bool {
     let not_terminating: Vec<&Pod> = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
     let is_elsewhere = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() != Some(node));

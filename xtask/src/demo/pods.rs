@@ -47,7 +47,7 @@ impl Count {
         self.images.values().sum()
     }
 
-    /// Reports whether there are this many pods of one image, all available, and no others.
+    /// Returns true if there are this many pods of one image, all available, and no others.
     pub fn is_all(&self, image: &str, replicas: usize) -> bool {
         self.available == replicas && self.alive() == replicas && self.images.get(image) == Some(&replicas)
     }

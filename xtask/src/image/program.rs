@@ -58,7 +58,7 @@ impl Program {
         }
     }
 
-    /// Reports whether it uses TLS with servers other than the API server, whose authority is in its kubeconfig.
+    /// Returns true if it uses TLS with servers other than the API server, whose authority is in its kubeconfig.
     pub fn calls_a_cloud(self) -> bool {
         self == Program::Ccm
     }

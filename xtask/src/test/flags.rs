@@ -62,7 +62,7 @@ fn field_of(line: &str) -> Option<&str> {
     field.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then_some(field)
 }
 
-/// Reports whether a flag is read where its value can matter.
+/// Returns true if a flag is read where its value can matter.
 fn is_read(name: &str, sources: &[Source]) -> bool {
     let literals = [name, name.strip_prefix(COMPLETED).unwrap_or(name)].map(|name| format!("\"{name}\""));
     let mentioned = |line: &str| literals.iter().any(|literal| line.contains(literal));

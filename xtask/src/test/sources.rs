@@ -49,7 +49,7 @@ impl Rules {
         Ok(violations)
     }
 
-    /// Reports whether an SPDX expression is satisfied by the licences on the list.
+    /// Returns true if an SPDX expression is satisfied by the licences on the list.
     fn allows(&self, expression: &str) -> bool {
         // Before SPDX, a slash meant "or".
         let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");

@@ -42,7 +42,8 @@ pub type Edits = BTreeMap<String, String>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadNodeIp(pub String);
 
-/// Returns the labels that differ from their beta ones (cloud-provider, CloudNodeController.reconcileNodeLabels).
+/// Returns the labels that differ from their beta ones. Upstream: cloud-provider,
+/// CloudNodeController.reconcileNodeLabels.
 pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
     let differing = LABEL_PAIRS.iter().filter_map(|(beta, stable)| {
         let value = label(labels, beta)?;
@@ -81,12 +82,12 @@ pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edi
     (edits, left_out)
 }
 
-/// Reports whether the API server accepts a label or taint.
+/// Returns true if the API server accepts a label or taint.
 pub fn is_label(key: &str, value: &str) -> bool {
     is_label_key(key) && is_label_value(value)
 }
 
-/// Reports whether a label's name belongs to `kubernetes.io` or `k8s.io` or a subdomain.
+/// Returns true if a label's name belongs to `kubernetes.io` or `k8s.io` or a subdomain.
 pub fn is_kubernetes_own(key: &str) -> bool {
     key.split_once('/').is_some_and(|(domain, _)| {
         ["kubernetes.io", "k8s.io"]
@@ -96,8 +97,8 @@ pub fn is_kubernetes_own(key: &str) -> bool {
 }
 
 /// Returns the desired addresses of the node: the cloud's, with the kubelet's host name if the cloud has none, and with
-/// the kubelet's configured addresses first. `None`: the cloud reports none, so that the existing ones are kept
-/// (cloud-provider, CloudNodeController.updateNodeAddress).
+/// the kubelet's configured addresses first. `None`: the cloud reports none, so that the existing ones are kept.
+/// Upstream: cloud-provider, CloudNodeController.updateNodeAddress.
 ///
 /// # Errors
 /// When the kubelet's configured addresses cannot be parsed, or the instance does not have them.
@@ -115,8 +116,8 @@ pub fn addresses(node: &Node, instance: &Instance) -> Result<Option<Vec<Address>
     Ok(Some(wanted).filter(|wanted| !wanted.is_empty()))
 }
 
-/// Returns the addresses with the provided ones first, each the only one of its kind (cloud-provider node/helpers,
-/// GetNodeAddressesFromNodeIP).
+/// Returns the addresses with the provided ones first, each the only one of its kind. Upstream: cloud-provider
+/// node/helpers, GetNodeAddressesFromNodeIP.
 fn preferred(provided: &str, addresses: Vec<Address>) -> Result<Vec<Address>, BadNodeIp> {
     let mut first: Vec<Address> = Vec::new();
     for ip in provided_ips(provided)? {
@@ -146,7 +147,7 @@ fn provided_ips(provided: &str) -> Result<Vec<IpAddr>, BadNodeIp> {
     }
 }
 
-/// Reports whether the node has exactly these addresses, in this order.
+/// Returns true if the node has exactly these addresses, in this order.
 pub fn has_addresses(node: &Node, wanted: &[Address]) -> bool {
     let has = node.cloud.as_ref().map_or(&[][..], |cloud| &*cloud.addresses);
     has.len() == wanted.len()

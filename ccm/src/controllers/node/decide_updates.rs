@@ -29,7 +29,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Reports whether nothing is to be written.
+    /// Returns true if nothing is to be written.
     pub fn is_empty(&self) -> bool {
         !matches!(self.addresses, Ok(Some(_))) && self.labels.is_empty() && self.taints.is_none()
     }

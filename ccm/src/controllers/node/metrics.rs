@@ -2,7 +2,7 @@
 
 use runtime::metrics::{Metrics, Seconds};
 
-/// Upstream's bounds in seconds (cloud-provider controllers/node, metrics).
+/// Bounds in seconds. Upstream: cloud-provider controllers/node, metrics.
 const BOUNDS: [f64; 6] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0];
 
 /// The time from a node's creation to its initialization.

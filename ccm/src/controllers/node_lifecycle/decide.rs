@@ -52,7 +52,7 @@ pub enum Verdict {
     Delete,
 }
 
-/// Reports whether the state of a node's instance is read from the cloud. The instance of a ready node exists.
+/// Returns true if the state of a node's instance is read from the cloud. The instance of a ready node exists.
 ///
 /// Upstream: cloud-provider, CloudNodeLifecycleController.MonitorNodes.
 pub fn needs_instance_state(facts: &Facts) -> bool {

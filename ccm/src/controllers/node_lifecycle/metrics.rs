@@ -5,7 +5,7 @@ use std::time::Duration;
 use providers::InstanceState;
 use runtime::metrics::{Counts, Metrics, Seconds};
 
-/// Upstream's bounds in seconds: from a millisecond, doubling (cloud-provider controllers/nodelifecycle, metrics).
+/// Bounds in seconds: from a millisecond, doubling. Upstream: cloud-provider controllers/nodelifecycle, metrics.
 fn bounds() -> Vec<f64> {
     (0..15).map(|power| 0.001 * f64::from(1 << power)).collect()
 }

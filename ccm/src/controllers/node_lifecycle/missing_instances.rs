@@ -33,7 +33,7 @@ impl MissingInstances {
         self.missing.remove(node);
     }
 
-    /// Reports whether this controller has deleted the node. The cache may still contain it.
+    /// Returns true if this controller has deleted the node. The cache may still contain it.
     pub(super) fn is_deleted(&self, node: &Uid) -> bool {
         self.missing.get(node).is_some_and(|entry| entry.deleted)
     }

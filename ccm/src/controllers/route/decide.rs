@@ -65,8 +65,8 @@ pub fn cluster_networks(flag: &str) -> Result<Vec<IpNet>, String> {
     }
 }
 
-/// Reports whether this controller may remove a route: its first or last address is in one of the cluster's networks
-/// (upstream: route controller, isResponsibleForRoute).
+/// Returns true if this controller may remove a route: its first or last address is in one of the cluster's networks.
+/// Upstream: route controller, isResponsibleForRoute.
 fn is_responsible(cluster: &[IpNet], destination: &IpNet) -> bool {
     cluster.iter().any(|net| net.contains(&destination.network()) || net.contains(&destination.broadcast()))
 }
@@ -79,8 +79,8 @@ fn leads_to(route: &Route, node: &RouteNode) -> bool {
     }
 }
 
-/// Reports whether a route has the desired target: the node's instance, and its addresses if routes lead to addresses
-/// (upstream: route controller, getRouteAction).
+/// Returns true if a route has the desired target: the node's instance, and its addresses if routes lead to addresses.
+/// Upstream: route controller, getRouteAction.
 fn is_up_to_date(route: &Route, node: &RouteNode) -> bool {
     let are_current = |listed: &Vec<Address>| {
         // A kubelet may report any number of addresses.

@@ -46,7 +46,7 @@ fn route_node(node: &Node, annotations: &[String]) -> RouteNode {
     }
 }
 
-/// Reports whether a change of a node can change routes (upstream: route controller, handleNodeUpdate).
+/// Returns true if a change of a node can change routes. Upstream: route controller, handleNodeUpdate.
 pub fn routes_differ(change: &Change<'_, Node>) -> bool {
     let relevant = |node: &Node| {
         let cloud = node.cloud.as_deref();

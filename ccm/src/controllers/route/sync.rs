@@ -171,8 +171,8 @@ impl<S: ClusterAccess> RouteTable<S> {
         Err((wait, problem))
     }
 
-    /// Returns whether all of a node's routes exist; records warnings about missing ones (upstream: route controller,
-    /// reconcile).
+    /// Returns true if all of a node's routes exist; records warnings about missing ones. Upstream: route controller,
+    /// reconcile.
     fn outcome(
         &self,
         node: &RouteNode,

@@ -7,7 +7,7 @@ use kinds::Service;
 /// Annotations to set, and those to remove (`None`).
 pub type AnnotationEdits = BTreeMap<String, Option<String>>;
 
-/// Reports whether the provider writes an annotation.
+/// Returns true if the provider writes an annotation.
 pub fn is_written(name: &str, prefix: Option<&str>) -> bool {
     prefix.is_some_and(|prefix| !prefix.is_empty() && name.starts_with(prefix))
 }

@@ -37,7 +37,7 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns a Service's endpoints, ordered by port name, address and port; `None` if endpoints are not watched.
     fn endpoints(&self, service: &Service) -> Option<Arc<[EndpointTarget]>>;
 
-    /// Returns whether all Nodes, and all EndpointSlices if those are watched, could be decoded.
+    /// Returns true if all Nodes, and all EndpointSlices if those are watched, could be decoded.
     fn decodes_all(&self) -> bool;
 
     /// Returns a pod with its readiness gates, or `None` if it does not exist or pods are not watched.
@@ -52,7 +52,7 @@ pub trait Cluster: Send + Sync + 'static {
     /// Records an event about a Service.
     fn record_event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String);
 
-    /// Returns whether the Service has the finalizer and is not being deleted. This is an uncached read.
+    /// Returns true if the Service has the finalizer and is not being deleted. This is an uncached read.
     async fn has_finalizer(&self, service: &Service) -> Result<bool, Refusal>;
 
     /// Returns the keys and UIDs of all Services, of every type. This is an uncached read.

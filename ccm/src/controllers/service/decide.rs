@@ -35,12 +35,12 @@ pub enum DesiredState {
     Cleanup,
 }
 
-/// Reports whether the Service has this controller's finalizer.
+/// Returns true if the Service has this controller's finalizer.
 pub fn has_finalizer(meta: &Meta) -> bool {
     meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
 
-/// Reports whether a Service may have or request a load balancer. Changes of other Services are ignored.
+/// Returns true if a Service may have or request a load balancer. Changes of other Services are ignored.
 pub fn concerns(service: &Service) -> bool {
     service.kind == ServiceType::LoadBalancer || has_finalizer(&service.meta)
 }

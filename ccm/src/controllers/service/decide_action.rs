@@ -145,14 +145,14 @@ fn balance<'a>(
     Action::Ensure { wanted, targets, announce: announces(service, wanted, state, drift), drift }
 }
 
-/// Returns whether the targets of an existing load balancer are updated while the retry of a failed call waits: pods
+/// Returns true if the targets of an existing load balancer are updated while the retry of a failed call waits: pods
 /// and nodes change all the same. Each set of targets is tried once.
 fn updates_while_waiting(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
     let differ = |last_targets: &Targets| !same_targets(wanted.targeting, last_targets, targets);
     state.load_balancer.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_some_and(differ)
 }
 
-/// Returns whether an event announces the call: neither for a check for drift, nor for a load balancer that already
+/// Returns true if an event announces the call: neither for a check for drift, nor for a load balancer that already
 /// served when this process became leader, nor twice for the same request.
 fn announces(service: &Service, wanted: &Wanted, state: &LoadBalancerState, drift: bool) -> bool {
     let served_before = state.load_balancer.is_none()
@@ -168,7 +168,7 @@ pub fn unpublished<'a>(service: &Service, state: &'a LoadBalancerState) -> Optio
     state.ingress.as_deref().filter(|ingress| *ingress != decide::published(service))
 }
 
-/// Returns whether two sets of targets are the same to a load balancer with this targeting.
+/// Returns true if two sets of targets are the same to a load balancer with this targeting.
 pub fn same_targets(targeting: Targeting, old: &Targets, new: &Targets) -> bool {
     if old.incomplete != new.incomplete {
         return false;

@@ -77,7 +77,11 @@ pub fn of_slice(change: &Change<'_, EndpointSlice>) -> Option<ObjectKey> {
 /// Enqueues changed Services, and changes of nodes.
 pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Queue<Key>>) {
     let changed = queue.clone();
-    services.subscribe(move |change| of_service(change).into_iter().for_each(|key| changed.add(key)));
+    services.subscribe(move |change| {
+        if let Some(key) = of_service(change) {
+            changed.add(key);
+        }
+    });
     let changed = queue.clone();
     nodes.subscribe(move |change| match delay_of_node(change) {
         Some(Duration::ZERO) => changed.add(Key::Nodes),
@@ -125,7 +129,7 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
     });
 }
 
-/// Returns whether a change of a pod concerns its readiness gates, or whether it may get traffic while they are open.
+/// Returns true if a change of a pod concerns its readiness gates, or its right to get traffic while they are open.
 pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
     let relevant = |pod: &Arc<GatedPod>| (pod.waits_only_for(prefix), pod.gates.clone());
     let gated = [change.old, change.new].into_iter().flatten().any(|pod| pod.prefixed_gates(prefix).next().is_some());

@@ -40,7 +40,7 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Gathers the nodes again. Returns whether the list changed.
+    /// Gathers the nodes again. Returns true if the list changed.
     pub fn gather_nodes(&self) -> bool {
         let nodes = self.nodes.by_index(&by_namespace(), index_key(""));
         let list = targets::nodes(&nodes);
@@ -52,7 +52,7 @@ impl Kubernetes {
         changed
     }
 
-    /// Returns whether the cache contains the own writes of a Service. If not, `wake` runs once it does.
+    /// Returns true if the cache contains the own writes of a Service. If not, `wake` runs once it does.
     pub fn caught_up(&self, key: &ObjectKey, wake: Wake) -> bool {
         self.consistency.caught_up(key, &self.services, wake)
     }

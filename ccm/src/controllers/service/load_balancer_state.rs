@@ -108,12 +108,12 @@ impl LoadBalancerState {
         }
     }
 
-    /// Reports whether the cloud throttles. Then no call of any kind may be made.
+    /// Returns true if the cloud throttles. Then no call of any kind may be made.
     pub fn is_throttled(&self) -> bool {
         self.pause.as_ref().is_some_and(|pause| pause.throttled)
     }
 
-    /// Reports whether the state need not be stored.
+    /// Returns true if the state need not be stored.
     fn is_empty(&self) -> bool {
         self.load_balancer.is_none()
             && self.targeting.is_none()
@@ -188,7 +188,7 @@ impl LoadBalancerStates {
         self.lock().referring.get(key).into_iter().flatten().cloned().collect()
     }
 
-    /// Reports whether any load balancer sends traffic to another Service.
+    /// Returns true if any load balancer sends traffic to another Service.
     pub fn has_references(&self) -> bool {
         !self.lock().referring.is_empty()
     }
@@ -200,7 +200,7 @@ impl LoadBalancerStates {
         with.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Reports whether a load balancer with this id may exist.
+    /// Returns true if a load balancer with this id may exist.
     pub fn may_exist(&self, id: &LoadBalancerId) -> bool {
         let key = ObjectKey::new(id.namespace.as_str(), id.name.as_str());
         self.lock().states.get(&key).is_some_and(|state| state.load_balancer.as_ref() == Some(id))

@@ -36,7 +36,7 @@ impl PodCondition {
         Self { condition: condition.to_owned(), status: Status::True, reason: String::new(), message }
     }
 
-    /// Returns whether the pod has this condition already.
+    /// Returns true if the pod has this condition already.
     pub fn is_set(&self, gate: &Gate) -> bool {
         self.status == gate.status && *self.reason == *gate.reason && *self.message == *gate.message
     }

@@ -28,7 +28,7 @@ use crate::cloud::retry;
 
 pub(super) type SyncResult = Result<Outcome, ReconcileError>;
 
-/// Names of nodes that a message lists at most (upstream: service controller, maxNodeNamesToLog).
+/// Names of nodes that a message lists at most. Upstream: service controller, maxNodeNamesToLog.
 const MAX_NODE_NAMES: usize = 20;
 
 /// Reconciles the load balancers of Services.
@@ -336,7 +336,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         self.record_failed_call((&subject.id, Some(subject.service)), state, error, event, request)
     }
 
-    /// Brings the load balancer to the requested state (upstream: service controller, syncLoadBalancerIfNeeded).
+    /// Brings the load balancer to the requested state. Upstream: service controller, syncLoadBalancerIfNeeded.
     async fn ensure(
         &self,
         subject: &Subject<'_>,
@@ -496,7 +496,7 @@ fn names(targets: &Targets) -> impl Iterator<Item = (&str, Option<&str>)> {
     targets.nodes.iter().map(|node| (node.name.as_str(), node.provider_id.as_deref()))
 }
 
-/// Returns the names of nodes for a message, limited in number (upstream: service controller, loggableNodeNames).
+/// Returns the names of nodes for a message, limited in number. Upstream: service controller, loggableNodeNames.
 fn listed(nodes: &[NodeTarget]) -> String {
     let mut names: Vec<_> = nodes.iter().take(MAX_NODE_NAMES).map(|node| node.name.clone()).collect();
     if nodes.len() > MAX_NODE_NAMES {

@@ -16,16 +16,16 @@ use crate::cloud::instances;
 /// Label that excludes a node from load balancers (core/v1, LabelNodeExcludeBalancers).
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// Taints of nodes that an autoscaler is about to remove: of the cluster autoscaler (upstream: service controller,
-/// ToBeDeletedTaint), and of Karpenter, which the AWS Load Balancer Controller respects too.
+/// Taints of nodes that an autoscaler is about to remove: of the cluster autoscaler, and of Karpenter, which the AWS
+/// Load Balancer Controller respects too. Upstream: service controller, ToBeDeletedTaint.
 const LEAVING: [&str; 2] = ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"];
 
-/// Returns whether an autoscaler is about to remove the node.
+/// Returns true if an autoscaler is about to remove the node.
 pub fn leaving(node: &Node) -> bool {
     node.taints.iter().any(|taint| LEAVING.contains(&&*taint.key))
 }
 
-/// Returns whether a node may be a target, regardless of autoscalers' taints.
+/// Returns true if a node may be a target, regardless of autoscalers' taints.
 ///
 /// A label value that is neither true nor false excludes the node. Upstream: cloud-provider, controllers/service,
 /// nodeIncludedPredicate and nodeNotDeletedPredicate.

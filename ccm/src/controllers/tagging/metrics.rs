@@ -2,7 +2,7 @@
 
 use runtime::metrics::{Counts, Metrics, Seconds};
 
-/// Upstream's bounds of the delays in seconds (cloud-provider-aws, pkg/controllers/tagging, metrics).
+/// Bounds of the delays in seconds. Upstream: cloud-provider-aws, pkg/controllers/tagging, metrics.
 const BOUNDS: [f64; 6] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0];
 
 /// Metrics of the tagging controller.

@@ -45,8 +45,8 @@ const BATCH_WINDOW: Duration = Duration::from_millis(200);
 /// First and maximum delay after failures.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// Checks the flags. As upstream, a missing flag ends the process (cloud-provider-aws,
-/// TaggingControllerOptions.Validate).
+/// Checks the flags. As upstream, a missing flag ends the process. Upstream: cloud-provider-aws,
+/// TaggingControllerOptions.Validate.
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     if context.cloud.provider().tagging().is_none() {
         return Ok(Start::Skip("the cloud provider does not support tags"));

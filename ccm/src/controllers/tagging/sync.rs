@@ -22,10 +22,11 @@ use super::metrics::TaggingMetrics;
 use crate::cloud::Cloud;
 use crate::context::Clock;
 
-/// The label with the checksum of the instance's tags (cloud-provider-aws, taggingControllerLabelKey).
+/// The label with the checksum of the instance's tags. Upstream: cloud-provider-aws, taggingControllerLabelKey.
 pub(super) const TAGS_LABEL: &str = "k8s.io/cloud-provider-aws";
 
-/// A missing instance is retried while its Node is younger than this (cloud-provider-aws, pkg/controllers/tagging).
+/// A missing instance is retried while its Node is younger than this. Upstream: cloud-provider-aws,
+/// pkg/controllers/tagging.
 const MISSING_INSTANCE_RETRY_AGE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum number of attempts to remove the tags of a deleted Node's instance. No later event triggers another one.
@@ -122,7 +123,7 @@ fn instance(node: &Node) -> Option<String> {
     node.cloud.as_ref().map(|cloud| cloud.provider_id.to_string()).filter(|id| !id.is_empty())
 }
 
-/// Reports whether a call is retried after this error; a missing instance only if its Node is new.
+/// Returns true if a call is retried after this error; a missing instance only if its Node is new.
 pub(super) fn is_retried(error: &CloudError, is_new_node: bool) -> bool {
     if error.is_not_found() { is_new_node } else { !error.is_invalid() }
 }

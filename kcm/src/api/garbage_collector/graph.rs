@@ -12,7 +12,7 @@ use kinds::meta::{Meta, OwnerRef};
 use kinds::{Resource, Str, Uid};
 
 use super::decide::{FOREGROUND, ORPHAN};
-use super::identity::{Absent, Identity};
+use super::identity::{AbsentOwners, Identity};
 use super::owner_reads::OwnerReads;
 
 /// Work that follows from a change of the graph.
@@ -116,7 +116,7 @@ impl<'a> GraphObject<'a> {
 pub struct Graph {
     nodes: HashMap<Uid, Node>,
     /// Owners that are known not to exist.
-    pub absent: Absent,
+    pub absent: AbsentOwners,
     /// Results of recent reads of owners from the API server.
     pub owner_reads: OwnerReads,
     /// Versions and kinds as shared strings.

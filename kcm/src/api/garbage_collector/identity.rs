@@ -59,16 +59,16 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The owners that were last found not to exist. A UID is never used twice, so that an absent owner stays absent. An
-/// owner that was dropped from this memory only costs another read.
+/// The owners most recently found not to exist. A UID is never reused, so an absent owner stays absent. Forgetting one
+/// costs another read.
 #[derive(Debug, Default)]
-pub struct Absent {
+pub struct AbsentOwners {
     known: HashSet<Identity>,
     order: VecDeque<Identity>,
 }
 
-impl Absent {
-    /// Enough for the owners in a large namespace that is deleted as a whole.
+impl AbsentOwners {
+    /// Maximum number of owners: enough for a large namespace that is deleted as a whole.
     const CAPACITY: usize = 4096;
 
     /// Remembers that no such object exists.
@@ -85,7 +85,7 @@ impl Absent {
     }
 
     /// Returns true if it is known that no such object exists.
-    pub fn has(&self, identity: &Identity) -> bool {
+    pub fn contains(&self, identity: &Identity) -> bool {
         self.known.contains(identity)
     }
 }

@@ -9,10 +9,10 @@ use runtime::queue::QueueKey;
 /// An object in the graph, identified by its uid.
 #[derive(Debug, Clone)]
 pub struct NodeKey {
-    /// Uid.
+    /// Identity of the object.
     pub uid: Uid,
-    /// Namespace, so that namespaces are served in turn. That of an owner that no watch has delivered is a guess and may
-    /// change: it is not part of the identity.
+    /// Namespace: the queue serves namespaces in turn. It is not part of the identity: until a watch has delivered an
+    /// owner, its namespace is a guess that may change.
     pub namespace: Str,
 }
 
@@ -44,14 +44,14 @@ impl fmt::Display for NodeKey {
 
 /// A key of the queue of checks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Work {
+pub enum CheckKey {
     /// Fill the queue from the graph. The first key of a new leader.
     Begin,
     /// Check this object.
     Check(NodeKey),
 }
 
-impl QueueKey for Work {
+impl QueueKey for CheckKey {
     fn namespace(&self) -> &str {
         match self {
             Self::Begin => "",
@@ -60,7 +60,7 @@ impl QueueKey for Work {
     }
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for CheckKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Begin => f.write_str("(begin)"),
@@ -75,8 +75,8 @@ mod tests {
 
     use super::*;
 
-    fn key(number: u128, namespace: &str) -> Work {
-        Work::Check(NodeKey { uid: Uid::Uuid(number.to_be_bytes()), namespace: namespace.into() })
+    fn key(number: u128, namespace: &str) -> CheckKey {
+        CheckKey::Check(NodeKey { uid: Uid::Uuid(number.to_be_bytes()), namespace: namespace.into() })
     }
 
     #[tokio::test]

@@ -28,7 +28,7 @@ use runtime::watch::{Builder, EveryKind};
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
-use keys::Work;
+use keys::CheckKey;
 use sync::{Collector, GraphUpdater, Orphaner};
 
 /// Name of the event source.
@@ -93,7 +93,7 @@ fn start(manager: &mut Manager, context: &Context) {
         writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, 1),
         merge_only_kinds: Default::default(),
     });
-    checks.add(Work::Begin);
+    checks.add(CheckKey::Begin);
     let workers = context.workers("concurrent-gc-syncs");
     let options = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
     manager.add(options, orphans, Arc::new(Orphaner(collector.clone())));

@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 use super::decide::{FOREGROUND, ORPHAN, Plan, Standing, plan};
 use super::graph::{Effect, Graph, View};
 use super::identity::Identity;
-use super::keys::{NodeKey, Work};
+use super::keys::{CheckKey, NodeKey};
 use super::owner_path::{self, Target};
 use super::patch;
 
@@ -40,14 +40,14 @@ const MAX_CONCURRENT_ORPHANS: usize = 20;
 /// Applies watch events to the graph, and adds the resulting checks to the queues.
 pub struct GraphUpdater {
     graph: Mutex<Graph>,
-    pub checks: Arc<Queue<Work>>,
+    pub checks: Arc<Queue<CheckKey>>,
     pub orphans: Arc<Queue<NodeKey>>,
     recorder: Recorder,
     begun: AtomicBool,
 }
 
 impl GraphUpdater {
-    pub fn new(checks: Arc<Queue<Work>>, orphans: Arc<Queue<NodeKey>>, recorder: Recorder) -> Self {
+    pub fn new(checks: Arc<Queue<CheckKey>>, orphans: Arc<Queue<NodeKey>>, recorder: Recorder) -> Self {
         Self { graph: Mutex::default(), checks, orphans, recorder, begun: AtomicBool::new(false) }
     }
 
@@ -85,8 +85,8 @@ impl GraphUpdater {
         }
         for effect in effects {
             match effect {
-                Effect::Check(uid) => self.checks.add(Work::Check(self.key(uid))),
-                Effect::CheckLater(uid) => self.checks.add_rate_limited(Work::Check(self.key(uid))),
+                Effect::Check(uid) => self.checks.add(CheckKey::Check(self.key(uid))),
+                Effect::CheckLater(uid) => self.checks.add_rate_limited(CheckKey::Check(self.key(uid))),
                 Effect::Orphan(uid) => self.orphans.add(self.key(uid)),
                 Effect::WrongNamespace { dependent, owner } => self.record_wrong_namespace(&dependent, &owner),
             }
@@ -101,7 +101,9 @@ impl GraphUpdater {
         info!(objects = nodes, unknown_owners = unknown, to_check = effects.len(), "graph of owners built");
         for effect in effects {
             match effect {
-                Effect::Check(uid) | Effect::CheckLater(uid) => self.checks.add_background(Work::Check(self.key(uid))),
+                Effect::Check(uid) | Effect::CheckLater(uid) => {
+                    self.checks.add_background(CheckKey::Check(self.key(uid)))
+                }
                 Effect::Orphan(uid) => self.orphans.add_background(self.key(uid)),
                 Effect::WrongNamespace { dependent, owner } => self.record_wrong_namespace(&dependent, &owner),
             }
@@ -152,13 +154,13 @@ pub struct Collector {
 }
 
 impl Reconcile for Collector {
-    type Key = Work;
+    type Key = CheckKey;
 
-    fn reconcile<'a>(&'a self, key: &'a Work) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+    fn reconcile<'a>(&'a self, key: &'a CheckKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             match key {
-                Work::Begin => self.begin().await,
-                Work::Check(key) => self.finish(self.check(&key.uid).await),
+                CheckKey::Begin => self.begin().await,
+                CheckKey::Check(key) => self.finish(self.check(&key.uid).await),
             }
         }
         .boxed()
@@ -219,7 +221,7 @@ impl Collector {
             }
             // Results about this owner are discarded, so that the next check of a dependent finds it being deleted.
             for dependent in blocking.into_iter().filter(|dependent| !dependent.deleting) {
-                self.updater.checks.add(Work::Check(self.updater.key(dependent.uid)));
+                self.updater.checks.add(CheckKey::Check(self.updater.key(dependent.uid)));
             }
             return Ok(Outcome::Done);
         }
@@ -306,7 +308,7 @@ impl Collector {
     /// Returns the state of an owner: from the absent owners, a recent read, or the API server.
     async fn standing(&self, owner: &OwnerRef, namespace: &Str) -> Result<Standing, CheckError> {
         let mut identity = Identity::of_owner(owner, &Str::from(""));
-        let known_absent = |identity: &Identity| self.updater.graph().absent.has(identity);
+        let known_absent = |identity: &Identity| self.updater.graph().absent.contains(identity);
         if known_absent(&identity) {
             return Ok(Standing::Dangling);
         }

@@ -37,7 +37,7 @@ pub struct CleanupResult {
     /// The number of them by finalizer.
     pub finalizers: BTreeMap<Str, usize>,
     /// Expected seconds until they are deleted.
-    pub estimate: i64,
+    pub estimate_seconds: i64,
     /// The reason why the deletion failed, or why objects remain unexpectedly.
     pub problem: Option<String>,
 }
@@ -48,13 +48,13 @@ impl CleanupResult {
         Self { problem: Some(problem.to_string()), ..Self::default() }
     }
 
-    /// Returns the objects that remain after everything was deleted. Upstream: pkg/controller/namespace/deletion,
-    /// deleteAllContentForGroupVersionResource.
+    /// Returns the result for the objects that still exist after the deletion of all was requested. Each is given by
+    /// its finalizers. Upstream: pkg/controller/namespace/deletion, deleteAllContentForGroupVersionResource.
     pub fn of<'a>(
         resource: &Resource,
         namespace: &str,
         objects: impl Iterator<Item = &'a [Str]>,
-        estimate: i64,
+        estimate_seconds: i64,
     ) -> Self {
         let mut result = Self::default();
         for finalizers in objects {
@@ -66,10 +66,10 @@ impl CleanupResult {
         if result.objects == 0 {
             return result;
         }
-        if estimate > 0 {
-            result.estimate = estimate;
+        if estimate_seconds > 0 {
+            result.estimate_seconds = estimate_seconds;
         } else if !result.finalizers.is_empty() {
-            result.estimate = FINALIZER_ESTIMATE;
+            result.estimate_seconds = FINALIZER_ESTIMATE;
         } else {
             let Resource { group, version, plural, .. } = resource;
             result.problem = Some(format!(
@@ -95,7 +95,7 @@ pub struct Findings {
     remaining: BTreeMap<(Str, Str), usize>,
     finalizers: BTreeMap<Str, usize>,
     problems: Vec<String>,
-    estimate: i64,
+    estimate_seconds: i64,
 }
 
 impl Findings {
@@ -106,7 +106,7 @@ impl Findings {
 
     /// Adds the remaining objects of one resource.
     pub fn add(&mut self, resource: &Resource, result: &CleanupResult) {
-        self.estimate = self.estimate.max(result.estimate);
+        self.estimate_seconds = self.estimate_seconds.max(result.estimate_seconds);
         self.problems.extend(result.problem.clone());
         if result.objects > 0 {
             *self.remaining.entry((resource.plural.into(), resource.group.into())).or_default() += result.objects;
@@ -118,7 +118,7 @@ impl Findings {
 
     /// Returns true if the namespace may be deleted according to these findings.
     pub fn is_clean(&self) -> bool {
-        self.discovery.is_none() && self.problems.is_empty() && self.estimate == 0
+        self.discovery.is_none() && self.problems.is_empty() && self.estimate_seconds == 0
     }
 
     /// Returns all failures as one text.
@@ -129,10 +129,11 @@ impl Findings {
 
     /// Returns the delay before the next check of the remaining objects. Upstream: pkg/controller/namespace, worker.
     pub fn recheck_delay(&self) -> Duration {
-        Duration::from_secs(u64::try_from(self.estimate / 2 + 1).unwrap_or(1))
+        Duration::from_secs(u64::try_from(self.estimate_seconds / 2 + 1).unwrap_or(1))
     }
 
-    fn failing(&self, totals: bool, kind: &str) -> Option<(&'static str, String)> {
+    /// Returns the reason and message of a condition that is true; `None` if it is false.
+    fn failing(&self, reports_remaining: bool, kind: &str) -> Option<(&'static str, String)> {
         match kind {
             DISCOVERY => self.discovery.clone().map(|problem| ("DiscoveryFailed", problem)),
             CONTENT if !self.problems.is_empty() => {
@@ -142,7 +143,7 @@ impl Findings {
                 let message = format!("Failed to delete all resource types, {count} remaining: {problems}");
                 Some(("ContentDeletionFailed", message))
             }
-            REMAINING if totals && !self.remaining.is_empty() => {
+            REMAINING if reports_remaining && !self.remaining.is_empty() => {
                 let counts = self.remaining.iter();
                 let mut counts: Vec<String> = counts
                     .map(|((plural, group), count)| format!("{plural}.{group} has {count} resource instances"))
@@ -150,7 +151,7 @@ impl Findings {
                 counts.sort();
                 Some(("SomeResourcesRemain", format!("Some resources are remaining: {}", counts.join(", "))))
             }
-            FINALIZERS if totals && !self.finalizers.is_empty() => {
+            FINALIZERS if reports_remaining && !self.finalizers.is_empty() => {
                 let counts = self.finalizers.iter();
                 let mut counts: Vec<String> =
                     counts.map(|(finalizer, count)| format!("{finalizer} in {count} resource instances")).collect();
@@ -162,13 +163,13 @@ impl Findings {
         }
     }
 
-    /// Returns the conditions after this pass, if they changed. `totals` is false while pods delay the deletion of all
-    /// other objects: then remaining objects are not reported. Upstream: pkg/controller/namespace/deletion,
-    /// deleteAllContent.
-    pub fn conditions(&self, before: &[Condition], totals: bool, now: Timestamp) -> Option<Vec<Condition>> {
+    /// Returns the conditions after this pass, if they changed. `reports_remaining` is false while pods delay the
+    /// deletion of all other objects: then remaining objects are not reported. Upstream:
+    /// pkg/controller/namespace/deletion, deleteAllContent.
+    pub fn conditions(&self, before: &[Condition], reports_remaining: bool, now: Timestamp) -> Option<Vec<Condition>> {
         let mut after = before.to_vec();
         for (kind, good_reason, message) in CONDITIONS {
-            let failing = self.failing(totals, kind);
+            let failing = self.failing(reports_remaining, kind);
             let status = if failing.is_some() { "True" } else { "False" };
             let (reason, message) = failing.unwrap_or((good_reason, message.to_owned()));
             let known = after.iter_mut().find(|condition| &*condition.kind == kind);

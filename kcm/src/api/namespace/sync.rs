@@ -323,13 +323,13 @@ impl Namespaces {
 
     /// Returns the remaining objects of a resource from the API server.
     async fn list_remaining(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<Remaining, WriteError> {
-        let (objects, estimate) = if name(served) == PODS {
+        let (objects, estimate_seconds) = if name(served) == PODS {
             self.list_remaining_pods(served, namespace).await?
         } else {
             (self.list(served, &namespace.meta.name).await?, 0)
         };
         let finalizers = objects.iter().map(|meta| &*meta.finalizers);
-        let result = CleanupResult::of(&served.resource, &namespace.meta.name, finalizers, estimate);
+        let result = CleanupResult::of(&served.resource, &namespace.meta.name, finalizers, estimate_seconds);
         Ok(Remaining { result, objects })
     }
 

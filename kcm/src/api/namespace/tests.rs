@@ -53,14 +53,14 @@ const NO_PROBLEMS: [&str; 5] = [
 #[test]
 fn delay_follows_from_the_remaining_objects() {
     let (none, one, two) = (finalizers(&[]), finalizers(&["a/x"]), finalizers(&["a/x", "b/y"]));
-    let of = |objects: &[&Vec<Str>], estimate| {
-        CleanupResult::of(&WIDGETS, "n", objects.iter().map(|finalizers| finalizers.as_slice()), estimate)
+    let of = |objects: &[&Vec<Str>], estimate_seconds| {
+        CleanupResult::of(&WIDGETS, "n", objects.iter().map(|finalizers| finalizers.as_slice()), estimate_seconds)
     };
     assert_eq!(of(&[], 30), CleanupResult::default(), "nothing remains");
     let waits = of(&[&none], 30);
-    assert_eq!((waits.objects, waits.estimate, waits.problem), (1, 30, None));
+    assert_eq!((waits.objects, waits.estimate_seconds, waits.problem), (1, 30, None));
     let held = of(&[&one, &two, &none], 0);
-    assert_eq!((held.objects, held.estimate, held.problem.clone()), (3, 15, None));
+    assert_eq!((held.objects, held.estimate_seconds, held.problem.clone()), (3, 15, None));
     assert_eq!(held.finalizers, BTreeMap::from([("a/x".into(), 2), ("b/y".into(), 1)]));
     assert_eq!(
         of(&[&none, &none], 0).problem.as_deref(),
@@ -75,9 +75,9 @@ fn pods_get_their_grace_period_once() {
     for (grace, passed, expected) in [(30, 0, 30), (30, 29, 30), (30, 30, 0), (0, 0, 0), (600, 60, 600)] {
         assert_eq!(pods_estimate(grace, Time(1000), at(1000 + passed)), expected, "{grace} {passed}");
     }
-    for (estimate, seconds) in [(30, 16), (15, 8), (1, 1)] {
+    for (estimate_seconds, seconds) in [(30, 16), (15, 8), (1, 1)] {
         let mut findings = Findings::default();
-        findings.add(&PODS, &CleanupResult { estimate, objects: 1, ..CleanupResult::default() });
+        findings.add(&PODS, &CleanupResult { estimate_seconds, objects: 1, ..CleanupResult::default() });
         findings.add(&WIDGETS, &CleanupResult::default());
         assert_eq!(findings.recheck_delay(), Duration::from_secs(seconds));
         assert!(!findings.is_clean() && findings.problem().is_none());
@@ -102,7 +102,7 @@ fn conditions_report_the_problems() {
     let held = |objects, held: &[(&str, usize)]| CleanupResult {
         objects,
         finalizers: held.iter().map(|(finalizer, count)| (Str::from(*finalizer), *count)).collect(),
-        estimate: 15,
+        estimate_seconds: 15,
         problem: None,
     };
     findings.add(&WIDGETS, &held(2, &[("z/z", 1), ("a/x", 2)]));
@@ -163,12 +163,12 @@ proptest! {
     ) {
         let mut findings = Findings::after_discovery(broken.then(|| "broken".to_owned()));
         let (mut left, mut failed) = (0, false);
-        for (objects, estimate, held, fails) in parts {
+        for (objects, estimate_seconds, held, fails) in parts {
             let list = finalizers(if held { &["a/x"] } else { &[] });
             let result = if fails {
                 CleanupResult::failed("failed")
             } else {
-                CleanupResult::of(&WIDGETS, "n", std::iter::repeat_n(&list[..], objects), estimate)
+                CleanupResult::of(&WIDGETS, "n", std::iter::repeat_n(&list[..], objects), estimate_seconds)
             };
             left += result.objects;
             failed |= fails;

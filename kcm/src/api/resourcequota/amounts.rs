@@ -187,7 +187,7 @@ impl Classes {
     }
 }
 
-/// Reports whether device classes decide which devices count for a quota's resource: it is an extended resource, or a
+/// Returns true if device classes decide which devices count for a quota's resource: it is an extended resource, or a
 /// class by its own name.
 pub fn may_depend_on_classes(name: &str) -> bool {
     name.strip_prefix("requests.").is_some_and(|resource| resource.contains('/'))

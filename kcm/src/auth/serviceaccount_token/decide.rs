@@ -41,8 +41,8 @@ pub fn is_named(account: &Meta, uid: Option<&Uid>) -> bool {
     uid.is_none_or(|uid| *uid == account.uid)
 }
 
-/// Returns true if a token belongs to the account with this UID (apiserver, IsServiceAccountToken). The caller has
-/// compared the names.
+/// Returns true if a token belongs to the account with this UID. The caller has compared the names. Upstream:
+/// apiserver, IsServiceAccountToken.
 pub fn is_token_of(token: &AccountToken, uid: &Uid) -> bool {
     token.account_uid.as_ref().is_none_or(|named| named == uid)
 }

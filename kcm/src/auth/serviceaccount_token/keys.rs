@@ -1,4 +1,5 @@
-//! Maps changes to accounts and secrets. Keys contain UIDs: a later object of the same name is another one.
+//! Maps changes of accounts and secrets to keys. Keys contain UIDs, because a later object of the same name is another
+//! one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub const BY_ACCOUNT: Index<Secret> = Index {
     },
 };
 
-/// Returns the index value of an account's tokens.
+/// Returns the index key of an account's tokens.
 pub fn tokens_of(namespace: &str, account: &str) -> u64 {
     index_key((namespace, account))
 }
@@ -66,7 +67,11 @@ impl fmt::Display for Key {
 /// Enqueues the keys of changed objects.
 pub fn subscribe(accounts: &Arc<Store<ServiceAccount>>, secrets: &Arc<Store<Secret>>, queue: &Arc<Queue<Key>>) {
     let (of_accounts, of_secrets) = (queue.clone(), queue.clone());
-    accounts.subscribe(move |change| of_account(change).into_iter().for_each(|key| of_accounts.add(key)));
+    accounts.subscribe(move |change| {
+        if let Some(key) = of_account(change) {
+            of_accounts.add(key);
+        }
+    });
     secrets.subscribe(move |change| of_secret(change).into_iter().for_each(|key| of_secrets.add(key)));
 }
 

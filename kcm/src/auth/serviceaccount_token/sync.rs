@@ -49,23 +49,23 @@ impl Tokens {
     /// Differs from upstream: a token whose reference has no UID is kept if another account of that name exists, because
     /// it may have been created for that one.
     async fn sync_account(&self, account: &ObjectKey, uid: &Uid) -> Result<Outcome, ReconcileError> {
-        if self.known(account, Some(uid)).is_some() {
+        if self.cached_account(account, Some(uid)).is_some() {
             return Ok(Outcome::Done);
         }
-        let is_ours = |token: &AccountToken| token.account == account.name && is_token_of(token, uid);
+        let references_account = |token: &AccountToken| token.account == account.name && is_token_of(token, uid);
         let mut secrets = self.secrets.by_index(&BY_ACCOUNT, tokens_of(&account.namespace, &account.name));
         secrets.retain(|secret| {
-            *secret.meta.namespace == *account.namespace && secret.account_token().is_some_and(is_ours)
+            *secret.meta.namespace == *account.namespace && secret.account_token().is_some_and(references_account)
         });
         let has_uid = |secret: &Secret| secret.account_token().is_some_and(|token| token.account_uid.is_some());
-        if !secrets.iter().all(|secret| has_uid(secret)) && self.find(account, None).await?.is_some() {
+        if !secrets.iter().all(|secret| has_uid(secret)) && self.find_account(account, None).await?.is_some() {
             secrets.retain(|secret| has_uid(secret));
         }
         let (mut outcome, mut failed) = (Outcome::Done, None);
         for secret in secrets {
             match self.delete(&secret).await {
                 Ok(Outcome::Done) => {}
-                Ok(again) => outcome = again,
+                Ok(requeue) => outcome = requeue,
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
@@ -81,10 +81,10 @@ impl Tokens {
     ) -> Result<Outcome, ReconcileError> {
         let secret = self.secrets.get_with_uid(&key.namespace, &key.name, uid);
         let Some((secret, token)) = secret.as_ref().and_then(|secret| Some((secret, secret.account_token()?))) else {
-            return self.unlist(key, account, account_uid).await;
+            return self.remove_from_account(key, account, account_uid).await;
         };
-        match self.find(account, account_uid).await? {
-            Some(account) => self.fill(secret, token, &account).await,
+        match self.find_account(account, account_uid).await? {
+            Some(account) => self.complete_secret(secret, token, &account).await,
             None => {
                 info!(secret = %key, %account, "deleting a token secret: its service account does not exist");
                 Ok(self.delete(secret).await?)
@@ -93,21 +93,22 @@ impl Tokens {
     }
 
     /// Removes a deleted secret from its account's list.
-    async fn unlist(
+    async fn remove_from_account(
         &self,
         secret: &ObjectKey,
         account: &ObjectKey,
         account_uid: Option<&Uid>,
     ) -> Result<Outcome, ReconcileError> {
         let lists = |account: &ServiceAccount| account.secrets.binary_search(&secret.name).is_ok();
-        if !self.known(account, account_uid).is_some_and(|account| lists(&account)) {
+        if !self.cached_account(account, account_uid).is_some_and(|account| lists(&account)) {
             return Ok(Outcome::Done);
         }
-        let Some(live) = self.live(account).await?.filter(|live| is_named(&live.meta, account_uid) && lists(live))
+        let Some(live) =
+            self.read_account(account).await?.filter(|live| is_named(&live.meta, account_uid) && lists(live))
         else {
             return Ok(Outcome::Done);
         };
-        let object = whole(live.without_secret(&secret.name))?;
+        let object = put_body(live.without_secret(&secret.name))?;
         match self.writer.replace(&ServiceAccount::RESOURCE, account, None, &object).await {
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_not_found() => Err(error.into()),
@@ -116,7 +117,7 @@ impl Tokens {
     }
 
     /// Adds the missing fields to a token secret, and corrects `ca.crt`.
-    async fn fill(
+    async fn complete_secret(
         &self,
         known: &Secret,
         token: &AccountToken,
@@ -127,7 +128,7 @@ impl Tokens {
         }
         let key = known.meta.key();
         let live = match self.writer.get(&Secret::RESOURCE, &key).await {
-            Ok(answer) => answer.decode::<Secret>(&reading(Secret::WHOLE)).map_err(WriteError::from)?,
+            Ok(response) => response.decode::<Secret>(&decoding_of(Secret::WHOLE)).map_err(WriteError::from)?,
             Err(error) if error.is_not_found() => return Ok(Outcome::Done),
             Err(error) => return Err(error.into()),
         };
@@ -152,7 +153,7 @@ impl Tokens {
         }
         let uid = account.meta.uid.to_string();
         let annotations = [(ACCOUNT_NAME, &*account.meta.name), (ACCOUNT_UID, &uid)];
-        let object = whole(live.update(&annotations, &data))?;
+        let object = put_body(live.update(&annotations, &data))?;
         match self.writer.replace(&Secret::RESOURCE, &key, None, &object).await {
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_not_found() => Err(error.into()),
@@ -161,22 +162,27 @@ impl Tokens {
     }
 
     /// Returns the cached account, if it is the referenced one.
-    fn known(&self, account: &ObjectKey, uid: Option<&Uid>) -> Option<Arc<ServiceAccount>> {
+    fn cached_account(&self, account: &ObjectKey, uid: Option<&Uid>) -> Option<Arc<ServiceAccount>> {
         self.accounts.get(account).filter(|known| is_named(&known.meta, uid))
     }
 
     /// Returns the referenced account. If the cache does not contain it, an uncached read decides.
-    async fn find(&self, account: &ObjectKey, uid: Option<&Uid>) -> Result<Option<Arc<ServiceAccount>>, WriteError> {
-        match self.known(account, uid) {
+    async fn find_account(
+        &self,
+        account: &ObjectKey,
+        uid: Option<&Uid>,
+    ) -> Result<Option<Arc<ServiceAccount>>, WriteError> {
+        match self.cached_account(account, uid) {
             Some(known) => Ok(Some(known)),
             None if account.name.is_empty() => Ok(None),
-            None => Ok(self.live(account).await?.filter(|live| is_named(&live.meta, uid)).map(Arc::new)),
+            None => Ok(self.read_account(account).await?.filter(|live| is_named(&live.meta, uid)).map(Arc::new)),
         }
     }
 
-    async fn live(&self, account: &ObjectKey) -> Result<Option<ServiceAccount>, WriteError> {
+    /// Reads an account from the API server; `None` if it does not exist.
+    async fn read_account(&self, account: &ObjectKey) -> Result<Option<ServiceAccount>, WriteError> {
         match self.writer.get(&ServiceAccount::RESOURCE, account).await {
-            Ok(answer) => Ok(Some(answer.decode(&reading(ServiceAccount::WHOLE))?)),
+            Ok(response) => Ok(Some(response.decode(&decoding_of(ServiceAccount::WHOLE))?)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -193,12 +199,12 @@ impl Tokens {
 }
 
 /// Returns the decoding of a single object with these sections.
-fn reading(sections: kinds::Sections) -> Decode {
+fn decoding_of(sections: kinds::Sections) -> Decode {
     Decode { interner: Arc::new(Interner::default()), sections }
 }
 
 /// Returns the body of a PUT, which is zeroized when it is dropped: it may contain a token.
-fn whole(object: Option<Result<Vec<u8>, kinds::wire::WireError>>) -> Result<Zeroizing<Vec<u8>>, ReconcileError> {
+fn put_body(object: Option<Result<Vec<u8>, kinds::wire::WireError>>) -> Result<Zeroizing<Vec<u8>>, ReconcileError> {
     match object {
         Some(Ok(object)) => Ok(Zeroizing::new(object)),
         Some(Err(error)) => Err(ReconcileError::new(error.to_string())),

@@ -38,7 +38,9 @@ pub fn subscribe(all: &Arc<Evictions>) {
         if !spec_changed(change) {
             return;
         }
-        change.new.or(change.old).into_iter().for_each(|rule| queue.add(Key::Rule(rule.meta.name.clone())));
+        if let Some(rule) = change.new.or(change.old) {
+            queue.add(Key::Rule(rule.meta.name.clone()));
+        }
         let either = [change.old, change.new];
         for claim in claims.by_index(&ALLOCATED, index_key(())) {
             let is_affected = either.iter().flatten().any(|rule| selects(rule, &claim));

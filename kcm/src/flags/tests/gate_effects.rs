@@ -140,9 +140,9 @@ fn gates_that_a_stage_does_not_change_are_listed() {
         ),
         (&["--feature-gates=AllAlpha=false"], &["ControllerManagerReleaseLeaderElectionLockOnExit"]),
     ] {
-        assert_eq!(options(flags).gates.unchanged_by_stage(), expected, "{flags:?}");
+        assert_eq!(options(flags).gates.fixed_despite_stage(), expected, "{flags:?}");
     }
-    let beta = options(&["--feature-gates=AllBeta=false"]).gates.unchanged_by_stage();
+    let beta = options(&["--feature-gates=AllBeta=false"]).gates.fixed_despite_stage();
     assert!(beta.contains(&"ContextualLogging") && !beta.contains(&"NativeHistograms"), "{beta:?}");
 }
 

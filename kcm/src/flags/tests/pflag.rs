@@ -46,6 +46,7 @@ fn flags_are_parsed_as_by_pflag() {
         (&["--controllers=a,b", "--controllers", "-c"], "controllers", texts(&["a", "b", "-c"])),
         (&["--tls-sni-cert-key=a,b:c,d", "--tls-sni-cert-key=e,f"], "tls-sni-cert-key", texts(&["a,b:c,d", "e,f"])),
         (&["--bind-address="], "bind-address", Value::Ip([0, 0, 0, 0].into())),
+        (&["--bind-address=127.0.0.1", "--bind-address="], "bind-address", Value::Ip([127, 0, 0, 1].into())),
         (&["--master=a", "", "--"], "master", text("a")),
     ] {
         assert_eq!(value(line, name), want, "{line:?}");

@@ -24,7 +24,7 @@ pub enum Place {
 /// Pods that have the same ports for a Service.
 #[derive(Debug)]
 pub struct Group {
-    /// Their ports; they lack all other ports of the Service.
+    /// The ports of the Service that all of these pods have.
     pub ports: Arc<[Port]>,
     /// The pods with their zones, in the order of creation. Pods that were created together often change together, so
     /// that fewer slices are written if they share one.
@@ -69,7 +69,8 @@ pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Pla
         members.groups[group].members.push((pod.clone(), zone));
     }
     for group in &mut members.groups {
-        // Many pods are created within a second; their versions are a finer order.
+        // Creation times have a resolution of a second. Within one, pods are sorted by their last change. This is close
+        // enough: the order only decides which new endpoints share a slice.
         group.members.sort_unstable_by(|(a, _), (b, _)| {
             let creation = |pod: &Pod| (pod.meta.created, pod.meta.version);
             creation(a).cmp(&creation(b)).then_with(|| a.meta.name.cmp(&b.meta.name))

@@ -38,6 +38,14 @@ pub fn of_service(change: &Change<'_, Service>) -> Option<ObjectKey> {
 /// Enqueues the keys of changed objects.
 pub fn subscribe(endpoints: &Arc<Store<Endpoints>>, services: &Arc<Store<Service>>, queue: &Arc<Queue<ObjectKey>>) {
     let (on_endpoints, on_services) = (queue.clone(), queue.clone());
-    endpoints.subscribe(move |change| of_endpoints(change).into_iter().for_each(|key| on_endpoints.add(key)));
-    services.subscribe(move |change| of_service(change).into_iter().for_each(|key| on_services.add(key)));
+    endpoints.subscribe(move |change| {
+        if let Some(key) = of_endpoints(change) {
+            on_endpoints.add(key);
+        }
+    });
+    services.subscribe(move |change| {
+        if let Some(key) = of_service(change) {
+            on_services.add(key);
+        }
+    });
 }

@@ -55,7 +55,9 @@ fn start(manager: &mut Manager, context: &Context) {
     let addresses = manager.registry().store::<IpAddress>();
     let (changed, all) = (queue.clone(), ranges.clone());
     ranges.subscribe(move |change| {
-        change.new.or(change.old).into_iter().for_each(|range| changed.add(range.meta.key()));
+        if let Some(range) = change.new.or(change.old) {
+            changed.add(range.meta.key());
+        }
         // A new range may contain the addresses of one that is being deleted.
         if let (None, Some(new)) = (change.old, change.new) {
             let terminating =

@@ -63,7 +63,7 @@ impl AttachDetach {
         }
     }
 
-    /// Reports whether the node's kubelet has released the volume, or whether the reason to detach it by force still holds,
+    /// Returns true if the node's kubelet has released the volume, or if the reason to detach it by force still holds,
     /// according to the API server: by the response to the write that removed the volume from the status, if that was a
     /// short time ago, otherwise by a read. If not, the cache is behind, and the volume waits for it.
     async fn is_released(

@@ -64,7 +64,9 @@ impl Binder {
                 Ok(Outcome::Done)
             }
             VolumeStep::ReconcileClaim => {
-                claim_key(volume).into_iter().for_each(|key| self.claim_queue.add(key));
+                if let Some(key) = claim_key(volume) {
+                    self.claim_queue.add(key);
+                }
                 Ok(Outcome::Done)
             }
             VolumeStep::Mismatch(on_volume, on_claim) => {

@@ -43,8 +43,12 @@ impl Keys {
                 }
             }
             (old, new) => {
-                old.into_iter().for_each(|pod| self.add_claims(pod));
-                new.filter(|pod| self.is_relevant(pod)).into_iter().for_each(|pod| self.add_claims(pod));
+                if let Some(pod) = old {
+                    self.add_claims(pod);
+                }
+                if let Some(pod) = new.filter(|pod| self.is_relevant(pod)) {
+                    self.add_claims(pod);
+                }
             }
         }
     }

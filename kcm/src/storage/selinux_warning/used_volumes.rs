@@ -285,7 +285,7 @@ impl State {
     }
 }
 
-/// Reports whether pods with these labelings of a volume cannot use it on the same node.
+/// Returns true if pods with these labelings of a volume cannot use it on the same node.
 fn are_in_conflict(one: &Use, other: &Use) -> bool {
     one.policy != other.policy || label::conflict(&one.label, &other.label)
 }

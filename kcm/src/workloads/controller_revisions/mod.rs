@@ -5,7 +5,7 @@
 //! only for a template that [`Memory`] does not contain. Upstream: pkg/controller/history.
 
 mod data;
-mod meaning;
+mod equality;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -20,7 +20,7 @@ use kinds::{ControllerRevision, Str, Uid};
 use runtime::lock::lock;
 
 pub use data::{Snapshot, template_of};
-pub use meaning::are_semantically_equal;
+pub use equality::are_semantically_equal;
 pub use write::{Created, Draft, History, Unmatched};
 
 /// The label with the hash of a StatefulSet's revision.

@@ -41,7 +41,9 @@ pub fn subscribe(reconciler: &DaemonSets) {
     });
     let (wake, candidates) = (queue.clone(), sets.clone());
     revisions.subscribe(move |change| {
-        of_revision(change).into_iter().for_each(|key| wake.add_coalesced(key));
+        for key in of_revision(change) {
+            wake.add_coalesced(key);
+        }
         if let Some(orphan) = adoptable(change) {
             wake_adopters(&candidates, orphan, |set| selects(&set.selector, orphan), |key| wake.add(key));
         }

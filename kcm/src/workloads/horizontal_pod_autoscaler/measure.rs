@@ -146,7 +146,14 @@ impl Measuring {
 
     fn of_pods(&self, samples: replicas::Samples, goal: (Goal<'_>, bool), subject: &Subject<'_>) -> Measured {
         let startup_periods = (self.startup_periods, subject.now);
-        replicas::of_pods(subject.pods, samples, subject.scale.replicas, goal, subject.tolerances, startup_periods)
+        replicas::replicas_for_pod_metric(
+            subject.pods,
+            samples,
+            subject.scale.replicas,
+            goal,
+            subject.tolerances,
+            startup_periods,
+        )
     }
 
     async fn object(
@@ -165,10 +172,12 @@ impl Measuring {
         })?;
         if is_shared(metric) {
             let each = metric.target.average_value.unwrap_or_default();
-            return Ok(replicas::of_share(value, each, subject.scale.current, subject.tolerances));
+            return Ok(replicas::replicas_for_target_per_pod(value, each, subject.scale.current, subject.tolerances));
         }
         let target = metric.target.value.unwrap_or_default();
-        replicas::of_value(value, target, subject.scale.replicas, subject.tolerances, || subject.pods.to_vec())
+        replicas::replicas_for_target_value(value, target, subject.scale.replicas, subject.tolerances, || {
+            subject.pods.to_vec()
+        })
     }
 
     async fn object_value(
@@ -218,10 +227,12 @@ impl Measuring {
             answer.map_err(|why| unable(format!("unable to fetch metrics from external metrics API: {why}")))?;
         let value = replicas::total(metrics_api::external_values(&answer).map_err(unable)?);
         if let Some(each) = metric.target.average_value {
-            return Ok(replicas::of_share(value, each, subject.scale.current, subject.tolerances));
+            return Ok(replicas::replicas_for_target_per_pod(value, each, subject.scale.current, subject.tolerances));
         }
         let target = metric.target.value.unwrap_or_default();
-        replicas::of_value(value, target, subject.scale.replicas, subject.tolerances, || subject.pods.to_vec())
+        replicas::replicas_for_target_value(value, target, subject.scale.replicas, subject.tolerances, || {
+            subject.pods.to_vec()
+        })
     }
 }
 

@@ -153,7 +153,7 @@ pub(super) fn group<'a>(
 ///
 /// # Errors
 /// When no sample is usable, or a request is missing.
-pub fn of_pods(
+pub fn replicas_for_pod_metric(
     pods: &[Arc<Pod>],
     mut samples: Samples,
     replicas: i32,
@@ -253,7 +253,7 @@ fn usage(samples: &Samples, goal: Goal<'_>, requests: &HashMap<&str, i64>) -> Re
 ///
 /// # Errors
 /// When no pods exist although the target requests some.
-pub fn of_value(
+pub fn replicas_for_target_value(
     value: i64,
     target: i64,
     replicas: i32,
@@ -278,12 +278,17 @@ pub fn of_value(
 
 /// Returns the number of pods that an object or external metric with a target per pod proposes
 /// (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). `existing` pods share it now.
-pub fn of_share(value: i64, each: i64, existing: i32, tolerances: Tolerances) -> (i32, Current) {
-    let ratio = value as f64 / (each as f64 * f64::from(existing));
-    let wanted = if tolerances.allow(ratio) { existing } else { rounded_up(value as f64 / each as f64) };
+pub fn replicas_for_target_per_pod(
+    value: i64,
+    target_per_pod: i64,
+    existing: i32,
+    tolerances: Tolerances,
+) -> (i32, Current) {
+    let ratio = value as f64 / (target_per_pod as f64 * f64::from(existing));
+    let proposed = if tolerances.allow(ratio) { existing } else { rounded_up(value as f64 / target_per_pod as f64) };
     // Without pods the whole value is the average.
-    let share = if value == i64::MAX { value } else { (value as f64 / f64::from(existing.max(1))).ceil() as i64 };
-    (wanted, Current { average_value: Some(share), ..Current::default() })
+    let average = if value == i64::MAX { value } else { (value as f64 / f64::from(existing.max(1))).ceil() as i64 };
+    (proposed, Current { average_value: Some(average), ..Current::default() })
 }
 
 /// Returns the sum of values; it saturates.

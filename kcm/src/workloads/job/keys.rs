@@ -61,7 +61,7 @@ pub fn jobs_to_release(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
 /// Returns the old and new owners of a pod, if the pod changed.
 pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     if let (Some(old), Some(new)) = (change.old, change.new)
-        && !old.differs(new)
+        && !old.differs_for_workloads(new)
     {
         return Vec::new();
     }

@@ -33,9 +33,10 @@ pub struct NewPod {
 pub enum Plan {
     /// Do nothing now.
     Nothing,
-    /// The Job is decided: delete the active pods and count them.
+    /// The Job has succeeded or failed: delete its active pods. They keep the tracking finalizer, so that they are
+    /// counted.
     End(Vec<Arc<Pod>>),
-    /// Delete these, and do not count them.
+    /// Delete these. Their tracking finalizer is removed first, so that they are not counted.
     Remove(Vec<Arc<Pod>>),
     /// Create pods, but only after this time.
     Wait(SignedDuration),

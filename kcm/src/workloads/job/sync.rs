@@ -288,7 +288,9 @@ impl Jobs {
             Some(true) if flush.is_some() => return Ok(()),
             Some(true) | None => {}
         }
-        judged.into_iter().for_each(|action| self.tally.judged(action));
+        for action in judged {
+            self.tally.judged(action);
+        }
         let failure = self.release(key, &job, &release, &mut tracked).await;
         let moved = track::settle(&mut status, &tracked);
         if let Some(failure) = failure {
@@ -323,7 +325,9 @@ impl Jobs {
     /// Returns true if the write of counts is delayed. The Job is requeued for the end of the delay.
     fn waits(&self, key: &ObjectKey, write_delay: Duration) -> bool {
         let wait = self.debouncer.wait(key, write_delay);
-        wait.into_iter().for_each(|wait| self.queue.add_after(key.clone(), wait));
+        if let Some(wait) = wait {
+            self.queue.add_after(key.clone(), wait);
+        }
         wait.is_some()
     }
 
@@ -360,11 +364,12 @@ impl Jobs {
         for (pod, released) in pods.iter().zip(released) {
             let uid = &pod.meta.uid;
             match released {
-                Ok(version) => version.into_iter().for_each(|version| {
+                Ok(Some(version)) => {
                     self.control.consistency.wrote(key, &self.control.pods, version);
                     // For the queue of orphans: the cache may not contain the release of this pod yet.
                     self.control.pods.wrote(&pod.meta.key(), version);
-                }),
+                }
+                Ok(None) => {}
                 // It no longer exists, or another pod has its name.
                 Err(error) if error.is_object_deleted() => {
                     self.remember(key, &job.meta.uid, |memory| {
@@ -435,7 +440,9 @@ impl Jobs {
         if uncounted && has_finalizer(pod) {
             match patch(&control.writer, pod, untracking(pod)).await {
                 Ok(version) => {
-                    version.into_iter().for_each(|version| control.consistency.wrote(key, &control.pods, version));
+                    if let Some(version) = version {
+                        control.consistency.wrote(key, &control.pods, version);
+                    }
                 }
                 Err(error) if error.is_object_deleted() => return Ok(()),
                 Err(error) => return Err(error),

@@ -112,7 +112,9 @@ fn pod_that_has_not_ended_is_marked_as_failed() {
     let now = Timestamp::from_second(1_000_000).expect("in range");
     let expected = |conditions: Option<Value>| {
         let mut status = json!({"phase": "Failed", "observedGeneration": 3});
-        conditions.into_iter().for_each(|conditions| status["conditions"] = conditions);
+        if let Some(conditions) = conditions {
+            status["conditions"] = conditions;
+        }
         Some(json!({"metadata": {"uid": "p"}, "status": status}))
     };
     let condition = json!({

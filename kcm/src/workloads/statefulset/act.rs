@@ -344,7 +344,7 @@ impl<'a> Work<'a> {
         let context = Decode { interner: Interner::default().into(), sections: Sections::default() };
         let fresh: PersistentVolumeClaim = answer.decode(&context)?;
         let Some(owners) = self.verdict(&fresh, ordinal, pod).owners else { return Ok(()) };
-        let object = PersistentVolumeClaim::owned_by(answer.object()?, &owners).map_err(kinds::DecodeError::from)?;
+        let object = PersistentVolumeClaim::with_owners(answer.object()?, &owners).map_err(kinds::DecodeError::from)?;
         let version = writer.replace(resource, &key, None, &object).await?.meta()?.version;
         self.controller.consistency.wrote(self.key, &self.controller.claims, version);
         Ok(())

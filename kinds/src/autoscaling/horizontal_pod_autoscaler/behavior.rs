@@ -4,7 +4,7 @@ use crate::value::quantity;
 use crate::wire::schema::{
     horizontal_pod_autoscaler_behavior, hpa_scaling_policy, hpa_scaling_rules, quantity as quantity_message,
 };
-use crate::wire::{WireError, fields, find};
+use crate::wire::{WireError, fields, find_str};
 
 /// Rules for both directions.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,8 +98,7 @@ impl Rules {
                 }
                 hpa_scaling_rules::POLICIES => policies.push(policy(field.value.bytes())?),
                 hpa_scaling_rules::TOLERANCE => {
-                    let text =
-                        std::str::from_utf8(find(field.value.bytes(), quantity_message::STRING)).unwrap_or_default();
+                    let text = find_str(field.value.bytes(), quantity_message::STRING);
                     self.tolerance = quantity::nanos(text).map(|nanos| nanos as f64 / 1e9);
                 }
                 _ => {}

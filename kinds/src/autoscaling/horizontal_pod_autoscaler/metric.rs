@@ -3,12 +3,12 @@
 use super::ObjectRef;
 use crate::intern::{Interner, Str};
 use crate::value::quantity;
-use crate::value::selector::{Selector, as_go_prints};
+use crate::value::selector::{Selector, format_like_go};
 use crate::wire::schema::{
     container_resource_metric_source, metric_identifier, metric_spec, metric_target, metric_value_status,
     object_metric_source, object_metric_status, quantity as quantity_message, resource_metric_source,
 };
-use crate::wire::{Put, WireError, fields, find};
+use crate::wire::{Put, WireError, fields, find, find_str};
 
 /// The field number of the target in a spec, and of the measured value in a status: the same for all types of metrics.
 const VALUE: u32 = resource_metric_source::TARGET;
@@ -77,7 +77,7 @@ pub struct MetricId {
 impl MetricId {
     /// Returns the selector as text, formatted as in upstream's messages.
     pub fn selector_text(&self) -> String {
-        self.raw.as_ref().map_or_else(|| "nil".to_owned(), |raw| as_go_prints(raw))
+        self.raw.as_ref().map_or_else(|| "nil".to_owned(), |raw| format_like_go(raw))
     }
 
     fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
@@ -140,8 +140,8 @@ const TYPES: [(&str, u32); 5] = [
 ];
 
 /// Returns the type of a `MetricSpec` or `MetricStatus`, and the message for that type.
-fn details(message: &[u8]) -> (&str, &[u8]) {
-    let kind = std::str::from_utf8(find(message, metric_spec::TYPE)).unwrap_or_default();
+fn type_and_message(message: &[u8]) -> (&str, &[u8]) {
+    let kind = find_str(message, metric_spec::TYPE);
     let known = TYPES.iter().find(|(name, _)| *name == kind);
     (kind, known.map_or(&[], |(_, number)| find(message, *number)))
 }
@@ -159,12 +159,14 @@ impl Source {
         }
     }
 
+    /// Decodes the source from the message of its type. `described_field` and `metric_field` are field numbers in the
+    /// message of an object metric, which differ between spec and status.
     fn decode(
         interner: &Interner,
         (kind, message): (&str, &[u8]),
-        (described, metric): (u32, u32),
+        (described_field, metric_field): (u32, u32),
     ) -> Result<Self, WireError> {
-        let text = |number| interner.str(std::str::from_utf8(find(message, number)).unwrap_or_default());
+        let text = |number| interner.str(find_str(message, number));
         Ok(match kind {
             "Resource" => Self::Resource { name: text(resource_metric_source::NAME) },
             "ContainerResource" => Self::ContainerResource {
@@ -173,15 +175,15 @@ impl Source {
             },
             "Pods" => Self::Pods(MetricId::decode(interner, find(message, METRIC))?),
             "Object" => Self::Object {
-                described: ObjectRef::decode(interner, find(message, described))?,
-                metric: MetricId::decode(interner, find(message, metric))?,
+                described: ObjectRef::decode(interner, find(message, described_field))?,
+                metric: MetricId::decode(interner, find(message, metric_field))?,
             },
             "External" => Self::External(MetricId::decode(interner, find(message, METRIC))?),
             _ => Self::Unknown(interner.str(kind)),
         })
     }
 
-    /// Reports whether the resource is formatted in powers of 1024, as memory is.
+    /// Returns true if the resource is formatted in powers of 1024, as memory is.
     fn is_binary(&self) -> bool {
         let (Self::Resource { name } | Self::ContainerResource { name, .. }) = self else { return false };
         &**name == "memory"
@@ -190,12 +192,12 @@ impl Source {
 
 /// Returns a quantity in thousandths.
 fn amount(message: &[u8]) -> Option<i64> {
-    quantity::thousandths(std::str::from_utf8(find(message, quantity_message::STRING)).unwrap_or_default())
+    quantity::thousandths(find_str(message, quantity_message::STRING))
 }
 
 impl Metric {
     pub(super) fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
-        let (kind, message) = details(message);
+        let (kind, message) = type_and_message(message);
         let mut target = Target::default();
         for field in fields(find(message, VALUE)) {
             let field = field?;
@@ -225,7 +227,7 @@ impl MetricStatus {
     }
 
     pub(super) fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
-        let (kind, message) = details(message);
+        let (kind, message) = type_and_message(message);
         let mut current = Current::default();
         for field in fields(find(message, VALUE)) {
             let field = field?;

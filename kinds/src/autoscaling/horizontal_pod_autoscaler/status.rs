@@ -112,7 +112,7 @@ impl AutoscalerStatus {
 
     /// Returns the old status with the fields of this one; unknown fields are kept.
     pub(super) fn splice(&self, old: &[u8]) -> Vec<u8> {
-        let ours = [
+        let written_fields = [
             status::OBSERVED_GENERATION,
             status::LAST_SCALE_TIME,
             status::CURRENT_REPLICAS,
@@ -120,7 +120,7 @@ impl AutoscalerStatus {
             status::CURRENT_METRICS,
             status::CONDITIONS,
         ];
-        splice(old, &ours, |status| {
+        splice(old, &written_fields, |status| {
             if let Some(generation) = self.observed_generation {
                 status.put_int(status::OBSERVED_GENERATION, generation);
             }

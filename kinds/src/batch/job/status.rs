@@ -74,7 +74,7 @@ impl JobStatus {
         self.conditions.iter().find(|condition| &*condition.kind == kind && &*condition.status == "True")
     }
 
-    /// Returns the condition with the Job's result (pkg/controller/job/util, FinishedCondition).
+    /// Returns the condition with the Job's result. Upstream: pkg/controller/job/util, FinishedCondition.
     pub fn finished(&self) -> Option<&Condition> {
         self.conditions
             .iter()

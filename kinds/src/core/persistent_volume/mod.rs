@@ -134,7 +134,7 @@ impl ClaimRef {
         Ok(Self { namespace: interner.str(namespace), name: name.into(), uid })
     }
 
-    /// Reports whether the reference is to this claim: the same name, and the same uid or none.
+    /// Returns true if the reference is to this claim: the same name, and the same uid or none.
     pub fn refers_to(&self, claim: &Meta) -> bool {
         self.namespace == claim.namespace
             && self.name == claim.name
@@ -196,7 +196,7 @@ impl PersistentVolume {
         AccessModes::of(&*self.access_modes)
     }
 
-    /// Reports whether it is bound to this claim, or reserved for it.
+    /// Returns true if it is bound to this claim, or reserved for it.
     pub fn refers_to(&self, claim: &Meta) -> bool {
         self.claim.as_ref().is_some_and(|reference| reference.refers_to(claim))
     }

@@ -5,7 +5,7 @@ use crate::wire::schema::{
     csi_persistent_volume_source as csi, host_path_volume_source as host_path, nfs_volume_source as nfs,
     persistent_volume_source,
 };
-use crate::wire::{WireError, fields, find};
+use crate::wire::{WireError, fields, find_str};
 
 /// The storage behind a volume: the one field that is set in `PersistentVolumeSource`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -51,13 +51,14 @@ impl Source {
             let inner = field.value.bytes();
             source = match field.number {
                 persistent_volume_source::CSI => Self::Csi {
-                    driver: interner.str(text(inner, csi::DRIVER)),
-                    handle: text(inner, csi::VOLUME_HANDLE).into(),
+                    driver: interner.str(find_str(inner, csi::DRIVER)),
+                    handle: find_str(inner, csi::VOLUME_HANDLE).into(),
                 },
-                persistent_volume_source::HOST_PATH => Self::HostPath { path: text(inner, host_path::PATH).into() },
-                persistent_volume_source::NFS => {
-                    Self::Nfs { server: interner.str(text(inner, nfs::SERVER)), path: text(inner, nfs::PATH).into() }
-                }
+                persistent_volume_source::HOST_PATH => Self::HostPath { path: find_str(inner, host_path::PATH).into() },
+                persistent_volume_source::NFS => Self::Nfs {
+                    server: interner.str(find_str(inner, nfs::SERVER)),
+                    path: find_str(inner, nfs::PATH).into(),
+                },
                 number => Self::Other { field: number, raw: inner.into() },
             };
         }
@@ -82,10 +83,6 @@ impl Source {
             Self::Other { field, .. } => *field,
         }
     }
-}
-
-fn text(message: &[u8], number: u32) -> &str {
-    std::str::from_utf8(find(message, number)).unwrap_or_default()
 }
 
 #[cfg(test)]

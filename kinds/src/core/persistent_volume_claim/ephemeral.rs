@@ -7,8 +7,8 @@ use crate::wire::schema::{
 };
 use crate::wire::{Put, WireError, copy_fields, fields, find};
 
-/// Returns the claim for the generic ephemeral volume with this name, to be created: labels, annotations and spec of
-/// the template in `pod`, a whole Pod, owned by that pod. `None` if the pod has no such volume.
+/// Returns the claim to create for the generic ephemeral volume of this name: the labels, annotations and spec of its
+/// template, owned by the pod. `pod` is a whole Pod message. `None` if the pod has no such volume.
 ///
 /// # Errors
 /// When `pod` is not well-formed.
@@ -26,21 +26,21 @@ pub fn for_ephemeral_volume(
             continue;
         }
         let source = find(find(message, volume::VOLUME_SOURCE), volume_source::EPHEMERAL);
-        let given = find(source, ephemeral::VOLUME_CLAIM_TEMPLATE);
-        if given.is_empty() {
+        let claim_template = find(source, ephemeral::VOLUME_CLAIM_TEMPLATE);
+        if claim_template.is_empty() {
             return Ok(None);
         }
         let namespace = find(find(pod, pod::METADATA), object_meta::NAMESPACE);
         let mut meta = Vec::new();
         meta.put_str(object_meta::NAME, claim_name);
         meta.put_bytes(object_meta::NAMESPACE, namespace);
-        copy_fields(find(given, template::METADATA), &mut meta, |field| {
+        copy_fields(find(claim_template, template::METADATA), &mut meta, |field| {
             matches!(field.number, object_meta::LABELS | object_meta::ANNOTATIONS)
         })?;
         owner.put(&mut meta, object_meta::OWNER_REFERENCES);
         let mut claim = Vec::new();
         claim.put_bytes(object::METADATA, &meta);
-        claim.put_bytes(object::SPEC, find(given, template::SPEC));
+        claim.put_bytes(object::SPEC, find(claim_template, template::SPEC));
         return Ok(Some(claim));
     }
     Ok(None)

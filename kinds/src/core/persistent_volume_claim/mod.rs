@@ -132,7 +132,7 @@ impl PersistentVolumeClaim {
         self.annotation(BETA_STORAGE_CLASS).or(self.spec_class.as_deref()).unwrap_or_default()
     }
 
-    /// Reports whether the claim names a class, even an empty one, so that it does not get the default class.
+    /// Returns true if the claim names a class, even an empty one, so that it does not get the default class.
     pub fn names_class(&self) -> bool {
         self.spec_class.is_some() || self.annotation(BETA_STORAGE_CLASS).is_some()
     }
@@ -165,7 +165,7 @@ impl PersistentVolumeClaim {
     ///
     /// # Errors
     /// When `object` is not well-formed.
-    pub fn owned_by(object: &[u8], owners: &[OwnerRef]) -> Result<Vec<u8>, WireError> {
+    pub fn with_owners(object: &[u8], owners: &[OwnerRef]) -> Result<Vec<u8>, WireError> {
         let mut owned = Vec::with_capacity(object.len() + 128);
         for field in fields(object) {
             let field = field?;
@@ -196,8 +196,8 @@ impl PersistentVolumeClaim {
                         }
                     }
                 }
-                // Names of volumes are unique, so that sharing them would only fill the pool.
-                spec::VOLUME_NAME => self.volume_name = text(interner, field.value.str()),
+                // Names of volumes are unique: sharing them would only fill the interner.
+                spec::VOLUME_NAME => self.volume_name = unshared(interner, field.value.str()),
                 spec::SELECTOR => self.selector = Some(Box::new(Selector::decode(interner, field.value.bytes())?)),
                 spec::STORAGE_CLASS_NAME => self.spec_class = Some(interner.str(field.value.str())),
                 spec::VOLUME_MODE => self.volume_mode = VolumeMode::parse(field.value.str()),
@@ -245,12 +245,12 @@ impl PersistentVolumeClaim {
     }
 }
 
-/// Returns the shared empty string, or a string of its own.
-fn text(interner: &Interner, text: &str) -> Str {
+/// Returns `text` as a string that is not shared, except for the empty one.
+fn unshared(interner: &Interner, text: &str) -> Str {
     if text.is_empty() { interner.str("") } else { text.into() }
 }
 
-/// Reads the entry of a map of quantities into `amount` if it is the one of storage.
+/// Reads an entry of a resource list into `amount` if its resource is `storage`.
 fn read_storage(interner: &Interner, entry: &[u8], amount: &mut Str) -> Result<(), WireError> {
     if let ("storage", text) = named_text(entry)? {
         *amount = interner.str(text);
@@ -339,7 +339,7 @@ mod tests {
             owner("old").put(meta, object_meta::OWNER_REFERENCES);
         });
         object.put_message(object::SPEC, |spec| spec.put_str(99, "unknown"));
-        let owned = PersistentVolumeClaim::owned_by(&object, &[owner("new")]).expect("well-formed");
+        let owned = PersistentVolumeClaim::with_owners(&object, &[owner("new")]).expect("well-formed");
         let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
         let read = PersistentVolumeClaim::decode(&context, &owned).expect("well-formed");
         assert_eq!((&*read.meta.name, read.meta.version, &*read.meta.owners), ("data-web-0", 3, &[owner("new")][..]));

@@ -3,7 +3,7 @@
 use crate::intern::{Interner, Str};
 use crate::scheduling::claim_entry::{ClaimEntry, EntryFields, ResolvedClaim};
 use crate::wire::schema::{pod_extended_resource_claim_status as extended, pod_scheduling_group, pod_spec, pod_status};
-use crate::wire::{WireError, find};
+use crate::wire::{WireError, find, find_str};
 
 /// The ResourceClaims that a pod uses, and the PodGroup through which it may use more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct UsedClaim<'a> {
 }
 
 impl Devices {
-    /// Reports whether the pod uses claims of its own, and not only through its PodGroup.
+    /// Returns true if the pod uses claims of its own, and not only through its PodGroup.
     pub fn has_claims(&self) -> bool {
         !self.entries.is_empty() || self.extended.is_some()
     }
@@ -46,7 +46,7 @@ pub(super) fn read(interner: &Interner, spec: &[u8], status: &[u8]) -> Result<Op
     let listed = (spec, pod_spec::RESOURCE_CLAIMS);
     let entries = ClaimEntry::read(interner, listed, (status, pod_status::RESOURCE_CLAIM_STATUSES), EntryFields::POD)?;
     let name = |message: &[u8], number| {
-        let name = std::str::from_utf8(find(message, number)).unwrap_or_default();
+        let name = find_str(message, number);
         (!name.is_empty()).then(|| interner.str(name))
     };
     let extended = name(find(status, pod_status::EXTENDED_RESOURCE_CLAIM_STATUS), extended::NAME);

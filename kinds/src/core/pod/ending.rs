@@ -6,7 +6,7 @@ use crate::value::time::Time;
 use crate::wire::schema::{
     container_state, container_state_terminated, container_status, object_meta, pod_condition, pod_status,
 };
-use crate::wire::{WireError, fields, find, map_entry};
+use crate::wire::{WireError, fields, find, find_str, map_entry};
 
 /// The parts of a pod that a Job reads in addition to its phase.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -67,7 +67,7 @@ impl Ending {
                 pod_status::INIT_CONTAINER_STATUSES => init.push(Container::read(field.value.bytes())?),
                 pod_status::CONDITIONS => {
                     let message = field.value.bytes();
-                    let text = |number| std::str::from_utf8(find(message, number)).unwrap_or_default();
+                    let text = |number| find_str(message, number);
                     let (kind, status) = (text(pod_condition::TYPE), text(pod_condition::STATUS));
                     if (kind, status) == ("Ready", "False") {
                         unready = Time::decode(find(message, pod_condition::LAST_TRANSITION_TIME))?;
@@ -91,7 +91,7 @@ impl Ending {
     }
 }
 
-/// Parses a count or index: a non-negative whole number of at most 32 bits (pkg/controller/job, parseInt32).
+/// Parses a count or index: a non-negative whole number of at most 32 bits. Upstream: pkg/controller/job, parseInt32.
 fn number(text: &str) -> Option<i32> {
     text.parse().ok().filter(|number| *number >= 0)
 }
@@ -139,8 +139,8 @@ fn terminated(message: &[u8]) -> Result<(i32, Time), WireError> {
     Ok((code, at))
 }
 
-/// Returns the latest termination time of these containers, not before `known`; `None` unless all have terminated
-/// (pkg/controller/job, latestFinishTime).
+/// Returns the latest termination time of these containers, not before `known`; `None` unless all have terminated.
+/// Upstream: pkg/controller/job, latestFinishTime.
 fn latest<'a>(known: Option<Time>, mut containers: impl Iterator<Item = &'a Container<'a>>) -> Option<Time> {
     containers.try_fold(known, |latest, container| {
         let (_, at) = container.ended.filter(|(_, at)| !at.is_zero())?;

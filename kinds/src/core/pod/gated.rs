@@ -76,7 +76,8 @@ impl GatedPod {
         self.gates.iter().filter(move |gate| gate.condition.starts_with(prefix))
     }
 
-    /// Reports whether its containers are ready, and gates that are not true exist, all of them with this prefix.
+    /// Returns true if its containers are ready, at least one gate is not true, and all gates that are not true have
+    /// this prefix.
     pub fn waits_only_for(&self, prefix: &str) -> bool {
         let open = |gate: &&Gate| gate.status != Status::True;
         let mut open = self.gates.iter().filter(open).peekable();
@@ -152,7 +153,7 @@ impl GatedPod {
     /// Reads the conditions of the pod's gates. The cost is linear in the size of the pod, whose author chooses the
     /// numbers of gates and conditions. Of several conditions with one type the last one counts.
     fn read_conditions(&mut self, context: &Decode, status: &[u8]) -> Result<(), WireError> {
-        let mut of_gates = HashMap::new();
+        let mut conditions = HashMap::new();
         for field in fields(status) {
             let field = field?;
             if field.number == pod_status::CONDITIONS {
@@ -161,12 +162,12 @@ impl GatedPod {
                     self.containers_ready = condition.status == "True";
                 }
                 if !self.gates.is_empty() {
-                    of_gates.insert(condition.kind, condition);
+                    conditions.insert(condition.kind, condition);
                 }
             }
         }
         for gate in &mut self.gates {
-            if let Some(condition) = of_gates.get(&*gate.condition) {
+            if let Some(condition) = conditions.get(&*gate.condition) {
                 gate.status = Status::parse(condition.status);
                 gate.reason = context.interner.str(condition.reason);
                 gate.message = context.interner.str(condition.message);

@@ -127,29 +127,30 @@ impl Pod {
     pub const DEVICES: Sections = Sections(1 << 8);
     /// Section: the claims behind its volumes, for every pod.
     pub const VOLUMES: Sections = Sections(1 << 9);
+    // Bits 10 and 11 are free.
     /// Section: the SELinux labels with which its claims are mounted; together with [`Pod::VOLUMES`].
     pub const SELINUX: Sections = Sections(1 << 12);
-    /// Makes [`Pod::USAGE`] ignore `spec.resources` (gate PodLevelResources is off).
+    /// Ignores `spec.resources` in [`Pod::USAGE`]. For the gate PodLevelResources being off.
     pub const CONTAINER_RESOURCES_ONLY: Sections = Sections(1 << 30);
-    /// Makes `spec.resources`, even if it is empty, decide alone on [`Usage::best_effort`] (gate
-    /// PodLevelResourcesFixKubeletQOSClass is off).
+    /// Computes [`Usage::best_effort`] from `spec.resources` alone if that field is set, even if it is empty. For the
+    /// gate PodLevelResourcesFixKubeletQOSClass being off.
     pub const ANY_POD_RESOURCES_DECIDE: Sections = Sections(1 << 31);
 }
 
 impl Pod {
-    /// Reports whether it has neither finished nor is being deleted (pkg/controller, IsPodActive).
+    /// Returns true if it has neither finished nor is being deleted. Upstream: pkg/controller, IsPodActive.
     pub fn is_active(&self) -> bool {
         !self.is_terminal() && !self.meta.is_deleting()
     }
 
-    /// Reports whether it is being deleted and has not finished (pkg/controller, IsPodTerminating).
+    /// Returns true if it is being deleted and has not finished. Upstream: pkg/controller, IsPodTerminating.
     pub fn is_terminating(&self) -> bool {
         !self.is_terminal() && self.meta.is_deleting()
     }
 
     /// Returns true if a field differs that the controllers of workloads read. Not compared: the object's version, and
     /// the sections except for [`Pod::ENDING`] and [`Pod::TARGET`].
-    pub fn differs(&self, other: &Self) -> bool {
+    pub fn differs_for_workloads(&self, other: &Self) -> bool {
         let fields = |pod: &Self| {
             (
                 pod.node.clone(),
@@ -167,7 +168,7 @@ impl Pod {
             || self.meta.differs(&other.meta)
     }
 
-    /// Reports whether the pod no longer uses its volumes: it has finished, or it is being deleted and none of its
+    /// Returns true if the pod no longer uses its volumes: it has finished, or it is being deleted and none of its
     /// containers runs. Upstream: pkg/volume/util, IsPodTerminated. Meaningful only with section [`Pod::VOLUMES`], and
     /// only for a pod with claims.
     pub fn has_released_volumes(&self) -> bool {
@@ -175,7 +176,7 @@ impl Pod {
         self.is_terminal() || self.meta.is_deleting() && !runs
     }
 
-    /// Reports whether it has succeeded or failed.
+    /// Returns true if it has succeeded or failed.
     pub fn is_terminal(&self) -> bool {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
@@ -350,8 +351,8 @@ fn restarts(message: &[u8]) -> Result<(&str, i32), WireError> {
     Ok((name, count))
 }
 
-/// Parses a deletion cost; a value that is not a plain 32-bit number counts as zero (pkg/apis/core/helper,
-/// GetDeletionCostFromPodAnnotations).
+/// Parses a deletion cost. As upstream, a value counts as zero if it is not a 32-bit number, or if it has a plus sign
+/// or leading zeros; zeros may follow a minus sign. Upstream: pkg/apis/core/helper, GetDeletionCostFromPodAnnotations.
 fn parse_deletion_cost(text: &str) -> i32 {
     let canonical = text.parse::<i32>().ok().filter(|cost| cost.to_string() == text || text.starts_with('-'));
     canonical.unwrap_or(0)
@@ -428,6 +429,7 @@ mod tests {
             ("0", 0),
             ("+10", 0),
             ("010", 0),
+            ("-010", -10),
             ("1e3", 0),
             ("", 0),
             ("2147483648", 0),

@@ -8,7 +8,7 @@ use crate::value::time::Time;
 use crate::wire::schema::{
     container, pod_condition, pod_spec, pod_status, quantity as quantity_message, resource_requirements,
 };
-use crate::wire::{WireError, fields, find};
+use crate::wire::{WireError, fields, find, find_str};
 
 /// The parts of a pod that autoscalers read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -117,7 +117,7 @@ impl Requests {
 
 fn read_container(interner: &Interner, part: Part, message: &[u8]) -> Result<PartRequests, WireError> {
     let resources = amounts(interner, find(message, container::RESOURCES), resource_requirements::REQUESTS)?;
-    let name = std::str::from_utf8(find(message, container::NAME)).unwrap_or_default();
+    let name = find_str(message, container::NAME);
     Ok(PartRequests { part, name: interner.str(name), resources })
 }
 
@@ -128,8 +128,8 @@ fn amounts(interner: &Interner, message: &[u8], map: u32) -> Result<Box<[(Str, i
         let field = field?;
         if field.number == map {
             let entry = field.value.bytes();
-            let name = std::str::from_utf8(find(entry, 1)).unwrap_or_default();
-            let amount = std::str::from_utf8(find(find(entry, 2), quantity_message::STRING)).unwrap_or_default();
+            let name = find_str(entry, 1);
+            let amount = find_str(find(entry, 2), quantity_message::STRING);
             amounts.push((interner.str(name), quantity::thousandths(amount).unwrap_or(0)));
         }
     }

@@ -32,13 +32,13 @@ const SOURCES: &[&[u32]] = &[
     ],
 ];
 
-/// Calls `found` with the name of each secret that a pod, given as its message without envelope, references
-/// (pkg/api/v1/pod, VisitPodSecretNames).
+/// Calls `found` with the name of each secret that a pod references. `pod` is its message without the envelope.
+/// Upstream: pkg/api/v1/pod, VisitPodSecretNames.
 ///
 /// # Errors
 /// When the pod is not well-formed.
 pub fn visit_secret_names<'a>(pod: &'a [u8], mut found: impl FnMut(&'a str)) -> Result<(), WireError> {
-    let mut found = |name: &'a [u8]| {
+    let mut found_name = |name: &'a [u8]| {
         if let Some(name) = std::str::from_utf8(name).ok().filter(|name| !name.is_empty()) {
             found(name);
         }
@@ -47,13 +47,15 @@ pub fn visit_secret_names<'a>(pod: &'a [u8], mut found: impl FnMut(&'a str)) -> 
         let field = field?;
         let inner = field.value.bytes();
         match field.number {
-            pod_spec::IMAGE_PULL_SECRETS => found(find(inner, NAME)),
+            pod_spec::IMAGE_PULL_SECRETS => found_name(find(inner, NAME)),
             pod_spec::VOLUMES => {
                 let source = find(inner, volume::VOLUME_SOURCE);
-                SOURCES.iter().try_for_each(|path| visit_path(source, path, &mut found))?;
+                SOURCES.iter().try_for_each(|path| visit_path(source, path, &mut found_name))?;
             }
-            pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS => visit_container(inner, &mut found)?,
-            pod_spec::EPHEMERAL_CONTAINERS => visit_container(find(inner, ephemeral_container::COMMON), &mut found)?,
+            pod_spec::CONTAINERS | pod_spec::INIT_CONTAINERS => visit_container(inner, &mut found_name)?,
+            pod_spec::EPHEMERAL_CONTAINERS => {
+                visit_container(find(inner, ephemeral_container::COMMON), &mut found_name)?
+            }
             _ => {}
         }
     }
@@ -104,8 +106,15 @@ mod tests {
     #[test]
     fn every_kind_of_secret_reference_is_found() {
         let spec = |path: &[u32]| [&[pod::SPEC][..], path].concat();
-        let container = [container::ENV_FROM, env_from_source::SECRET_REF, 1, NAME];
-        let env = [container::ENV, env_var::VALUE_FROM, env_var_source::SECRET_KEY_REF, 1, NAME];
+        let container =
+            [container::ENV_FROM, env_from_source::SECRET_REF, secret_env_source::LOCAL_OBJECT_REFERENCE, NAME];
+        let env = [
+            container::ENV,
+            env_var::VALUE_FROM,
+            env_var_source::SECRET_KEY_REF,
+            secret_key_selector::LOCAL_OBJECT_REFERENCE,
+            NAME,
+        ];
         let mut paths = vec![spec(&[pod_spec::IMAGE_PULL_SECRETS, NAME])];
         for from in [container.to_vec(), env.to_vec()] {
             paths.push(spec(&[&[pod_spec::CONTAINERS][..], &from].concat()));

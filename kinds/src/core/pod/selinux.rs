@@ -6,7 +6,7 @@ use crate::intern::{Interner, Str};
 use crate::wire::schema::{
     container, ephemeral_container, pod_security_context, pod_spec, se_linux_options, security_context, volume_mount,
 };
-use crate::wire::{WireError, fields, find};
+use crate::wire::{WireError, fields, find, find_str};
 
 /// The SELinux labels with which a pod's containers mount its volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(super) fn read(interner: &Interner, spec: &[u8], names: &HashSet<&str>) -> R
             if mount.number != container::VOLUME_MOUNTS {
                 continue;
             }
-            let volume = std::str::from_utf8(find(mount.value.bytes(), volume_mount::NAME)).unwrap_or_default();
+            let volume = find_str(mount.value.bytes(), volume_mount::NAME);
             if names.contains(volume) {
                 mounts.add(volume, label);
             }

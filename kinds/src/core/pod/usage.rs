@@ -259,8 +259,8 @@ impl<'a> Pod<'a> {
         sum
     }
 
-    /// Reports whether the QoS class is BestEffort: by the status, or, if it has no class, because nothing requests CPU
-    /// or memory (pkg/apis/core/v1/helper/qos, ComputePodQOS).
+    /// Returns true if the QoS class is BestEffort: by the status, or, if it has no class, because nothing requests CPU
+    /// or memory. Upstream: pkg/apis/core/v1/helper/qos, ComputePodQOS.
     fn is_best_effort(&self) -> bool {
         match self.qos {
             "" if !self.pod_level.is_empty() || self.pod_level_decides => self.pod_level.requests_no_cpu_or_memory(),
@@ -348,8 +348,8 @@ impl<'a> Usage<'a> {
     }
 }
 
-/// Returns true if a term of affinity or anti-affinity refers to other namespaces (pkg/quota/v1/evaluator/core,
-/// usesCrossNamespacePodAffinity).
+/// Returns true if a term of affinity or anti-affinity refers to other namespaces. Upstream:
+/// pkg/quota/v1/evaluator/core, usesCrossNamespacePodAffinity.
 fn crosses_namespaces(message: &[u8]) -> Result<bool, WireError> {
     let crosses = |term: &[u8]| {
         fields(term)

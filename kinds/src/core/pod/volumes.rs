@@ -7,7 +7,7 @@ use crate::intern::{Interner, Str};
 use crate::wire::schema::{
     claim_volume_source, container_state, container_status, object_meta, pod_spec, pod_status, volume, volume_source,
 };
-use crate::wire::{WireError, fields, find};
+use crate::wire::{WireError, fields, find, find_str};
 
 /// The claims behind a pod's volumes, and whether the pod may still use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,7 @@ fn read_in_tree(interner: &Interner, message: &[u8]) -> Result<Option<InTreeVolu
                 | volume_source::VSPHERE_VOLUME
         );
         if is_attachable {
-            let name = std::str::from_utf8(find(message, volume::NAME)).unwrap_or_default();
+            let name = find_str(message, volume::NAME);
             let raw = source.value.bytes().into();
             return Ok(Some(InTreeVolume { name: interner.str(name), field: source.number, raw }));
         }
@@ -100,7 +100,7 @@ fn read_in_tree(interner: &Interner, message: &[u8]) -> Result<Option<InTreeVolu
 }
 
 fn read_volume(interner: &Interner, pod: &str, message: &[u8]) -> Result<Option<ClaimVolume>, WireError> {
-    let name = std::str::from_utf8(find(message, volume::NAME)).unwrap_or_default();
+    let name = find_str(message, volume::NAME);
     for source in fields(find(message, volume::VOLUME_SOURCE)) {
         let source = source?;
         let (claim, is_ephemeral) = match source.number {

@@ -96,12 +96,13 @@ impl Service {
         label(&self.annotations, key)
     }
 
-    /// Reports whether it is headless.
+    /// Returns true if it is headless.
     pub fn is_headless(&self) -> bool {
         self.cluster_ips.first().is_some_and(|ip| &**ip == "None")
     }
 
-    /// Reports whether it has no address, permanently or for now (pkg/apis/core/v1/helper, IsServiceIPSet, negated).
+    /// Returns true if it has no address, permanently or for now. Upstream: pkg/apis/core/v1/helper, IsServiceIPSet,
+    /// negated.
     pub fn is_without_ip(&self) -> bool {
         self.cluster_ips.first().is_none_or(|ip| ip.is_empty()) || self.is_headless()
     }
@@ -117,7 +118,7 @@ impl Service {
         self.ip_families.iter().filter_map(|name| Family::parse(name))
     }
 
-    /// Returns true if annotations request topology aware hints (k8s.io/endpointslice, hintsEnabled).
+    /// Returns true if annotations request topology aware hints. Upstream: k8s.io/endpointslice, hintsEnabled.
     pub fn wants_topology_hints(&self) -> bool {
         let mode = self.annotation(TOPOLOGY_AWARE_HINTS).or_else(|| self.annotation(TOPOLOGY_MODE));
         matches!(mode, Some("Auto" | "auto"))

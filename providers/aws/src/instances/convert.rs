@@ -12,8 +12,8 @@ pub(crate) const ZONE_ID: &str = "topology.k8s.aws/zone-id";
 /// The labels of the network's nodes above the instance, counted from one at the most distant one.
 pub(crate) const NETWORK_NODE: &str = "topology.k8s.aws/network-node-layer-";
 
-/// Returns the state of an instance (cloud-provider-aws: `InstanceExistsByProviderID`, `InstanceShutdownByProviderID`):
-/// only `terminated` no longer exists, only `stopped` is stopped.
+/// Returns the state of an instance: only `terminated` no longer exists, only `stopped` is stopped. Upstream:
+/// cloud-provider-aws, InstanceExistsByProviderID, InstanceShutdownByProviderID.
 pub(crate) fn state(found: &types::Instance, region: &str, families: &[Family]) -> InstanceState {
     match found.state().and_then(types::InstanceState::name) {
         Some(InstanceStateName::Terminated) => InstanceState::Gone,
@@ -34,8 +34,8 @@ fn instance(found: &types::Instance, region: &str, families: &[Family]) -> Insta
     }
 }
 
-/// Addresses in the order of the interfaces' device indexes (cloud-provider-aws, `extractIPv4NodeAddresses` and
-/// `extractIPv6NodeAddresses`).
+/// Addresses in the order of the interfaces' device indexes. Upstream: cloud-provider-aws, extractIPv4NodeAddresses and
+/// extractIPv6NodeAddresses.
 pub(crate) fn addresses(found: &types::Instance, families: &[Family]) -> Vec<Address> {
     let mut interfaces: Vec<&InstanceNetworkInterface> = found
         .network_interfaces()

@@ -15,8 +15,8 @@ pub(crate) enum Wanted {
     Name(String),
 }
 
-/// Returns the key of a Node's provider ID; without one, that of its name (cloud-provider-aws, `MapToAWSInstanceID` and
-/// `InstanceID`).
+/// Returns the key of a Node's provider ID; without one, that of its name. Upstream: cloud-provider-aws,
+/// MapToAWSInstanceID and InstanceID.
 ///
 /// # Errors
 /// `Invalid` for the id of another cloud and for a text that identifies no instance.

@@ -242,7 +242,8 @@ fn several(name: &str, instances: &[types::Instance]) -> CloudError {
     CloudError::invalid_field("metadata.name", name, &fix)
 }
 
-/// Reads Fargate nodes by address: they are network interfaces (cloud-provider-aws, pkg/providers/v1/variant/fargate).
+/// Reads Fargate nodes by address: they are network interfaces. Upstream: cloud-provider-aws,
+/// pkg/providers/v1/variant/fargate.
 async fn by_address(session: &Session, addresses: &[IpAddr]) -> States {
     let mut found = HashMap::new();
     for (name, is_of) in [

@@ -6,7 +6,7 @@ use ring::digest::{Context, SHA256};
 use crate::loadbalancer::types::{Protocol, Scheme, Tags, TargetType};
 use crate::tags::ClusterTags;
 
-/// The Service, as `namespace/name` (cloud-provider-aws: TagNameKubernetesService).
+/// The Service, as `namespace/name`. Upstream: cloud-provider-aws, TagNameKubernetesService.
 pub(crate) const SERVICE: &str = "kubernetes.io/service-name";
 /// The Service's uid. Only this provider writes it. It distinguishes a Service's resources from those of an earlier
 /// Service with the same name.
@@ -56,7 +56,7 @@ fn hashed(id: &LoadBalancerId, name: &str, parts: &[&str]) -> String {
     format!("k8s-{}-{}-{}", plain(&id.namespace, 8), plain(name, 8), &hash(parts)[..10])
 }
 
-/// Returns a load balancer's name (upstream: `DefaultLoadBalancerName`, and `buildLoadBalancerName`).
+/// Returns a load balancer's name. Upstream: DefaultLoadBalancerName, and buildLoadBalancerName.
 pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) -> String {
     match flavour {
         Flavour::CloudProvider => id.default_name(),
@@ -64,7 +64,7 @@ pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) ->
     }
 }
 
-/// Returns whether a load balancer's name was made from the Service's uid, so that no other has it.
+/// Returns true if a load balancer's name was made from the Service's uid, so that no other has it.
 pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
     let schemes = [Scheme::Internal, Scheme::InternetFacing];
     name == id.default_name() || schemes.iter().any(|scheme| name == balancer(Flavour::Controller, id, *scheme))
@@ -142,7 +142,7 @@ fn group(
     hashed(id, name, &[&id.cluster, &id.uid, balancer, behind, target_type.as_str(), protocol.as_str(), family])
 }
 
-/// Returns whether this is a name that is generated for a resource of this Service, or of an earlier one of its name.
+/// Returns true if this is a name that is generated for a resource of this Service, or of an earlier one of its name.
 pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
     let prefix = format!("k8s-{}-{}-", plain(&id.namespace, 8), plain(&id.name, 8));
     name == id.default_name() || name.starts_with(&prefix)
@@ -183,7 +183,7 @@ pub(crate) fn group_rule(id: &LoadBalancerId) -> String {
     format!("{GROUP_RULE}{}", id.uid)
 }
 
-/// Returns whether a rule in the security group of a group is for this Service.
+/// Returns true if a rule in the security group of a group is for this Service.
 pub(crate) fn is_group_rule(id: &LoadBalancerId, description: &str) -> bool {
     description.strip_prefix(GROUP_RULE) == Some(&id.uid)
 }

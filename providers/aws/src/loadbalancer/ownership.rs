@@ -15,18 +15,18 @@ use crate::tags::{ClusterTags, OWNED, SHARED};
 
 const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
 
-/// Returns whether tags can only be this cluster's: they name it, and no other.
+/// Returns true if tags can only be this cluster's: they name it, and no other.
 pub(crate) fn is_certain(tags: &Tags, cluster: &ClusterTags) -> bool {
     let own = tags.get(&cluster.key()).is_some_and(|value| value == OWNED);
     own && !cluster.id.is_empty() && !names_another(tags, cluster)
 }
 
-/// Returns whether tags name another cluster, too.
+/// Returns true if tags name another cluster, too.
 pub(crate) fn names_another(tags: &Tags, cluster: &ClusterTags) -> bool {
     tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX) && *key != cluster.key())
 }
 
-/// Returns whether a security group is the one that all load balancers of the cluster of this name share.
+/// Returns true if a security group is the one that all load balancers of the cluster of this name share.
 ///
 /// A Service can put any tag on its own security group, so a group with the tags of a Service is never the shared one.
 pub(crate) fn is_backend(tags: &Tags, cluster: &ClusterTags, name: &str) -> bool {
@@ -73,7 +73,7 @@ impl Owner {
         })
     }
 
-    /// Returns whether the Service is this one, and no earlier one of its name, as far as the tags say.
+    /// Returns true if the Service is this one, and no earlier one of its name, as far as the tags say.
     pub(crate) fn may_be(&self, id: &LoadBalancerId) -> bool {
         self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
     }
@@ -105,7 +105,7 @@ pub(crate) fn evidence(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) 
     Some(owner.evidence())
 }
 
-/// Returns whether a resource is a part of a stack of the AWS Load Balancer Controller whose adoption by this Service
+/// Returns true if a resource is a part of a stack of the AWS Load Balancer Controller whose adoption by this Service
 /// began.
 ///
 /// The uid alone does not say that: a Service that moves to the controller has a load balancer of ours and a stack of
@@ -124,7 +124,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns whether evidence is enough; `claimed`: a part of the same stack [claims it](claims_stack).
+    /// Returns true if evidence is enough; `claimed`: a part of the same stack [claims it](claims_stack).
     ///
     /// The adoption of a stack of the AWS Load Balancer Controller tags one part after the other, so the process may
     /// end with some parts tagged. From the first tag on, all parts are ours. The controller removes the tag when it
@@ -138,7 +138,7 @@ impl Purpose {
     }
 }
 
-/// Returns whether a security group is this cluster's to delete. cloud-provider-aws names no Service in the tags of a
+/// Returns true if a security group is this cluster's to delete. cloud-provider-aws names no Service in the tags of a
 /// group, only in its name.
 pub(crate) fn is_own_group(tags: &Tags, cluster: &ClusterTags) -> bool {
     match cluster.id.is_empty() {
@@ -147,7 +147,7 @@ pub(crate) fn is_own_group(tags: &Tags, cluster: &ClusterTags) -> bool {
     }
 }
 
-/// Returns whether the tags of a load balancer that AWS returned as created say that it is this Service's.
+/// Returns true if the tags of a load balancer that AWS returned as created say that it is this Service's.
 ///
 /// CreateLoadBalancer returns an existing load balancer of the same name and settings, whatever its owner.
 pub(crate) fn is_own_creation(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) -> bool {
@@ -155,24 +155,24 @@ pub(crate) fn is_own_creation(tags: &Tags, cluster: &ClusterTags, id: &LoadBalan
     owner.is_some_and(|owner| owner.uid.as_ref() == Some(&id.uid) && owner.may_be(id))
 }
 
-/// Returns whether the tags of a resource of a user allow this cluster's Services to use it.
+/// Returns true if the tags of a resource of a user allow this cluster's Services to use it.
 pub(crate) fn is_shared(tags: &Tags, cluster: &ClusterTags) -> bool {
     !cluster.id.is_empty() && tags.get(&cluster.key()).is_some_and(|value| value == SHARED)
 }
 
-/// Returns whether the tags of a resource of a user name this Service, or its whole namespace; `None` if they name no
+/// Returns true if the tags of a resource of a user name this Service, or its whole namespace; `None` if they name no
 /// Services at all.
 pub(crate) fn names_service(tags: &Tags, id: &LoadBalancerId) -> Option<bool> {
     let service = id.to_string();
     Some(tags.get(ALLOWED)?.split_whitespace().any(|allowed| allowed == id.namespace || allowed == service))
 }
 
-/// Returns whether a resource was made for a Service, of any cluster.
+/// Returns true if a resource was made for a Service, of any cluster.
 pub(crate) fn is_of_a_service(tags: &Tags) -> bool {
     [SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key))
 }
 
-/// Returns whether tags may be a part of the tags that a resource was created with. The others may become visible later.
+/// Returns true if tags may be a part of the tags that a resource was created with. The others may become visible later.
 pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     let has = |key: &str| tags.contains_key(key);
     let service = has(SERVICE) || has(STACK);
@@ -185,7 +185,7 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     }
 }
 
-/// Returns whether a tag key decides about ownership, so that a Service may not set it by annotation.
+/// Returns true if a tag key decides about ownership, so that a Service may not set it by annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
     let ours = [SERVICE, UID, BACKEND, ENDPOINT_SERVICE, ALLOWED, GROUP, GROUP_LEAD];
     let controllers = [STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE];

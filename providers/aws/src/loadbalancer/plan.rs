@@ -135,27 +135,27 @@ impl Step {
         }
     }
 
-    /// Returns whether AWS may refuse the step for a while, until other resources that use this one are deleted too.
+    /// Returns true if AWS may refuse the step for a while, until other resources that use this one are deleted too.
     pub(crate) fn waits_for_others(&self) -> bool {
         matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
     }
 
-    /// Returns whether the step creates a target group.
+    /// Returns true if the step creates a target group.
     pub(crate) fn is_creation_of_a_group(&self) -> bool {
         matches!(self, Self::CreateTargetGroup(_))
     }
 
-    /// Returns whether the step registers targets.
+    /// Returns true if the step registers targets.
     pub(crate) fn is_registration(&self) -> bool {
         matches!(self, Self::Register { .. })
     }
 
-    /// Returns whether the step deregisters targets.
+    /// Returns true if the step deregisters targets.
     pub(crate) fn is_deregistration(&self) -> bool {
         matches!(self, Self::Deregister { .. })
     }
 
-    /// Returns whether the step is an intermediate state, in which a listener sends traffic to several groups.
+    /// Returns true if the step is an intermediate state, in which a listener sends traffic to several groups.
     pub(crate) fn is_on_the_way(&self) -> bool {
         matches!(self, Self::ModifyListener { forwards, last, .. } if forwards != last)
     }
@@ -169,7 +169,7 @@ impl Step {
         step
     }
 
-    /// Returns whether the step is about targets. They change all the time, without another client.
+    /// Returns true if the step is about targets. They change all the time, without another client.
     pub(crate) fn is_about_targets(&self) -> bool {
         matches!(self, Self::Register { .. } | Self::Deregister { .. } | Self::Record { .. })
     }

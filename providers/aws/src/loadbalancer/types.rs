@@ -61,7 +61,7 @@ impl Protocol {
         }
     }
 
-    /// Returns whether targets always see the client's address, whatever the attribute is.
+    /// Returns true if targets always see the client's address, whatever the attribute is.
     pub(crate) fn always_preserves_client(self) -> bool {
         !matches!(self, Self::Tcp | Self::Tls)
     }
@@ -90,7 +90,7 @@ pub(crate) struct HealthCheck {
 pub(crate) const TRAFFIC_PORT: &str = "traffic-port";
 
 impl HealthCheck {
-    /// Returns whether `seen` has all settings of this check.
+    /// Returns true if `seen` has all settings of this check.
     pub(crate) fn is_met_by(&self, seen: &Self) -> bool {
         let met = |requested: &Option<String>, seen: &Option<String>| requested.is_none() || requested == seen;
         self.protocol == seen.protocol
@@ -222,7 +222,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Returns whether a client keeps its target group.
+    /// Returns true if a client keeps its target group.
     pub(crate) fn is_sticky(&self) -> bool {
         self.spread.as_ref().is_some_and(|spread| spread.sticky)
     }

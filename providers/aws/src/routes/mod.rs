@@ -139,7 +139,7 @@ fn spec_of(change: &RouteChange) -> Option<&RouteSpec> {
     }
 }
 
-/// Returns whether any table lacks the route, as far as the Node's provider ID is known.
+/// Returns true if any table lacks the route, as far as the Node's provider ID is known.
 fn is_due(tables: &[Table], spec: &RouteSpec) -> bool {
     let Ok(Wanted::Instance(machine)) = id::wanted(&spec.instance) else { return true };
     tables.iter().any(|table| table.to_set(spec.destination, &machine) != Ok(None))

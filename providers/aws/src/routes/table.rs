@@ -63,7 +63,7 @@ impl Table {
         }
     }
 
-    /// Returns whether the table has a route of the cluster for the destination.
+    /// Returns true if the table has a route of the cluster for the destination.
     pub(crate) fn has_own(&self, destination: IpNet) -> bool {
         matches!(self.entries.get(&destination), Some(Entry::Machine(_) | Entry::Dead))
     }
@@ -110,7 +110,7 @@ fn leads_to(tables: &[Table], destination: IpNet) -> Option<String> {
     found.all(|other| other == Some(first)).then(|| first.clone())
 }
 
-/// Returns whether a listed route may be removed; false if no table has it.
+/// Returns true if a listed route may be removed; false if no table has it.
 ///
 /// # Errors
 /// `Conflict` if it leads elsewhere now.

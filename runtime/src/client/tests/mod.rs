@@ -40,12 +40,12 @@ impl Bed {
         let signed = authority.sign("server");
         let server = Server::start(&signed, &authority, protocols, script).await;
         let directory = TempDir::new().expect("a directory");
-        let at = directory.path();
-        file(at, "ca.crt", &authority.pem);
+        let folder = directory.path();
+        file(folder, "ca.crt", &authority.pem);
         let client = authority.sign("client");
-        file(at, "client.crt", &client.certificate);
-        file(at, "client.key", &client.key);
-        file(at, "token", "first-token\n");
+        file(folder, "client.crt", &client.certificate);
+        file(folder, "client.key", &client.key);
+        file(folder, "token", "first-token\n");
         let user_json = match user {
             User::Certificate => {
                 json!({"client-certificate": "client.crt", "client-key": "client.key", "as": "someone"})
@@ -53,7 +53,7 @@ impl Bed {
             User::TokenFile => json!({"tokenFile": "token", "token": "inline-token"}),
         };
         let url = format!("https://{}", server.address);
-        let kubeconfig = file(at, "kubeconfig", &kubeconfig(&url, user_json));
+        let kubeconfig = file(folder, "kubeconfig", &kubeconfig(&url, user_json));
         Self { directory, authority, server, kubeconfig }
     }
 
@@ -106,7 +106,7 @@ async fn until<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -
         .unwrap_or_else(|_| panic!("not within ten seconds: {what}"));
 }
 
-/// Returns the runtime of a test for all lanes.
+/// Returns runtimes that run all requests on the test's own runtime.
 fn runtimes() -> Runtimes {
     Runtimes { control: Handle::current(), work: Handle::current() }
 }

@@ -124,7 +124,7 @@ pub(super) struct Dependents {
     pub(super) shown: Vec<Related>,
 }
 
-/// Reports whether a word names this resource: its kind, its plural, or the plural with its group.
+/// Returns true if a word names this resource: its kind, its plural, or the plural with its group.
 fn names_resource(resource: &Resource, word: &str) -> bool {
     let (name, group) = word.split_once('.').map_or((word, None), |(name, group)| (name, Some(group)));
     let named = name.eq_ignore_ascii_case(resource.kind) || name.eq_ignore_ascii_case(resource.plural);
@@ -147,7 +147,7 @@ enum OwnerState {
 struct Facts<'a> {
     leads: bool,
     meta: Option<&'a Meta>,
-    /// Whether the cache of its kind is complete, and the number of undecodable objects of that kind.
+    /// True if the first list of its kind is complete; and the number of undecodable objects.
     store: Option<(bool, usize)>,
     /// Number of dependents that block a foreground deletion.
     blocking: usize,
@@ -190,7 +190,7 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
         }
         if undecodable > 0 {
             let text = format!(
-                "{undecodable} objects of its kind cannot be decoded (see the log); until that is fixed, no object of that kind is deleted as surplus"
+                "{undecodable} objects of its kind cannot be decoded (see the log); until they can, controllers delete no objects of that kind that seem surplus"
             );
             wait(WaitKind::Store, "the client that wrote them", text);
         }
@@ -273,7 +273,7 @@ fn finalizer_owner(known: &[FinalizerOwner], finalizer: &str) -> (String, String
     (format!("the program that added it ({domain})"), condition.to_owned())
 }
 
-/// Classifies an error by the API server's message, and returns who can fix it.
+/// Returns the kind of an error, by the API server's message, and the role that can fix it.
 fn cause(error: &str) -> (WaitKind, Option<&'static str>) {
     if error.contains("exceeded quota") {
         (WaitKind::Quota, Some("the administrator of the namespace's ResourceQuota"))
@@ -350,7 +350,7 @@ impl Explainer {
         }
     }
 
-    /// Returns whether the first list of a kind is complete, and the number of its undecodable objects.
+    /// Returns true if the first list of a kind is complete, and the number of its undecodable objects.
     fn store(&self, resource: &Resource) -> Option<(bool, usize)> {
         let name = match resource.group {
             "" => resource.plural.to_owned(),
@@ -360,17 +360,17 @@ impl Explainer {
         Some((store.is_synced(), store.undecodable()))
     }
 
-    /// Returns the state of a key in each controller: those whose keys are of this kind, and those with keys of unknown
-    /// kind that have this key.
+    /// Returns the state of a key in each controller that has a record of it. Controllers whose keys are of another
+    /// kind are left out.
     fn reports(&self, kind: &str, key: &str, uid: Option<&Uid>) -> Vec<(KeyState, ControllerReport)> {
         let uid = uid.map(ToString::to_string);
-        let of = |watched: &&ReportedController| self.kind_of(watched).is_none_or(|own| own == kind);
-        let known = |watched: &ReportedController| {
+        let may_have_key = |watched: &&ReportedController| self.kind_of(watched).is_none_or(|own| own == kind);
+        let state = |watched: &ReportedController| {
             let keys = [Some(key), uid.as_deref().filter(|uid| !uid.is_empty())];
             let waiting = watched.queue.waiting();
             keys.into_iter().flatten().find_map(|key| report(watched, key, &waiting))
         };
-        self.controllers.iter().filter(of).filter_map(known).collect()
+        self.controllers.iter().filter(may_have_key).filter_map(state).collect()
     }
 }
 

@@ -28,15 +28,16 @@ use crate::discovery::{Discovery, Served, Snapshot, Verbs};
 use crate::lock::lock;
 use crate::store::{Index, Progress, Store};
 
-/// Interval between reads of discovery without a sign of a change (cmd/kube-controller-manager, garbage collector).
+/// Interval between reads of discovery without a sign of a change. Upstream: cmd/kube-controller-manager, garbage
+/// collector.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Delays before discovery is read again after a change of a definition, because it contains the change a moment
 /// later.
 const RETRIES_AFTER_CHANGE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 
-/// Kinds that all clients write all the time and that have no dependents (pkg/controller/garbagecollector,
-/// DefaultIgnoredResources).
+/// Kinds that all clients write all the time and that have no dependents. Upstream: pkg/controller/garbagecollector,
+/// DefaultIgnoredResources.
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 
 /// The kinds whose objects define other kinds.
@@ -104,7 +105,7 @@ pub trait Source: Send + Sync {
     fn progress(&self) -> &Progress;
     /// Returns the number of objects on the server that could not be decoded.
     fn undecodable(&self) -> usize;
-    /// Reports whether the first list is complete.
+    /// Returns true if the first list is complete.
     fn is_synced(&self) -> bool {
         self.progress().is_synced()
     }
@@ -501,8 +502,8 @@ impl Watches {
     }
 }
 
-/// Reports whether objects of the resource can be watched and deleted (pkg/controller/garbagecollector,
-/// GetDeletableResources).
+/// Returns true if objects of the resource can be watched and deleted. Upstream: pkg/controller/garbagecollector,
+/// GetDeletableResources.
 fn is_watchable(served: &Served) -> bool {
     served.verbs.contains(Verbs::DELETE | Verbs::LIST | Verbs::WATCH) && !IGNORED.contains(&name(&served.resource))
 }

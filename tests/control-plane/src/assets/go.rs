@@ -163,7 +163,7 @@ pub fn obstacle(module: &Path) -> Option<String> {
     (!is_new_enough(version.trim())).then(|| format!("Go is {}: {advice}", version.trim()))
 }
 
-/// Reports whether a version such as `go1.26.3` or `go1.27rc1` can build the programs. A version in another format
+/// Returns true if a version such as `go1.26.3` or `go1.27rc1` can build the programs. A version in another format
 /// counts as new enough.
 fn is_new_enough(version: &str) -> bool {
     let Some(numbers) = version.strip_prefix("go") else { return true };

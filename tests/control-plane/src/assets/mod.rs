@@ -101,7 +101,7 @@ impl Assets {
         Ok(Self { paths: paths.collect::<Result<_>>()? })
     }
 
-    /// Returns whether programs exist, so that [`Assets::of`] builds none.
+    /// Returns true if programs exist, so that [`Assets::of`] builds none.
     ///
     /// # Errors
     /// When the environment names no place for them.

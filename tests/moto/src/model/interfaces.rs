@@ -53,7 +53,7 @@ impl Interfaces {
         }
     }
 
-    /// Returns whether an interface of a deleted load balancer has a group; counts the call.
+    /// Returns true if an interface of a deleted load balancer has a group; counts the call.
     fn is_in_use(&mut self, group: &str) -> bool {
         let mut interfaces = self.by_load_balancer.values_mut().filter(|one| one.groups.iter().any(|own| own == group));
         interfaces.any(|one| match &mut one.remaining_calls {

@@ -35,7 +35,7 @@ impl Lifecycle {
         }
     }
 
-    /// Records a created load balancer, and sets its state. Returns whether the response changed.
+    /// Records a created load balancer, and sets its state. Returns true if the response changed.
     pub(super) fn created(&mut self, action: &str, response: &mut Element) -> bool {
         let Some(one) = response.find_mut("CreateLoadBalancerResult/LoadBalancers/member") else { return false };
         if action != "CreateLoadBalancer" {

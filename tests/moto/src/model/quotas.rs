@@ -62,7 +62,7 @@ impl Quotas {
         self.0.insert(quota, most);
     }
 
-    /// Returns whether a quota is checked.
+    /// Returns true if a quota is checked.
     fn is_checked(&self, quota: Quota) -> bool {
         self.0.contains_key(&quota) || [Quota::Listeners, Quota::Certificates, Quota::Rules].contains(&quota)
     }

@@ -61,14 +61,14 @@ impl Reachability {
         self.state().opened = names;
     }
 
-    /// Returns whether a target is reached, because of rules or because a user opened it.
+    /// Returns true if a target is reached, because of rules or because a user opened it.
     fn reaches(&self, world: &World, (group, id, port): (&str, &str, &str)) -> bool {
         let name = world.user(group).and_then(|arn| arn.split_once(":loadbalancer/")?.1.split('/').nth(1));
         let opened = |name: &str| self.state().opened.iter().any(|opened| name.starts_with(opened));
         name.is_some_and(opened) || world.reaches(group, id, port)
     }
 
-    /// Returns whether targets are checked.
+    /// Returns true if targets are checked.
     pub(crate) fn is_enabled(&self) -> bool {
         self.state().ignored.is_none()
     }

@@ -48,13 +48,13 @@ fn parse(range: &str) -> Option<(u32, u32)> {
     Some((u32::from(address.parse::<Ipv4Addr>().ok()?) & mask, mask))
 }
 
-/// Returns whether all addresses of the second range are in the first.
+/// Returns true if all addresses of the second range are in the first.
 fn covers(outer: &str, inner: &str) -> bool {
     let (Some((outer, outer_mask)), Some((inner, inner_mask))) = (parse(outer), parse(inner)) else { return false };
     outer_mask <= inner_mask && inner & outer_mask == outer
 }
 
-/// Returns whether rules allow packets of a load balancer: from one of its security groups, or from all of its subnets.
+/// Returns true if rules allow packets of a load balancer: from one of its security groups, or from all of its subnets.
 fn let_in(rules: &[Rule], source: &Source, protocol: &str, port: i32) -> bool {
     let fitting = || rules.iter().filter(|rule| rule.fits(protocol, port));
     let ranged = |subnet: &String| fitting().any(|rule| covers(&rule.range, subnet));
@@ -62,7 +62,7 @@ fn let_in(rules: &[Rule], source: &Source, protocol: &str, port: i32) -> bool {
         || (!source.subnets.is_empty() && source.subnets.iter().all(ranged))
 }
 
-/// Returns whether rules allow all packets of a target group: traffic, as pairs of protocol and port, and health checks
+/// Returns true if rules allow all packets of a target group: traffic, as pairs of protocol and port, and health checks
 /// at `probe`. Without security groups of the load balancer, the addresses of clients decide: some have to be allowed.
 fn reaches(rules: &[Rule], source: &Source, traffic: &[(&str, i32)], probe: i32) -> bool {
     let clients = |protocol: &str, port: i32| {
@@ -178,7 +178,7 @@ impl World {
         self.interfaces.get(id).or_else(|| by_prefix().map(|(_, groups)| groups))
     }
 
-    /// Returns whether a load balancer reaches a target. A target counts as reached if its group is not in use or no
+    /// Returns true if a load balancer reaches a target. A target counts as reached if its group is not in use or no
     /// network interface has its address.
     pub fn reaches(&self, group: &str, id: &str, port: &str) -> bool {
         let (Some(group), Some(groups)) = (self.groups.get(group), self.groups_of(id)) else { return true };

@@ -239,7 +239,7 @@ fn lock_all() -> Result<FileLock> {
     FileLock::lock(folder).with_context(|| format!("lock {ROOT}"))
 }
 
-/// Reports whether another process has claimed the index.
+/// Returns true if another process has claimed the index.
 fn is_claimed(index: u8) -> bool {
     folder(index).exists() && matches!(lock(index, OWNER), Ok(None))
 }
@@ -283,7 +283,7 @@ fn lock(index: u8, name: &str) -> Result<Option<FileLock>> {
     Ok(is_current(lock.file(), &path).then_some(lock))
 }
 
-/// Reports whether a path still names an open file.
+/// Returns true if a path still names an open file.
 fn is_current(file: &File, path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|now| file.metadata().is_ok_and(|own| own.ino() == now.ino()))
 }

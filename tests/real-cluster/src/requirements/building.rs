@@ -53,7 +53,7 @@ pub(super) fn missing(programs: &Programs, demand: &Demand, built: Built) -> Vec
     missing
 }
 
-/// Reports whether any program has to be built with Go.
+/// Returns true if any program has to be built with Go.
 fn needs_go(demand: &Demand, built: Built) -> bool {
     space(demand, built).cache > 0
 }

@@ -64,7 +64,7 @@ impl Demand {
         Ok(())
     }
 
-    /// Reports whether [`Demand::build`] has nothing to do.
+    /// Returns true if [`Demand::build`] has nothing to do.
     ///
     /// # Errors
     /// When the environment names no place for programs.

@@ -31,7 +31,7 @@ const TOOLS: [(&str, &str); 6] = [
     ("sh", "dash"),
 ];
 
-/// Reports whether this process has the rights that a cluster needs.
+/// Returns true if this process has the rights that a cluster needs.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -118,7 +118,7 @@ fn find(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|file| is_program(file))
 }
 
-/// Reports whether a file exists and may be executed.
+/// Returns true if a file exists and may be executed.
 pub fn is_program(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     fs::metadata(file).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)

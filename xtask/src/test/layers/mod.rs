@@ -38,7 +38,7 @@ fn visit(folder: &Path, module: &[String], found: &mut Vec<(PathBuf, Source)>) {
     }
 }
 
-/// Reports whether a file is the root of a crate or the head of a folder.
+/// Returns true if a file is the root of a crate or the head of a folder.
 fn is_head(path: &Path) -> bool {
     path.file_stem().is_some_and(|name| ["mod", "lib", "main"].iter().any(|head| name == *head))
 }

@@ -183,7 +183,7 @@ impl Simulation {
         true
     }
 
-    /// Changes a Service as another client does. Returns whether it exists.
+    /// Changes a Service as another client does. Returns true if it exists.
     pub fn change(&self, key: &ObjectKey, change: impl FnOnce(&mut Service)) -> bool {
         let mut server = self.server();
         server.version += 1;
@@ -255,7 +255,7 @@ impl Simulation {
         self.server().acts
     }
 
-    /// Returns whether a process has crashed as scripted.
+    /// Returns true if a process has crashed as scripted.
     pub fn died(&self) -> bool {
         self.server().died
     }

@@ -4,7 +4,7 @@ use kinds::meta::Meta;
 use kinds::{Resource, Uid};
 
 use super::super::graph::{Blocking, Effect, Graph, State};
-use super::super::identity::{Absent, Identity};
+use super::super::identity::{AbsentOwners, Identity};
 use super::{A, B, C, blocking, deleting, object, owner, uid};
 
 fn graph(objects: &[(Resource, Meta)]) -> Graph {
@@ -40,7 +40,7 @@ fn dependents_are_checked_when_their_owner_is_deleted() {
     let mut graph = graph(&[(A, object(1, "n", vec![])), (A, object(2, "n", vec![owner(&A, 1)]))]);
     assert!(graph.view(&uid(2)).expect("known").settled);
     assert_eq!(checks(&graph.remove_deleted(&uid(1))), [2]);
-    assert!(graph.absent.has(&identity(&A, 1, "n")));
+    assert!(graph.absent.contains(&identity(&A, 1, "n")));
     assert!(!graph.view(&uid(2)).expect("known").settled);
     assert!(graph.remove_deleted(&uid(9)).is_empty());
 }
@@ -48,7 +48,7 @@ fn dependents_are_checked_when_their_owner_is_deleted() {
 #[test]
 fn an_owner_without_dependents_is_not_remembered() {
     let mut graph = graph(&[(A, object(1, "n", vec![]))]);
-    assert!(graph.remove_deleted(&uid(1)).is_empty() && !graph.absent.has(&identity(&A, 1, "n")));
+    assert!(graph.remove_deleted(&uid(1)).is_empty() && !graph.absent.contains(&identity(&A, 1, "n")));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn wrong_reference_does_not_make_an_existing_owner_absent() {
     ]);
     let effects = graph.observe_absent(&identity(&B, 1, "n"));
     assert_eq!(checks(&effects), [3]);
-    assert!(graph.absent.has(&identity(&B, 1, "n")) && !graph.absent.has(&identity(&A, 1, "n")));
+    assert!(graph.absent.contains(&identity(&B, 1, "n")) && !graph.absent.contains(&identity(&A, 1, "n")));
     assert!(graph.view(&uid(2)).expect("known").settled);
 }
 
@@ -220,18 +220,18 @@ fn objects_of_an_unwatched_kind_are_unknown_and_not_deleted() {
     ]);
     assert_eq!(checks(&graph.forget_kind(&B)), [1]);
     assert_eq!((graph.len(), graph.view(&uid(2))), ((3, 1), None));
-    assert!(!graph.absent.has(&identity(&B, 3, "n")) && !graph.view(&uid(4)).expect("known").settled);
+    assert!(!graph.absent.contains(&identity(&B, 3, "n")) && !graph.view(&uid(4)).expect("known").settled);
     graph.observe(&B, &object(3, "n", vec![]));
     assert!(graph.view(&uid(4)).expect("known").settled, "the kind is served again");
 }
 
 #[test]
 fn number_of_remembered_absent_owners_is_limited() {
-    let mut absent = Absent::default();
+    let mut absent = AbsentOwners::default();
     for number in 0..5000 {
         absent.add(identity(&A, number, "n"));
         absent.add(identity(&A, number, "n"));
     }
-    assert!(!absent.has(&identity(&A, 0, "n")) && absent.has(&identity(&A, 4999, "n")));
-    assert!(!absent.has(&identity(&A, 4999, "m")), "elsewhere it may exist");
+    assert!(!absent.contains(&identity(&A, 0, "n")) && absent.contains(&identity(&A, 4999, "n")));
+    assert!(!absent.contains(&identity(&A, 4999, "m")), "elsewhere it may exist");
 }

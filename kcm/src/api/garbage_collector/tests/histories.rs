@@ -250,7 +250,7 @@ impl Simulation {
             }
             let known_absent = [&Str::from(""), &meta.namespace]
                 .iter()
-                .any(|namespace| self.graph.absent.has(&Identity::of_owner(reference, namespace)));
+                .any(|namespace| self.graph.absent.contains(&Identity::of_owner(reference, namespace)));
             assert!(
                 !known_absent || self.owner_of(&meta.namespace, reference).is_none(),
                 "{reference:?} counts as absent, but exists"

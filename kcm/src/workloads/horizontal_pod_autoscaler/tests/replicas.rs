@@ -12,7 +12,8 @@ use serde_json::json;
 
 use super::super::metrics_api;
 use super::super::replicas::{
-    Goal, Measured, Sample, Samples, StartupPeriods, Tolerances, of_pods, of_share, of_value,
+    Goal, Measured, Sample, Samples, StartupPeriods, Tolerances, replicas_for_pod_metric, replicas_for_target_per_pod,
+    replicas_for_target_value,
 };
 
 const NOW: i64 = 1_000_000;
@@ -58,11 +59,11 @@ enum PodState {
 }
 use PodState::{Deleting, Failed, Hot, Pending, Ready, Starting, Unready};
 
-fn pods(kinds: &[PodState], request: i64) -> Vec<Arc<Pod>> {
-    let of_kind = |(number, kind): (usize, &PodState)| {
+fn pods(states: &[PodState], request: i64) -> Vec<Arc<Pod>> {
+    let in_state = |(number, state): (usize, &PodState)| {
         let mut pod = pod(number, request);
         let requests = pod.requests.as_mut().expect("there");
-        match kind {
+        match state {
             Ready => {}
             Unready => {
                 requests.readiness = Readiness::Unready;
@@ -82,7 +83,7 @@ fn pods(kinds: &[PodState], request: i64) -> Vec<Arc<Pod>> {
         }
         Arc::new(pod)
     };
-    kinds.iter().enumerate().map(of_kind).collect()
+    states.iter().enumerate().map(in_state).collect()
 }
 
 /// Samples of the first pods; `None` where one is missing.
@@ -102,15 +103,22 @@ fn utilization(percent: i32) -> Goal<'static> {
     Goal::Utilization { percent, resource: "cpu", container: "", pod_level: true }
 }
 
-fn measured(kinds: &[PodState], values: &[Option<i64>], current: usize, goal: Goal<'_>, cpu: bool) -> Measured {
+fn measured(states: &[PodState], values: &[Option<i64>], current: usize, goal: Goal<'_>, cpu: bool) -> Measured {
     let current = i32::try_from(current).expect("few");
-    of_pods(&pods(kinds, 1000), samples(values), current, (goal, cpu), TOLERANCES, (STARTUP_PERIODS, now()))
+    replicas_for_pod_metric(
+        &pods(states, 1000),
+        samples(values),
+        current,
+        (goal, cpu),
+        TOLERANCES,
+        (STARTUP_PERIODS, now()),
+    )
 }
 
 #[test]
 fn cpu_utilization_scales() {
     let all = |values: &[i64]| values.iter().map(|value| Some(*value)).collect::<Vec<_>>();
-    for (case, kinds, values, percent, expected, is) in [
+    for (case, states, values, percent, expected, measured_value) in [
         ("up", vec![Ready; 3], all(&[300, 500, 700]), 30, 5, 50),
         ("up, one unready", vec![Unready, Ready, Ready], all(&[300, 500, 700]), 30, 4, 60),
         ("up, one hot", vec![Ready, Ready, Hot], all(&[300, 500, 700]), 30, 3, 40),
@@ -127,14 +135,14 @@ fn cpu_utilization_scales() {
         ("missing: down, target above 100 %", vec![Ready; 4], vec![Some(600), Some(600), Some(600), None], 200, 2, 60),
         ("unready and missing: no scaling", vec![Ready, Unready, Ready], vec![Some(1200), Some(0), None], 100, 3, 120),
     ] {
-        let (replicas, current) = measured(&kinds, &values, kinds.len(), utilization(percent), true).expect(case);
-        assert_eq!((replicas, current.average_utilization), (expected, Some(is)), "{case}");
+        let (replicas, current) = measured(&states, &values, states.len(), utilization(percent), true).expect(case);
+        assert_eq!((replicas, current.average_utilization), (expected, Some(measured_value)), "{case}");
     }
 }
 
 #[test]
 fn average_values_scale_like_utilization() {
-    for (case, kinds, values, each, expected, is) in [
+    for (case, states, values, each, expected, measured_value) in [
         ("up", vec![Ready; 3], vec![Some(20_000), Some(10_000), Some(30_000)], 15_000, 4, 20_000),
         (
             "unready pods count",
@@ -148,14 +156,14 @@ fn average_values_scale_like_utilization() {
         ("tolerated", vec![Ready; 3], vec![Some(20_000), Some(21_000), Some(21_000)], 20_000, 3, 20_666),
         ("missing: less scaling down", vec![Ready; 3], vec![Some(18_000), Some(2_000), None], 20_000, 2, 10_000),
     ] {
-        let (replicas, current) = measured(&kinds, &values, kinds.len(), Goal::Amount(each), false).expect(case);
-        assert_eq!((replicas, current.average_value), (expected, Some(is)), "{case}");
+        let (replicas, current) = measured(&states, &values, states.len(), Goal::Amount(each), false).expect(case);
+        assert_eq!((replicas, current.average_value), (expected, Some(measured_value)), "{case}");
     }
 }
 
 #[test]
 fn missing_input_is_an_error_with_its_reason() {
-    for (case, kinds, values, goal, expected) in [
+    for (case, states, values, goal, expected) in [
         ("no pods", vec![], vec![], utilization(50), "no pods returned by selector while calculating replica count"),
         (
             "only unready ones",
@@ -179,9 +187,9 @@ fn missing_input_is_an_error_with_its_reason() {
             "container other not found in Pod pod-0",
         ),
     ] {
-        assert_eq!(measured(&kinds, &values, kinds.len(), goal, true), Err(expected.to_owned()), "{case}");
+        assert_eq!(measured(&states, &values, states.len(), goal, true), Err(expected.to_owned()), "{case}");
     }
-    let nothing = of_pods(
+    let nothing = replicas_for_pod_metric(
         &pods(&[Ready], 0),
         samples(&[Some(1)]),
         1,
@@ -241,7 +249,8 @@ fn object_values_and_averages_scale() {
                 .to_owned()),
         ),
     ] {
-        let measured = of_value(value, target, replicas, TOLERANCES, ready(found)).map(|(replicas, _)| replicas);
+        let measured =
+            replicas_for_target_value(value, target, replicas, TOLERANCES, ready(found)).map(|(replicas, _)| replicas);
         assert_eq!(measured, expected, "{value} of {target}");
     }
     for (value, each, existing, expected, share) in [
@@ -252,15 +261,19 @@ fn object_values_and_averages_scale() {
         (0, 10_000, 4, 0, 0),
         (i64::MAX, 1, 2, i32::MAX, i64::MAX),
     ] {
-        let (replicas, current) = of_share(value, each, existing, TOLERANCES);
+        let (replicas, current) = replicas_for_target_per_pod(value, each, existing, TOLERANCES);
         assert_eq!((replicas, current.average_value), (expected, Some(share)), "{value} by {each}");
     }
     let own = Tolerances { down: 0.0, up: 0.5 };
-    assert_eq!((of_share(14, 10, 1, own).0, of_share(9, 10, 2, own).0), (1, 1), "each direction has its own tolerance");
+    assert_eq!(
+        (replicas_for_target_per_pod(14, 10, 1, own).0, replicas_for_target_per_pod(9, 10, 2, own).0),
+        (1, 1),
+        "each direction has its own tolerance"
+    );
 }
 
 #[test]
-fn responses_are_read() {
+fn metric_responses_are_parsed_into_thousandths() {
     let container = |name: &str, cpu: &str| json!({"name": name, "usage": {"cpu": cpu}});
     let list = json!({"items": [
         {"metadata": {"name": "a"}, "timestamp": "1970-01-01T00:01:40Z", "window": "1m0s",

@@ -19,7 +19,7 @@ fn pods(phases: &[(Phase, Option<i32>)]) -> Vec<Arc<Pod>> {
     phases.iter().enumerate().map(pod).collect()
 }
 
-/// Returns the plan in short: created, created indexes, deleted.
+/// Returns the number of pods that the plan creates, their indexes, and the names of the pods that it deletes.
 fn planned(job: &Job, pods: &[Arc<Pod>]) -> (usize, Vec<i32>, Vec<String>) {
     let settled = HashSet::new();
     let view = view(job, pods, &settled);
@@ -48,8 +48,8 @@ fn number_of_pods_follows_parallelism_and_completions() {
         (1000, Some(1000), vec![], 500, 0),
         (2, Some(0), vec![], 0, 0),
     ] {
-        let (made, _, gone) = planned(&a_job(parallelism, completions), &pods(&plain(&phases)));
-        assert_eq!((made, gone.len()), (created, deleted), "{parallelism} {completions:?} {phases:?}");
+        let (created_pods, _, deleted_pods) = planned(&a_job(parallelism, completions), &pods(&plain(&phases)));
+        assert_eq!((created_pods, deleted_pods.len()), (created, deleted), "{parallelism} {completions:?} {phases:?}");
     }
 }
 
@@ -66,8 +66,12 @@ fn lowest_missing_indexes_are_created_once() {
         (vec![(Running, Some(7)), (Running, Some(0))], vec![], vec!["pod-0"]),
         (vec![(Failed, Some(0)), (Running, Some(1)), (Running, Some(2))], vec![0], vec![]),
     ] {
-        let (_, made, gone) = planned(&job, &pods(&given));
-        assert_eq!((made, gone), (created, deleted.into_iter().map(str::to_owned).collect()), "{given:?}");
+        let (_, created_indexes, deleted_pods) = planned(&job, &pods(&given));
+        assert_eq!(
+            (created_indexes, deleted_pods),
+            (created, deleted.into_iter().map(str::to_owned).collect()),
+            "{given:?}"
+        );
     }
 }
 
@@ -76,12 +80,13 @@ fn terminating_pods_are_replaced_unless_the_policy_waits_for_their_failure() {
     let mut leaving = a_pod("leaving", Phase::Running, None);
     leaving.meta.deletion = Time(NOW);
     let pods = [Arc::new(leaving)];
-    // The failure is recent, so its replacement is delayed too, but for another reason: no delay is requested.
-    for (replace_only_failed, waits) in [(false, true), (true, false)] {
+    // Without the policy the deleted pod counts as failed just now: its replacement waits for the backoff. With it, no
+    // pod is missing until the deleted one has terminated, so nothing is planned.
+    for (replace_only_failed, waits_for_backoff) in [(false, true), (true, false)] {
         let job = with(a_job(1, Some(1)), |job| job.replace_only_failed = replace_only_failed);
         let settled = HashSet::new();
         let view = view(&job, &pods, &settled);
-        assert_eq!(matches!(view.plan(&view.standing()), Plan::Wait(_)), waits, "{replace_only_failed}");
+        assert_eq!(matches!(view.plan(&view.standing()), Plan::Wait(_)), waits_for_backoff, "{replace_only_failed}");
     }
 }
 
@@ -190,7 +195,7 @@ fn suspended_job_loses_its_start_time_only_with_the_gate() {
 #[test]
 fn counts_of_running_pods_are_delayed_while_others_start() {
     let settled = HashSet::new();
-    for (what, begun, was, (active, ready), waits) in [
+    for (what, has_started, reported, (active, ready), waits) in [
         ("nothing new", true, (3, 1), (3, 1), None),
         ("the Job starts", false, (0, 0), (3, 0), Some(0)),
         ("the first is ready", true, (3, 0), (3, 1), Some(1)),
@@ -201,8 +206,8 @@ fn counts_of_running_pods_are_delayed_while_others_start() {
         ("no pod is active", true, (1, 0), (0, 0), Some(0)),
     ] {
         let job = with(a_job(3, Some(9)), |job| {
-            (job.status.active, job.status.ready, job.status.terminating) = (was.0, Some(was.1), Some(0));
-            job.status.start = Time(if begun { NOW - 10 } else { 0 });
+            (job.status.active, job.status.ready, job.status.terminating) = (reported.0, Some(reported.1), Some(0));
+            job.status.start = Time(if has_started { NOW - 10 } else { 0 });
         });
         let pods: Vec<_> = (0..active)
             .map(|at| {
@@ -221,15 +226,15 @@ fn counts_of_running_pods_are_delayed_while_others_start() {
 #[test]
 fn recording_of_successes_is_delayed_while_pods_run() {
     let settled = HashSet::new();
-    let (good, bad, runs) = (Phase::Succeeded, Phase::Failed, Phase::Running);
+    let (succeeded, failed, running) = (Phase::Succeeded, Phase::Failed, Phase::Running);
     for (what, phases, deleted, indexed, waits) in [
-        ("none ended", [runs, runs], false, false, None),
-        ("one of two", [good, runs], false, false, Some(1)),
-        ("one of two, by index", [good, runs], false, true, Some(1)),
-        ("it failed", [bad, runs], false, false, Some(0)),
-        ("another client waits for its deletion", [good, runs], true, false, Some(0)),
-        ("the last", [good, good], false, false, Some(0)),
-        ("the last, by index", [good, good], false, true, Some(0)),
+        ("none ended", [running, running], false, false, None),
+        ("one of two", [succeeded, running], false, false, Some(1)),
+        ("one of two, by index", [succeeded, running], false, true, Some(1)),
+        ("it failed", [failed, running], false, false, Some(0)),
+        ("it is being deleted", [succeeded, running], true, false, Some(0)),
+        ("the last", [succeeded, succeeded], false, false, Some(0)),
+        ("the last, by index", [succeeded, succeeded], false, true, Some(0)),
     ] {
         let job = with(a_job(2, Some(2)), |job| {
             job.completion_mode = if indexed { CompletionMode::Indexed } else { CompletionMode::NonIndexed };

@@ -61,7 +61,7 @@ pub(super) fn owned(
     all.iter().filter_map(of).collect()
 }
 
-/// Returns whether a leaked Classic Load Balancer may be this Service's; `None` if there is none among the resources.
+/// Returns true if a leaked Classic Load Balancer may be this Service's; `None` if there is none among the resources.
 pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> Option<bool> {
     let name = service.default_name();
     names_in(owned).map(|one| one == name).reduce(|one, other| one || other)

@@ -20,7 +20,7 @@ use crate::loadbalancer::{ownership, plan};
 use crate::session::Session;
 use crate::tags::by_key;
 
-/// Returns whether an endpoint service may use one of these load balancers.
+/// Returns true if an endpoint service may use one of these load balancers.
 pub(super) fn is_marked(balancers: &[ObservedBalancer]) -> bool {
     balancers.iter().any(|balancer| !balancer.given && balancer.tags.contains_key(names::ENDPOINT_SERVICE))
 }
@@ -52,7 +52,7 @@ impl Balancers {
     }
 
     /// Prepares the endpoint service for changes of the load balancer: an old one cannot be deleted while the endpoint
-    /// service uses it. Returns whether a load balancer is marked, and the endpoint service is as desired.
+    /// service uses it. Returns true if a load balancer is marked, and the endpoint service is as desired.
     pub(super) async fn prepare_endpoint_service(
         &self,
         work: &Work<'_>,

@@ -133,7 +133,7 @@ impl Balancers {
         Ok(if nodes.pending.is_empty() { ensured } else { later(ensured, MISS_PERIOD) })
     }
 
-    /// Returns whether a load balancer has the name of a new one and may be the Service's: its tags may not be visible yet.
+    /// Returns true if a load balancer has the name of a new one and may be the Service's: its tags may not be visible yet.
     ///
     /// AWS would return it as created. Names are made from uids, which two clusters share if one is a copy of the other.
     ///

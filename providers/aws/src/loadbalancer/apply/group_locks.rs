@@ -21,7 +21,7 @@ pub(super) struct Created {
 }
 
 impl Created {
-    /// Returns whether another Service may have a listener that reads do not return yet.
+    /// Returns true if another Service may have a listener that reads do not return yet.
     pub(super) fn is_used_by_another(&self, id: &LoadBalancerId, now: Instant) -> bool {
         self.users.iter().any(|(uid, at)| *uid != id.uid && now < *at + VISIBLE)
     }

@@ -141,12 +141,12 @@ fn nameless(cluster: &str, balancer: &str) -> LoadBalancerId {
     LoadBalancerId { cluster: cluster.into(), namespace: String::new(), name: balancer.into(), uid: String::new() }
 }
 
-/// Returns whether a Service's load balancer or security group would have this name.
+/// Returns true if a Service's load balancer or security group would have this name.
 fn is_named(id: &LoadBalancerId, name: &str) -> bool {
     names::is_generated(id, name) || names::security_group(id) == name
 }
 
-/// Returns whether leaked resources may be this Service's.
+/// Returns true if leaked resources may be this Service's.
 pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId, cluster: &ClusterTags) -> bool {
     if let Some(belongs) = classic_leaks::may_be_owned_by(owned, service) {
         return belongs;

@@ -59,7 +59,7 @@ impl Balancers {
         Ok(state.unconfirmed.is_empty())
     }
 
-    /// Returns whether a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
+    /// Returns true if a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
     /// visible yet.
     fn waits_for_tags(
         &self,

@@ -22,9 +22,9 @@ const CLIENT: &str = "kubernetes.io/rule/nlb/client";
 const HEALTH: &str = "kubernetes.io/rule/nlb/health";
 const MTU: &str = "kubernetes.io/rule/nlb/mtu";
 
-/// Returns the rules that a load balancer without security groups needs in each node's group (cloud-provider-aws:
-/// `updateInstanceSecurityGroupsForNLB`), for traffic from its clients and from its subnets. They carry a name by which
-/// they are found when the load balancer is deleted.
+/// Returns the rules that a load balancer without security groups needs in each node's group, for traffic from its
+/// clients and from its subnets. They carry a name by which they are found when the load balancer is deleted. Upstream:
+/// cloud-provider-aws, updateInstanceSecurityGroupsForNLB.
 pub(crate) fn desired(
     (cluster, id): (&ClusterTags, &LoadBalancerId),
     settings: &Settings,
@@ -122,7 +122,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Returns whether nothing changes.
+    /// Returns true if nothing changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.add.is_empty() && self.hand_over.is_empty() && self.revoke.is_empty()
     }

@@ -50,14 +50,14 @@ pub(crate) fn existing<'a>(
     fit.first().copied()
 }
 
-/// Returns whether a load balancer should carry the group that nodes' rules reference.
+/// Returns true if a load balancer should carry the group that nodes' rules reference.
 pub(crate) fn wants_backend(settings: &Settings, existing: Option<&ObservedBalancer>, seen: &ObservedStack) -> bool {
     let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
     let wanted = settings.node_rules || is_leaving_nodes(settings, existing, seen);
     wanted && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !bare
 }
 
-/// Returns whether a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
+/// Returns true if a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
 /// Balancer. They are reached only while it carries the group that their rules reference.
 fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, seen: &ObservedStack) -> bool {
     let own = existing.filter(|one| settings.alb.is_some() && !one.given);

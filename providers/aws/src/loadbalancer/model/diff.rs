@@ -238,7 +238,7 @@ pub(crate) fn targets(
     )
 }
 
-/// Returns whether a group can be used as the wanted one.
+/// Returns true if a group can be used as the wanted one.
 fn fits(wanted: &TargetGroup, group: &ObservedTargetGroup) -> bool {
     let port = wanted.target_type != TargetType::Instance || wanted.shared || group.port == wanted.port;
     let kind = group.target_type == wanted.target_type && group.protocol == wanted.protocol;
@@ -401,7 +401,7 @@ fn remove(
     }
 }
 
-/// Returns whether each listener's own target group has a healthy target, or should have no targets at all.
+/// Returns true if each listener's own target group has a healthy target, or should have no targets at all.
 fn serves(desired: &Desired, seen: &ObservedStack) -> bool {
     let healthy = |group: &ObservedTargetGroup| group.targets.values().any(|health| *health == TargetHealth::Healthy);
     let groups = desired.listeners.values().map(|listener| &listener.group);

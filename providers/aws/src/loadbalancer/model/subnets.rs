@@ -100,8 +100,8 @@ fn named<'a>(names: &[String], network: &'a Network) -> Result<Vec<&'a Subnet>, 
     Ok(chosen)
 }
 
-/// Returns one subnet in each zone (cloud-provider-aws: `findELBSubnets`; Load Balancer Controller:
-/// `ResolveViaDiscovery`).
+/// Returns one subnet in each zone. Upstream: cloud-provider-aws, findELBSubnets; Load Balancer Controller:
+/// ResolveViaDiscovery.
 fn fitting<'a>(
     flavour: Flavour,
     scheme: Scheme,

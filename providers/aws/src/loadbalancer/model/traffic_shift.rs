@@ -124,7 +124,7 @@ fn receiving(forwards: &[(String, i32)], count: usize) -> Vec<&str> {
     forwards.iter().filter(|(_, weight)| count == 1 || *weight > 0).map(|(arn, _)| arn.as_str()).collect()
 }
 
-/// Returns whether any of the destinations has targets that can become healthy.
+/// Returns true if any of the destinations has targets that can become healthy.
 fn has_targets(desired: &Desired, wanted: &Listener, finals: &Forwards) -> bool {
     let own = (finals.len() == 1 || finals.first().is_some_and(|(_, weight)| *weight > 0))
         && !wanted.group.targets.is_empty();
@@ -132,7 +132,7 @@ fn has_targets(desired: &Desired, wanted: &Listener, finals: &Forwards) -> bool 
     own || others.filter_map(|(name, _)| desired.backends.get(name)).any(|group| !group.targets.is_empty())
 }
 
-/// Returns whether traffic goes to the same groups; the weight of a single one has no effect.
+/// Returns true if traffic goes to the same groups; the weight of a single one has no effect.
 fn same_forwards(one: &[(String, i32)], other: &[(String, i32)]) -> bool {
     let set = |forwards: &[(String, i32)]| forwards.iter().cloned().collect::<BTreeSet<_>>();
     match (one, other) {

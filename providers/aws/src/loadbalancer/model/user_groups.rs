@@ -48,7 +48,7 @@ pub(crate) fn refusal(
     None
 }
 
-/// Returns whether a target group takes all traffic of a port.
+/// Returns true if a target group takes all traffic of a port.
 fn takes(group: Protocol, port: Protocol) -> bool {
     port.transports().iter().all(|transport| group.transports().contains(transport))
 }

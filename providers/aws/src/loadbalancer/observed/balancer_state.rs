@@ -53,7 +53,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Returns whether all of these ports are open in all of these groups.
+    /// Returns true if all of these ports are open in all of these groups.
     pub(crate) fn covers(&self, groups: &BTreeSet<String>, ports: &Ports) -> bool {
         groups.is_subset(&self.groups) && ports.is_subset(&self.ports)
     }
@@ -123,7 +123,7 @@ impl BalancerState {
         pause.min(PACE)
     }
 
-    /// Counts a response that lacks a resource. Returns whether the resource may exist and not be visible yet: it was
+    /// Counts a response that lacks a resource. Returns true if the resource may exist and not be visible yet: it was
     /// created in the last minute, and few responses lacked it.
     pub(crate) fn may_appear(&mut self, id: &str, now: Instant) -> bool {
         if self.made.get(id).is_none_or(|made| now >= *made + VISIBLE) {
@@ -134,7 +134,7 @@ impl BalancerState {
         *answers <= MISSING
     }
 
-    /// Returns whether AWS takes longer than expected.
+    /// Returns true if AWS takes longer than expected.
     pub(crate) fn is_overdue(&self) -> bool {
         self.waits >= OVERDUE_READS
     }
@@ -235,7 +235,7 @@ pub(crate) fn without_duplicates(groups: impl IntoIterator<Item = KnownGroup>) -
     groups.into_iter().filter(|group| arns.insert(group.arn.clone())).collect()
 }
 
-/// Returns whether a target group has a healthy target, or none at all.
+/// Returns true if a target group has a healthy target, or none at all.
 fn is_serving(group: &KnownGroup, seen: &ObservedStack) -> bool {
     let Some(seen) = seen.target_group_by_arn(&group.arn) else { return false };
     group.targets.is_empty() || group.targets.iter().any(|one| seen.targets.get(one) == Some(&TargetHealth::Healthy))

@@ -30,12 +30,12 @@ pub(crate) struct Certificate {
 }
 
 impl Certificate {
-    /// Returns whether a certificate is valid for a host name.
+    /// Returns true if a certificate is valid for a host name.
     pub(crate) fn covers(&self, host: &str) -> bool {
         self.has(host) || wildcard(host).is_some_and(|wildcard| self.has(&wildcard))
     }
 
-    /// Returns whether a certificate has this very name.
+    /// Returns true if a certificate has this very name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.names.iter().any(|known| known == name)
     }

@@ -86,7 +86,7 @@ pub(crate) async fn find_by_name(session: &Session, name: &str) -> Result<Option
 pub(crate) struct ClassicNames(tokio::sync::Mutex<Option<(Instant, BTreeSet<String>)>>);
 
 impl ClassicNames {
-    /// Returns whether there is one with this name, from a read that began no earlier than `since`.
+    /// Returns true if there is one with this name, from a read that began no earlier than `since`.
     pub(crate) async fn contain(&self, session: &Session, name: &str, since: Instant) -> Result<bool, CloudError> {
         let mut last = self.0.lock().await;
         if let Some((_, names)) = last.as_ref().filter(|(begun, _)| *begun >= since) {

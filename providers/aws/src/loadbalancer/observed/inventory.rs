@@ -64,7 +64,7 @@ struct CachedTags {
 }
 
 impl CachedTags {
-    /// Returns whether the tags need not be read again.
+    /// Returns true if the tags need not be read again.
     fn is_current(&self, cluster: &ClusterTags, now: Instant) -> bool {
         let own = self.tags.contains_key(names::SERVICE) || self.tags.contains_key(names::STACK);
         let age = match ownership::is_incomplete(&self.tags, cluster) && now < self.first + TAG_DELAY {
@@ -176,7 +176,7 @@ impl Inventory {
         self.lock().insert(arn.to_owned(), CachedTags { first: now, read: now, tags: tags.clone() });
     }
 
-    /// Drops the cached tags of all these resources if any are older than `age` or not cached. Returns whether it did.
+    /// Drops the cached tags of all these resources if any are older than `age` or not cached. Returns true if it did.
     pub(crate) fn forget_older(&self, arns: &[String], age: Duration) -> bool {
         let now = Instant::now();
         let mut memory = self.lock();
@@ -333,7 +333,7 @@ impl Listing {
         self.balancers.iter().find(|balancer| balancer.name == name)
     }
 
-    /// Returns whether this ARN or id is listed, for any owner.
+    /// Returns true if this ARN or id is listed, for any owner.
     pub(crate) fn has(&self, id: &str) -> bool {
         self.balancers.iter().any(|one| one.arn == id)
             || self.target_groups.iter().any(|(group, _)| group.arn == id)
@@ -361,12 +361,12 @@ impl Listing {
         owned.collect()
     }
 
-    /// Returns whether any load balancer uses a security group.
+    /// Returns true if any load balancer uses a security group.
     pub(crate) fn is_carried(&self, group: &str) -> bool {
         self.balancers.iter().any(|balancer| balancer.security_groups.iter().any(|one| one == group))
     }
 
-    /// Returns whether Services of the cluster share load balancers.
+    /// Returns true if Services of the cluster share load balancers.
     pub(crate) fn has_groups(&self, cluster: &ClusterTags) -> bool {
         let tags = self.balancers.iter().map(|one| &one.tags).chain(self.security_groups.iter().map(|one| &one.tags));
         tags.into_iter().any(|tags| ownership::group(tags, cluster).is_some())

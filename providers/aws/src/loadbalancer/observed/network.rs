@@ -159,7 +159,7 @@ async fn tables(session: &Session) -> Result<Vec<RouteTable>, CloudError> {
     }
 }
 
-/// Returns whether a subnet's route table, or else the network's main one, leads to an internet gateway.
+/// Returns true if a subnet's route table, or else the network's main one, leads to an internet gateway.
 fn is_public(subnet: &str, tables: &[RouteTable]) -> bool {
     let own = tables.iter().find(|table| table.associations().iter().any(|one| one.subnet_id() == Some(subnet)));
     let main = || tables.iter().find(|table| table.associations().iter().any(|one| one.main() == Some(true)));
@@ -221,7 +221,7 @@ pub(crate) async fn groups_that_name_balancers(
     }
 }
 
-/// Returns whether a group has tags of other clusters, and not that of this one.
+/// Returns true if a group has tags of other clusters, and not that of this one.
 fn is_of_another(session: &Session, group: &SecurityGroup) -> bool {
     let tags = by_key(group.tags());
     let cluster = &session.cluster;

@@ -156,7 +156,7 @@ impl ObservedStack {
         self.security_groups.iter().find(|group| group.name == name)
     }
 
-    /// Returns whether there are no resources.
+    /// Returns true if there are no resources.
     pub(crate) fn is_empty(&self) -> bool {
         self.balancers.is_empty() && self.target_groups.is_empty() && self.security_groups.is_empty()
     }
@@ -193,7 +193,7 @@ impl ObservedStack {
             .retain(|group| evidence(&group.tags).is_some_and(|evidence| Purpose::Delete.is_met_by(evidence, claimed)));
     }
 
-    /// Returns whether a listener of any load balancer sends traffic to a target group.
+    /// Returns true if a listener of any load balancer sends traffic to a target group.
     pub(crate) fn is_used(&self, group: &str) -> bool {
         let mut forwards = self.balancers.iter().flat_map(|balancer| &balancer.listeners).flat_map(|one| &one.forwards);
         forwards.any(|(arn, _)| arn == group)

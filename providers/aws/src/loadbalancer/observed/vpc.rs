@@ -34,7 +34,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Returns whether a zone is one of the region itself, and not a local or wavelength zone.
+    /// Returns true if a zone is one of the region itself, and not a local or wavelength zone.
     pub(crate) fn is_ordinary(&self, zone: &str) -> bool {
         zone.strip_prefix(&self.region).is_none_or(|rest| rest.len() == 1)
     }
@@ -46,7 +46,7 @@ impl Network {
         subnets.flat_map(|subnet| if ipv6 { subnet.v6.clone() } else { subnet.v4.clone() }).collect()
     }
 
-    /// Returns whether all of these subnets have IPv6.
+    /// Returns true if all of these subnets have IPv6.
     pub(crate) fn has_ipv6(&self, mappings: &[Mapping]) -> bool {
         let find = |mapping: &Mapping| self.subnets.iter().find(|subnet| subnet.id == mapping.subnet);
         mappings.iter().all(|mapping| find(mapping).is_some_and(|subnet| !subnet.v6.is_empty()))

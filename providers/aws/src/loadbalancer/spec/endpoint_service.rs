@@ -47,7 +47,7 @@ pub(super) fn read(reading: &mut Reading<'_>) -> Option<EndpointServiceSettings>
     Some(EndpointServiceSettings { acceptance, principals, private_name })
 }
 
-/// Returns whether a text is a DNS name with several labels; the first one may be `*`.
+/// Returns true if a text is a DNS name with several labels; the first one may be `*`.
 fn is_dns_name(name: &str) -> bool {
     let label = |label: &str| {
         let fits = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');

@@ -30,7 +30,7 @@ pub(crate) fn domains(reading: &mut Reading<'_>) -> Vec<String> {
     domains
 }
 
-/// Returns whether a text is a host name, which may begin with a wildcard.
+/// Returns true if a text is a host name, which may begin with a wildcard.
 fn is_domain(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -190,12 +190,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns whether targets are instances, which are reached at node ports.
+    /// Returns true if targets are instances, which are reached at node ports.
     pub(crate) fn has_node_targets(&self) -> bool {
         self.target_type == TargetType::Instance
     }
 
-    /// Returns whether certificates have to be found by host names.
+    /// Returns true if certificates have to be found by host names.
     pub(crate) fn needs_certificates(&self) -> bool {
         !self.domains.is_empty() && self.listeners.iter().any(|listener| listener.protocol == Protocol::Tls)
     }
@@ -209,7 +209,7 @@ impl Settings {
         settings
     }
 
-    /// Returns whether a node has the labels that the Service selects.
+    /// Returns true if a node has the labels that the Service selects.
     pub(crate) fn selects(&self, node: &NodeTarget) -> bool {
         let has = |(key, value): &(String, String)| {
             node.labels.get(key).is_some_and(|label| value.is_empty() || label == value)

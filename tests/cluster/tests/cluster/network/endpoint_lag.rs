@@ -62,7 +62,7 @@ async fn set_ready(space: &Space, number: usize, ready: bool) -> Result<()> {
     Ok(())
 }
 
-/// Reports whether a slice contains the pod with this readiness.
+/// Returns true if a slice contains the pod with this readiness.
 fn contains(slice: &EndpointSlice, number: usize, ready: bool) -> bool {
     let name = pod_name(number);
     slice.endpoints.iter().flatten().any(|endpoint| {

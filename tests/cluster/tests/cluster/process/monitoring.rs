@@ -65,7 +65,7 @@ fn queried(expression: &str) -> Vec<(String, BTreeSet<String>)> {
     queries
 }
 
-/// Reports whether a word is an aggregation that may precede `by` without a bracket.
+/// Returns true if a word is an aggregation that may precede `by` without a bracket.
 fn is_aggregation(word: &str) -> bool {
     ["sum", "max", "min", "avg", "count"].contains(&word)
 }
@@ -176,7 +176,7 @@ fn types(text: &str) -> BTreeMap<&str, &str> {
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect()
 }
 
-/// Reports whether an upstream family belongs to a library that kcm does not have (see docs/differences.md).
+/// Returns true if an upstream family belongs to a library that kcm does not have (see docs/differences.md).
 fn is_left_out(name: &str) -> bool {
     LEFT_OUT.iter().any(|(beginning, _)| name.starts_with(beginning))
 }

@@ -78,7 +78,7 @@ pub async fn pod_missing_in_the_cache_keeps_its_claim(space: Space) -> Result<()
     until_claim_deleted(&space, "data").await
 }
 
-/// Reports whether this controller itself sent a request, as opposed to a watch that all controllers share.
+/// Returns true if this controller itself sent a request, as opposed to a watch that all controllers share.
 fn is_own(call: &Call) -> bool {
     call.account == "pvc-protection-controller"
 }

@@ -3,7 +3,7 @@
 /// The type of the program header that names the interpreter, which loads shared libraries.
 const INTERPRETER: u32 = 3;
 
-/// Reports whether a 64-bit little-endian program needs no shared library: it has program headers, none of which names
+/// Returns true if a 64-bit little-endian program needs no shared library: it has program headers, none of which names
 /// an interpreter. Other files are not static programs.
 pub(super) fn is_static(program: &[u8]) -> bool {
     types(program).is_some_and(|types| !types.contains(&INTERPRETER))

@@ -48,7 +48,7 @@ fn is_container(parent: &str) -> bool {
     matches!(parent, "containers" | "initContainers" | "ephemeralContainers")
 }
 
-/// Reports whether a field of a pod template has its default value. Upstream: pkg/apis/core/v1, defaults.go.
+/// Returns true if a field of a pod template has its default value. Upstream: pkg/apis/core/v1, defaults.go.
 fn is_default(parent: &str, name: &str, value: &Value) -> bool {
     let default = match (parent, name) {
         ("spec", "dnsPolicy") => json!("ClusterFirst"),
@@ -89,7 +89,8 @@ fn is_default(parent: &str, name: &str, value: &Value) -> bool {
     *value == default
 }
 
-/// Returns `Always` for the tag `latest`, which is also implied without a tag and digest.
+/// Returns the default pull policy: `Always` for the tag `latest` and for an image with neither tag nor digest, else
+/// `IfNotPresent`.
 fn default_pull_policy(image: &str) -> &'static str {
     let (name, digest) = image.split_once('@').map_or((image, false), |(name, _)| (name, true));
     let last = name.rsplit('/').next().unwrap_or(name);
