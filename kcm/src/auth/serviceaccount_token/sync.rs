@@ -93,21 +93,20 @@ impl Tokens {
     }
 
     /// Removes a deleted secret from its account's list.
+    ///
+    /// Only the API server decides what the account lists: the cache may not show yet that the secret was added.
     async fn remove_from_account(
         &self,
         secret: &ObjectKey,
         account: &ObjectKey,
         account_uid: Option<&Uid>,
     ) -> Result<Outcome, ReconcileError> {
-        let lists = |account: &ServiceAccount| account.secrets.binary_search(&secret.name).is_ok();
-        if !self.cached_account(account, account_uid).is_some_and(|account| lists(&account)) {
+        if self.cached_account(account, account_uid).is_none() {
             return Ok(Outcome::Done);
         }
-        let Some(live) =
-            self.read_account(account).await?.filter(|live| is_named(&live.meta, account_uid) && lists(live))
-        else {
-            return Ok(Outcome::Done);
-        };
+        let lists = |account: &ServiceAccount| account.secrets.binary_search(&secret.name).is_ok();
+        let live = self.read_account(account).await?.filter(|live| is_named(&live.meta, account_uid) && lists(live));
+        let Some(live) = live else { return Ok(Outcome::Done) };
         let object = put_body(live.without_secret(&secret.name))?;
         match self.writer.replace(&ServiceAccount::RESOURCE, account, None, &object).await {
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),

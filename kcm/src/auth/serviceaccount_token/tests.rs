@@ -115,6 +115,11 @@ fn changes_are_mapped_to_accounts_and_secrets() {
     assert_eq!(of_secret(&Change { old: Some(&other), new: None }), []);
 }
 
+fn signing_key() -> Arc<SigningKey> {
+    let pem = include_bytes!("../../credentials/testdata/p256-pkcs8.pem");
+    Arc::new(SigningKey::from_pem(pem).expect("a key"))
+}
+
 /// Deletes the tokens of a deleted account with the UID `old`. Returns the names of the deleted secrets.
 ///
 /// The secrets are one with that UID, one without a UID, and one with the UID of the account's successor. The successor
@@ -142,12 +147,11 @@ async fn deleted_tokens(is_cached: bool, is_on_server: bool) -> Vec<String> {
     let secrets = [named("of-old", "old"), named("of-either", ""), named("of-new", "new")];
     let accounts =
         is_cached.then(|| ServiceAccount::decode(&context(), &object("robot", "new", &[])).expect("an account"));
-    let key = SigningKey::from_pem(include_bytes!("../../credentials/testdata/p256-pkcs8.pem")).expect("a key");
     let tokens = Tokens {
         accounts: Arc::new(filled_store(context(), vec![], accounts)),
         secrets: Arc::new(filled_store(context(), vec![BY_ACCOUNT], secrets)),
         writer: writer.await,
-        key: Arc::new(key),
+        key: signing_key(),
         root_ca: Arc::from([]),
     };
     let account = Key::Account { account: ObjectKey::new("a", "robot"), uid: Uid::parse("old") };
@@ -162,4 +166,37 @@ async fn token_without_uid_is_kept_for_another_account_of_the_name() {
     assert_eq!(deleted_tokens(false, false).await, ["of-either", "of-old"]);
     assert_eq!(deleted_tokens(true, true).await, ["of-old"]);
     assert_eq!(deleted_tokens(false, true).await, ["of-old"], "the cache may not contain it yet");
+}
+
+/// The secret was added to the account's list and deleted before the watch of accounts delivered the first of the two.
+#[tokio::test]
+async fn deleted_secret_leaves_the_list_of_an_account_that_the_cache_shows_without_it() {
+    const REFERENCE_NAME: u32 = 3;
+    const SECRETS: u32 = 2;
+    let written = Arc::<Mutex<Vec<String>>>::default();
+    let requests = written.clone();
+    let writer = writer(move |method, path| {
+        requests.lock().expect("the requests").push(format!("{method} {path}"));
+        let mut live = object("robot", "1", &[]);
+        live.put_message(SECRETS, |reference| reference.put_str(REFERENCE_NAME, "gone"));
+        (200, envelope::wrap(&ServiceAccount::RESOURCE, &live))
+    });
+    let context = || Decode { interner: Arc::default(), sections: Sections::default() };
+    let cached = ServiceAccount::decode(&context(), &object("robot", "1", &[])).expect("an account");
+    let tokens = Tokens {
+        accounts: Arc::new(filled_store(context(), vec![], [cached])),
+        secrets: Arc::new(filled_store(context(), vec![BY_ACCOUNT], [])),
+        writer: writer.await,
+        key: signing_key(),
+        root_ca: Arc::from([]),
+    };
+    let deleted = Key::Secret {
+        secret: ObjectKey::new("a", "gone"),
+        uid: Uid::parse("2"),
+        account: "robot".into(),
+        account_uid: None,
+    };
+    tokens.reconcile(&deleted).await.expect("no error");
+    let path = "/api/v1/namespaces/a/serviceaccounts/robot";
+    assert_eq!(*written.lock().expect("the requests"), [format!("GET {path}"), format!("PUT {path}")]);
 }
