@@ -18,7 +18,8 @@ pub struct InstanceRef {
     pub system_uuid: Option<String>,
     /// The Node's labels, as given.
     pub labels: BTreeMap<String, String>,
-    /// `status.addresses` of the Node: for clouds that identify instances by an address, or report none for a moment.
+    /// `status.addresses` of the Node: for clouds that identify instances by an address, or that temporarily report
+    /// none: the provider then returns these.
     #[serde(default)]
     pub addresses: Vec<Address>,
     /// The Node's annotations, as given, of those that the provider reads (see [`InstanceFeatures::annotations`]).

@@ -105,14 +105,14 @@ impl Features {
 pub enum Targeting {
     /// Its nodes.
     Nodes,
-    /// Its endpoints (and its nodes, which are shared anyway).
+    /// Its endpoints. [`Targets::nodes`] is set too.
     Endpoints,
     /// None: by its annotations, another controller creates this load balancer. Only `delete` may be called, for
     /// resources that were created before. Upstream: cloud-provider, ImplementedElsewhere.
     Elsewhere,
 }
 
-/// The progress towards the desired state, for the time of the next call.
+/// The result of an `ensure`: settled, or the delay before the next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
     /// The observed state is the desired state.
@@ -125,7 +125,7 @@ pub enum Progress {
 /// The result of an ensure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ensured {
-    /// The Service's status for now, also while there is more to do.
+    /// The current `status.loadBalancer`; written also if the progress is [`Progress::After`].
     pub status: LoadBalancerStatus,
     /// The progress: settled, or the time of the next call.
     pub progress: Progress,
@@ -145,7 +145,7 @@ impl Ensured {
     }
 }
 
-/// The progress of a load balancer.
+/// The lifecycle phase of a load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {

@@ -99,7 +99,7 @@ pub struct Port {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionAffinity {
-    /// No.
+    /// Requests of one client may reach any pod.
     #[default]
     None,
     /// By its address, until it has been idle for this time.
@@ -138,7 +138,7 @@ pub enum IpFamilyPolicy {
     SingleStack,
     /// Both, if the cloud supports it.
     PreferDualStack,
-    /// Both; otherwise it is the user's error.
+    /// Both; if the cloud supports only one, the request is `Invalid`.
     RequireDualStack,
 }
 
@@ -192,9 +192,9 @@ pub struct LoadBalancerSpec {
     pub ip_families: Vec<IpFamily>,
     /// Its requirements for dual stack.
     pub ip_family_policy: IpFamilyPolicy,
-    /// For external traffic.
+    /// `spec.externalTrafficPolicy`.
     pub external_traffic_policy: TrafficPolicy,
-    /// For internal traffic.
+    /// `spec.internalTrafficPolicy`.
     pub internal_traffic_policy: TrafficPolicy,
     /// With [`TrafficPolicy::Local`]: the port on which each node serves HTTP `/healthz`, healthy only if it has a pod.
     pub health_check_node_port: Option<u16>,
@@ -202,7 +202,7 @@ pub struct LoadBalancerSpec {
     pub publish_not_ready_addresses: bool,
     /// `spec.trafficDistribution`, as given.
     pub traffic_distribution: Option<String>,
-    /// The existing Services of those named by [`LoadBalancers::others`](crate::LoadBalancers::others), by name.
+    /// The Services of [`LoadBalancers::others`](crate::LoadBalancers::others) that exist, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub others: BTreeMap<String, OtherService>,
 }
@@ -233,7 +233,7 @@ impl LoadBalancerSpec {
     }
 }
 
-/// Whether traffic arrives at the pods' nodes with the load balancer's address. Upstream: core/v1, LoadBalancerIPMode.
+/// The destination address of a load balancer's traffic at the nodes. Upstream: core/v1, LoadBalancerIPMode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IpMode {
     /// Traffic arrives with the load balancer's address as its destination; nodes may deliver their own traffic to that

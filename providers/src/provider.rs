@@ -58,8 +58,8 @@ pub trait CloudProvider: Send + Sync {
         None
     }
 
-    /// Returns the Secrets of the cluster from which it reads credentials, by its configuration; constant while the process
-    /// runs. The process needs the right to get them.
+    /// Returns the Secrets that its configuration names as sources of credentials; constant while the process runs. The
+    /// process needs the permission to get them.
     fn secrets(&self) -> Vec<SecretName> {
         Vec::new()
     }

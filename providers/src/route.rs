@@ -74,8 +74,7 @@ impl RouteChange {
 pub trait Routes: Send + Sync {
     /// Returns all routes that the controller may change: those of this cluster, of both families, including
     /// blackholes. Foreign routes are excluded if the cloud can distinguish them; in addition, the controller ignores
-    /// routes outside of `--cluster-cidr`. An instance without a Node, or one that no longer exists, has no effect: its
-    /// route is listed.
+    /// routes outside of `--cluster-cidr`. Routes to instances that have no Node, or no longer exist, are listed too.
     ///
     /// # Errors
     /// Any kind except `NotFound` and `Invalid`: the list is complete or an error.

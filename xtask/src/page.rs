@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// The destination of the output, and whether it is in colour.
+/// The terminal output of a demo: its destination and colour.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     colour: bool,

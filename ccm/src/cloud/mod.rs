@@ -77,7 +77,8 @@ impl Cloud {
         &*self.provider
     }
 
-    /// Initializes the provider if necessary. Every reconcile that calls the cloud starts with this.
+    /// Initializes the provider if necessary, and refreshes its Secrets. Every reconcile that calls the cloud starts
+    /// with this.
     ///
     /// # Errors
     /// The delay before the next attempt if it is not initialized; the cloud must not be called before.

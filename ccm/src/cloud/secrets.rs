@@ -1,9 +1,9 @@
 //! The Secrets with the provider's credentials: read before the first call of the cloud, and again while controllers call
 //! it.
 //!
-//! There is no watch. A read of each Secret in [`READ_INTERVAL`] costs little, and nothing while no controller calls the
-//! cloud; the process needs the right to get these Secrets and no other. A call that begins this long after a change uses
-//! the new credentials.
+//! There is no watch. One read of each Secret per [`READ_INTERVAL`] costs little, and none is made while no controller
+//! calls the cloud. The process needs the permission to get these Secrets and no other. Calls that begin
+//! [`READ_INTERVAL`] after a change use the new credentials.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ pub(crate) struct RoleCredentials {
 }
 
 impl RoleCredentials {
-    /// `source` is an ARN, or empty.
+    /// Creates credentials of a role that is assumed on behalf of `source`: an ARN, or empty for none.
     pub(crate) fn new(sts: Client, role: &str, source: &str) -> Self {
         let account = source.split(':').nth(4).unwrap_or_default();
         let source = (!source.is_empty()).then(|| (source.to_owned(), account.to_owned()));

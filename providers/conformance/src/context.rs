@@ -178,8 +178,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Ends the fault in the change of this number; reports whether there was no such change, so that a fault in a later
-    /// one has no effect either.
+    /// Removes the fault of the `nth` change. Returns true if the provider made fewer changes: the loop over `nth` can
+    /// end.
     pub async fn restore_after_fault(&self, nth: u64) -> Result<bool, Stop> {
         let is_missing = self.fixture.faults_applied().await == Some(0);
         self.fixture.restore().await?;

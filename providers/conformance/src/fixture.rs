@@ -116,8 +116,8 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("lose_response"))
     }
 
-    /// Returns the number of calls that `fail_change` and `lose_response` applied to since the last `restore`; `None` if
-    /// that is unknown. Without it, the suite also makes the runs whose change of that number does not exist.
+    /// Returns the number of calls that `fail_change` and `lose_response` applied to since the last `restore`; `None`
+    /// if that is unknown: the suite then makes all runs, even if the provider makes fewer changes.
     async fn faults_applied(&self) -> Option<u64> {
         None
     }

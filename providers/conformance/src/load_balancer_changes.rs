@@ -143,6 +143,7 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
 
 pub(crate) async fn firewall_follows_targets(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
+    // Skips the case before anything is created, if the fixture does not support it.
     context.fixture.blocked_targets().await?;
     let none_blocked = async |when: &str| {
         let blocked = context.fixture.blocked_targets().await?;

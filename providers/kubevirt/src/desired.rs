@@ -177,7 +177,8 @@ fn affinity(requested: SessionAffinity) -> (String, Option<SessionAffinityConfig
     }
 }
 
-/// Returns all fields of a spec; those that are to be empty are null.
+/// Returns all fields of a spec. An empty `selector` or `loadBalancerSourceRanges` is `null`, so that a merge patch
+/// removes it.
 fn fields(spec: &InfraServiceSpec) -> Value {
     let mut fields = serde_json::to_value(spec).unwrap_or_default();
     for key in ["selector", "loadBalancerSourceRanges"] {

@@ -48,7 +48,7 @@ impl Status {
     }
 }
 
-/// Converts a response with this HTTP status.
+/// Converts the response to a refused request to the error of a cloud.
 pub(crate) fn refusal(operation: &str, code: u16, status: &Status, retry_after: Option<u64>) -> CloudError {
     let message: String = status.message.chars().take(MAX_MESSAGE_CHARS).collect();
     let kind = match code {

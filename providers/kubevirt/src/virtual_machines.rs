@@ -61,7 +61,8 @@ impl VirtualMachines {
                 return Ok(Self { instances, ..Self::default() });
             }
         }
-        // A machine that is created between the two lists is in the list of machines, before its instance.
+        // Instances first: a virtual machine that is created between the two lists is then in the second one, and not
+        // absent.
         let instances: Vec<VirtualMachineInstance> =
             infra.list("ListVirtualMachineInstances", VIRTUAL_MACHINE_INSTANCES, "").await?;
         let machines: Vec<VirtualMachine> = infra.list("ListVirtualMachines", VIRTUAL_MACHINES, "").await?;

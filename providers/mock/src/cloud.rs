@@ -158,7 +158,7 @@ impl MockCloud {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Executes one call: counts it, injects faults, and executes it atomically.
+    /// Counts a call, injects faults, and executes it under the lock of the state.
     pub(crate) async fn call<T>(
         &self,
         operation: Operation,

@@ -1,4 +1,4 @@
-//! Commands that read a text and end.
+//! Commands with a text on their standard input.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -46,8 +46,8 @@ pub(crate) fn etcd(folder: &Path) -> Vec<String> {
     ])
 }
 
-/// Returns the arguments of the API server on `port`, of 127.0.0.1 unless the options have a network. `audit` is the
-/// paths of policy and log.
+/// Returns the arguments of the API server, which listens on `port` of 127.0.0.1, or of the options' network. `audit`
+/// has the paths of the audit policy and of the log.
 pub(crate) fn apiserver(
     folder: &Path,
     pki: &Pki,

@@ -40,7 +40,7 @@ pub struct Hierarchy {
 }
 
 impl Layout {
-    /// The layout of this machine.
+    /// Reads the layout of this machine.
     ///
     /// # Errors
     /// When the list of mounts cannot be read.

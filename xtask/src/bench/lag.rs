@@ -36,8 +36,8 @@ const LOAD: (u32, u32) = (250, 50);
 /// Maximum number of concurrent changes.
 const CONCURRENT_CHANGES: usize = 24;
 
-/// The distance between two pods that change one after the other: a prime number, so that all pods are changed, and
-/// neighbours in a slice not one after the other.
+/// The distance between two pods that change in succession. A prime number reaches all pods; a large one separates pods
+/// of the same slice.
 const STRIDE: u32 = 7919;
 
 /// The number of blocks of each case.

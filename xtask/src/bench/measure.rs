@@ -1,4 +1,4 @@
-//! Scenarios, what is measured in each, and the goals: data and arithmetic.
+//! Scenarios, their metrics and the goals: data and arithmetic.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -244,6 +244,7 @@ mod tests {
             assert!(!is_complete(&deployment(status)), "{field}");
         }
     }
+
     #[test]
     fn node_is_evacuated_when_all_servers_are_ready_elsewhere() {
         let pod = |node: &str, ready: bool, deleted: bool| -> Pod {

@@ -44,7 +44,7 @@ struct Failed {
     problem: String,
 }
 
-/// Keeps routes equal to the nodes' networks.
+/// Reconciles the cloud's routes with the nodes' pod networks.
 pub struct RouteTable<S> {
     pub kubernetes: S,
     pub cloud: Arc<dyn Routes>,

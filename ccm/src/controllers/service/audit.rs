@@ -25,7 +25,7 @@ const MAX_PARTS: usize = 10;
 
 /// The state between two audits.
 pub struct Audit {
-    /// Proven leaks are deleted.
+    /// `--collect-leaked-load-balancers`: proven leaks are deleted, not only reported.
     pub collects: bool,
     /// Interval between two audits.
     pub every: Duration,
@@ -42,7 +42,7 @@ pub struct Audit {
 pub struct AuditResult {
     /// Leaks that still exist.
     pub leaks: usize,
-    /// When the cloud may have deleted the rest.
+    /// The delay before the next audit while deletions are in progress; `None`: the audit period.
     pub again: Option<Duration>,
 }
 
@@ -85,7 +85,7 @@ impl Audit {
     }
 }
 
-/// Returns the resources without a Service: neither one that wants a load balancer nor one with the finalizer.
+/// Returns the resources whose Service does not exist, or neither requests a load balancer nor has the finalizer.
 pub fn unwanted(owned: Vec<Owned>, services: &[Arc<Service>], cluster: &str, cloud: &dyn LoadBalancers) -> Vec<Owned> {
     let concerned = services.iter().filter(|service| decide::concerns(service));
     let concerned: Vec<LoadBalancerId> = concerned.map(|service| decide::id(&service.meta, cluster)).collect();

@@ -56,12 +56,13 @@ const COMPONENT: &str = "service-controller";
 /// Interval between two checks of a load balancer for drift, before jitter.
 const RESYNC: Duration = Duration::from_secs(30 * 60);
 
-/// The first change of a Service's endpoints is sent immediately, changes within this time after it together.
-const ENDPOINTS_TOGETHER: Duration = Duration::from_millis(100);
+/// Minimum time between two updates of a Service's endpoints: the first change is sent immediately, and those that
+/// follow within this time are sent in one batch.
+const ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(100);
 
-/// The same while changes keep arriving: a terminating pod waits no longer than this for its deregistration, and a
-/// long rollout needs two calls a second, which the limits of clouds permit.
-const LONGEST_ENDPOINTS_TOGETHER: Duration = Duration::from_millis(500);
+/// Maximum of the window while changes keep arriving: a terminating pod waits no longer than this for its
+/// deregistration, and a long rollout needs two calls a second, which the limits of clouds permit.
+const MAX_ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(500);
 
 /// Shortest interval between two audits, whatever the command line says.
 const SHORTEST_AUDIT: Duration = Duration::from_secs(1);
@@ -125,8 +126,8 @@ fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         base_delay: Duration::from_secs(5),
         max_delay: LONGEST_WAIT,
-        window: ENDPOINTS_TOGETHER,
-        longest_window: LONGEST_ENDPOINTS_TOGETHER,
+        window: ENDPOINT_BATCH_WINDOW,
+        longest_window: MAX_ENDPOINT_BATCH_WINDOW,
         ..QueueOptions::named("service")
     });
     let (services, nodes) = (manager.registry().store::<Service>(), manager.registry().store::<Node>());

@@ -145,7 +145,7 @@ pub fn give_to_owner(path: &Path) -> Result<()> {
         .with_context(|| format!("give {} to the owner of its folder", path.display()))
 }
 
-/// Returns what is wrong with this machine's Go for a module, or `None`.
+/// Returns the reason why this machine's Go cannot build a module, or `None`.
 ///
 /// Go may switch to the toolchain that the module names. Which one it uses is decided in the module's folder.
 pub fn obstacle(module: &Path) -> Option<String> {

@@ -26,7 +26,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Maximum duration of a health check. A node that exceeds it gets no traffic until it responds again.
 const CHECK_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The running task, which is aborted when this is dropped.
+/// Keeps the router's routes equal to the mock cloud's, until it is dropped.
 #[derive(Debug)]
 pub struct Fabric {
     task: JoinHandle<()>,

@@ -62,7 +62,7 @@ fn line(text: &str) -> Result<(&str, Vec<&str>), String> {
     }
 }
 
-/// Returns what is wrong with the list of tests for the gates of a page.
+/// Returns the problems of the list of tests for the gates of a page.
 fn problems(page: &str, list: &str, root: &Path) -> Vec<String> {
     let mut listed = BTreeSet::new();
     let mut problems = Vec::new();

@@ -7,8 +7,8 @@
 pub struct Layers {
     /// The folder of its sources, from the workspace's.
     pub folder: &'static str,
-    /// Whether the table is complete: each module is in a layer, and each name is a module. While modules are being
-    /// moved, only those that exist and are listed are checked.
+    /// Each module is in a layer, and each name is a module. If false, only modules that exist and are listed are
+    /// checked.
     pub is_complete: bool,
     /// The modules of each layer.
     pub order: &'static [&'static [&'static str]],

@@ -39,7 +39,7 @@ fn error() -> CloudError {
     CloudError::new(ErrorKind::Invalid, "Read", "not possible")
 }
 
-/// A held Service whose load balancer was ensured just now.
+/// A Service with the finalizer, whose load balancer was ensured just now.
 fn ensured() -> Situation {
     let (service, now) = (held(), Instant::now());
     let wanted = wanted(&service);

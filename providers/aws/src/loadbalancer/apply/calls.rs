@@ -260,7 +260,7 @@ impl Caller<'_> {
             let described = batch.iter().map(|target| self.described(target_type, target)).collect();
             let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
             match self.session.api.change(Class::ElbChange, "RegisterTargets", request.send()).await {
-                // A single target that does not fit ends the loop: no other fits.
+                // The batch is halved; a single target beyond the quota fails below, because no other one fits either.
                 Err(error) if (error.is_invalid() || error.kind == ErrorKind::Quota) && batch.len() > 1 => {
                     let (first, second) = batch.split_at(batch.len() / 2);
                     waiting.extend([second, first]);

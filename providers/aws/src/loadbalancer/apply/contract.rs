@@ -137,7 +137,8 @@ impl LoadBalancers for Balancers {
         let session = self.sessions.get()?;
         let state = self.states.get(id);
         let mut state = state.lock().await;
-        // After a crash nothing of the Service's may be left but what it shared with others.
+        // After a crash, the Service may have resources only in load balancers that it shared: its last settings name
+        // these.
         let settings = last.and_then(|spec| self.settings(&spec).ok());
         state.groups.extend(settings.iter().flat_map(|settings| self.former_groups(&session, settings)));
         let user_groups = settings.map(|settings| settings.user_groups).unwrap_or_default();

@@ -31,7 +31,7 @@ const OVERDUE_READS: u32 = 12;
 pub(crate) struct KnownGroup {
     /// The port of a listener that uses it.
     pub port: u16,
-    /// The part of the stack that it is, if it was made for another Service.
+    /// For a group that sends traffic to another Service: the value of its resource tag, such as `default/green:8080`.
     pub backend: Option<String>,
     pub arn: String,
     pub name: String,
@@ -103,7 +103,7 @@ pub(crate) struct BalancerState {
     pub registered: Option<BTreeMap<String, BTreeSet<Target>>>,
     /// Names of load balancers of groups that the Service was in, and that may have to be deleted after it left.
     pub groups: BTreeSet<String>,
-    /// Groups of an earlier process were looked for.
+    /// Load balancers of groups that an earlier process used were searched for.
     pub groups_checked: bool,
     /// The Service needs no load balancer of its own, and the former one is deleted.
     pub stack_removed: bool,

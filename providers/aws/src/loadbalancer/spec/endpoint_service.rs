@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 
-/// Whether the Service has an endpoint service.
+/// Annotation: the Service has an endpoint service if it is `true`.
 const WANTED: &str = "endpoint-service";
 const ACCEPTANCE: &str = "endpoint-service-acceptance-required";
 const PRINCIPALS: &str = "endpoint-service-allowed-principals";
