@@ -157,8 +157,8 @@ impl BalancerState {
         self.created = None;
     }
 
-    /// Returns the resources that this process has created from nothing for the same inputs, and forgets them: whoever is
-    /// interrupted before [`keep_created`](Self::keep_created) reads what AWS has.
+    /// Returns the resources that this process has created from nothing for the same inputs, and forgets them: if the caller
+    /// is interrupted before [`keep_created`](Self::keep_created), the next one reads what AWS has.
     pub(crate) fn take_created(&mut self, spec: &LoadBalancerSpec) -> Option<ObservedStack> {
         self.created.take().filter(|created| created.spec == *spec).map(|created| created.stack)
     }
