@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Maximum time for a state: far longer than it needs, for slow and busy hosts. Only a test that fails waits so long.
+/// Maximum time for a state: far longer than it needs, for slow and busy hosts. Only a failing test waits until it ends.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Time without activity after which a cluster counts as quiet: longer than any timer of an idle controller.
