@@ -89,14 +89,16 @@ impl<S: ClusterAccess> RouteTable<S> {
         let now = Instant::now();
         let results = self.apply(&plan.changes, now).await;
         let again = results.iter().filter_map(|result| result.as_ref().err().map(|failed| failed.0)).min();
-        let outcomes: Vec<_> = nodes
+        let changed_conditions: Vec<_> = nodes
             .iter()
             .zip(&plan.nodes)
-            .filter_map(|(node, state)| Some((node, self.outcome(node, state.as_ref()?, &plan.changes, &results, now))))
+            .filter_map(|(node, state)| {
+                Some((node, self.report_missing_routes(node, state.as_ref()?, &plan.changes, &results, now)))
+            })
             .filter(|(node, created)| node.reported != Some(*created))
             .collect();
         let mut failed = results.iter().any(Result::is_err);
-        for chunk in outcomes.chunks(CONCURRENT_WRITES) {
+        for chunk in changed_conditions.chunks(CONCURRENT_WRITES) {
             let writes: Vec<_> =
                 chunk.iter().map(|(node, created)| self.kubernetes.set_network_condition(node, *created)).collect();
             for error in join_all(writes).await.into_iter().filter_map(Result::err) {
@@ -173,7 +175,7 @@ impl<S: ClusterAccess> RouteTable<S> {
 
     /// Returns true if all of a node's routes exist; records warnings about missing ones. Upstream: route controller,
     /// reconcile.
-    fn outcome(
+    fn report_missing_routes(
         &self,
         node: &RouteNode,
         state: &NodeState,

@@ -16,9 +16,9 @@ pub(crate) struct Table {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     /// An instance, by its id.
-    Machine(String),
+    Instance(String),
     /// An instance that no longer exists.
-    Dead,
+    Blackhole,
     /// A gateway, a peer, an endpoint: not made by this controller.
     Foreign,
 }
@@ -47,11 +47,11 @@ impl Table {
     ///
     /// # Errors
     /// `Conflict` if it leads to something that is not an instance.
-    pub(crate) fn to_set(&self, destination: IpNet, machine: &str) -> Result<Option<Step>, CloudError> {
+    pub(crate) fn to_set(&self, destination: IpNet, instance: &str) -> Result<Option<Step>, CloudError> {
         match self.entries.get(&destination) {
             None => Ok(Some(Step::Create)),
-            Some(Entry::Machine(id)) if id == machine => Ok(None),
-            Some(Entry::Machine(_) | Entry::Dead) => Ok(Some(Step::Replace)),
+            Some(Entry::Instance(id)) if id == instance => Ok(None),
+            Some(Entry::Instance(_) | Entry::Blackhole) => Ok(Some(Step::Replace)),
             Some(Entry::Foreign) => {
                 let message = format!(
                     "{destination} leads to something that is not an instance in the route table {}: remove that route, \
@@ -65,7 +65,7 @@ impl Table {
 
     /// Returns true if the table has a route of the cluster for the destination.
     pub(crate) fn has_own(&self, destination: IpNet) -> bool {
-        matches!(self.entries.get(&destination), Some(Entry::Machine(_) | Entry::Dead))
+        matches!(self.entries.get(&destination), Some(Entry::Instance(_) | Entry::Blackhole))
     }
 
     fn has_foreign(&self, destination: IpNet) -> bool {
@@ -85,11 +85,11 @@ fn entry(route: &types::Route) -> Entry {
         route.core_network_arn(),
         route.odb_network_arn(),
     ];
-    let dead = route.state() == Some(&RouteState::Blackhole);
+    let is_blackhole = route.state() == Some(&RouteState::Blackhole);
     match route.instance_id().filter(|id| !id.is_empty()) {
-        Some(id) if !dead => Entry::Machine(id.to_owned()),
-        Some(_) => Entry::Dead,
-        None if dead && elsewhere.into_iter().flatten().all(str::is_empty) => Entry::Dead,
+        Some(id) if !is_blackhole => Entry::Instance(id.to_owned()),
+        Some(_) => Entry::Blackhole,
+        None if is_blackhole && elsewhere.into_iter().flatten().all(str::is_empty) => Entry::Blackhole,
         None => Entry::Foreign,
     }
 }
@@ -103,7 +103,7 @@ pub(crate) fn merged(tables: &[Table]) -> BTreeMap<IpNet, Option<String>> {
 
 fn leads_to(tables: &[Table], destination: IpNet) -> Option<String> {
     let mut found = tables.iter().map(|table| match table.entries.get(&destination) {
-        Some(Entry::Machine(id)) => Some(id),
+        Some(Entry::Instance(id)) => Some(id),
         _ => None,
     });
     let first = found.next()??;
@@ -153,11 +153,11 @@ mod tests {
     fn route_leads_to_an_instance_a_blackhole_or_a_foreign_target() {
         let blackhole = |route: RouteBuilder| route.state(RouteState::Blackhole);
         for (route, expected) in [
-            (route(A).instance_id("i-1"), Some(Entry::Machine("i-1".into()))),
-            (route(A).instance_id("i-1").network_interface_id("eni-1"), Some(Entry::Machine("i-1".into()))),
-            (blackhole(route(A).instance_id("i-1")), Some(Entry::Dead)),
-            (blackhole(route(A).network_interface_id("eni-1")), Some(Entry::Dead)),
-            (blackhole(route(A)), Some(Entry::Dead)),
+            (route(A).instance_id("i-1"), Some(Entry::Instance("i-1".into()))),
+            (route(A).instance_id("i-1").network_interface_id("eni-1"), Some(Entry::Instance("i-1".into()))),
+            (blackhole(route(A).instance_id("i-1")), Some(Entry::Blackhole)),
+            (blackhole(route(A).network_interface_id("eni-1")), Some(Entry::Blackhole)),
+            (blackhole(route(A)), Some(Entry::Blackhole)),
             (blackhole(route(A).nat_gateway_id("nat-1")), Some(Entry::Foreign)),
             (blackhole(route(A).vpc_peering_connection_id("pcx-1")), Some(Entry::Foreign)),
             (route(A).network_interface_id("eni-1"), Some(Entry::Foreign)),
@@ -181,7 +181,7 @@ mod tests {
                 route("fd00:1::/64").instance_id("i-1"),
             ],
         );
-        for (destination, machine, expected) in [
+        for (destination, instance, expected) in [
             (A, "i-1", Ok(None)),
             (A, "i-2", Ok(Some(Step::Replace))),
             ("10.244.2.0/24", "i-1", Ok(Some(Step::Replace))),
@@ -190,8 +190,8 @@ mod tests {
             ("fd00:2::/64", "i-1", Ok(Some(Step::Create))),
             ("10.0.0.0/16", "i-1", Err(ErrorKind::Conflict)),
         ] {
-            let step = full.to_set(net(destination), machine).map_err(|error| error.kind);
-            assert_eq!(step, expected, "{destination} to {machine}");
+            let step = full.to_set(net(destination), instance).map_err(|error| error.kind);
+            assert_eq!(step, expected, "{destination} to {instance}");
         }
     }
 
@@ -201,9 +201,9 @@ mod tests {
         let two = table("rtb-2", [route(A).instance_id("i-1"), route("10.244.3.0/24").instance_id("i-3")]);
         let three = table("rtb-3", [route(A).gateway_id("igw-1")]);
         let list = |tables: &[Table]| -> Vec<(String, Option<String>)> {
-            merged(tables).into_iter().map(|(net, machine)| (net.to_string(), machine)).collect()
+            merged(tables).into_iter().map(|(net, instance)| (net.to_string(), instance)).collect()
         };
-        let line = |net: &str, machine: Option<&str>| (net.to_owned(), machine.map(String::from));
+        let line = |net: &str, instance: Option<&str>| (net.to_owned(), instance.map(String::from));
         assert_eq!(
             list(&[one.clone(), two.clone()]),
             [line(A, Some("i-1")), line("10.244.2.0/24", None), line("10.244.3.0/24", None)]
@@ -216,15 +216,15 @@ mod tests {
     #[test]
     fn only_listed_routes_are_removed() {
         let one = table("rtb-1", [route(A).instance_id("i-1")]);
-        let dead = table("rtb-1", [route(A).state(RouteState::Blackhole)]);
+        let blackhole = table("rtb-1", [route(A).state(RouteState::Blackhole)]);
         let foreign = table("rtb-1", [route(A).gateway_id("igw-1")]);
         let empty = table("rtb-2", []);
         for (tables, listed, expected) in [
             (vec![one.clone()], Some("i-1"), Ok(true)),
             (vec![one.clone()], Some("i-2"), Err(ErrorKind::Conflict)),
             (vec![one.clone()], None, Err(ErrorKind::Conflict)),
-            (vec![dead.clone()], None, Ok(true)),
-            (vec![dead], Some("i-1"), Err(ErrorKind::Conflict)),
+            (vec![blackhole.clone()], None, Ok(true)),
+            (vec![blackhole], Some("i-1"), Err(ErrorKind::Conflict)),
             (vec![one, empty.clone()], None, Ok(true)),
             (vec![empty], Some("i-1"), Ok(false)),
             (vec![foreign], Some("i-1"), Err(ErrorKind::Conflict)),

@@ -34,7 +34,8 @@ async fn application(moto: &Moto) -> Result<String> {
 /// A Service gets a Network Load Balancer in front of it with its owner's consent, and moves there from its nodes and back.
 pub async fn application_load_balancer_is_the_target_of_a_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    let all = targets(&moto.run(1).await?);
+    let instances = moto.run(1).await?;
+    let all = targets(&instances);
     let site = application(&moto).await?;
     let held = AccountResources::read(&moto).await?;
     let balancers = new_process(&moto).await?;
@@ -57,7 +58,7 @@ pub async fn application_load_balancer_is_the_target_of_a_service(_: Space) -> R
     refused(&other_port, "use a port of the Application Load Balancer site: 80").await?;
 
     for name in ["site", &*site] {
-        for (wanted, kind, count) in [(plain.clone(), "instance", 2), (in_front(name), "alb", 1)] {
+        for (wanted, kind, target) in [(plain.clone(), "instance", &instances[0].id), (in_front(name), "alb", &site)] {
             settle(&moto, &*balancers, &wanted, &all).await?;
             let resources = AccountResources::read(&moto).await?;
             ensure!(resources.target_groups.len() == 1 && resources.balancers.len() == 2, "{resources:?}");
@@ -66,8 +67,7 @@ pub async fn application_load_balancer_is_the_target_of_a_service(_: Space) -> R
             let described = moto.aws.call(Service::Elb, "DescribeTargetGroups", &described).await?;
             ensure!(texts(&described, "TargetType") == [kind], "{described}");
             let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
-            let expected = if count == 1 { site.clone() } else { texts(&health, "Id").pop().unwrap_or_default() };
-            ensure!(texts(&health, "Id") == [expected], "{health}");
+            ensure!(texts(&health, "Id") == [target.clone()], "{health}");
             balancers.set_targets(&wanted, &all).await?;
             let changes = moto.proxy.changes();
             settle(&moto, &*balancers, &wanted, &all).await?;

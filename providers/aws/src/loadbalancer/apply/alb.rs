@@ -30,13 +30,13 @@ impl Balancers {
         let arns = [arn.clone()];
         let tags = self.inventory.tags_of(work.session, &arns).await?.remove(&arn).unwrap_or_default();
         // Without consent, each user of the cluster could publish an internal site.
-        let consent = match ownership::is_shared(&tags, &work.session.cluster) {
+        let missing_consent = match ownership::is_shared(&tags, &work.session.cluster) {
             false => Some(format!("put the tag {} with the value shared on it", work.session.cluster.key())),
             true => (ownership::names_service(&tags, work.id) == Some(false)).then(|| {
                 format!("add {} to its tag {}, which names the Services that may use it", work.id, names::ALLOWED)
             }),
         };
-        if let Some(fix) = consent {
+        if let Some(fix) = missing_consent {
             // The user adds the tag after this error: it must be read soon, although tags are cached.
             self.inventory.forget(&arn);
             return Err(refuse(fix));

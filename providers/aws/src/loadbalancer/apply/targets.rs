@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::apply::{calls, target_records};
-use crate::loadbalancer::model::target_change::{self, Change};
+use crate::loadbalancer::model::target_change::{Sharing, TargetChanges, plan_changes};
 use crate::loadbalancer::model::{build, node_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{
@@ -35,10 +35,10 @@ pub(super) struct Access {
 }
 
 /// Applies a sent change to the known state of its target group.
-fn note_change(group: &mut KnownGroup, change: Change) {
-    group.targets.extend(change.add);
-    group.targets.retain(|target| !change.gone.contains(target));
-    group.recorded = change.after.or(change.before).or(group.recorded.take());
+fn note_change(group: &mut KnownGroup, change: TargetChanges) {
+    group.targets.extend(change.register);
+    group.targets.retain(|target| !change.deregister.contains(target));
+    group.recorded = change.record_after.or(change.record_before).or(group.recorded.take());
 }
 
 /// Returns the settings of a group: by its port for a listener's own, by the Service for one of another Service.
@@ -61,11 +61,11 @@ fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSetting
 }
 
 /// Returns the change from the known to the wanted targets of a group.
-pub(super) fn change_of(work: &Work<'_>, requested: &GroupSettings, group: &KnownGroup) -> Change {
+pub(super) fn change_of(work: &Work<'_>, requested: &GroupSettings, group: &KnownGroup) -> TargetChanges {
     let settings = work.settings;
     let wanted = build::targets(settings, requested, group.ipv6, work.targets);
-    let shared = (settings.shared_groups || group.user).then_some(group.recorded.as_ref());
-    target_change::plan_changes(&wanted, &group.targets, shared, settings.max_targets, work.targets.incomplete)
+    let sharing = Sharing::of(settings.shared_groups || group.user, group.recorded.as_ref());
+    plan_changes(&wanted, &group.targets, sharing, settings.max_targets, work.targets.incomplete)
 }
 
 /// Returns the name of the record of a group's targets.
@@ -114,7 +114,7 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        (groups, changes): (&mut [KnownGroup], Vec<Change>),
+        (groups, changes): (&mut [KnownGroup], Vec<TargetChanges>),
         state: &mut BalancerState,
     ) -> Result<Vec<String>, CloudError> {
         let network = self.networks.network(session).await?;
@@ -122,26 +122,26 @@ impl Balancers {
         state.changed = Some(Instant::now());
         let mut full = Vec::new();
         for (group, change) in groups.iter().zip(&changes) {
-            if let Some(before) = &change.before {
+            if let Some(before) = &change.record_before {
                 caller.record(&record_name(id, group), before).await?;
             }
-            if !change.add.is_empty() {
-                match caller.register(&group.arn, group.target_type, &change.add).await {
+            if !change.register.is_empty() {
+                match caller.register(&group.arn, group.target_type, &change.register).await {
                     Err(error) if error.kind == ErrorKind::Quota => full.push((group, change)),
                     result => result?,
                 }
             }
         }
         for (group, change) in groups.iter().zip(&changes) {
-            if !change.gone.is_empty() {
-                caller.deregister(&group.arn, &change.gone).await?;
+            if !change.deregister.is_empty() {
+                caller.deregister(&group.arn, &change.deregister).await?;
             }
-            if let Some(after) = &change.after {
+            if let Some(after) = &change.record_after {
                 caller.record(&record_name(id, group), after).await?;
             }
         }
         for (group, change) in full {
-            caller.register(&group.arn, group.target_type, &change.add).await?;
+            caller.register(&group.arn, group.target_type, &change.register).await?;
         }
         groups.iter_mut().zip(changes).for_each(|(group, change)| note_change(group, change));
         state.changed = Some(Instant::now());

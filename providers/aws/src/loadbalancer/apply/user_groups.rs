@@ -16,7 +16,7 @@ use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::classic::later;
 use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::apply::targets::change_of;
-use crate::loadbalancer::model::target_change;
+use crate::loadbalancer::model::target_change::{Sharing, plan_changes};
 use crate::loadbalancer::model::user_groups::refusal;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group};
 use crate::loadbalancer::observed::convert;
@@ -127,7 +127,7 @@ impl Balancers {
             registered.extend(group.recorded.iter().flatten().cloned());
             let change = change_of(work, &wanted.group, &group);
             // If the record is lost, these targets are deregistered all the same.
-            registered.extend(change.before.iter().flatten().cloned());
+            registered.extend(change.record_before.iter().flatten().cloned());
             let mut groups = [group];
             let warnings = self.change_targets(work.session, work.id, (&mut groups, vec![change]), state).await?;
             let [group] = groups;
@@ -314,7 +314,8 @@ impl Balancers {
         let mut group = self.read_user_group(session, id, 0, group).await?.group;
         // Kubernetes deletes the record of a Service that is deleted without waiting for its cleanup.
         let recorded = group.recorded.take().unwrap_or(remembered);
-        let change = target_change::plan_changes(&BTreeSet::new(), &group.targets, Some(Some(&recorded)), None, false);
+        let sharing = Sharing::Shared(Some(&recorded));
+        let change = plan_changes(&BTreeSet::new(), &group.targets, sharing, None, false);
         group.recorded = Some(recorded);
         self.change_targets(session, id, (&mut [group], vec![change]), state).await.map(drop)
     }

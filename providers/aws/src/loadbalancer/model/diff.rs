@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::loadbalancer::model::target_change::{self, Change};
+use crate::loadbalancer::model::target_change::{Sharing, plan_changes};
 use crate::loadbalancer::model::traffic_shift::{self, Forwards, Shift};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{
@@ -223,18 +223,18 @@ pub(crate) fn targets(
     current: &BTreeMap<Target, TargetHealth>,
     recorded: Option<&BTreeSet<Target>>,
 ) -> (Vec<Step>, Vec<Step>) {
-    let live = current.iter().filter(|(_, health)| **health != TargetHealth::Draining);
-    let live: BTreeSet<Target> = live.map(|(target, _)| target.clone()).collect();
-    let shared = wanted.shared.then_some(recorded);
-    let Change { before, add, gone, after } =
-        target_change::plan_changes(&wanted.targets, &live, shared, wanted.max_targets, wanted.incomplete);
+    let registered = current.iter().filter(|(_, health)| **health != TargetHealth::Draining);
+    let registered: BTreeSet<Target> = registered.map(|(target, _)| target.clone()).collect();
+    let sharing = Sharing::of(wanted.shared, recorded);
+    let changes = plan_changes(&wanted.targets, &registered, sharing, wanted.max_targets, wanted.incomplete);
     let group = || group.to_owned();
     let record = |targets| Step::Record { group: group(), targets };
-    let register = (!add.is_empty()).then(|| Step::Register { group: group(), targets: add });
-    let deregister = (!gone.is_empty()).then(|| Step::Deregister { group: group(), targets: gone });
+    let some = |targets: BTreeSet<Target>| (!targets.is_empty()).then_some(targets);
+    let register = some(changes.register).map(|targets| Step::Register { group: group(), targets });
+    let deregister = some(changes.deregister).map(|targets| Step::Deregister { group: group(), targets });
     (
-        before.map(record).into_iter().chain(register).collect(),
-        deregister.into_iter().chain(after.map(record)).collect(),
+        changes.record_before.map(record).into_iter().chain(register).collect(),
+        deregister.into_iter().chain(changes.record_after.map(record)).collect(),
     )
 }
 

@@ -6,56 +6,78 @@ use crate::loadbalancer::types::Target;
 
 /// The changes of a target group, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct TargetChanges {
     /// The record before any registration.
-    pub before: Option<BTreeSet<Target>>,
-    pub add: BTreeSet<Target>,
-    pub gone: BTreeSet<Target>,
+    pub record_before: Option<BTreeSet<Target>>,
+    pub register: BTreeSet<Target>,
+    pub deregister: BTreeSet<Target>,
     /// The record after all changes.
-    pub after: Option<BTreeSet<Target>>,
+    pub record_after: Option<BTreeSet<Target>>,
 }
 
-/// Returns the changes from a target group's targets to the wanted ones, with `most` as the maximum. With `shared`
-/// other clusters register in it too, and it contains this cluster's record. With `incomplete` other targets may be
-/// wanted, so nothing is deregistered.
+/// Whether other clusters register targets in a group, too.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sharing<'a> {
+    /// All targets are this cluster's.
+    Exclusive,
+    /// This cluster's are those on its record, if it has one.
+    Shared(Option<&'a BTreeSet<Target>>),
+}
+
+impl<'a> Sharing<'a> {
+    /// Returns the sharing of a group with this cluster's record, which counts only in a shared group.
+    pub(crate) fn of(is_shared: bool, record: Option<&'a BTreeSet<Target>>) -> Self {
+        if is_shared { Self::Shared(record) } else { Self::Exclusive }
+    }
+}
+
+/// Returns the changes from the `registered` targets of a group to the wanted ones, of which at most `limit` are
+/// registered. If `incomplete`, some wanted targets may be missing in the list: none is deregistered.
 pub(crate) fn plan_changes(
     wanted: &BTreeSet<Target>,
-    live: &BTreeSet<Target>,
-    shared: Option<Option<&BTreeSet<Target>>>,
-    most: Option<usize>,
+    registered: &BTreeSet<Target>,
+    sharing: Sharing<'_>,
+    limit: Option<usize>,
     incomplete: bool,
-) -> Change {
+) -> TargetChanges {
     let none = BTreeSet::new();
-    let own = shared.map_or(live, |recorded| recorded.unwrap_or(&none));
-    let kept: BTreeSet<Target> = own.intersection(live).filter(|_| incomplete).cloned().collect();
+    let own = match sharing {
+        Sharing::Exclusive => registered,
+        Sharing::Shared(record) => record.unwrap_or(&none),
+    };
+    let kept: BTreeSet<Target> = own.intersection(registered).filter(|_| incomplete).cloned().collect();
     let wanted = &(wanted | &kept);
-    let stays = live.iter().filter(|target| wanted.contains(target) || !own.contains(target)).count();
+    let stays = registered.iter().filter(|target| wanted.contains(target) || !own.contains(target)).count();
     // Registered targets stay, so that new targets do not displace them.
-    let room = most.map_or(usize::MAX, |most| most.saturating_sub(stays));
+    let room = limit.map_or(usize::MAX, |limit| limit.saturating_sub(stays));
     let wanted: BTreeSet<Target> =
-        wanted.intersection(live).chain(wanted.difference(live).take(room)).cloned().collect();
-    match shared {
-        Some(recorded) => change(&wanted, live, recorded),
-        None => Change {
-            add: wanted.difference(live).cloned().collect(),
-            gone: live.difference(&wanted).cloned().collect(),
-            ..Change::default()
+        wanted.intersection(registered).chain(wanted.difference(registered).take(room)).cloned().collect();
+    match sharing {
+        Sharing::Shared(record) => shared_changes(&wanted, registered, record),
+        Sharing::Exclusive => TargetChanges {
+            register: wanted.difference(registered).cloned().collect(),
+            deregister: registered.difference(&wanted).cloned().collect(),
+            ..TargetChanges::default()
         },
     }
 }
 
 /// Compares the wanted targets with those registered by any cluster and those on record. Without a record nothing is
 /// deregistered, because the owner of a target is unknown.
-fn change(wanted: &BTreeSet<Target>, live: &BTreeSet<Target>, recorded: Option<&BTreeSet<Target>>) -> Change {
+fn shared_changes(
+    wanted: &BTreeSet<Target>,
+    registered: &BTreeSet<Target>,
+    record: Option<&BTreeSet<Target>>,
+) -> TargetChanges {
     let none = BTreeSet::new();
-    let own: BTreeSet<Target> = recorded.unwrap_or(&none).intersection(live).cloned().collect();
-    let add: BTreeSet<Target> = wanted.difference(live).cloned().collect();
-    let gone: BTreeSet<Target> = own.difference(wanted).cloned().collect();
+    let own: BTreeSet<Target> = record.unwrap_or(&none).intersection(registered).cloned().collect();
+    let register: BTreeSet<Target> = wanted.difference(registered).cloned().collect();
+    let deregister: BTreeSet<Target> = own.difference(wanted).cloned().collect();
     let all: BTreeSet<Target> = wanted.union(&own).cloned().collect();
-    let before = (recorded.is_none() || !add.is_empty()).then_some(all).filter(|all| Some(all) != recorded);
-    let then = before.as_ref().or(recorded);
-    let after = (then != Some(wanted)).then(|| wanted.clone());
-    Change { before, add, gone, after }
+    let record_before = (record.is_none() || !register.is_empty()).then_some(all).filter(|all| Some(all) != record);
+    let recorded = record_before.as_ref().or(record);
+    let record_after = (recorded != Some(wanted)).then(|| wanted.clone());
+    TargetChanges { record_before, register, deregister, record_after }
 }
 
 #[cfg(test)]
@@ -66,13 +88,21 @@ mod tests {
         names.chars().map(|name| Target { id: name.into(), port: 80 }).collect()
     }
 
+    fn sharing(record: Option<&BTreeSet<Target>>) -> Sharing<'_> {
+        Sharing::of(record.is_some(), record)
+    }
+
     #[test]
     fn nothing_is_deregistered_while_targets_may_be_missing() {
         for shared in [None, Some(set("ab"))] {
-            let found = plan_changes(&set("c"), &set("abx"), shared.as_ref().map(Some), None, true);
-            assert_eq!((found.add, found.gone), (set("c"), set("")), "{shared:?}");
+            let found = plan_changes(&set("c"), &set("abx"), sharing(shared.as_ref()), None, true);
+            assert_eq!((found.register, found.deregister), (set("c"), set("")), "{shared:?}");
             if shared.is_some() {
-                assert_eq!((found.before, found.after), (Some(set("abc")), None), "the record lacks a target");
+                assert_eq!(
+                    (found.record_before, found.record_after),
+                    (Some(set("abc")), None),
+                    "the record lacks a target"
+                );
             }
         }
     }
@@ -80,7 +110,7 @@ mod tests {
     #[test]
     fn only_targets_on_record_are_deregistered() {
         // Wanted, registered, on record; on record before, registered, deregistered, on record after.
-        for (wanted, live, recorded, expected) in [
+        for (wanted, registered, recorded, expected) in [
             ("ab", "", None, (Some("ab"), "ab", "", None)),
             ("ab", "xy", None, (Some("ab"), "ab", "", None)),
             ("ab", "abx", Some("ab"), (None, "", "", None)),
@@ -92,16 +122,21 @@ mod tests {
             ("b", "bx", Some("ab"), (None, "", "", Some("b"))),
             ("", "abx", Some("ab"), (None, "", "ab", Some(""))),
         ] {
-            let found = change(&set(wanted), &set(live), recorded.map(set).as_ref());
-            let (before, add, gone, after) = expected;
-            let expected = Change { before: before.map(set), add: set(add), gone: set(gone), after: after.map(set) };
-            assert_eq!(found, expected, "{wanted:?} of {live:?}, {recorded:?}");
+            let found = shared_changes(&set(wanted), &set(registered), recorded.map(set).as_ref());
+            let (before, register, deregister, after) = expected;
+            let expected = TargetChanges {
+                record_before: before.map(set),
+                register: set(register),
+                deregister: set(deregister),
+                record_after: after.map(set),
+            };
+            assert_eq!(found, expected, "{wanted:?} of {registered:?}, {recorded:?}");
         }
     }
 
     #[test]
     fn target_group_is_filled_up_to_its_limit() {
-        for (wanted, live, own, most, add, gone) in [
+        for (wanted, registered, own, limit, register, deregister) in [
             ("abc", "", None, None, "abc", ""),
             ("abc", "", None, Some(2), "ab", ""),
             ("abc", "c", None, Some(2), "a", ""),
@@ -111,8 +146,9 @@ mod tests {
             ("bc", "axy", Some("a"), Some(3), "b", "a"),
         ] {
             let own = own.map(set);
-            let found = plan_changes(&set(wanted), &set(live), own.as_ref().map(Some), most, false);
-            assert_eq!((found.add, found.gone), (set(add), set(gone)), "{wanted} of {live}, at most {most:?}");
+            let found = plan_changes(&set(wanted), &set(registered), sharing(own.as_ref()), limit, false);
+            let expected = (set(register), set(deregister));
+            assert_eq!((found.register, found.deregister), expected, "{wanted} of {registered}, at most {limit:?}");
         }
     }
 }
