@@ -323,6 +323,7 @@ fn main() -> std::process::ExitCode {
         devices::resource_claims::{claims_are_kept_by_the_other_manager},
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
         upstream::differential::{final_state_equals_upstreams},
+        api::policy_corpus::{expressions_of_the_corpus_are_checked_as_by_upstream},
         gates::native_histograms::{histograms_are_served_as_by_upstream},
         nodes::failure::{
             failing_nodes_are_handled_as_by_upstream, lost_nodes_recover_under_the_other_manager,

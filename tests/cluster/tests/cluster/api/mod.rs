@@ -4,6 +4,7 @@ pub mod cluster_scoped;
 pub mod garbage_collector;
 pub mod namespace;
 pub mod owners;
+pub mod policy_corpus;
 pub mod policy_types;
 pub mod resourcequota;
 pub mod storage_migrations;

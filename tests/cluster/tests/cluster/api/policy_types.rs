@@ -12,7 +12,23 @@ use serde_json::{Value, json};
 
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
-const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
+pub const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
+
+/// The kinds of these tests, as they stand in the names of types.
+const KINDS: [&str; 12] = [
+    "Deployment",
+    "StatefulSet",
+    "PersistentVolumeClaim",
+    "Pod",
+    "Event",
+    "Widget",
+    "Setting",
+    "ConfigMap",
+    "Service",
+    "CustomResourceDefinition",
+    "CronJob",
+    "Ingress",
+];
 
 /// A custom kind with fields of many types.
 fn widgets() -> CustomKind {
@@ -113,7 +129,8 @@ fn policies() -> Vec<Value> {
     ]
 }
 
-fn policy(
+/// Returns a policy: name, resources as group/version/plural, parameters as version and kind, variables, expressions.
+pub fn policy(
     name: &str,
     resources: &[&str],
     params: Option<(&str, &str)>,
@@ -177,9 +194,9 @@ async fn until_checked(cluster: &ControlPlane, generation: i64) -> Result<BTreeM
 }
 
 /// Removes the number that upstream appends to a kind to make the name of its type unique.
-fn without_numbers(text: &str) -> String {
+pub fn without_numbers(text: &str) -> String {
     let mut out = text.to_owned();
-    for kind in ["Deployment", "StatefulSet", "Pod", "Event", "Widget", "ConfigMap"] {
+    for kind in KINDS {
         let parts: Vec<&str> = text_parts(&out, kind);
         out = parts.join(kind);
     }
@@ -196,7 +213,7 @@ fn text_parts<'a>(text: &'a str, word: &str) -> Vec<&'a str> {
 }
 
 /// Creates a separate control plane: managers of other tests would check the policies too.
-async fn separate_space() -> Result<Space> {
+pub async fn separate_space() -> Result<Space> {
     let bed = Bed::without_accounts(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
     Arc::new(bed).space("types").await
 }
