@@ -267,6 +267,7 @@ fn main() -> std::process::ExitCode {
             frozen_lease_watch_marks_no_node_unresponsive, toleration_seconds_end_and_are_cancelled,
         },
         upstream::operations::{kubeadms_command_line_runs_unchanged},
+        api::policy_corpus::{expressions_of_the_corpus_are_checked_as_by_upstream},
         api::owners::{
             pairs_deleted_in_the_foreground_together_are_all_deleted, hostile_owner_names_affect_no_other_object,
             owner_that_no_watch_delivers_is_deleted_with_its_own_owner,
@@ -323,7 +324,6 @@ fn main() -> std::process::ExitCode {
         devices::resource_claims::{claims_are_kept_by_the_other_manager},
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
         upstream::differential::{final_state_equals_upstreams},
-        api::policy_corpus::{expressions_of_the_corpus_are_checked_as_by_upstream},
         gates::native_histograms::{histograms_are_served_as_by_upstream},
         nodes::failure::{
             failing_nodes_are_handled_as_by_upstream, lost_nodes_recover_under_the_other_manager,
