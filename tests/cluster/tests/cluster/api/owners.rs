@@ -72,7 +72,7 @@ async fn chain(space: &Space, name: &str, owner: &ConfigMap) -> Result<()> {
             "involvedObject": {"namespace": space.namespace},
         }))
         .await?;
-    let reference = json!({"apiVersion": "v1", "kind": "Event", "name": name, "uid": event.uid()});
+    let reference = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "name": name, "uid": event.uid()});
     config_map(space, format!("{name}-dependent"), vec![reference]).await?;
     Ok(())
 }
