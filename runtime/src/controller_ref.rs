@@ -1,4 +1,4 @@
-//! Controller references: which children to keep, adopt or release (pkg/controller, ControllerRefManager).
+//! Controller references: the decision to keep, adopt or release a child. Upstream: pkg/controller, ControllerRefManager.
 
 use std::sync::Arc;
 

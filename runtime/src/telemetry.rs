@@ -47,7 +47,8 @@ impl Collector for Leadership {
 pub struct Controllers {
     /// The manager's name, for instance `kube-controller-manager`.
     pub manager: &'static str,
-    /// Upstream's names of some controllers in `running_managed_controllers`: name there and here.
+    /// Pairs of upstream's name in `running_managed_controllers` and the name in `running`, for controllers whose names
+    /// differ.
     pub running_as: &'static [(&'static str, &'static str)],
     /// Each controller with its counts.
     pub running: Vec<(&'static str, Arc<WorkCounts>)>,
@@ -172,7 +173,7 @@ impl Collector for Stores {
     }
 }
 
-/// Results of events.
+/// Numbers of events by their result.
 pub struct Events(pub Vec<Recorder>);
 
 impl fmt::Debug for Events {

@@ -2,7 +2,7 @@
 //! component-base) add to both. A binary adds its own.
 
 crate::flags! {
-    /// Profiling, and leader migration (controller-manager, options.GenericControllerManagerConfigurationOptions).
+    /// Profiling, and leader migration. Upstream: controller-manager, options.GenericControllerManagerConfigurationOptions.
     pub const PROCESS;
     "Debugging" {
         "contention-profiling": Bool = "false", NoEffectYet, "Record where workers block, when profiling is on";
@@ -15,8 +15,8 @@ crate::flags! {
 }
 
 crate::flags! {
-    /// Controllers, the API server, the Lease (controller-manager,
-    /// options.GenericControllerManagerConfigurationOptions).
+    /// Controllers, the API server, the Lease. Upstream: controller-manager,
+    /// options.GenericControllerManagerConfigurationOptions.
     pub const GENERIC;
     "Generic" {
         "cidr-allocator-type": Text = "RangeAllocator", NoEffectYet, "How pod CIDRs are allocated; only RangeAllocator is available";

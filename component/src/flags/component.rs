@@ -35,7 +35,7 @@ pub struct Component {
 }
 
 impl Component {
-    /// Returns the index in [`Component::flags`] of the flag of that name; underscores count as dashes, as in
+    /// Returns the index in [`Component::flags`] of the flag of that name; underscores count as dashes. Upstream:
     /// component-base cli/flag, WordSepNormalizeFunc.
     pub fn position(&self, name: &str) -> Option<usize> {
         let normal = name.replace('_', "-");

@@ -67,8 +67,8 @@ pub struct UnknownController {
 pub struct Selection(Vec<String>);
 
 impl Selection {
-    /// Validates the items of `--controllers` against `known` and replaces aliases (controller-manager options,
-    /// GenericControllerManagerConfigurationOptions.Validate and ApplyTo).
+    /// Validates the items of `--controllers` against `known` and replaces aliases. Upstream: controller-manager options,
+    /// GenericControllerManagerConfigurationOptions.Validate and ApplyTo.
     ///
     /// # Errors
     /// Every name that matches no controller.
@@ -96,9 +96,9 @@ impl Selection {
 }
 
 impl UpstreamController {
-    /// Returns true if `controllers`, the list with aliases replaced as in `Options::controllers`, selects this
-    /// controller (controller-manager app, IsControllerEnabled): the first item that names it decides, else `*` selects
-    /// those that are on by default.
+    /// Returns true if `controllers`, the list with aliases replaced as in `Options::controllers`, selects this controller:
+    /// the first item that names it decides, else `*` selects those that are on by default. Upstream: controller-manager
+    /// app, IsControllerEnabled.
     pub fn is_selected(&self, controllers: &[String]) -> bool {
         let named = controllers.iter().find_map(|item| match item.strip_prefix('-') {
             Some(off) => (off == self.name).then_some(false),
@@ -108,8 +108,8 @@ impl UpstreamController {
         named.unwrap_or_else(|| self.by_default == ByDefault::On && has_star())
     }
 
-    /// Returns true if upstream runs this controller: it is selected and its gates are on (kubernetes app,
-    /// ControllerDescriptor.BuildController).
+    /// Returns true if upstream runs this controller: it is selected and its gates are on. Upstream:
+    /// cmd/kube-controller-manager/app, ControllerDescriptor.BuildController.
     pub fn enabled(&self, controllers: &[String], gates: &Gates) -> bool {
         self.is_selected(controllers) && self.gates.iter().all(|gate| gates.enabled(gate))
     }

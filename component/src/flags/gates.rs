@@ -379,8 +379,8 @@ fn minor_version(
     if errors.is_empty() { Ok(found) } else { Err(errors) }
 }
 
-/// Parses `1.36`, `v1.36` or `1.36.0`. Ignores anything after the numbers, like apimachinery's util/version, Parse;
-/// refuses a patch other than 0 (compatibility, toVersionMap).
+/// Parses `1.36`, `v1.36` or `1.36.0`. Ignores anything after the numbers, and refuses a patch other than 0. Upstream:
+/// apimachinery util/version, Parse; component-base compatibility, toVersionMap.
 fn major_minor(text: &str) -> Option<(u16, u16)> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let numeric = |letter: char| letter.is_ascii_digit() || letter == '.';

@@ -78,8 +78,8 @@ pub struct Parsed {
     pub refused: Vec<&'static str>,
 }
 
-/// Parses `arguments` of a binary (without the program's name). pflag, FlagSet.Parse: the last occurrence of a scalar
-/// applies, lists accumulate, `--` ends the flags.
+/// Parses `arguments` of a binary (without the program's name): the last occurrence of a scalar applies, lists
+/// accumulate, `--` ends the flags. Upstream: pflag, FlagSet.Parse.
 pub fn parse(component: &'static Component, arguments: &[String]) -> Parsed {
     let values = vec![None; component.flags.len()];
     let mut parsed = Parsed { component, values, errors: Vec::new(), refused: Vec::new() };

@@ -47,8 +47,8 @@ impl Violations {
     }
 }
 
-/// Checks numbers against their bounds (each controller's options; apiserver pkg/server/options,
-/// SecureServingOptions.Validate).
+/// Checks numbers against their bounds. Upstream: each controller's options; apiserver pkg/server/options,
+/// SecureServingOptions.Validate.
 pub fn ranges(ranges: &'static [Range], values: &Values, violations: &mut Violations) {
     for Range { flag, low, high } in ranges {
         let number = values.get_i64(flag[0]);
@@ -58,8 +58,8 @@ pub fn ranges(ranges: &'static [Range], values: &Values, violations: &mut Violat
     }
 }
 
-/// Checks the names in `--controllers` (controller-manager options,
-/// GenericControllerManagerConfigurationOptions.Validate).
+/// Checks the names in `--controllers`. Upstream: controller-manager options,
+/// GenericControllerManagerConfigurationOptions.Validate.
 pub fn controllers(values: &Values, violations: &mut Violations) {
     if let Err(unknown) = Selection::parse(values.component().controllers, values.get_strings("controllers")) {
         for wrong in unknown {
@@ -75,8 +75,8 @@ pub fn controllers(values: &Values, violations: &mut Violations) {
     }
 }
 
-/// Checks leader election: controller-manager options (the lock); client-go tools/leaderelection, NewLeaderElector (the
-/// times, which upstream checks only when it starts).
+/// Checks the lock and the times of leader election. Upstream checks the times only when it starts: controller-manager
+/// options (the lock); client-go tools/leaderelection, NewLeaderElector (the times).
 pub fn leader_election(values: &Values, violations: &mut Violations) {
     if !values.get_bool("leader-elect") {
         return;
@@ -117,7 +117,7 @@ pub fn leader_election(values: &Values, violations: &mut Violations) {
     });
 }
 
-/// Checks the headers of front proxies: apiserver pkg/server/options, RequestHeaderAuthenticationOptions.Validate.
+/// Checks the headers of front proxies. Upstream: apiserver pkg/server/options, RequestHeaderAuthenticationOptions.Validate.
 pub fn request_headers(values: &Values, gates: &Gates, violations: &mut Violations) {
     // Each as the list of flags that `add_if` takes.
     static FLAGS_OF_HEADERS: [[&str; 1]; 5] = [
@@ -152,8 +152,8 @@ pub fn fixed_gates(gates: &Gates, violations: &mut Violations) {
     }
 }
 
-/// Checks metrics: component-base metrics/api/v1, Validate (except for the content of the manifest, which is checked
-/// when the file is read).
+/// Checks the flags of metrics, except for the content of the manifest, which is checked when the file is read. Upstream:
+/// component-base metrics/api/v1, Validate.
 pub fn metrics(values: &Values, violations: &mut Violations) {
     let version = values.get_str("show-hidden-metrics-for-version");
     let wanted = format!("1.{}", super::gates::BINARY_MINOR - 1);
@@ -185,7 +185,7 @@ fn is_metric_name(name: &str, colon: bool) -> bool {
     bytes.next().is_some_and(letter) && bytes.all(|byte| letter(byte) || byte.is_ascii_digit())
 }
 
-/// Checks logs: component-base logs/api/v1, Validate.
+/// Checks the flags of logs. Upstream: component-base logs/api/v1, Validate.
 pub fn logs(values: &Values, gates: &Gates, violations: &mut Violations) {
     let format = values.get_str("logging-format");
     violations.add_if(!matches!(format, "text" | "json"), &["logging-format"], || {

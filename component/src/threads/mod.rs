@@ -2,7 +2,7 @@
 //!
 //! A controller may compute for seconds if a tenant creates objects for that purpose. The Lease has to be renewed and
 //! probes need a response during that time: otherwise the process loses the Lease, and so does each next leader, which
-//! reconciles the same objects. The control thread is the main thread, so that this costs no further one.
+//! reconciles the same objects. The control thread is the main thread, so that no additional thread is needed.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,7 +28,7 @@ const CONTROL_EVENT_INTERVAL: u32 = 8;
 
 /// The threads of a process.
 pub(crate) struct Threads {
-    /// Runs on the thread that blocks on it.
+    /// The runtime of the control thread, which is the caller of [`Threads::block_on`].
     control: Runtime,
     workers: Runtime,
 }
@@ -57,7 +57,7 @@ impl Threads {
         self.control.block_on(work)
     }
 
-    /// Ends without waiting for tasks that block their thread.
+    /// Shuts down both runtimes without waiting for tasks that block their thread.
     pub(crate) fn shutdown_background(self) {
         self.control.shutdown_background();
         self.workers.shutdown_background();

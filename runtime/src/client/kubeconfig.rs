@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use kube::config::{AuthInfo, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -172,6 +172,21 @@ fn current_context(kubeconfig: &Kubeconfig) -> Result<(String, kube::config::Con
     }
 }
 
+/// Returns the cluster of a context, or the problem and the fix.
+fn find_cluster<'a>(
+    kubeconfig: &'a mut Kubeconfig,
+    name: &str,
+    context: &str,
+) -> Result<&'a mut Cluster, (String, &'static str)> {
+    let cluster = kubeconfig.clusters.iter_mut().find(|named| named.name == name);
+    cluster.and_then(|named| named.cluster.as_mut()).ok_or_else(|| {
+        (
+            format!("cluster {name:?} of context {context:?} is not among the clusters"),
+            "add that cluster or correct the context's cluster field",
+        )
+    })
+}
+
 fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {
     let invalid =
         |problem: String, fix: &'static str| ConnectError::UseKubeconfig { file: file.to_owned(), problem, fix };
@@ -180,17 +195,8 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
     let (context, entry) = current_context(&kubeconfig).map_err(|(problem, fix)| invalid(problem, fix))?;
     let cluster_name = entry.cluster;
     let has_certificate = has_certificate(&kubeconfig, entry.user.as_deref());
-    let cluster = kubeconfig
-        .clusters
-        .iter_mut()
-        .find(|named| named.name == cluster_name)
-        .and_then(|named| named.cluster.as_mut())
-        .ok_or_else(|| {
-            invalid(
-                format!("cluster {cluster_name:?} of context {context:?} is not among the clusters"),
-                "add that cluster or correct the context's cluster field",
-            )
-        })?;
+    let cluster = find_cluster(&mut kubeconfig, &cluster_name, &context);
+    let cluster = cluster.map_err(|(problem, fix)| invalid(problem, fix))?;
 
     let proxy = cluster.proxy_url.take().filter(|proxy| !proxy.is_empty()).map(|url| Proxy::parse(&url)).transpose();
     let proxy = proxy.map_err(|problem| {
@@ -273,16 +279,17 @@ fn config_of(kubeconfig: Kubeconfig, cluster_name: &str) -> Result<kube::Config,
     Ok(config)
 }
 
-/// Removes credentials from a connection without TLS: client-go `tools/clientcmd`, `DirectClientConfig.ClientConfig`.
+/// Removes credentials from a connection without TLS. Upstream: client-go tools/clientcmd, DirectClientConfig.ClientConfig.
 fn without_credentials_unless_https(mut source: Source) -> Source {
     if source.config.cluster_url.scheme_str() != Some("https") {
         source.config.auth_info = AuthInfo::default();
-        (source.token_file, source.plugin) = (None, None);
+        source.token_file = None;
+        source.plugin = None;
     }
     source
 }
 
-/// Completes a server given as `host:port`: client-go `rest.DefaultServerURL`.
+/// Completes a server given as `host:port`. Upstream: client-go, rest.DefaultServerURL.
 fn server_url(server: &str, secure: bool) -> String {
     if server.contains("://") {
         server.to_owned()

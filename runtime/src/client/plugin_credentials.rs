@@ -1,8 +1,8 @@
 //! The credentials of an exec plugin, renewed in the background.
 //!
-//! The Lease and all controllers share them. Token and client certificate come from the same run: the renewal of one is that
-//! of the other. While they are valid, no request waits for the plugin, which may be slow or hang. Upstream runs the plugin
-//! when they have expired or were refused, and all requests wait for it.
+//! The Lease and all controllers share them. Token and client certificate come from the same run of the plugin, so that both
+//! are renewed together. While they are valid, no request waits for the plugin, which may be slow or hang. Upstream runs the
+//! plugin when they have expired or were refused, and all requests wait for it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,27 +16,26 @@ use tracing::{info, warn};
 use super::exec::{Issued, MAX_RUN_TIME, Plugin};
 use crate::lock::lock;
 
-/// Credentials are renewed when this fraction of their lifetime is left, but no sooner than [`RENEW_AT_MOST_BEFORE`] its
-/// end.
-const RENEW_BEFORE: f64 = 0.2;
-const RENEW_AT_MOST_BEFORE: Duration = Duration::from_secs(300);
+/// Credentials are renewed when this fraction of their lifetime is left, or [`MAX_RENEW_BEFORE`] if that is less.
+const RENEW_FRACTION: f64 = 0.2;
+/// Maximum time between a renewal and the expiry of the credentials.
+const MAX_RENEW_BEFORE: Duration = Duration::from_secs(300);
 /// Age at which a certificate is renewed that was issued without a time of expiry.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 /// Age at which credentials are renewed that had expired when they were issued.
 const EXPIRED_AGE: Duration = Duration::from_secs(60);
-/// Minimum time between two runs after one that failed or whose credentials were refused: a refusal may have other causes
-/// than the credentials.
+/// Minimum time until the next run after a failed run, or after the API server has refused the credentials: a refusal may
+/// have other causes than the credentials.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Minimum time between two runs.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
-/// Time for the start and the end of a run in addition to its limit: both hang if the plugin is on a file system that
-/// hangs.
+/// Time for the start and the end of a run, in addition to [`MAX_RUN_TIME`]. Both hang if the plugin's file system hangs.
 const START_TIME: Duration = Duration::from_secs(5);
 
 /// The credentials of an exec plugin.
 pub(super) struct PluginCredentials {
     plugin: Arc<Plugin>,
-    /// Runs the renewals: not that of the controllers, which may block their threads.
+    /// Runs the renewals. It is not the controllers' runtime, whose threads a controller may block.
     runtime: Handle,
     state: Mutex<State>,
     /// Held during a renewal.
@@ -57,7 +56,7 @@ struct State {
 #[derive(Clone, Copy)]
 struct Validity {
     renew_at: Instant,
-    /// `None`: when the API server refuses them.
+    /// `None`: they are used until the API server refuses them.
     expires_at: Option<Instant>,
 }
 
@@ -70,10 +69,10 @@ impl Validity {
         };
         let left = Duration::try_from(expires.duration_since(Timestamp::now())).unwrap_or_default();
         if left < SHORT_PAUSE {
-            // The clocks may differ. Only the API server's counts, so that upstream uses them, too.
+            // The clocks may differ, and only the API server's decides. Upstream uses such credentials, too.
             return Some(Self { renew_at: now + EXPIRED_AGE, expires_at: None });
         }
-        let before = left.mul_f64(RENEW_BEFORE).min(RENEW_AT_MOST_BEFORE);
+        let before = left.mul_f64(RENEW_FRACTION).min(MAX_RENEW_BEFORE);
         Some(Self { renew_at: now + (left - before), expires_at: Some(now + left) })
     }
 }
@@ -141,7 +140,7 @@ impl PluginCredentials {
         lock(&self.state).issued.clone()
     }
 
-    /// Returns the credentials of the next request. Only without valid ones it waits for the plugin.
+    /// Returns the credentials for the next request. Waits for the plugin only if they have expired.
     ///
     /// # Errors
     /// The reason why there are no valid credentials.
@@ -187,7 +186,7 @@ impl PluginCredentials {
             return;
         }
         let credentials = self.clone();
-        // A request that ends must not end the renewal for the others.
+        // A cancelled request must not cancel the renewal for the others.
         self.runtime.spawn(async move {
             credentials.run().await;
             drop(renewing);
@@ -234,7 +233,7 @@ mod tests {
 
     const LIFETIME: Duration = Duration::from_secs(900);
 
-    /// Returns a token with [`LIFETIME`] that this script renews.
+    /// Returns credentials with a token that lives for [`LIFETIME`] and that this script renews.
     fn credentials(renewal: &str, limit: Duration) -> Arc<PluginCredentials> {
         let first = Issued {
             token: Some(HeaderValue::from_static("Bearer first")),

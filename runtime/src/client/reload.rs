@@ -60,7 +60,7 @@ impl Reloaded {
     /// Checks the credentials every `interval`, and after each renewal, until the clients are dropped.
     pub(super) async fn run(self, interval: Duration) {
         loop {
-            // Either way: they are checked.
+            // They are checked after the interval, and immediately after a renewal by the plugin.
             let _ = timeout(interval, self.renewed.notified()).await;
             let connections: Vec<_> = self.connections.iter().filter_map(Weak::upgrade).collect();
             let token = self.token.upgrade();
@@ -78,8 +78,8 @@ impl Reloaded {
 }
 
 fn reload(connections: &[Arc<Connections>], token: Option<Arc<TokenFile>>, metrics: &RestClient) {
-    for connections in connections.iter().filter(|connections| connections.reloads()) {
-        let result = connections.reload();
+    for set in connections.iter().filter(|set| set.reloads()) {
+        let result = set.reload();
         match &result {
             Ok(false) => {}
             Ok(true) => {

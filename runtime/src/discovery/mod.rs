@@ -1,7 +1,7 @@
 //! Discovery: the kinds that the API server serves, their verbs, and the groups that are unavailable.
 //!
 //! Two requests cover all groups (aggregated discovery), and an unchanged document is not sent again. A group whose own
-//! server is down is listed as failed and does not affect the others. (client-go, discovery)
+//! server is down is listed as failed and does not affect the others. Upstream: client-go, discovery.
 
 mod names;
 #[cfg(test)]
@@ -155,7 +155,7 @@ impl Snapshot {
     }
 
     /// Returns the resource of a kind in exactly this version; `None` if it is not served, or its group is unavailable. The
-    /// kind may be in lower case (client-go, restmapper.NewDiscoveryRESTMapper).
+    /// kind may be in lower case. Upstream: client-go, restmapper.NewDiscoveryRESTMapper.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<Served> {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
         self.of_version(group, version, kind)

@@ -273,7 +273,8 @@ impl Sender {
             if delivery.is_terminated()
                 && let Some((event, covered)) = self.next(Some(Instant::now()))
             {
-                (delivery, occurrences) = (self.deliver(event), covered);
+                delivery = self.deliver(event);
+                occurrences = covered;
             }
             let due = self.repeats.due().filter(|_| delivery.is_terminated());
             tokio::select! {

@@ -45,8 +45,7 @@ pub struct ManagerOptions {
     pub namespace: Option<String>,
     /// The lease to hold while working; `None`: start working immediately.
     pub election: Option<ElectionConfig>,
-    /// Whether each controller writes under its own service account in `kube-system`, instead of the process's
-    /// identity.
+    /// Each controller writes under its own service account in `kube-system`, instead of the process's identity.
     pub service_accounts: bool,
     /// Requests per second of each controller (watches excluded).
     pub qps: f32,
@@ -532,7 +531,8 @@ mod tests {
         let options = ManagerOptions { shutdown_timeout: Duration::ZERO, ..ManagerOptions::default() };
         let mut manager = Manager::new(clients, Builder::default().build(), options).expect("a manager");
         let (election, fence) = candidate(world, "us");
-        (manager.election, manager.fence) = (Some(election), fence.clone());
+        manager.election = Some(election);
+        manager.fence = fence.clone();
         let reconciler = Arc::new(SlowReconcile { fence, may_write_at_end: Mutex::default() });
         let queue = Queue::new(QueueOptions::named("test"));
         queue.add("key".to_owned());

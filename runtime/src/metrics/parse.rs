@@ -1,4 +1,4 @@
-//! Reads the classic text format, in which some sources have their metrics.
+//! Parser of the classic text format, for sources that return their metrics only as text.
 
 use super::protobuf::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary, Untyped,

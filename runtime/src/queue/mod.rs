@@ -9,7 +9,7 @@
 //! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
 //! the others little; and a namespace whose runs take long does not occupy all workers (`places`). Failed keys are
 //! requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no sooner than a
-//! window after its last reconcile. (client-go, util/workqueue)
+//! window after its last reconcile. Upstream: client-go, util/workqueue.
 
 mod places;
 mod state;
@@ -485,7 +485,8 @@ impl<K: QueueKey> Queue<K> {
                 && waiting == priority
             {
                 item.ready = None;
-                (item.cooldown, item.cool_at) = (Duration::ZERO, None);
+                item.cooldown = Duration::ZERO;
+                item.cool_at = None;
                 item.working = Some(now);
                 self.metrics.depth.dec();
                 self.metrics.queue_duration.observe((now - since).as_secs_f64());

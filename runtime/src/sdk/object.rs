@@ -19,7 +19,7 @@ pub trait Object:
 
 /// The scope of a kind: a namespace or the cluster.
 pub trait ApiScope {
-    /// Whether its objects are in a namespace.
+    /// True if its objects are in a namespace.
     const NAMESPACED: bool;
 }
 
@@ -81,7 +81,7 @@ macro_rules! custom_resource {
         }
 
         impl $name {
-            /// Creates an object as a user would.
+            /// Creates an object without a status; its other metadata can be set afterwards.
             $visible fn new(name: &str, spec: $spec) -> Self {
                 let metadata =
                     $crate::sdk::ObjectMeta { name: Some(name.to_owned()), ..Default::default() };

@@ -21,7 +21,7 @@ pub struct Settings {
     pub connection: ConnectOptions,
     /// The only namespace to watch; `None`: all.
     pub namespace: Option<String>,
-    /// Whether to hold a Lease while working, so that several processes can stand by.
+    /// Controllers run only while this process holds the Lease, so that other processes can stand by.
     pub leader_election: bool,
     /// The namespace of the Lease; `None`: that of the pod or of the kubeconfig.
     pub lease_namespace: Option<String>,

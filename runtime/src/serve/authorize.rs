@@ -31,7 +31,7 @@ pub(super) enum Denied {
     Failed(String),
 }
 
-/// SHA-256 of a review. Clients choose the length of the review itself.
+/// The SHA-256 of a review: the review itself is as long as clients make it.
 type ReviewDigest = [u8; 32];
 
 fn digest(spec: &SubjectAccessReviewSpec) -> serde_json::Result<ReviewDigest> {
@@ -40,7 +40,7 @@ fn digest(spec: &SubjectAccessReviewSpec) -> serde_json::Result<ReviewDigest> {
     Ok(digest)
 }
 
-/// Decides about requests.
+/// Allows or denies requests.
 pub(super) struct Authorizer {
     open: OpenPaths,
     reviewer: Option<Arc<Reviewer>>,

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::handshake::Pace;
+use super::handshake::StepLimit;
 use super::response::{self, FullResponse};
 use super::routes::{Reply, Routes};
 use super::slots::ConnectionSlot;
@@ -50,7 +50,7 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 #[derive(Clone)]
 pub(super) struct Protocol {
     builder: auto::Builder<TokioExecutor>,
-    handshakes: Pace,
+    handshakes: StepLimit,
     closes_unknown_http2: bool,
 }
 
@@ -167,7 +167,7 @@ impl Protocol {
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
             .keep_alive_interval(HEAD_TIMEOUT);
-        Self { builder, handshakes: Pace::new(), closes_unknown_http2 }
+        Self { builder, handshakes: StepLimit::new(), closes_unknown_http2 }
     }
 
     /// Serves a connection until it closes. Once `stopping` is true, only completes the running requests.
@@ -272,8 +272,8 @@ async fn respond(
         *response.body_mut() = http_body_util::Full::default();
     }
     if http2 && closes {
-        // An unauthenticated client must not keep a multiplexed connection (apiserver, gate
-        // UnauthenticatedHTTP2DOSMitigation).
+        // An unauthenticated client must not keep a multiplexed connection. Upstream: apiserver, gate
+        // UnauthenticatedHTTP2DOSMitigation.
         activity.close_soon.notify_one();
     }
     response

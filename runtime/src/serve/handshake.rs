@@ -1,8 +1,8 @@
-//! Handshakes that leave the thread to others.
+//! A limit on the steps of TLS handshakes, so that they do not delay other tasks of the thread.
 //!
-//! A step of a handshake computes signatures, with a large RSA key for milliseconds, and needs no credentials. The Lease is
-//! renewed on the same thread. If hundreds of clients connect at the same time, its renewal must not wait for all of their
-//! steps.
+//! Any client can start a handshake. One of its steps computes a signature, which takes milliseconds with a large RSA key.
+//! The Lease is renewed on the same thread: if hundreds of clients connect at the same time, its renewal must not wait for
+//! all of their steps.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,28 +11,28 @@ use std::task::ready;
 
 use tokio::sync::Semaphore;
 
-/// Number of steps between two turns of any other task of the runtime.
-const STEPS_PER_TURN: usize = 4;
+/// Maximum number of steps before the other ready tasks of the thread run.
+const MAX_STEPS: usize = 4;
 
-/// The pace of all handshakes of a server.
+/// The limit that all handshakes of a server share.
 #[derive(Clone)]
-pub(super) struct Pace(Arc<Semaphore>);
+pub(super) struct StepLimit(Arc<Semaphore>);
 
-impl Pace {
+impl StepLimit {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(STEPS_PER_TURN)))
+        Self(Arc::new(Semaphore::new(MAX_STEPS)))
     }
 
-    /// Runs a handshake. Each of its steps waits for its turn; the waits for the client take no turn.
+    /// Runs a handshake. Each of its steps needs a permit. A handshake that waits for its client holds none.
     pub(super) async fn run<F: Future>(&self, handshake: F) -> F::Output {
         let mut handshake = pin!(handshake);
         let mut acquiring = None;
         poll_fn(|context| {
-            let turn = acquiring.get_or_insert_with(|| Box::pin(self.0.clone().acquire_owned()));
-            let permit = ready!(turn.as_mut().poll(context));
+            let acquire = acquiring.get_or_insert_with(|| Box::pin(self.0.clone().acquire_owned()));
+            let permit = ready!(acquire.as_mut().poll(context));
             acquiring = None;
             let step = handshake.as_mut().poll(context);
-            // The turn ends when all tasks that are ready now have run: the new task is behind them.
+            // The new task runs after all tasks that are ready now, and only then releases the permit.
             tokio::spawn(async move { drop(permit) });
             step
         })
@@ -66,11 +66,11 @@ mod tests {
 
     #[tokio::test]
     async fn other_task_runs_after_few_steps_of_many_handshakes() {
-        let (pace, steps) = (Pace::new(), Arc::new(AtomicUsize::new(0)));
+        let (limit, steps) = (StepLimit::new(), Arc::new(AtomicUsize::new(0)));
         let handshakes: Vec<_> = (0..200)
             .map(|_| {
-                let (pace, steps) = (pace.clone(), steps.clone());
-                tokio::spawn(async move { pace.run(busy(steps)).await })
+                let (limit, steps) = (limit.clone(), steps.clone());
+                tokio::spawn(async move { limit.run(busy(steps)).await })
             })
             .collect();
         for _ in 0..20 {
@@ -78,7 +78,7 @@ mod tests {
             let before = steps.load(Ordering::Relaxed);
             let counted = steps.clone();
             let after = tokio::spawn(async move { counted.load(Ordering::Relaxed) }).await.expect("it ends");
-            assert!(after - before <= STEPS_PER_TURN, "{} steps", after - before);
+            assert!(after - before <= MAX_STEPS, "{} steps", after - before);
         }
         let ended = join_all(handshakes).await;
         assert!(ended.into_iter().all(|ended| ended.is_ok()));
@@ -86,16 +86,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn handshakes_that_wait_for_their_clients_take_no_turn() {
-        let pace = Pace::new();
-        let waiting: Vec<_> = (0..STEPS_PER_TURN * 2)
+    async fn handshakes_that_wait_for_their_clients_hold_no_permit() {
+        let limit = StepLimit::new();
+        let waiting: Vec<_> = (0..MAX_STEPS * 2)
             .map(|_| {
-                let pace = pace.clone();
-                tokio::spawn(async move { pace.run(std::future::pending::<()>()).await })
+                let limit = limit.clone();
+                tokio::spawn(async move { limit.run(std::future::pending::<()>()).await })
             })
             .collect();
         tokio::task::yield_now().await;
-        assert_eq!(pace.run(async { "done" }).await, "done");
+        assert_eq!(limit.run(async { "done" }).await, "done");
         waiting.iter().for_each(|waiting| waiting.abort());
     }
 }

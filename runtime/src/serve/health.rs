@@ -1,4 +1,4 @@
-//! Health checks and their pages (apiserver, server/healthz).
+//! Health checks and their pages. Upstream: apiserver, server/healthz.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -81,7 +81,7 @@ impl Health {
         Self { checks, ready_only, record: Mutex::default() }
     }
 
-    /// Runs the checks that apply now; returns a ping if there are none.
+    /// Runs the checks that apply now. Returns their results, or that of a check named `ping` if there are none.
     fn run_checks(&self, probe: Probe) -> Vec<(&str, Result<(), String>)> {
         let ready_only = self.ready_only.iter().filter(|_| probe == Probe::Ready);
         let mut found: Vec<_> = self

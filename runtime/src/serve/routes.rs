@@ -76,7 +76,8 @@ pub(super) struct Routes {
 
 impl Routes {
     /// Authenticates and authorizes one request of a connection with this client certificate, in the order of
-    /// upstream's filters (controller-manager, app.BuildHandlerChain). Returns the reply to a request that is refused.
+    /// upstream's filters. Returns the reply to a request that is refused. Upstream: controller-manager,
+    /// app.BuildHandlerChain.
     pub(super) async fn review(
         &self,
         head: &http::request::Parts,

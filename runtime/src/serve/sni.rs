@@ -1,5 +1,5 @@
 //! Selection of a connection's certificate: by the requested host name, or by the local address, or else the default
-//! one (apiserver, server/dynamiccertificates).
+//! one. Upstream: apiserver, server/dynamiccertificates.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
