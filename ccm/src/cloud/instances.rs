@@ -72,34 +72,34 @@ type PendingRequest = (InstanceRef, oneshot::Sender<InstanceState>);
 pub struct Describer {
     instances: Arc<dyn Instances>,
     waiting: Arc<Mutex<Vec<PendingRequest>>>,
-    /// Held during a call of the cloud.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Locked during a call of the cloud.
+    calling: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Describer {
     /// Creates a describer over these instances.
     pub fn new(instances: Arc<dyn Instances>) -> Self {
-        Self { instances, waiting: Arc::default(), turn: Arc::default() }
+        Self { instances, waiting: Arc::default(), calling: Arc::default() }
     }
 
     /// Returns the state of one instance.
     pub async fn describe(&self, instance: InstanceRef) -> InstanceState {
-        let (answer, answered) = oneshot::channel();
+        let (sender, response) = oneshot::channel();
         let first = {
             let mut waiting = lock(&self.waiting);
-            waiting.push((instance, answer));
+            waiting.push((instance, sender));
             waiting.len() == 1
         };
         if first {
             let all = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(BATCH_WINDOW).await;
-                let _turn = tokio::time::timeout(PREVIOUS_CALL_WAIT, all.turn.lock()).await;
+                let _calling = tokio::time::timeout(PREVIOUS_CALL_WAIT, all.calling.lock()).await;
                 all.send_batch().await;
             });
         }
         // Dropped without a response: the provider panicked.
-        answered.await.unwrap_or_else(|_| {
+        response.await.unwrap_or_else(|_| {
             InstanceState::Unknown(CloudError::new(ErrorKind::Transient, "Describe", "the provider returned no state"))
         })
     }
@@ -107,11 +107,11 @@ impl Describer {
     /// Sends all waiting requests in one call.
     async fn send_batch(&self) {
         let requests = std::mem::take(&mut *lock(&self.waiting));
-        let (requested, answers): (Vec<InstanceRef>, Vec<_>) = requests.into_iter().unzip();
+        let (requested, senders): (Vec<InstanceRef>, Vec<_>) = requests.into_iter().unzip();
         let states = describe_all(&*self.instances, &requested).await;
-        for (answer, state) in answers.into_iter().zip(states) {
+        for (sender, state) in senders.into_iter().zip(states) {
             // The receiver is dropped if the worker was stopped.
-            let _ = answer.send(state);
+            let _ = sender.send(state);
         }
     }
 }

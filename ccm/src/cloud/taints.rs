@@ -30,13 +30,13 @@ fn is_shutdown_taint(taint: &Taint) -> bool {
     taint.is(SHUTDOWN, kinds::taint::NO_SCHEDULE)
 }
 
-/// Returns these taints except for those of an uninitialized node.
-pub fn initialized(taints: &[Taint]) -> Value {
+/// Returns the list of these taints without those of an uninitialized node.
+pub fn initialized_taints(taints: &[Taint]) -> Value {
     list(taints.iter().filter(|taint| &*taint.key != UNINITIALIZED))
 }
 
-/// Returns a patch that marks the node as shut down.
-pub fn shut_down(node: &Node) -> Value {
+/// Returns a patch that adds the shutdown taint.
+pub fn shutdown_patch(node: &Node) -> Value {
     let taint = Taint {
         key: SHUTDOWN.into(),
         value: Str::from(""),
@@ -47,7 +47,7 @@ pub fn shut_down(node: &Node) -> Value {
 }
 
 /// Returns a patch that removes the shutdown taint.
-pub fn started(node: &Node) -> Value {
+pub fn started_patch(node: &Node) -> Value {
     patch_of_version(node, json!({"taints": list(node.taints.iter().filter(|taint| !is_shutdown_taint(taint)))}))
 }
 

@@ -26,7 +26,8 @@ pub fn rules(values: &Values, gates: &Gates, violations: &mut Violations) {
     });
 }
 
-/// Checks cloud-provider options, WebhookOptions.Validate and CloudControllerManagerOptions.Validate.
+/// Checks the flags of webhooks. Upstream: cloud-provider options, WebhookOptions.Validate and
+/// CloudControllerManagerOptions.Validate.
 fn webhooks(values: &Values, violations: &mut Violations) {
     for webhook in values.get_strings("webhooks").iter().filter(|webhook| *webhook != "*") {
         let name = webhook.strip_prefix('-').unwrap_or(webhook);

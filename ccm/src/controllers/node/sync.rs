@@ -23,7 +23,7 @@ use super::keys::{self, Key};
 use super::metrics::Delays;
 use crate::cloud::Cloud;
 use crate::cloud::instances::{Describer, describe_all, instance_ref};
-use crate::cloud::taints::{self, initialized, is_uninitialized};
+use crate::cloud::taints::{self, initialized_taints, is_uninitialized};
 use crate::context::Clock;
 
 /// Delay after an error that a user or operator must fix.
@@ -136,7 +136,7 @@ impl CloudNode {
         let mut labels: LabelEdits = labels.into_iter().map(|(key, value)| (key, Some(value))).collect();
         labels.extend(label_edits(&node.meta.labels, instance, self.features.labels));
         let changed_taints = changed_taints(&node.taints, instance, self.features.taints);
-        let taints = initialized(changed_taints.as_deref().unwrap_or(&node.taints));
+        let taints = initialized_taints(changed_taints.as_deref().unwrap_or(&node.taints));
         let mut spec = Map::from_iter([("taints".to_owned(), taints)]);
         if !has_id {
             spec.insert("providerID".into(), json!(instance.provider_id));

@@ -1,4 +1,4 @@
-//! State of nodes between rounds.
+//! Nodes whose instances were reported missing: their state between two rounds.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,11 @@ pub(super) struct MissingInstances {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
+    /// Number of reports.
     times: u32,
+    /// The time of the first report.
     first: Instant,
+    /// The node was deleted, or is about to be.
     deleted: bool,
 }
 

@@ -26,7 +26,7 @@ use super::missing_instances::MissingInstances;
 use super::{TO_CHECK, to_check};
 use crate::cloud::Cloud;
 use crate::cloud::instances::{describe_all, instance_ref};
-use crate::cloud::taints::{is_shut_down, shut_down, started};
+use crate::cloud::taints::{is_shut_down, shutdown_patch, started_patch};
 use crate::context::Clock;
 
 pub(super) struct Lifecycle {
@@ -143,8 +143,8 @@ impl Lifecycle {
             Verdict::Suspect => {
                 info!(node = &*key.name, "instance not found in the cloud; waiting for confirmation");
             }
-            Verdict::MarkShutDown => self.mark(&key, &shut_down(node)).await,
-            Verdict::MarkStarted => self.mark(&key, &started(node)).await,
+            Verdict::MarkShutDown => self.mark(&key, &shutdown_patch(node)).await,
+            Verdict::MarkStarted => self.mark(&key, &started_patch(node)).await,
             Verdict::Delete => self.delete(&key, node).await,
         }
     }

@@ -139,7 +139,7 @@ impl Audit {
             }
             match scope.collect(&leak.owned).await {
                 Ok(Deletion::Gone) => {
-                    self.counted.collected();
+                    self.counted.count_collected();
                     continue;
                 }
                 Ok(Deletion::InProgress(wait)) => {

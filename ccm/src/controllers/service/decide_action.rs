@@ -37,7 +37,7 @@ pub struct Wanted {
 }
 
 impl Request {
-    /// The load balancer that exists once the reconcile is done.
+    /// Returns the load balancer that exists once the reconcile is done.
     pub fn wanted(&self) -> Option<&Wanted> {
         match self {
             Self::Wanted(wanted) => Some(wanted),
@@ -70,7 +70,8 @@ pub enum Action<'a> {
     Update { wanted: &'a Wanted, targets: &'a Targets, from: EnsuredLoadBalancer },
     /// Write the status if it differs, and reconcile again after this time.
     Publish { again: Duration },
-    /// Bring the load balancer to the requested state.
+    /// Bring the load balancer to the requested state. `announce`: an event is recorded first. `drift`: it was in this state
+    /// before, so that the call only reverts changes by other clients.
     Ensure { wanted: &'a Wanted, targets: &'a Targets, announce: bool, drift: bool },
 }
 
@@ -88,12 +89,12 @@ pub fn next_action<'a>(
     resync: Duration,
     now: Instant,
 ) -> Action<'a> {
-    let held = decide::has_finalizer(&service.meta);
+    let has_finalizer = decide::has_finalizer(&service.meta);
     match request {
         Request::Nothing if state.load_balancer.is_some() => Action::DeleteWithoutFinalizer,
         Request::Nothing => Action::Forget,
         Request::Removal => Action::CleanUp { clear_status: true },
-        Request::Elsewhere if held || state.load_balancer.is_some() => {
+        Request::Elsewhere if has_finalizer || state.load_balancer.is_some() => {
             // The other controller may have written the status already.
             Action::CleanUp { clear_status: state.ingress.as_deref() == Some(decide::published(service)) }
         }
@@ -123,16 +124,20 @@ fn balance<'a>(
     resync: Duration,
     now: Instant,
 ) -> Action<'a> {
-    let held = decide::has_finalizer(&service.meta);
+    let has_finalizer = decide::has_finalizer(&service.meta);
     if let Some(wait) = state.remaining_pause(Some(&wanted.spec), now) {
-        return match wanted.targets.as_ref().filter(|targets| held && updates_while_waiting(wanted, targets, state)) {
+        return match wanted
+            .targets
+            .as_ref()
+            .filter(|targets| has_finalizer && updates_while_waiting(wanted, targets, state))
+        {
             Some(targets) => Action::UpdateWhileWaiting { wanted, targets, wait },
             None => Action::Wait(wait),
         };
     }
     let Some(targets) = &wanted.targets else { return Action::RejectUnwatched };
     let ensured = state.ensured.as_ref().filter(|ensured| ensured.spec == wanted.spec);
-    if let Some(ensured) = ensured.filter(|_| held) {
+    if let Some(ensured) = ensured.filter(|_| has_finalizer) {
         if !same_targets(wanted.targeting, &ensured.targets, targets) {
             return Action::Update { wanted, targets, from: ensured.clone() };
         }

@@ -32,7 +32,7 @@ async fn forecast_service(
     cloud: &dyn LoadBalancers,
 ) -> (&'static str, String) {
     let features = cloud.features();
-    let held = decide::has_finalizer(&service.meta);
+    let has_finalizer = decide::has_finalizer(&service.meta);
     let is_deleted = service.meta.is_deleting();
     let without_request = match decide::desired_state(service, &features.classes, false) {
         DesiredState::Nothing if is_deleted => Some(("left", "the Service is being deleted, without this finalizer")),
@@ -50,7 +50,7 @@ async fn forecast_service(
     });
     let spec = match read {
         Err(error) => return ("refused", retry::message(&error)),
-        Ok((Targeting::Elsewhere, _)) if held => {
+        Ok((Targeting::Elsewhere, _)) if has_finalizer => {
             let reason = "its annotations name another controller: what this one created is deleted, and the finalizer is \
                           removed";
             return ("deleted", reason.to_owned());

@@ -13,15 +13,15 @@ use super::decide::{self, concerns};
 use super::load_balancer_state::LoadBalancerStates;
 use super::targets;
 
-/// Additional nodes are coalesced over this time. Nodes that may no longer take traffic are not delayed.
-const NODES_TOGETHER: Duration = Duration::from_secs(1);
+/// Time over which additional nodes are coalesced. Nodes that may no longer receive traffic are not delayed.
+const NODE_BATCH_WINDOW: Duration = Duration::from_secs(1);
 
 /// A unit of work of this controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     /// One Service.
     Service(ObjectKey),
-    /// The nodes: which of them may take traffic.
+    /// The set of nodes that may receive traffic.
     Nodes,
     /// The audit for leaked resources.
     Leaks,
@@ -64,7 +64,7 @@ pub fn delay_of_node(change: &Change<'_, Node>) -> Option<Duration> {
     match (old, new) {
         (Some(old), Some(new)) if old == new => None,
         (Some(Some(_)), _) => Some(Duration::ZERO),
-        _ => Some(NODES_TOGETHER),
+        _ => Some(NODE_BATCH_WINDOW),
     }
 }
 
@@ -90,15 +90,15 @@ pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Que
     });
 }
 
-/// Returns the Services to reconcile because another Service changed that their load balancers send traffic to.
+/// Returns the Services whose load balancers also send traffic to a changed Service, if the change matters to them.
 pub fn referring(change: &Change<'_, Service>, states: &LoadBalancerStates) -> Vec<ObjectKey> {
-    let relevant = |service: &Arc<Service>| decide::other(service);
     let Some(service) = change.new.or(change.old).filter(|_| states.has_references()) else { return Vec::new() };
     let referring = states.referring(&service.meta.key());
-    match referring.is_empty() || change.old.map(relevant) == change.new.map(relevant) {
-        true => Vec::new(),
-        false => referring,
+    let relevant = |service: &Arc<Service>| decide::other(service);
+    if referring.is_empty() || change.old.map(relevant) == change.new.map(relevant) {
+        return Vec::new();
     }
+    referring
 }
 
 /// Enqueues the Services that refer to a changed Service.
@@ -129,7 +129,8 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
     });
 }
 
-/// Returns true if a change of a pod concerns its readiness gates, or its right to get traffic while they are open.
+/// Returns true if a change alters the gates of a pod that has readiness gates with this prefix, or if the pod starts or
+/// stops waiting only for these.
 pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
     let relevant = |pod: &Arc<GatedPod>| (pod.waits_only_for(prefix), pod.gates.clone());
     let gated = [change.old, change.new].into_iter().flatten().any(|pod| pod.prefixed_gates(prefix).next().is_some());

@@ -1,5 +1,5 @@
-//! Metrics: updates of the hosts of load balancers, under upstream's names (cloud-provider, controllers/service), and
-//! leaked resources of deleted Services.
+//! Metrics: updates of the hosts of load balancers, under upstream's names, and leaked resources of deleted Services.
+//! Upstream: cloud-provider, controllers/service.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Hosts {
     }
 
     /// Records an update of the hosts of one load balancer, and whether it succeeded.
-    pub fn updated(&self, time: Duration, succeeded: bool) {
+    pub fn record_update(&self, time: Duration, succeeded: bool) {
         self.updates.add();
         self.update.observe(time.as_secs_f64());
         if !succeeded {
@@ -48,8 +48,8 @@ impl Hosts {
         }
     }
 
-    /// Records the time of finding the load balancers that a change of nodes concerns.
-    pub fn passed(&self, time: Duration) {
+    /// Records the time of a search for the load balancers whose hosts have changed.
+    pub fn record_pass(&self, time: Duration) {
         self.pass.observe(time.as_secs_f64());
     }
 }
@@ -82,8 +82,8 @@ impl Leaks {
         self.existing.set([], f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
     }
 
-    /// Counts a leak of which all resources are deleted.
-    pub fn collected(&self) {
+    /// Counts a leak whose resources were all deleted.
+    pub fn count_collected(&self) {
         self.collected.add();
     }
 }

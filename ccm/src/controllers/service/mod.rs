@@ -228,7 +228,7 @@ impl ServiceReconciler {
                 self.queue.add(Key::Service(key));
             }
         }
-        self.balancers.hosts.passed(begun.elapsed());
+        self.balancers.hosts.record_pass(begun.elapsed());
         Outcome::Done
     }
 

@@ -233,7 +233,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     async fn set_targets(&self, wanted: &Wanted, targets: &Targets) -> Result<(), CloudError> {
         let begun = Instant::now();
         let result = self.cloud.set_targets(&wanted.spec, targets).await;
-        self.hosts.updated(begun.elapsed(), result.is_ok());
+        self.hosts.record_update(begun.elapsed(), result.is_ok());
         result
     }
 
@@ -350,7 +350,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             state.announced = Some(Announced::Ensuring(spec.clone()));
             self.record(id, Some(service), Normal, "EnsuringLoadBalancer", "Ensuring load balancer");
         }
-        if !self.hold(subject, state).await? {
+        if !self.ensure_finalizer(subject, state).await? {
             return Ok(Outcome::RequeueWithBackoff);
         }
         if wanted.targeting == Targeting::Nodes && targets.nodes.is_empty() && !drift {
@@ -396,9 +396,13 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Adds the finalizer, so that the Service outlives its load balancer. Returns false if the Service changed or was
-    /// deleted.
-    async fn hold(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Result<bool, ReconcileError> {
+    /// Adds the finalizer if it is missing, so that the Service outlives its load balancer. Returns false if the Service
+    /// changed or was deleted.
+    async fn ensure_finalizer(
+        &self,
+        subject: &Subject<'_>,
+        state: &mut LoadBalancerState,
+    ) -> Result<bool, ReconcileError> {
         let service = subject.service;
         let in_cache = decide::has_finalizer(&service.meta);
         if in_cache && state.confirmed {
@@ -415,7 +419,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Err(error) => return Err(self.record_failed_write(subject, state, "read the Service", &error)),
             }
         }
-        match self.kubernetes.hold(service).await {
+        match self.kubernetes.add_finalizer(service).await {
             Ok(()) => {
                 state.confirmed = true;
                 Ok(true)

@@ -20,7 +20,7 @@ struct Situation {
     now: Instant,
 }
 
-fn held() -> Service {
+fn service_with_finalizer() -> Service {
     let mut service = service("web");
     service.meta.finalizers = Arc::new([FINALIZER.into()]);
     service
@@ -41,7 +41,7 @@ fn error() -> CloudError {
 
 /// A Service with the finalizer, whose load balancer was ensured just now.
 fn ensured() -> Situation {
-    let (service, now) = (held(), Instant::now());
+    let (service, now) = (service_with_finalizer(), Instant::now());
     let wanted = wanted(&service);
     let spec = wanted.spec.clone();
     let state = LoadBalancerState {
@@ -112,7 +112,12 @@ fn next_action_follows_from_request_and_state() {
             },
             "wait None",
         ),
-        ("another controller's, held", after_restart, |s| s.request = Request::Elsewhere, "clean up, clear: false"),
+        (
+            "another controller's, with finalizer",
+            after_restart,
+            |s| s.request = Request::Elsewhere,
+            "clean up, clear: false",
+        ),
         (
             "another controller's, own status",
             ensured,

@@ -185,8 +185,9 @@ fn resource_of_a_service_that_requests_it_is_no_leak() {
     };
     let own = decide::id(&service("web").meta, CLUSTER);
     let plain = |service: &mut kinds::Service| service.kind = ServiceType::ClusterIp;
-    let held = |service: &mut kinds::Service| {
-        (service.kind, service.meta.finalizers) = (ServiceType::ClusterIp, Arc::new([decide::FINALIZER.into()]));
+    let plain_with_finalizer = |service: &mut kinds::Service| {
+        service.kind = ServiceType::ClusterIp;
+        service.meta.finalizers = Arc::new([decide::FINALIZER.into()]);
     };
     assert!(!left(own.clone(), &|_| {}));
     assert!(
@@ -194,7 +195,7 @@ fn resource_of_a_service_that_requests_it_is_no_leak() {
         "it belongs to a previous Service of this name"
     );
     assert!(left(own.clone(), &plain));
-    assert!(!left(own.clone(), &held), "its finalizer waits for the deletion");
+    assert!(!left(own.clone(), &plain_with_finalizer), "its finalizer waits for the deletion");
     let nameless = LoadBalancerId { namespace: String::new(), ..own };
     assert!(!left(nameless.clone(), &|_| {}), "it may belong to any Service");
     assert!(left(nameless, &plain));

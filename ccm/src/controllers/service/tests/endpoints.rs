@@ -38,7 +38,8 @@ fn slice(ports: Vec<Port>, endpoints: Vec<Endpoint>) -> Arc<EndpointSlice> {
     });
     let context = kinds::Decode { interner: Arc::default(), sections: EndpointSlice::TARGETS };
     let mut slice = EndpointSlice::decode(&context, &object).expect("well-formed");
-    (slice.contents.ports, slice.contents.endpoints) = (ports.into(), endpoints);
+    slice.contents.ports = ports.into();
+    slice.contents.endpoints = endpoints;
     Arc::new(slice)
 }
 

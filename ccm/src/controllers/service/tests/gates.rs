@@ -34,7 +34,9 @@ fn add_deleted_service(sim: &Simulation) {
     web.meta.deletion = Time(1);
     let gate = Gate { condition: GATE.into(), status: Status::Unset, reason: "".into(), message: "".into() };
     let mut meta = web.meta.clone();
-    (meta.name, meta.uid, meta.deletion) = ("web-0".into(), Uid::parse("pod"), Time::default());
+    meta.name = "web-0".into();
+    meta.uid = Uid::parse("pod");
+    meta.deletion = Time::default();
     let pod = GatedPod { meta, containers_ready: true, gates: [gate].into() };
     lock(&sim.pods).insert("web-0".into(), pod);
     sim.create(web);
@@ -69,7 +71,7 @@ async fn deletion_reads_the_types_of_conditions_once() {
     process.crash().await;
 }
 
-/// Pods would wait forever if the first error counted as an answer.
+/// Pods would wait forever if the first error counted as a response.
 #[tokio::test(start_paused = true)]
 async fn types_of_conditions_are_read_again_after_an_error() {
     let sim = Simulation::new(MockConfig::default());

@@ -79,14 +79,16 @@ impl LoadBalancers for Forwarding {
     }
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
         self.last_request(|last_request| {
-            (last_request.spec, last_request.targets) = (Some(spec.clone()), targets.clone());
+            last_request.spec = Some(spec.clone());
+            last_request.targets = targets.clone();
             last_request.ensured += 1;
         });
         self.cloud.ensure(spec, targets).await
     }
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
         self.last_request(|last_request| {
-            (last_request.spec, last_request.targets) = (Some(spec.clone()), targets.clone());
+            last_request.spec = Some(spec.clone());
+            last_request.targets = targets.clone();
             last_request.targets_set += 1;
         });
         self.cloud.set_targets(spec, targets).await
@@ -124,7 +126,8 @@ async fn sim(annotations: &[(&str, &str)], with_green: bool) -> (Arc<Simulation>
 
 fn green() -> kinds::Service {
     let mut green = service("green");
-    (green.kind, green.balancing) = (ServiceType::NodePort, None);
+    green.kind = ServiceType::NodePort;
+    green.balancing = None;
     green
 }
 

@@ -115,7 +115,8 @@ async fn recreated_service_gets_a_new_load_balancer() {
     let (sim, process) = with_load_balancer().await;
     let first = sim.cloud.snapshot().balancers[0].id.clone();
     sim.change(&key("web"), |service| {
-        (service.meta.deletion, service.meta.finalizers) = (kinds::meta::Time(1), [].into());
+        service.meta.deletion = kinds::meta::Time(1);
+        service.meta.finalizers = [].into();
     });
     sim.create(service("web"));
     process.deliver(&key("web"));
@@ -301,7 +302,8 @@ async fn finalizer_in_a_stale_cache_does_not_create_a_load_balancer() {
     // The cache of the new leader does not contain the removal of the finalizer yet.
     let process = Process::start(&sim, 1);
     sim.change(&key("web"), |service| {
-        (service.kind, service.meta.finalizers) = (ServiceType::ClusterIp, [].into());
+        service.kind = ServiceType::ClusterIp;
+        service.meta.finalizers = [].into();
     });
     let before = sim.cloud.snapshot().calls;
     pass(1.0).await;

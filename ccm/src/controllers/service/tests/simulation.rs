@@ -72,7 +72,7 @@ pub struct Simulation {
     pub pods: Mutex<BTreeMap<String, GatedPod>>,
     /// Options of processes that start: whether they delete leaks, and the interval between two audits.
     pub audit: Mutex<(bool, Duration)>,
-    /// Whether a Node or EndpointSlice cannot be decoded.
+    /// True while a Node or EndpointSlice cannot be decoded.
     pub undecodable: AtomicBool,
     dead: AtomicBool,
     ids: AtomicU64,
@@ -400,7 +400,7 @@ impl Cluster for ProcessCache {
         Ok(self.sim.services().into_iter().map(|(key, service)| (key, service.meta.uid)).collect())
     }
 
-    async fn hold(&self, service: &Service) -> Result<(), Refusal> {
+    async fn add_finalizer(&self, service: &Service) -> Result<(), Refusal> {
         if self.sim.get(&service.meta.key()).is_some_and(|now| now.meta.is_deleting()) {
             return Err(Refusal::Failed("no finalizer can be added to an object that is being deleted".into()));
         }
@@ -475,7 +475,8 @@ impl Process {
         sim.dead.store(false, Ordering::SeqCst);
         {
             let mut server = sim.server();
-            (server.dies_after, server.dies_on_error) = (None, false);
+            server.dies_after = None;
+            server.dies_on_error = false;
         }
         let cached = sim.services().into_iter().map(|(key, service)| (key, Arc::new(service))).collect();
         let cache = ProcessCache { sim: sim.clone(), cached: Mutex::new(cached), written: Mutex::default() };

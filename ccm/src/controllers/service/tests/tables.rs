@@ -22,7 +22,7 @@ fn with(change: impl FnOnce(&mut Service)) -> Service {
     service
 }
 
-fn held(service: &mut Service) {
+fn add_finalizer(service: &mut Service) {
     service.meta.finalizers = Arc::new(["example.com/other".into(), FINALIZER.into()]);
 }
 
@@ -38,22 +38,32 @@ fn desired_state_follows_from_type_class_deletion_and_finalizer() {
     type Change<'a> = &'a dyn Fn(&mut Service);
     let cases: &[(&str, &[Change<'_>], bool, DesiredState)] = &[
         ("a load balancer", &[], false, DesiredState::LoadBalancer),
-        ("a load balancer that exists", &[&held], true, DesiredState::LoadBalancer),
+        ("a load balancer that exists", &[&add_finalizer], true, DesiredState::LoadBalancer),
         ("no load balancer", &[&plain], false, DesiredState::Nothing),
-        ("no load balancer any longer", &[&plain, &held], false, DesiredState::Cleanup),
-        ("being deleted", &[&deleting, &held], false, DesiredState::Cleanup),
+        ("no load balancer any longer", &[&plain, &add_finalizer], false, DesiredState::Cleanup),
+        ("being deleted", &[&deleting, &add_finalizer], false, DesiredState::Cleanup),
         ("being deleted without the finalizer", &[&deleting], false, DesiredState::Nothing),
-        ("being deleted, and no load balancer any longer", &[&deleting, &held, &plain], false, DesiredState::Cleanup),
+        (
+            "being deleted, and no load balancer any longer",
+            &[&deleting, &add_finalizer, &plain],
+            false,
+            DesiredState::Cleanup,
+        ),
         ("own class", &[&|s| class(s, "example.com/ours")], false, DesiredState::LoadBalancer),
         ("another class", &[&|s| class(s, "example.com/theirs")], false, DesiredState::Nothing),
         ("an empty class is another class", &[&|s| class(s, "")], false, DesiredState::Nothing),
         (
             "another class, with the finalizer of its controller",
-            &[&|s| class(s, "example.com/theirs"), &held],
+            &[&|s| class(s, "example.com/theirs"), &add_finalizer],
             false,
             DesiredState::Nothing,
         ),
-        ("another class after the own one", &[&|s| class(s, "example.com/theirs"), &held], true, DesiredState::Cleanup),
+        (
+            "another class after the own one",
+            &[&|s| class(s, "example.com/theirs"), &add_finalizer],
+            true,
+            DesiredState::Cleanup,
+        ),
     ];
     for (case, changes, ours, expected) in cases {
         let service = with(|service| changes.iter().for_each(|change| change(service)));
@@ -125,7 +135,8 @@ proptest::proptest! {
             }
             service.ports = numbers.iter().map(|(number, name)| {
                 let mut port = port(80);
-                (port.port, port.name) = (i32::from(*number), name.as_str().into());
+                port.port = i32::from(*number);
+                port.name = name.as_str().into();
                 port
             }).collect();
         });
