@@ -18,8 +18,8 @@ pub struct InstanceRef {
     pub system_uuid: Option<String>,
     /// The Node's labels, as given.
     pub labels: BTreeMap<String, String>,
-    /// `status.addresses` of the Node: for clouds that identify instances by an address, or that temporarily report
-    /// none: the provider then returns these.
+    /// `status.addresses` of the Node, for clouds that identify instances by an address. A provider whose cloud temporarily
+    /// reports no address returns these.
     #[serde(default)]
     pub addresses: Vec<Address>,
     /// The Node's annotations, as given, of those that the provider reads (see [`InstanceFeatures::annotations`]).
@@ -102,7 +102,8 @@ pub struct Instance {
     /// Additional labels for a new Node, and those that follow the instance (see [`InstanceFeatures::labels`]). The
     /// controller drops those in Kubernetes' own domains, and those that the API server would refuse.
     pub labels: BTreeMap<String, String>,
-    /// The taints of the Node with the prefix [`InstanceFeatures::taints`], all of them at any time; others are dropped.
+    /// All taints of the Node with the prefix [`InstanceFeatures::taints`]: those that are missing here are removed from the
+    /// Node. Taints without the prefix are ignored.
     #[serde(default)]
     pub taints: Vec<Taint>,
 }

@@ -112,7 +112,7 @@ pub enum Targeting {
     Elsewhere,
 }
 
-/// The result of an `ensure`: settled, or the delay before the next call.
+/// The progress of an `ensure`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
     /// The observed state is the desired state.
@@ -122,12 +122,12 @@ pub enum Progress {
     After(Duration),
 }
 
-/// The result of an ensure.
+/// The result of an `ensure`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ensured {
     /// The current `status.loadBalancer`; written also if the progress is [`Progress::After`].
     pub status: LoadBalancerStatus,
-    /// The progress: settled, or the time of the next call.
+    /// The progress: settled, or the delay before the next call.
     pub progress: Progress,
     /// Warnings for the Service's owner although nothing failed: an annotation without effect, a skipped target. Each
     /// becomes an Event, with the same text each time, so that Events are counted and not repeated.
@@ -193,7 +193,7 @@ pub enum Observed {
     Present(Box<ObservedLoadBalancer>),
 }
 
-/// The result of a delete.
+/// The result of a `delete`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Deletion {
     /// Everything that was ever created for it is observed as deleted: the finalizer may be removed.
@@ -211,7 +211,8 @@ pub struct Owned {
     pub phase: Phase,
     /// The cloud's names of the resources, for an operator's search.
     pub resources: Vec<String>,
-    /// Their ownership marks can only be this cluster's, so that they may be deleted based on them.
+    /// Their tags or labels prove that they are this cluster's. Others may belong to another cluster, so that they are only
+    /// reported and never deleted.
     pub certain: bool,
 }
 
@@ -220,7 +221,7 @@ pub struct Owned {
 pub enum PlannedChange {
     /// There is none, and one is created.
     Created,
-    /// The existing one is kept and brought to the request.
+    /// The existing one is kept, and changed to the desired state.
     Kept,
     /// Another one is created next to it and replaces it.
     Replaced,
@@ -332,7 +333,8 @@ pub trait LoadBalancers: Send + Sync {
         let _ = id;
     }
 
-    /// Returns what the next `ensure` with this spec does, without a change. For an operator who considers a takeover.
+    /// Returns the change that the next `ensure` with this spec makes, and changes nothing. For an operator who considers a
+    /// takeover.
     ///
     /// # Errors
     /// Any kind but `NotFound`.
@@ -362,8 +364,8 @@ pub trait LoadBalancers: Send + Sync {
     /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`.
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
-    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds where it saves a search:
-    /// in which project or network to look. `None` for a Service that this process does not know.
+    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which its project or network
+    /// would otherwise be searched. `None` for a Service that this process does not know.
     ///
     /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be complete
     /// without it.

@@ -114,6 +114,7 @@ impl<'a> Context<'a> {
         format!("{prefix}-{:012x}", unique_number() & 0xffff_ffff_ffff)
     }
 
+    /// Creates an instance, which is deleted at the end of the case.
     pub async fn instance(&self, prefix: &str) -> Result<InstanceRef, Stop> {
         let instance = self.fixture.create_instance(&self.unique_name(prefix)).await?;
         self.created().instances.push(instance.clone());
@@ -136,6 +137,7 @@ impl<'a> Context<'a> {
         Ok(nodes)
     }
 
+    /// Returns a new id with this name. Its load balancer is deleted at the end of the case.
     pub fn id_named(&self, name: &str) -> LoadBalancerId {
         let number = unique_number();
         let uid = format!("{:08x}-{:04x}-4000-8000-{:012x}", number >> 32, number & 0xffff, number & 0xffff_ffff_ffff);
@@ -178,8 +180,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Removes the fault of the `nth` change. Returns true if the provider made fewer changes: the loop over `nth` can
-    /// end.
+    /// Removes the fault of the `nth` change. Returns true if the provider made fewer changes, so that no further `nth` has to
+    /// be tried.
     pub async fn restore_after_fault(&self, nth: u64) -> Result<bool, Stop> {
         let is_missing = self.fixture.faults_applied().await == Some(0);
         self.fixture.restore().await?;

@@ -79,7 +79,7 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("leaked_resources"))
     }
 
-    /// Returns the registered targets of load balancers that the cloud's firewall does not let them reach, found without
+    /// Returns the registered targets to which the cloud's firewall blocks the traffic of their load balancer, found without
     /// the provider.
     async fn blocked_targets(&self) -> Result<Vec<String>, FixtureError> {
         Err(FixtureError::Unsupported("blocked_targets"))
@@ -111,7 +111,7 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("fail_change"))
     }
 
-    /// Makes the `nth` such call change the cloud and lose its response.
+    /// Makes the `nth` such call from now change the cloud and lose its response.
     async fn lose_response(&self, _nth: u64) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("lose_response"))
     }
@@ -137,7 +137,7 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("limit_pages"))
     }
 
-    /// Reverts the methods above, from `fail_change` on.
+    /// Ends the effects of `fail_change`, `lose_response`, `fail_reads`, `delay_visibility` and `limit_pages`.
     async fn restore(&self) -> Result<(), FixtureError> {
         Ok(())
     }

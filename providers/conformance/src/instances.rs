@@ -199,7 +199,7 @@ pub(crate) async fn labels_and_taints_follow_the_instance(context: &Context<'_>)
 fn followed(instance: &Instance, features: &InstanceFeatures) -> Result<(usize, usize), Stop> {
     let has = |prefix: Option<&str>, key: &str| prefix.is_some_and(|prefix| key.starts_with(prefix));
     let other = instance.taints.iter().find(|taint| !has(features.taints, &taint.key));
-    ensure!(other.is_none(), "{other:?} has not the prefix {:?}", features.taints);
+    ensure!(other.is_none(), "{other:?} does not have the prefix {:?}", features.taints);
     let identities: BTreeSet<_> = instance.taints.iter().map(|taint| (&taint.key, taint.effect)).collect();
     ensure!(identities.len() == instance.taints.len(), "the same taint twice: {:?}", instance.taints);
     Ok((instance.labels.keys().filter(|key| has(features.labels, key)).count(), instance.taints.len()))

@@ -83,8 +83,9 @@ pub(crate) async fn targets_of_an_absent_load_balancer_are_not_found(context: &C
     let balancers = context.balancers()?;
     let spec = context.spec();
     let targets = Targets::nodes(context.nodes(1).await?);
-    for made in [false, true] {
-        if made {
+    // It never existed, or it was deleted.
+    for existed in [false, true] {
+        if existed {
             context.settle(&spec, &targets).await?;
             context.delete(&spec.id).await?;
         }
@@ -153,7 +154,7 @@ pub(crate) async fn firewall_follows_targets(context: &Context<'_>) -> Result<()
     let nodes = context.nodes(2).await?;
     let some = |count: usize| Targets::nodes(nodes[..count].to_vec());
     let mut spec = context.spec();
-    // The first targets come later than the load balancer.
+    // The load balancer is created before it has targets.
     context.settle(&spec, &some(0)).await?;
     for count in [1, 2, 1, 0, 2] {
         balancers.set_targets(&spec, &some(count)).await?;

@@ -10,10 +10,10 @@ use providers::{
 use crate::context::{Context, Stop, ensure, merged, port};
 use crate::fixture::FixtureError;
 
-/// The number of runs with a failed change: the first change fails in the first run, the second in the second, and so
-/// on. It is larger than the number of changes that any cloud needs for one load balancer. Runs end earlier if the fixture
-/// knows that there is no such change.
-pub(crate) const CHANGES: u64 = 16;
+/// Maximum number of runs of which each fails another change: run `n` fails the `n`th change. It is larger than the number
+/// of changes that any cloud needs for one load balancer. The runs end earlier if the fixture reports that the provider made
+/// fewer changes.
+pub(crate) const MAX_CHANGES: u64 = 16;
 
 pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> Result<Vec<Owned>, Stop> {
     let owned = context.balancers()?.list_owned().await?;
@@ -142,7 +142,7 @@ pub(crate) async fn lost_response_creates_no_second_load_balancer(context: &Cont
     let plain = context.spec();
     context.settle(&plain, &targets).await?;
     let resources = owned_of(context, &plain).await?[0].resources.len();
-    for nth in 1..=CHANGES {
+    for nth in 1..=MAX_CHANGES {
         let spec = context.spec();
         context.fixture.lose_response(nth).await?;
         context.settle(&spec, &targets).await?;
@@ -165,7 +165,7 @@ pub(crate) async fn lost_response_creates_no_second_load_balancer(context: &Cont
 pub(crate) async fn ensure_recovers_from_a_failure_at_any_change(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
-    for nth in 1..=CHANGES {
+    for nth in 1..=MAX_CHANGES {
         let spec = context.spec();
         context.fixture.fail_change(nth).await?;
         context.settle(&spec, &targets).await?;
@@ -255,7 +255,7 @@ pub(crate) async fn written_annotations_have_the_prefix(context: &Context<'_>) -
         spec.annotations = merged(plain.clone(), variant);
         let written = context.settle(&spec, &targets).await?.annotations;
         let other = written.keys().find(|key| !key.starts_with(prefix));
-        ensure!(other.is_none(), "the annotation {other:?} is written, which has not the prefix {prefix:?}");
+        ensure!(other.is_none(), "the annotation {other:?} is written, which does not have the prefix {prefix:?}");
         let again = context.settle(&spec, &targets).await?.annotations;
         ensure!(written == again, "without a change {written:?} and then {again:?} is written");
     }

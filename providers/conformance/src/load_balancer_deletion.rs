@@ -6,7 +6,7 @@ use providers::{Deletion, Observed, Phase, Targets};
 
 use crate::context::{Context, Stop, ensure};
 use crate::fixture::FixtureError;
-use crate::load_balancer_creation::{CHANGES, matches_spec, owned_of};
+use crate::load_balancer_creation::{MAX_CHANGES, matches_spec, owned_of};
 
 pub(crate) async fn delete_is_idempotent(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
@@ -54,7 +54,7 @@ pub(crate) async fn delete_that_takes_time_is_in_progress(context: &Context<'_>)
 pub(crate) async fn delete_recovers_from_a_failure_at_any_change(context: &Context<'_>) -> Result<(), Stop> {
     context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
-    for nth in 1..=CHANGES / 2 {
+    for nth in 1..=MAX_CHANGES / 2 {
         let mut is_last = true;
         for lost in [false, true] {
             let spec = context.spec();
@@ -80,7 +80,7 @@ pub(crate) async fn partial_load_balancer_is_listed_and_deleted(context: &Contex
     let balancers = context.balancers()?;
     let targets = Targets::nodes(context.nodes(1).await?);
     let mut partial = 0;
-    for nth in 1..=CHANGES {
+    for nth in 1..=MAX_CHANGES {
         let spec = context.spec();
         context.fixture.fail_change(nth).await?;
         let failed = balancers.ensure(&spec, &targets).await.is_err();

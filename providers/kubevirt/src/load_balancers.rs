@@ -72,7 +72,7 @@ impl KubeVirtLoadBalancers {
         targets: &providers::Targets,
     ) -> Result<Vec<String>, CloudError> {
         let found = self.own_slices(&spec.id).await?;
-        let (mut machines, mut without) = slices::target_machines(spec, targets);
+        let (mut machines, mut without_traffic) = slices::target_machines(spec, targets);
         if targets.incomplete {
             let kept = found.iter().flat_map(|slice| &slice.endpoints).filter_map(slices::machine_of);
             machines.extend(kept.map(str::to_owned));
@@ -84,14 +84,14 @@ impl KubeVirtLoadBalancers {
         for name in &machines {
             match instances.get(name).and_then(|instance| slices::endpoint(instance, namespace)) {
                 Some(endpoint) => endpoints.push(endpoint),
-                None => without.push(slices::node_of(targets, name).unwrap_or(name).to_owned()),
+                None => without_traffic.push(slices::node_of(targets, name).unwrap_or(name).to_owned()),
             }
         }
         let labels = ownership::labels(&spec.id);
         for change in slices::changes(desired, service, &labels, &endpoints, &found) {
             self.apply_slice(change).await?;
         }
-        Ok(without)
+        Ok(without_traffic)
     }
 
     async fn apply_slice(&self, change: SliceChange) -> Result<(), CloudError> {
@@ -149,16 +149,16 @@ impl KubeVirtLoadBalancers {
         Ok(true)
     }
 
-    fn ensured(&self, spec: &LoadBalancerSpec, service: &InfraService, without: &[String]) -> Ensured {
+    fn ensured(&self, spec: &LoadBalancerSpec, service: &InfraService, without_traffic: &[String]) -> Ensured {
         let status = status(&service.status.load_balancer.ingress);
         let mut warnings = Vec::new();
         if !spec.external_ips.is_empty() {
             warnings.push("spec.externalIPs has no effect in the infrastructure cluster".to_owned());
         }
-        if !without.is_empty() {
+        if !without_traffic.is_empty() {
             warnings.push(format!(
                 "nodes without a virtual machine, or without an IPv4 address of it, get no traffic: {}",
-                without.join(", ")
+                without_traffic.join(", ")
             ));
         }
         if !status.ingress.is_empty() {
@@ -197,10 +197,12 @@ fn status(found: &[InfraIngress]) -> LoadBalancerStatus {
 }
 
 fn phase(service: &InfraService) -> Phase {
-    match service.status.load_balancer.ingress.is_empty() {
-        _ if service.metadata.is_deleting() => Phase::Deleting,
-        true => Phase::Provisioning,
-        false => Phase::Active,
+    if service.metadata.is_deleting() {
+        Phase::Deleting
+    } else if service.status.load_balancer.ingress.is_empty() {
+        Phase::Provisioning
+    } else {
+        Phase::Active
     }
 }
 
@@ -281,8 +283,8 @@ impl LoadBalancers for KubeVirtLoadBalancers {
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &providers::Targets) -> Result<Ensured, CloudError> {
         self.targeting(spec)?;
         let desired = Desired::of(spec, &self.config, &self.infra_labels);
-        let listed = self.config.targets == Targets::Nodes;
-        let (service, mut without) = match self.holder(&spec.id).await.map_err(as_retryable)? {
+        let lists_nodes = self.config.targets == Targets::Nodes;
+        let (service, mut without_traffic) = match self.holder(&spec.id).await.map_err(as_retryable)? {
             Holder::Foreign => {
                 let message =
                     format!("Service {} of the infrastructure cluster belongs to another client", desired.name);
@@ -295,10 +297,11 @@ impl LoadBalancers for KubeVirtLoadBalancers {
             Holder::None => (self.create(&desired).await?, None),
             Holder::Own(service) => {
                 // New targets before the Service changes, so that a removed selector leaves no gap.
-                let slices = match listed {
-                    true => Some(self.sync_slices(spec, &desired, &service, targets).await.map_err(as_retryable)?),
-                    false => None,
-                };
+                let mut without_traffic = None;
+                if lists_nodes {
+                    let synced = self.sync_slices(spec, &desired, &service, targets).await;
+                    without_traffic = Some(synced.map_err(as_retryable)?);
+                }
                 let service = match desired.patch(&service) {
                     None => *service,
                     Some(patch) => {
@@ -306,19 +309,20 @@ impl LoadBalancers for KubeVirtLoadBalancers {
                         patched.map_err(|error| if error.is_not_found() { as_retryable(error) } else { error })?
                     }
                 };
-                (service, slices)
+                (service, without_traffic)
             }
         };
-        if listed {
-            if without.is_none() {
-                without = Some(self.sync_slices(spec, &desired, &service, targets).await.map_err(as_retryable)?);
+        if lists_nodes {
+            if without_traffic.is_none() {
+                let synced = self.sync_slices(spec, &desired, &service, targets).await;
+                without_traffic = Some(synced.map_err(as_retryable)?);
             }
             self.delete_selector_slices(&service).await.map_err(as_retryable)?;
         } else if !self.delete_own_slices(&spec.id, &service).await.map_err(as_retryable)? {
             let progress = Progress::After(self.config.poll_interval);
             return Ok(Ensured { progress, ..self.ensured(spec, &service, &[]) });
         }
-        Ok(self.ensured(spec, &service, &without.unwrap_or_default()))
+        Ok(self.ensured(spec, &service, &without_traffic.unwrap_or_default()))
     }
 
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &providers::Targets) -> Result<(), CloudError> {

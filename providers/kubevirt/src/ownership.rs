@@ -74,7 +74,7 @@ pub(crate) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> bool {
     owned.id == anonymous && owned.resources.contains(&resource("Service", &service.default_name()))
 }
 
-/// Returns the name of an object for an operator's search.
+/// Returns the kind and name by which an operator finds an object.
 pub(crate) fn resource(kind: &str, name: &str) -> String {
     format!("{kind} {name}")
 }

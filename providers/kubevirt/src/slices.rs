@@ -37,14 +37,15 @@ pub(crate) fn target_machines(spec: &LoadBalancerSpec, targets: &Targets) -> (BT
         let used = targets.endpoints.iter().filter(|endpoint| endpoint.ready || (!any_ready && endpoint.serving));
         used.filter_map(|endpoint| endpoint.node.as_deref()).collect()
     });
-    let (mut machines, mut without) = (BTreeSet::new(), Vec::new());
+    let mut machines = BTreeSet::new();
+    let mut without_machine = Vec::new();
     for node in targets.nodes.iter().filter(|node| hosts.as_ref().is_none_or(|hosts| hosts.contains(&*node.name))) {
         match node.provider_id.as_deref().map(machine_name) {
             Some(Ok(machine)) => drop(machines.insert(machine.to_owned())),
-            _ => without.push(node.name.clone()),
+            _ => without_machine.push(node.name.clone()),
         }
     }
-    (machines, without)
+    (machines, without_machine)
 }
 
 /// Returns the name of the node that runs on a virtual machine.

@@ -14,8 +14,8 @@
 //! | `DELETE /instances/{name}` | removes it permanently |
 //! | `PUT /health` | `{"target": {"instance": "mock://..."}, "health": "unhealthy"}`; `null` removes the override |
 //! | `PUT /quotas` | [`Quotas`] |
-//! | `PUT`, `DELETE /balancers/{cluster}/{namespace}/{name}/{uid}` | what a provider does for a Service: `{"ports": [{"port": 80, "node_port": 30080}], "instances": ["mock://..."]}` |
-//! | `PUT`, `DELETE /routes` | what a provider does for a Node: `{"destination": "10.244.1.0/24", "instance": "mock://..."}`; to delete one, without its instance |
+//! | `PUT`, `DELETE /balancers/{cluster}/{namespace}/{name}/{uid}` | calls `ensure` or `delete` of a provider, as for a Service: `{"ports": [{"port": 80, "node_port": 30080}], "instances": ["mock://..."]}` |
+//! | `PUT`, `DELETE /routes` | sets or removes a route, as for a Node: `{"destination": "10.244.1.0/24", "instance": "mock://..."}`; to delete one, without its instance |
 //! | `PUT /foreign-routes` | `{"destination": "10.9.0.0/24"}` |
 
 use std::collections::BTreeMap;
@@ -189,7 +189,7 @@ impl MockCloud {
         Ok(response)
     }
 
-    /// Acts like a provider for a Service, once.
+    /// Calls a provider's `ensure` once, or its `delete` without a request.
     async fn apply_balancer(&self, id: LoadBalancerId, request: Option<LoadBalancerRequest>) -> Reply {
         let provider = MockLoadBalancers { cloud: self.clone(), cluster: id.cluster.clone() };
         let refused = |error: CloudError| (StatusCode::CONFLICT, error.to_string());
@@ -206,7 +206,7 @@ impl MockCloud {
         }
     }
 
-    /// Acts like a provider for a Node, once.
+    /// Applies a change of a route once.
     async fn route(&self, change: &RouteChange) -> Reply {
         let done = MockRoutes(self.clone()).change(change).await;
         done.map(|()| json!({})).map_err(|error| (StatusCode::CONFLICT, error.to_string()))

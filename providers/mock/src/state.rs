@@ -41,6 +41,7 @@ struct LoadBalancer {
     source_ranges: Vec<IpNet>,
     attributes: Attributes,
     listeners: Vec<ListenerView>,
+    /// The time at which each target becomes healthy.
     targets: BTreeMap<TargetId, Instant>,
 }
 
@@ -50,11 +51,13 @@ pub(crate) struct State {
     pub config: MockConfig,
     pub quotas: Quotas,
     instances: BTreeMap<String, InstanceRecord>,
+    /// Names of removed instances, which are not created automatically.
     removed: BTreeSet<String>,
     addresses: BTreeMap<LoadBalancerId, Vec<Address>>,
     balancers: BTreeMap<LoadBalancerId, LoadBalancer>,
+    /// Overrides of the targets' health.
     health: BTreeMap<TargetId, Health>,
-    /// `None`: a foreign route.
+    /// The provider ID of the target instance, by destination; `None`: a foreign route.
     routes: BTreeMap<IpNet, Option<String>>,
 }
 
@@ -326,8 +329,9 @@ impl State {
             targets: BTreeMap::new(),
         };
         self.balancers.insert(id.clone(), balancer);
-        let gone = || error(ErrorKind::Transient, Operation::CreateBalancer, format!("load balancer {id} was deleted"));
-        self.balancer_view(id, now, true).ok_or_else(gone)
+        let deleted =
+            || error(ErrorKind::Transient, Operation::CreateBalancer, format!("load balancer {id} was deleted"));
+        self.balancer_view(id, now, true).ok_or_else(deleted)
     }
 
     fn changeable_balancer(
