@@ -24,9 +24,9 @@ use crate::http;
 use crate::role::RoleCredentials;
 
 /// Timeout of an attempt. Upstream: cloud-provider-aws, its HTTP client's timeout.
-const ATTEMPT: Duration = Duration::from_secs(30);
-/// Attempts of a read. A change is tried once: its caller reads again before another attempt.
-const TRIES: u32 = 4;
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of attempts of a read. A change is tried once: its caller reads again before another attempt.
+const MAX_ATTEMPTS: u32 = 4;
 /// The pause before the second attempt of a read; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
@@ -86,13 +86,13 @@ struct Calls {
 }
 
 impl Api {
-    /// Reads the environment and, where the file names no region, the instance's metadata; resolves credentials only
+    /// Reads the environment and, if the cloud config names no region, the instance's metadata. Credentials are resolved
     /// when the first call is made.
     ///
     /// # Errors
     /// `Invalid` if no region is known.
     pub(crate) async fn connect(config: &Config, credentials: Option<&Credentials>) -> Result<Self, CloudError> {
-        let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT).build();
+        let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT_TIMEOUT).build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
             .http_client(http::client()?)
             .retry_config(RetryConfig::disabled())
@@ -175,7 +175,7 @@ impl Api {
         F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
     {
         let mut pause = FIRST_PAUSE;
-        for _ in 1..TRIES {
+        for _ in 1..MAX_ATTEMPTS {
             match self.change(class, operation, send()).await {
                 Err(error) if matches!(error.kind, ErrorKind::Transient) => sleep(pause).await,
                 // The budget makes the next attempt wait.

@@ -1,4 +1,4 @@
-//! `--cloud-config`: the meaning of each variable, and its checks (upstream: cloud-provider-aws, `CloudConfig`).
+//! `--cloud-config`: the meaning of each variable, and its checks. Upstream: cloud-provider-aws, CloudConfig.
 
 use std::collections::{BTreeMap, BTreeSet};
 

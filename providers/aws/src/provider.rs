@@ -59,8 +59,8 @@ impl CloudProvider for Aws {
         "aws"
     }
 
-    /// The cluster's id is in the file, or in the tags of this process's instance, which are not known before the first
-    /// call.
+    /// Returns true if the cloud config or the tags of this process's instance name the cluster, and before the first call,
+    /// when these tags are unknown.
     fn has_cluster_id(&self) -> bool {
         !self.config.cluster_id.is_empty() || self.sessions.get().map_or(true, |session| !session.cluster.id.is_empty())
     }

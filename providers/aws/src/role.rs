@@ -1,4 +1,4 @@
-//! Credentials of a role, requested on behalf of one resource where the file names one.
+//! Credentials of a role, requested on behalf of one resource if the cloud config names one.
 
 use std::time::SystemTime;
 

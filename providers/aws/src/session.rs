@@ -20,11 +20,13 @@ pub(crate) struct Session {
     pub cluster: ClusterTags,
 }
 
-/// The session, after the provider was initialised.
+/// The session; empty until the provider is initialised.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sessions(Arc<OnceLock<Arc<Session>>>);
 
 impl Sessions {
+    /// Returns the session.
+    ///
     /// # Errors
     /// `Transient` before the provider was initialised.
     pub(crate) fn get(&self) -> Result<Arc<Session>, CloudError> {

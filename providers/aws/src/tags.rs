@@ -1,4 +1,4 @@
-//! Tags that identify the owner of a resource (cloud-provider-aws: pkg/providers/v1/tags.go).
+//! Tags that identify the owner of a resource. Upstream: cloud-provider-aws, pkg/providers/v1/tags.go.
 
 use std::collections::BTreeMap;
 

@@ -147,13 +147,13 @@ async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
         })
         .collect();
     let interfaces = join_all(addresses.chunks(FILTER_VALUES).map(|addresses| by_address(session, addresses)));
-    let (machines, interfaces) = join(find(session, wanted), interfaces).await;
+    let (instances, interfaces) = join(find(session, wanted), interfaces).await;
     let state = |found: Result<types::Instance, CloudError>| match found {
         Ok(found) => convert::state(&found, &session.api.region, &session.config.node_ip_families),
         Err(error) => InstanceState::Unknown(error),
     };
-    let machines = machines.into_iter().map(|(wanted, found)| (wanted, state(found)));
-    machines.chain(interfaces.into_iter().flatten()).collect()
+    let instances = instances.into_iter().map(|(wanted, found)| (wanted, state(found)));
+    instances.chain(interfaces.into_iter().flatten()).collect()
 }
 
 /// Returns the EC2 instances among `wanted`, and an error for each one of a failed call; all others do not exist.

@@ -11,10 +11,10 @@ pub(crate) const SERVICE: &str = "kubernetes.io/service-name";
 /// The Service's uid. Only this provider writes it. It distinguishes a Service's resources from those of an earlier
 /// Service with the same name.
 pub(crate) const UID: &str = "kubernetes.io/service-uid";
-/// The cluster's name (Load Balancer Controller: TagKeyK8sCluster).
+/// The cluster's name. Upstream: AWS Load Balancer Controller, TagKeyK8sCluster.
 pub(crate) const CONTROLLER_CLUSTER: &str = "elbv2.k8s.aws/cluster";
-/// The purpose of a resource of the whole cluster (Load Balancer Controller: TagKeyResource). Its backend security
-/// group carries it. That group is never used or changed here.
+/// The purpose of a resource of the whole cluster, such as the controller's backend security group, which is never used or
+/// changed here. Upstream: AWS Load Balancer Controller, TagKeyResource.
 pub(crate) const CONTROLLER_RESOURCE: &str = "elbv2.k8s.aws/resource";
 /// The cluster whose load balancers share a security group; only this provider writes the tag.
 pub(crate) const BACKEND: &str = "kubernetes.io/load-balancer-backend";
@@ -28,7 +28,7 @@ pub(crate) const GROUP_LEAD: &str = "kubernetes.io/load-balancer-group-lead";
 const GROUP_RULE: &str = "kubernetes.io/service-uid=";
 /// The Services that may use a resource that a user made; only users write the tag.
 pub(crate) const ALLOWED: &str = "kubernetes.io/allowed-services";
-/// The Service, as `namespace/name` (Load Balancer Controller: tracking provider).
+/// The Service, as `namespace/name`. Upstream: AWS Load Balancer Controller, tracking provider.
 pub(crate) const STACK: &str = "service.k8s.aws/stack";
 /// The part of the Service's stack that a resource is.
 pub(crate) const RESOURCE: &str = "service.k8s.aws/resource";

@@ -78,7 +78,7 @@ impl Owner {
         self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
     }
 
-    /// Returns how strong the tags are as evidence.
+    /// Returns the kind of evidence that the tags are.
     pub(crate) fn evidence(&self) -> Evidence {
         match (&self.uid, self.by_controller) {
             (Some(_), _) => Evidence::Uid,

@@ -1,6 +1,6 @@
 //! Routes to nodes' pod networks, in all route tables of the cluster: one read for each pass, and the smallest change.
 
-mod machines;
+mod route_instances;
 mod table;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,26 +15,26 @@ use crate::instances::filter;
 use crate::instances::id::{self, Wanted};
 use crate::session::{Session, Sessions};
 use crate::tags;
-use machines::{Machine, Machines};
+use route_instances::{RouteInstance, RouteInstances};
 use table::{Step, Table};
 
 /// Maximum number of concurrent changes.
-const AT_ONCE: usize = 16;
-/// Time for which a listed table is current: the rest of a pass.
-const FRESH: Duration = Duration::from_secs(5);
+const MAX_CONCURRENT_CHANGES: usize = 16;
+/// Maximum age of listed tables for changes: the rest of a pass.
+const MAX_LIST_AGE: Duration = Duration::from_secs(5);
 
 /// The cluster's route tables.
 #[derive(Debug)]
 struct Ec2Routes {
     sessions: Sessions,
-    machines: Machines,
+    instances: RouteInstances,
     /// The last list, until a change is made.
     listed: Mutex<Option<(Instant, Vec<Table>)>>,
 }
 
 /// Creates the routes of the provider.
 pub(crate) fn routes(sessions: Sessions) -> Arc<dyn Routes> {
-    Arc::new(Ec2Routes { sessions, machines: Machines::default(), listed: Mutex::default() })
+    Arc::new(Ec2Routes { sessions, instances: RouteInstances::default(), listed: Mutex::default() })
 }
 
 #[async_trait]
@@ -43,10 +43,10 @@ impl Routes for Ec2Routes {
         let session = self.sessions.get()?;
         let tables = read(&session).await?;
         let merged = table::merged(&tables);
-        let names = self.machines.names(&session, merged.values().flatten().cloned().collect()).await?;
+        let names = self.instances.names(&session, merged.values().flatten().cloned().collect()).await?;
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), tables));
-        let route = |(destination, machine): (IpNet, Option<String>)| {
-            let name = machine.and_then(|id| names.get(&id).cloned());
+        let route = |(destination, instance): (IpNet, Option<String>)| {
+            let name = instance.and_then(|id| names.get(&id).cloned());
             let target = name.map_or(RouteTarget::Blackhole, RouteTarget::Instance);
             Route { name: String::new(), destination, target, addresses: None }
         };
@@ -70,7 +70,7 @@ impl Ec2Routes {
         let session = self.sessions.get()?;
         let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let tables = match listed {
-            Some((at, tables)) if at.elapsed() < FRESH => tables,
+            Some((at, tables)) if at.elapsed() < MAX_LIST_AGE => tables,
             _ => read(&session).await?,
         };
         Ok((session, tables))
@@ -92,17 +92,17 @@ impl Ec2Routes {
             }
         }
         let removed: Vec<_> = removals.iter().map(|(_, route)| remove(session, tables, route)).collect();
-        let removed: Vec<_> = stream::iter(removed).buffered(AT_ONCE).collect().await;
+        let removed: Vec<_> = stream::iter(removed).buffered(MAX_CONCURRENT_CHANGES).collect().await;
         removals.iter().zip(removed).for_each(|((at, _), result)| results[*at] = result);
 
-        self.machines.learn(sets.iter().map(|(_, spec)| *spec));
+        self.instances.learn(sets.iter().map(|(_, spec)| *spec));
         let due = |(at, spec): (usize, &'_ RouteSpec)| is_due(tables, spec).then_some(at);
         let sets: Vec<usize> = sets.into_iter().filter_map(due).collect();
         let specs: Vec<&RouteSpec> = sets.iter().filter_map(|at| spec_of(&changes[*at])).collect();
-        let machines = self.machines.prepare(session, &specs).await;
-        let ready = specs.into_iter().zip(machines);
-        let set: Vec<_> = ready.map(|(spec, machine)| self.set(session, tables, spec, machine)).collect();
-        let set: Vec<_> = stream::iter(set).buffered(AT_ONCE).collect().await;
+        let instances = self.instances.prepare(session, &specs).await;
+        let ready = specs.into_iter().zip(instances);
+        let set: Vec<_> = ready.map(|(spec, instance)| self.set(session, tables, spec, instance)).collect();
+        let set: Vec<_> = stream::iter(set).buffered(MAX_CONCURRENT_CHANGES).collect().await;
         sets.into_iter().zip(set).for_each(|(at, result)| results[at] = result);
         results
     }
@@ -112,18 +112,18 @@ impl Ec2Routes {
         session: &Session,
         tables: &[Table],
         spec: &RouteSpec,
-        machine: Result<Machine, CloudError>,
+        instance: Result<RouteInstance, CloudError>,
     ) -> Result<(), CloudError> {
-        let machine = machine?;
+        let instance = instance?;
         let mut steps = Vec::new();
         for table in tables {
-            steps.extend(table.to_set(spec.destination, &machine.id)?.map(|step| (table, step)));
+            steps.extend(table.to_set(spec.destination, &instance.id)?.map(|step| (table, step)));
         }
         for (table, step) in steps {
-            let result = make(session, table, step, spec.destination, Some(&machine)).await;
+            let result = make(session, table, step, spec.destination, Some(&instance)).await;
             if let Err(error) = result {
                 if matches!(error.kind, ErrorKind::Invalid | ErrorKind::NotFound) {
-                    self.machines.forget(&machine.id);
+                    self.instances.forget(&instance.id);
                 }
                 return Err(error);
             }
@@ -141,8 +141,8 @@ fn spec_of(change: &RouteChange) -> Option<&RouteSpec> {
 
 /// Returns true if any table lacks the route, as far as the Node's provider ID is known.
 fn is_due(tables: &[Table], spec: &RouteSpec) -> bool {
-    let Ok(Wanted::Instance(machine)) = id::wanted(&spec.instance) else { return true };
-    tables.iter().any(|table| table.to_set(spec.destination, &machine) != Ok(None))
+    let Ok(Wanted::Instance(instance)) = id::wanted(&spec.instance) else { return true };
+    tables.iter().any(|table| table.to_set(spec.destination, &instance) != Ok(None))
 }
 
 async fn remove(session: &Session, tables: &[Table], route: &Route) -> Result<(), CloudError> {
@@ -168,33 +168,33 @@ async fn make(
     table: &Table,
     step: Step,
     destination: IpNet,
-    machine: Option<&Machine>,
+    instance: Option<&RouteInstance>,
 ) -> Result<(), CloudError> {
     let ec2 = &session.api.ec2;
-    let (four, six) = match destination {
+    let (ipv4, ipv6) = match destination {
         IpNet::V4(net) => (Some(net.to_string()), None),
         IpNet::V6(net) => (None, Some(net.to_string())),
     };
-    let interface = machine.and_then(|machine| machine.interface.clone());
-    let instance = machine.filter(|_| interface.is_none()).map(|machine| machine.id.clone());
+    let interface = instance.and_then(|instance| instance.interface.clone());
+    let instance = instance.filter(|_| interface.is_none()).map(|instance| instance.id.clone());
     match step {
         Step::Create => {
-            let request = ec2.create_route().route_table_id(&table.id).set_destination_cidr_block(four);
-            let request = request.set_destination_ipv6_cidr_block(six);
+            let request = ec2.create_route().route_table_id(&table.id).set_destination_cidr_block(ipv4);
+            let request = request.set_destination_ipv6_cidr_block(ipv6);
             let request = request.set_instance_id(instance).set_network_interface_id(interface);
             let made = session.api.change(Class::Ec2Change, "CreateRoute", request.send()).await;
             made.map(drop).map_err(|error| explained(error, &table.id))
         }
         Step::Replace => {
-            let request = ec2.replace_route().route_table_id(&table.id).set_destination_cidr_block(four);
-            let request = request.set_destination_ipv6_cidr_block(six);
+            let request = ec2.replace_route().route_table_id(&table.id).set_destination_cidr_block(ipv4);
+            let request = request.set_destination_ipv6_cidr_block(ipv6);
             let request = request.set_instance_id(instance).set_network_interface_id(interface);
             let made = session.api.change(Class::Ec2Change, "ReplaceRoute", request.send()).await;
             made.map(drop).map_err(|error| explained(error, &table.id))
         }
         Step::Delete => {
-            let request = ec2.delete_route().route_table_id(&table.id).set_destination_cidr_block(four);
-            let request = request.set_destination_ipv6_cidr_block(six);
+            let request = ec2.delete_route().route_table_id(&table.id).set_destination_cidr_block(ipv4);
+            let request = request.set_destination_ipv6_cidr_block(ipv6);
             match session.api.change(Class::Ec2Change, "DeleteRoute", request.send()).await {
                 Err(error) if error.is_not_found() => Ok(()),
                 result => result.map(drop),
@@ -203,7 +203,8 @@ async fn make(
     }
 }
 
-/// Adds the fix to the error of a full table. A table that has changed is read again.
+/// Adds the fix to the error of a full table, and converts the error of a route that has changed since it was listed to
+/// `Conflict`, after which the tables are read again.
 fn explained(mut error: CloudError, table: &str) -> CloudError {
     if error.is_not_found() && error.message.starts_with("InvalidRoute") {
         error.kind = ErrorKind::Conflict;
@@ -218,7 +219,7 @@ fn explained(mut error: CloudError, table: &str) -> CloudError {
     error
 }
 
-/// Returns the tables with the cluster's tag, or the one that the file names.
+/// Returns the tables with the cluster's tag, or the one that the cloud config names.
 ///
 /// # Errors
 /// `Transient` if there is none: an operator may tag one at any time.
@@ -274,7 +275,7 @@ mod tests {
         );
         let changed = CloudError::new(ErrorKind::NotFound, "ReplaceRoute", "InvalidRoute.NotFound: none");
         assert_eq!(explained(changed, "rtb-1").kind, ErrorKind::Conflict);
-        let gone = CloudError::new(ErrorKind::NotFound, "CreateRoute", "InvalidInstanceID.NotFound: none");
-        assert_eq!(explained(gone, "rtb-1").kind, ErrorKind::NotFound);
+        let missing = CloudError::new(ErrorKind::NotFound, "CreateRoute", "InvalidInstanceID.NotFound: none");
+        assert_eq!(explained(missing, "rtb-1").kind, ErrorKind::NotFound);
     }
 }

@@ -21,10 +21,10 @@ use crate::loadbalancer::observed::network;
 use crate::loadbalancer::types::{ObservedRule, Ports, Rule, Source, Tags};
 use crate::session::Session;
 
-/// Rules are read again after this time.
-const RULES: Duration = Duration::from_secs(30);
-/// A created group may be missing from lists for this time.
-const UNLISTED: Duration = Duration::from_secs(60);
+/// Maximum age of rules that were read.
+const MAX_RULE_AGE: Duration = Duration::from_secs(30);
+/// Time for which a created group may be missing from lists.
+const LISTING_DELAY: Duration = Duration::from_secs(60);
 
 /// The known state of the shared group.
 #[derive(Debug, Default)]
@@ -34,10 +34,10 @@ pub(crate) struct Shared {
     /// Number of responses in which AWS did not find the group that is to be deleted.
     missing: u32,
     /// Deleted groups, which a recent listing may still contain.
-    gone: BTreeSet<String>,
-    /// Services whose load balancers carry it, or will carry it soon.
+    deleted: BTreeSet<String>,
+    /// Services whose load balancers have it, or will have it soon.
     users: BTreeSet<LoadBalancerId>,
-    /// Rules that load balancers without security groups need.
+    /// Rules that load balancers without security groups (`bare` here and below) need.
     bare: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
     /// Rules of nodes' groups, with the time of the read.
     rules: HashMap<String, (Instant, Vec<ObservedRule>)>,
@@ -77,12 +77,12 @@ impl Shared {
     ) -> Result<String, CloudError> {
         self.users.insert(id.clone());
         let now = Instant::now();
-        let listed = listing.backend(session, &id.cluster).filter(|group| !self.gone.contains(&group.id));
+        let listed = listing.backend(session, &id.cluster).filter(|group| !self.deleted.contains(&group.id));
         if let Some(listed) = listed {
             self.backend = Some((listed.id.clone(), now));
             return Ok(listed.id.clone());
         }
-        if let Some((group, _)) = self.backend.as_ref().filter(|(_, at)| now < *at + UNLISTED) {
+        if let Some((group, _)) = self.backend.as_ref().filter(|(_, at)| now < *at + LISTING_DELAY) {
             return Ok(group.clone());
         }
         let name = backend_cluster(session, &id.cluster);
@@ -95,14 +95,14 @@ impl Shared {
         Ok(group)
     }
 
-    /// Returns the rules of groups, which may be as old as [`RULES`].
+    /// Returns the rules of groups, which may be as old as [`MAX_RULE_AGE`].
     async fn rules(
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
     ) -> Result<BTreeMap<String, Vec<ObservedRule>>, CloudError> {
         let now = Instant::now();
-        self.rules.retain(|_, (at, _)| now < *at + RULES);
+        self.rules.retain(|_, (at, _)| now < *at + MAX_RULE_AGE);
         let unknown: Vec<String> = groups.iter().filter(|group| !self.rules.contains_key(*group)).cloned().collect();
         if !unknown.is_empty() {
             let mut read = network::rules(session, &unknown).await?;
@@ -166,7 +166,7 @@ impl Shared {
         names: &[String],
     ) -> Result<BTreeSet<String>, CloudError> {
         let now = Instant::now();
-        let named = match self.named.take().filter(|(at, _)| now < *at + RULES) {
+        let named = match self.named.take().filter(|(at, _)| now < *at + MAX_RULE_AGE) {
             Some(recent) => recent,
             None => (now, network::groups_that_name_balancers(session, bare_rules::named_balancer).await?),
         };
@@ -205,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// Returns whether load balancers use the shared group, as far as this process and a current listing know.
+    /// Returns true if load balancers use the shared group, as far as this process and a current listing know.
     async fn is_used(&self, session: &Session, listings: Listings<'_>, group: &str) -> Result<bool, CloudError> {
         if !self.users.is_empty() {
             return Ok(true);
@@ -322,7 +322,7 @@ impl Shared {
         let group = match listings.read.backend(session, &id.cluster) {
             Some(listed) => Some(listed.id.clone()),
             // It was created recently and is not listed yet.
-            None => self.backend.as_ref().filter(|(_, at)| now < *at + UNLISTED).map(|(group, _)| group.clone()),
+            None => self.backend.as_ref().filter(|(_, at)| now < *at + LISTING_DELAY).map(|(group, _)| group.clone()),
         };
         let Some(group) = group else { return Ok(Release::Unaffected) };
         if self.is_used(session, listings, &group).await? {
@@ -341,11 +341,12 @@ impl Shared {
             }
             revoked => revoked?,
         }
-        let is_recent = self.backend.as_ref().is_some_and(|(_, at)| now < *at + UNLISTED);
+        let is_recent = self.backend.as_ref().is_some_and(|(_, at)| now < *at + LISTING_DELAY);
         let request = session.api.ec2.delete_security_group().group_id(&group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
             Err(error) if error.is_not_found() && (!is_recent || self.missing >= MISSING) => {
-                (self.backend, self.missing) = (None, 0);
+                self.backend = None;
+                self.missing = 0;
                 Ok(Release::Done)
             }
             // It is in use, or not visible yet.
@@ -356,8 +357,9 @@ impl Shared {
             // After any other error a retry has to find the group, although it may not be listed yet.
             answer => {
                 answer?;
-                (self.backend, self.missing) = (None, 0);
-                self.gone.insert(group.clone());
+                self.backend = None;
+                self.missing = 0;
+                self.deleted.insert(group.clone());
                 Ok(Release::Done)
             }
         }

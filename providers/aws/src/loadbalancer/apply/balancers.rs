@@ -44,7 +44,7 @@ pub(crate) struct Balancers {
     pub(super) certificates: Certificates,
     pub(super) groups: Groups,
     pub(super) shared: Mutex<Shared>,
-    /// Services that move from a Classic Load Balancer and whose status should get the new address, and whether it did.
+    /// Services that move from a Classic Load Balancer; true once their status has the address of the new load balancer.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
     records: OnceLock<Arc<dyn Records>>,
     /// The time of the first work: a process without the Lease has none.

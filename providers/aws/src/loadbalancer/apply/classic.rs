@@ -25,8 +25,8 @@ use crate::session::Session;
 
 /// Maximum number of instances in one call.
 const INSTANCES: usize = 100;
-/// Time until the check whether the new address was published.
-const PUBLICATION: Duration = Duration::from_secs(1);
+/// Interval between two checks that the new address was published.
+const PUBLICATION_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum age of a listing from which the security groups of nodes are taken.
 const GROUPS_AGE: Duration = Duration::from_secs(30 * 60);
 
@@ -140,7 +140,7 @@ impl Balancers {
         // The time for clients begins when the new address is published, not earlier.
         let published = *self.moved().entry(work.id.clone()).or_default();
         if !published {
-            return Ok(later(ensured, PUBLICATION));
+            return Ok(later(ensured, PUBLICATION_INTERVAL));
         }
         let replaced = now().to_string();
         self.tag_classic(work.session, &classic.name, &replaced).await?;

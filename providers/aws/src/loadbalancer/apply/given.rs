@@ -63,9 +63,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Separates the Service's listeners and rules from those of others on load balancers that users made or that Services
-    /// share, and finds the Service's
-    /// listeners on those that it no longer uses.
+    /// Keeps only the Service's own listeners and rules in the observed state of load balancers that users made or that
+    /// Services share, and finds the Service's listeners on those that it no longer uses.
     pub(super) async fn separate_listeners(
         &self,
         session: &Session,
@@ -87,7 +86,7 @@ impl Balancers {
         self.find_strays(session, id, seen).await
     }
 
-    /// Finds the Service's listeners on load balancers that it no longer uses, by recent tags: they are deleted.
+    /// Finds the Service's listeners on load balancers that it no longer uses (`strays`), by recent tags: they are deleted.
     pub(super) async fn find_strays(
         &self,
         session: &Session,

@@ -22,7 +22,7 @@ pub(super) struct TargetGroups {
     pub undecided: BTreeSet<String>,
     /// Addresses of new pods whose network interfaces may not be visible yet.
     pub pending: BTreeSet<IpAddr>,
-    /// The groups of a pod or a node are not known: it may be behind a group that is not among these.
+    /// The groups of a pod or a node are unknown, so that `groups` may lack some.
     pub incomplete: bool,
 }
 

@@ -16,11 +16,11 @@ use crate::loadbalancer::observed::{convert, report};
 use crate::loadbalancer::types::{Target, TargetHealth, TargetType};
 use crate::session::Session;
 
-/// The prefix of the conditions' types (Load Balancer Controller: `TargetHealthPodConditionTypePrefix`).
+/// The prefix of the conditions' types. Upstream: AWS Load Balancer Controller, TargetHealthPodConditionTypePrefix.
 pub(crate) const PREFIX: &str = "target-health.elbv2.k8s.aws/";
 
-/// Reason and message for a target that ELB does not list yet (Load Balancer Controller:
-/// updateTargetHealthPodCondition).
+/// Reason and message for a target that ELB does not list yet. Upstream: AWS Load Balancer Controller,
+/// updateTargetHealthPodCondition.
 const REGISTERING: (&str, &str) = ("Elb.RegistrationInProgress", "Target registration is in progress");
 
 /// Returns the gates of a Service, with the current health in ELB of its target groups with addresses.

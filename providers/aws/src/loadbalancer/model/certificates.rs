@@ -39,7 +39,7 @@ pub(crate) fn choose(
 /// Returns the fix if the owner of a certificate has not agreed to its use by a Service.
 ///
 /// The ARN of a certificate is not known to users of the cluster, but its host name is: without consent, each of them
-/// could answer with the certificate of a site that is not theirs.
+/// could serve the certificate of a site of another owner.
 fn refusal(tags: &Tags, id: &LoadBalancerId, cluster: &ClusterTags) -> Option<String> {
     if !ownership::is_shared(tags, cluster) {
         return Some(format!("put the tag {} with the value shared on it", cluster.key()));

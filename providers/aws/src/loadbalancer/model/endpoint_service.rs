@@ -1,7 +1,7 @@
 //! The steps from the observed endpoint services of a Service to the desired one.
 //!
-//! AWS refuses to delete a load balancer that an endpoint service uses. The load balancer has a tag that marks it, from
-//! before the endpoint service is created until after it is deleted, so that only Services with such a tag need a read.
+//! AWS refuses to delete a load balancer that an endpoint service uses. Such a load balancer has a tag from before its
+//! endpoint service is created until after that is deleted, so that endpoint services are read only if the tag is set.
 
 use std::collections::BTreeSet;
 
@@ -21,18 +21,23 @@ pub(crate) struct ObservedEndpointService {
 /// One call that changes an endpoint service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// Changes the settings of the endpoint service with this id.
     Modify(String, Modification),
+    /// Changes the principals that may connect.
     SetPrincipals { id: String, add: BTreeSet<String>, remove: BTreeSet<String> },
+    /// Deletes the endpoint services with these ids.
     Delete(BTreeSet<String>),
 }
 
-/// The changed settings of an endpoint service.
+/// The changed settings of an endpoint service; `None` or empty: unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Modification {
+    /// ARNs of load balancers to add.
     pub add: BTreeSet<String>,
+    /// ARNs of load balancers to remove.
     pub remove: BTreeSet<String>,
     pub acceptance: Option<bool>,
-    /// An empty name removes it.
+    /// The new name; an empty one removes the name.
     pub private_name: Option<String>,
 }
 

@@ -1,4 +1,7 @@
-//! Changes of the targets of one group, which other clusters may register in too.
+//! Changes of the targets of one target group, in which other clusters may register targets, too.
+//!
+//! In such a group, a cluster may deregister only its own targets. Their list is kept in the cluster, in a record: AWS does
+//! not store the client that registered a target.
 
 use std::collections::BTreeSet;
 
@@ -7,25 +10,25 @@ use crate::loadbalancer::types::Target;
 /// The changes of a target group, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TargetChanges {
-    /// The record before any registration.
+    /// The record to write before any registration; `None`: it need not change.
     pub record_before: Option<BTreeSet<Target>>,
     pub register: BTreeSet<Target>,
     pub deregister: BTreeSet<Target>,
-    /// The record after all changes.
+    /// The record to write after all changes; `None`: it need not change.
     pub record_after: Option<BTreeSet<Target>>,
 }
 
-/// Whether other clusters register targets in a group, too.
+/// The clusters that register targets in a group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sharing<'a> {
-    /// All targets are this cluster's.
+    /// Only this cluster: all targets are its own.
     Exclusive,
-    /// This cluster's are those on its record, if it has one.
+    /// Several clusters. This one's targets are those on its record; without a record they are unknown.
     Shared(Option<&'a BTreeSet<Target>>),
 }
 
 impl<'a> Sharing<'a> {
-    /// Returns the sharing of a group with this cluster's record, which counts only in a shared group.
+    /// Returns the sharing of a group. `record` is ignored if the group is not shared.
     pub(crate) fn of(is_shared: bool, record: Option<&'a BTreeSet<Target>>) -> Self {
         if is_shared { Self::Shared(record) } else { Self::Exclusive }
     }

@@ -148,7 +148,8 @@ impl BalancerState {
 
     /// Forgets all but the effects of calls that reads may not return yet: the next call reads what AWS has.
     pub(crate) fn forget(&mut self) {
-        (self.known, self.settled) = (None, None);
+        self.known = None;
+        self.settled = None;
         self.forget_created();
     }
 

@@ -13,7 +13,7 @@ use crate::loadbalancer::types::Tags;
 use crate::session::Session;
 
 /// Maximum age of a listing.
-const FRESH: Duration = Duration::from_secs(60);
+const MAX_LISTING_AGE: Duration = Duration::from_secs(60);
 /// Certificates on a page of ACM.
 const PAGE: i32 = 1000;
 
@@ -60,7 +60,7 @@ impl Certificates {
     ) -> Result<Arc<Vec<Certificate>>, CloudError> {
         let mut last = self.0.lock().await;
         let now = Instant::now();
-        let (read, mut all) = match last.take().filter(|(read, _)| now < *read + FRESH) {
+        let (read, mut all) = match last.take().filter(|(read, _)| now < *read + MAX_LISTING_AGE) {
             Some((read, all)) => (read, all),
             None => (now, Arc::new(list(session).await?)),
         };
@@ -74,7 +74,7 @@ impl Certificates {
         Ok(all)
     }
 
-    /// Marks the listing as out of date: the user fixes what was wrong with a certificate.
+    /// Discards the listing, so that the next call reads what a user has corrected since.
     pub(crate) async fn expire(&self) {
         *self.0.lock().await = None;
     }

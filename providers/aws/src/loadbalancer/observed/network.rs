@@ -17,13 +17,13 @@ use crate::loadbalancer::types::ObservedRule;
 use crate::session::Session;
 use crate::tags::{by_key, pairs};
 
-/// Subnets and routes are read again after this time.
-const NETWORK: Duration = Duration::from_secs(60);
-/// The security groups of an instance are read again after this time.
-const MACHINE: Duration = Duration::from_secs(60 * 60);
-/// Security groups on a page: with all their rules, they are large.
+/// Maximum age of subnets and routes that were read.
+const MAX_NETWORK_AGE: Duration = Duration::from_secs(60);
+/// Maximum age of an instance's security groups that were read.
+const MAX_INSTANCE_AGE: Duration = Duration::from_secs(60 * 60);
+/// Number of security groups on a page, which are large with all their rules.
 const GROUPS_ON_A_PAGE: i32 = 200;
-/// Values that one filter may have.
+/// Maximum number of values of a filter.
 pub(crate) const VALUES: usize = 200;
 
 /// The fields of an instance that load balancers need.
@@ -48,7 +48,7 @@ impl Networks {
     /// Returns the network.
     pub(crate) async fn network(&self, session: &Session) -> Result<Arc<Network>, CloudError> {
         let mut last = self.network.lock().await;
-        if let Some((_, network)) = last.as_ref().filter(|(at, _)| Instant::now() < *at + NETWORK) {
+        if let Some((_, network)) = last.as_ref().filter(|(at, _)| Instant::now() < *at + MAX_NETWORK_AGE) {
             return Ok(network.clone());
         }
         let (ranges, mut subnets, tables) = try_join3(ranges(session), subnets(session), tables(session)).await?;
@@ -79,12 +79,12 @@ impl Networks {
         ids: BTreeSet<String>,
     ) -> Result<BTreeMap<String, Machine>, CloudError> {
         // Concurrent readers of the same instances wait for this response.
-        let mut memory = self.machines.lock().await;
+        let mut cache = self.machines.lock().await;
         let now = Instant::now();
-        memory.retain(|_, (at, _)| now < *at + MACHINE);
+        cache.retain(|_, (at, _)| now < *at + MAX_INSTANCE_AGE);
         let (mut found, mut unknown) = (BTreeMap::new(), Vec::new());
         for id in ids {
-            match memory.get(&id) {
+            match cache.get(&id) {
                 Some((_, machine)) => drop(found.insert(id, machine.clone())),
                 None => unknown.push(id),
             }
@@ -99,7 +99,7 @@ impl Networks {
                 let machine =
                     Machine { zone: zone.unwrap_or_default().to_owned(), groups: groups.map(str::to_owned).collect() };
                 let id = instance.instance_id().unwrap_or_default().to_owned();
-                memory.insert(id.clone(), (now, machine.clone()));
+                cache.insert(id.clone(), (now, machine.clone()));
                 found.insert(id, machine);
             }
         }

@@ -122,14 +122,14 @@ fn read_settings(
     }
 }
 
-/// Returns whether rules for the load balancer are added to nodes' security groups; `given`: the user chose its security
+/// Returns true if rules for the load balancer are added to nodes' security groups. `given`: the user chose its security
 /// groups.
 fn node_rules(policy: &Policy, target_type: TargetType, given: bool, reading: &mut Reading<'_>) -> bool {
     let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given);
     requested && !policy.no_node_rules && target_type != TargetType::Alb
 }
 
-/// Returns whether the load balancer translates source addresses for UDP over IPv6.
+/// Returns true if the load balancer translates source addresses for UDP over IPv6.
 fn source_nat(families: Families, reading: &mut Reading<'_>) -> bool {
     let requested = reading.switch("enable-prefix-for-ipv6-source-nat").unwrap_or(false);
     if requested && families == Families::Ipv4 {

@@ -1,5 +1,5 @@
-//! Target groups for ports of other Services that get a part of a listener's traffic (Load Balancer Controller:
-//! `buildTargetGroupTuples`): made by this Service's annotations, for targets of the other one.
+//! Target groups for ports of other Services that get a part of a listener's traffic: requested by this Service's
+//! annotations, with the targets of the other Service. Upstream: AWS Load Balancer Controller, buildTargetGroupTuples.
 
 use providers::{IpFamily, LoadBalancerSpec, OtherService, Port, Protocol as Transport, TargetPort};
 

@@ -9,19 +9,19 @@ use crate::loadbalancer::spec::target_group::{GroupReader, ServicePorts};
 use crate::loadbalancer::spec::{backends, user_groups};
 use crate::loadbalancer::types::{Attributes, Protocol, TargetType};
 
-/// Maximum number of host names: certificates of a load balancer are few.
-const MOST_DOMAINS: usize = 100;
+/// Maximum number of host names: AWS allows few certificates of a load balancer.
+const MAX_DOMAINS: usize = 100;
 
 /// Returns the host names whose certificates are found in ACM, in lower case.
 pub(crate) fn domains(reading: &mut Reading<'_>) -> Vec<String> {
     let domains: Vec<String> = reading.list("ssl-domains").into_iter().map(str::to_ascii_lowercase).collect();
     if reading.text("ssl-cert").is_some() && !domains.is_empty() {
-        let message = format!("annotation {PREFIX}ssl-domains has no effect beside {PREFIX}ssl-cert");
+        let message = format!("annotation {PREFIX}ssl-domains has no effect while {PREFIX}ssl-cert is set");
         reading.warnings.push(message);
         return Vec::new();
     }
-    if domains.len() > MOST_DOMAINS {
-        reading.refuse("ssl-domains", &format!("{} names", domains.len()), &format!("use at most {MOST_DOMAINS}"));
+    if domains.len() > MAX_DOMAINS {
+        reading.refuse("ssl-domains", &format!("{} names", domains.len()), &format!("use at most {MAX_DOMAINS}"));
         return Vec::new();
     }
     for domain in domains.iter().filter(|domain| !is_domain(domain)) {
@@ -154,9 +154,9 @@ fn protocols(
     if wants_quic && plain == Protocol::Udp {
         return (Protocol::Quic, Protocol::Quic);
     }
-    // A name or number may select the UDP port beside this one.
-    let beside = || spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp);
-    if wants_quic && !beside() {
+    // A name or number may mean the UDP port with the number of this one.
+    let has_udp_port = || spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp);
+    if wants_quic && !has_udp_port() {
         reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
     }
     match encryption.covers(port, plain) {

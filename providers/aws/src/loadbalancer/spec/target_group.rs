@@ -85,7 +85,7 @@ impl<'a> GroupReader<'a> {
         (attributes, preserves_client)
     }
 
-    /// Replaces the default health check of a target group for UDP only: kube-proxy's health check on nodes.
+    /// Replaces the default health check of a target group for UDP only by kube-proxy's health check of the node.
     ///
     /// AWS would probe the UDP port by TCP. Nothing listens there, so all targets are unhealthy, and the load balancer
     /// sends traffic to failed nodes, too.

@@ -41,7 +41,8 @@ pub(super) fn separate(
             reading.refuse(&suffix, arn, &fix);
         }
         if listener.protocol == Protocol::Tls {
-            let message = format!("the certificates of port {} have no effect beside {PREFIX}{suffix}", listener.port);
+            let message =
+                format!("the certificates of port {} have no effect while {PREFIX}{suffix} is set", listener.port);
             reading.warnings.push(format!("{message}: the listener is yours, too"));
         }
         groups.push(UserGroup { arn: arn.to_owned(), port: listener.port, group: listener.group });

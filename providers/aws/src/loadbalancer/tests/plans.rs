@@ -213,7 +213,9 @@ fn changes_by_other_clients_are_reverted() {
             "a rule added",
             |world| {
                 let mut rule = world.seen.security_groups[0].rules[0].clone();
-                (rule.id, rule.rule.from, rule.rule.to) = ("sgr-x".into(), 22, 22);
+                rule.id = "sgr-x".into();
+                rule.rule.from = 22;
+                rule.rule.to = 22;
                 world.seen.security_groups[0].rules.push(rule);
             },
             &["Revoke"],

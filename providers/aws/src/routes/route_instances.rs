@@ -1,4 +1,4 @@
-//! Instances that routes lead to: their provider IDs, network interfaces, and whether they forward packets.
+//! Instances that routes lead to: their provider IDs, their network interfaces, and their source/destination check.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::session::Session;
 
 /// The fields of an instance that only this process changes, if any; read once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub(crate) struct RouteInstance {
     pub id: String,
     /// The provider ID as in its Node.
     provider_id: String,
@@ -26,9 +26,9 @@ pub(crate) struct Machine {
 
 /// Known instances by their ids.
 #[derive(Debug, Default)]
-pub(crate) struct Machines(Mutex<HashMap<String, Machine>>);
+pub(crate) struct RouteInstances(Mutex<HashMap<String, RouteInstance>>);
 
-impl Machine {
+impl RouteInstance {
     /// Converts an instance; `None` if it is being terminated.
     fn read(found: &types::Instance) -> Option<Self> {
         let state = found.state().and_then(types::InstanceState::name);
@@ -52,8 +52,8 @@ impl Machine {
     }
 }
 
-impl Machines {
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Machine>> {
+impl RouteInstances {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, RouteInstance>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,20 +78,20 @@ impl Machines {
             ids.iter().filter(|id| !known.contains_key(*id)).cloned().map(Wanted::Instance).collect()
         };
         for (_, found) in instances::find(session, unknown.iter().collect()).await {
-            if let Some(machine) = Machine::read(&found?) {
-                self.known().insert(machine.id.clone(), machine);
+            if let Some(instance) = RouteInstance::read(&found?) {
+                self.known().insert(instance.id.clone(), instance);
             }
         }
         let known = self.known();
         let name = |id: String| {
-            let name = known.get(&id).map_or_else(|| format!("aws:////{id}"), |machine| machine.provider_id.clone());
+            let name = known.get(&id).map_or_else(|| format!("aws:////{id}"), |instance| instance.provider_id.clone());
             (id, name)
         };
         Ok(ids.into_iter().map(name).collect())
     }
 
-    /// Learns how Nodes spell the provider IDs of known instances. A listed route whose instance is spelled in another
-    /// way would be set on each pass, though there is nothing to do.
+    /// Stores the provider IDs of known instances as their Nodes spell them. A listed route whose instance is spelled in
+    /// another way would be set on each pass, although it exists.
     pub(crate) fn learn<'a>(&self, specs: impl Iterator<Item = &'a RouteSpec>) {
         let mut known = self.known();
         for spec in specs {
@@ -99,14 +99,18 @@ impl Machines {
             else {
                 continue;
             };
-            if let Some(machine) = known.get_mut(&id) {
-                machine.provider_id.clone_from(spelled);
+            if let Some(instance) = known.get_mut(&id) {
+                instance.provider_id.clone_from(spelled);
             }
         }
     }
 
     /// Prepares the instances of routes that will be set, in their order: each exists and forwards packets.
-    pub(crate) async fn prepare(&self, session: &Session, specs: &[&RouteSpec]) -> Vec<Result<Machine, CloudError>> {
+    pub(crate) async fn prepare(
+        &self,
+        session: &Session,
+        specs: &[&RouteSpec],
+    ) -> Vec<Result<RouteInstance, CloudError>> {
         let wanted: Vec<Result<Wanted, CloudError>> = specs.iter().map(|spec| id::wanted(&spec.instance)).collect();
         let unknown = {
             let known = self.known();
@@ -114,26 +118,26 @@ impl Machines {
             wanted.iter().flatten().filter(|wanted| !is_known(wanted)).collect()
         };
         let found = instances::find(session, unknown).await;
-        let machines: Vec<Result<Machine, CloudError>> =
+        let instances: Vec<Result<RouteInstance, CloudError>> =
             wanted.iter().zip(specs).map(|(wanted, spec)| self.resolve(wanted, spec, &found)).collect();
-        let checking: HashMap<&str, &Machine> =
-            machines.iter().flatten().filter(|machine| !machine.forwards).map(|m| (&*m.id, m)).collect();
-        let results = join_all(checking.values().map(|machine| stop_checking(session, machine))).await;
+        let checking: HashMap<&str, &RouteInstance> =
+            instances.iter().flatten().filter(|instance| !instance.forwards).map(|one| (&*one.id, one)).collect();
+        let results = join_all(checking.values().map(|instance| stop_checking(session, instance))).await;
         let failed: HashMap<String, CloudError> = checking
             .keys()
             .zip(results)
             .filter_map(|(id, result)| match result {
                 Ok(()) => {
-                    if let Some(machine) = self.known().get_mut(*id) {
-                        machine.forwards = true;
+                    if let Some(instance) = self.known().get_mut(*id) {
+                        instance.forwards = true;
                     }
                     None
                 }
                 Err(error) => Some(((*id).to_owned(), error)),
             })
             .collect();
-        let verdict = |machine: Machine| failed.get(&machine.id).cloned().map_or(Ok(machine), Err);
-        machines.into_iter().map(|machine| machine.and_then(verdict)).collect()
+        let verdict = |instance: RouteInstance| failed.get(&instance.id).cloned().map_or(Ok(instance), Err);
+        instances.into_iter().map(|instance| instance.and_then(verdict)).collect()
     }
 
     /// Returns an instance that is cached, or was just found; its Node's spelling of the id is kept.
@@ -142,43 +146,43 @@ impl Machines {
         wanted: &Result<Wanted, CloudError>,
         spec: &RouteSpec,
         found: &Found,
-    ) -> Result<Machine, CloudError> {
+    ) -> Result<RouteInstance, CloudError> {
         let wanted = wanted.as_ref().map_err(Clone::clone)?;
         let mut known = self.known();
-        let machine = match (wanted, found.get(wanted)) {
+        let instance = match (wanted, found.get(wanted)) {
             (Wanted::Fargate(_), _) => {
                 let fix = "leave Fargate's Nodes without pod networks: AWS gives their pods addresses itself";
                 return Err(CloudError::invalid_field("spec.podCIDRs", spec.destination, fix));
             }
             (_, Some(Err(error))) => return Err(error.clone()),
-            (_, Some(Ok(instance))) => Machine::read(instance),
+            (_, Some(Ok(instance))) => RouteInstance::read(instance),
             (Wanted::Instance(id), None) => known.get(id).cloned(),
             (Wanted::Name(_), None) => None,
         };
-        let gone = || {
+        let not_found = || {
             let message = format!("the instance of Node {} does not exist", spec.instance.node);
             CloudError::new(ErrorKind::NotFound, "DescribeInstances", message)
         };
-        let mut machine = machine.ok_or_else(gone)?;
+        let mut instance = instance.ok_or_else(not_found)?;
         if let Some(id) = &spec.instance.provider_id {
-            machine.provider_id.clone_from(id);
+            instance.provider_id.clone_from(id);
         }
-        known.insert(machine.id.clone(), machine.clone());
-        Ok(machine)
+        known.insert(instance.id.clone(), instance.clone());
+        Ok(instance)
     }
 }
 
 /// Lets an instance forward packets for its pods.
-async fn stop_checking(session: &Session, machine: &Machine) -> Result<(), CloudError> {
+async fn stop_checking(session: &Session, instance: &RouteInstance) -> Result<(), CloudError> {
     let (api, off) = (&session.api, AttributeBooleanValue::builder().value(false).build());
-    match &machine.interface {
+    match &instance.interface {
         Some(interface) => {
             let request = api.ec2.modify_network_interface_attribute().network_interface_id(interface);
             let request = request.source_dest_check(off).send();
             api.change(Class::Ec2Change, "ModifyNetworkInterfaceAttribute", request).await.map(drop)
         }
         None => {
-            let request = api.ec2.modify_instance_attribute().instance_id(&machine.id).source_dest_check(off).send();
+            let request = api.ec2.modify_instance_attribute().instance_id(&instance.id).source_dest_check(off).send();
             api.change(Class::Ec2Change, "ModifyInstanceAttribute", request).await.map(drop)
         }
     }
@@ -199,41 +203,41 @@ mod tests {
 
     #[test]
     fn spelling_of_a_node_is_kept_for_an_existing_route() {
-        let machines = Machines::default();
-        let machine = types::Instance::builder().instance_id("i-0123456789abcdef0");
-        let machine = machine.placement(Placement::builder().availability_zone("eu-west-1b").build()).build();
-        let machine = Machine::read(&machine).unwrap();
-        machines.known().insert(machine.id.clone(), machine.clone());
+        let instances = RouteInstances::default();
+        let instance = types::Instance::builder().instance_id("i-0123456789abcdef0");
+        let instance = instance.placement(Placement::builder().availability_zone("eu-west-1b").build()).build();
+        let instance = RouteInstance::read(&instance).unwrap();
+        instances.known().insert(instance.id.clone(), instance.clone());
         let spelled = "aws:////i-0123456789abcdef0";
-        let instance = providers::InstanceRef::named("a").with_provider_id(spelled);
+        let node = providers::InstanceRef::named("a").with_provider_id(spelled);
         let destination = "10.244.0.0/24".parse().unwrap();
-        let spec = RouteSpec { destination, instance, addresses: Vec::new(), name_hint: String::new() };
-        machines.learn(std::iter::once(&spec));
-        assert_eq!(machines.known()[&machine.id].provider_id, spelled);
+        let spec = RouteSpec { destination, instance: node, addresses: Vec::new(), name_hint: String::new() };
+        instances.learn(std::iter::once(&spec));
+        assert_eq!(instances.known()[&instance.id].provider_id, spelled);
     }
 
     #[test]
     fn routes_lead_to_the_first_of_several_interfaces() {
-        let machine = || {
+        let instance = || {
             types::Instance::builder()
                 .instance_id("i-1a")
                 .placement(Placement::builder().availability_zone("eu-west-1b").build())
                 .source_dest_check(true)
         };
-        let read = |machine: types::builders::InstanceBuilder| {
-            Machine::read(&machine.build()).map(|machine| (machine.interface, machine.forwards))
+        let read = |instance: types::builders::InstanceBuilder| {
+            RouteInstance::read(&instance.build()).map(|instance| (instance.interface, instance.forwards))
         };
-        assert_eq!(read(machine()), Some((None, false)));
+        assert_eq!(read(instance()), Some((None, false)));
         assert_eq!(
-            read(machine().network_interfaces(interface("eni-0", 0, true)).source_dest_check(false)),
+            read(instance().network_interfaces(interface("eni-0", 0, true)).source_dest_check(false)),
             Some((None, true))
         );
-        let several = machine().network_interfaces(interface("eni-1", 1, true));
+        let several = instance().network_interfaces(interface("eni-1", 1, true));
         let several = several.network_interfaces(interface("eni-0", 0, false));
         assert_eq!(read(several), Some((Some("eni-0".into()), true)));
-        assert_eq!(Machine::read(&machine().build()).unwrap().provider_id, "aws:///eu-west-1b/i-1a");
-        for gone in [InstanceStateName::Terminated, InstanceStateName::ShuttingDown] {
-            assert_eq!(read(machine().state(InstanceState::builder().name(gone).build())), None);
+        assert_eq!(RouteInstance::read(&instance().build()).unwrap().provider_id, "aws:///eu-west-1b/i-1a");
+        for ended in [InstanceStateName::Terminated, InstanceStateName::ShuttingDown] {
+            assert_eq!(read(instance().state(InstanceState::builder().name(ended).build())), None);
         }
     }
 }
