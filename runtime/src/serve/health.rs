@@ -81,7 +81,7 @@ impl Health {
         Self { checks, ready_only, record: Mutex::default() }
     }
 
-    /// Runs the checks that apply now. Returns their results, or that of a check named `ping` if there are none.
+    /// Runs the checks that apply now; returns a ping if there are none.
     fn run_checks(&self, probe: Probe) -> Vec<(&str, Result<(), String>)> {
         let ready_only = self.ready_only.iter().filter(|_| probe == Probe::Ready);
         let mut found: Vec<_> = self

@@ -59,7 +59,7 @@ pub trait Cluster: Send + Sync + 'static {
     async fn list_uncached(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal>;
 
     /// Adds the finalizer.
-    async fn add_finalizer(&self, service: &Service) -> Result<(), Refusal>;
+    async fn hold(&self, service: &Service) -> Result<(), Refusal>;
 
     /// Writes the load balancer's addresses, if given, into the Service's status, and the provider's annotations.
     async fn publish(

@@ -167,7 +167,7 @@ impl Cluster for Kubernetes {
         Ok(all.into_iter().map(|meta| (meta.key(), meta.uid)).collect())
     }
 
-    async fn add_finalizer(&self, service: &Service) -> Result<(), Refusal> {
+    async fn hold(&self, service: &Service) -> Result<(), Refusal> {
         self.patch(service, json!({ "metadata": { "finalizers": [FINALIZER] } })).await
     }
 

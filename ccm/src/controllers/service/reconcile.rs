@@ -419,7 +419,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Err(error) => return Err(self.record_failed_write(subject, state, "read the Service", &error)),
             }
         }
-        match self.kubernetes.add_finalizer(service).await {
+        match self.kubernetes.hold(service).await {
             Ok(()) => {
                 state.confirmed = true;
                 Ok(true)

@@ -400,7 +400,7 @@ impl Cluster for ProcessCache {
         Ok(self.sim.services().into_iter().map(|(key, service)| (key, service.meta.uid)).collect())
     }
 
-    async fn add_finalizer(&self, service: &Service) -> Result<(), Refusal> {
+    async fn hold(&self, service: &Service) -> Result<(), Refusal> {
         if self.sim.get(&service.meta.key()).is_some_and(|now| now.meta.is_deleting()) {
             return Err(Refusal::Failed("no finalizer can be added to an object that is being deleted".into()));
         }
