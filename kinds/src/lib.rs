@@ -57,24 +57,23 @@ pub use crate::coordination::lease;
 pub use crate::core::pod::gated as gated_pod;
 pub use crate::core::{
     config_map, endpoints, namespace, namespace_deletion, node, node_cloud, node_volumes, persistent_volume,
-    persistent_volume_claim, persistent_volume_claim_usage as storage_claim, pod, replicationcontroller,
+    persistent_volume_claim, persistent_volume_claim_usage, pod, replicationcontroller,
     resource_quota, secret, service, service_account,
 };
-pub use crate::metadata_edit as head;
 pub use crate::networking::{endpoint, endpoint_slice, ip_address, service_cidr};
 pub use crate::policy::pod_disruption_budget;
 pub use crate::rbac::cluster_role;
 pub use crate::resource::{
-    claim_edit, claim_state, device_allocation as allocation, device_taint_rule, pool_status_request, published_slice,
+    claim_edit, claim_state, device_allocation, device_taint_rule, pool_status_request, published_slice,
     resource_claim, resource_claim_template, resource_slice,
 };
 pub use crate::scheduling::{claim_entry, node_selector, placement, taint};
 pub use crate::scheduling_api::{pod_group, pod_group_workload};
 pub use crate::storage::{csi_driver, csi_node, storage_class, volume_attachment, volume_attributes_class};
 pub use crate::storagemigration::storage_version_migration;
-pub use crate::template::{pod_edit, raw_object as workload};
+pub use crate::template::{pod_edit, raw_object};
 pub use crate::value::{
-    access_modes, condition as status, int_or_string as intstr, ip, names, quantity, resource_list as amount, selector,
+    access_modes, condition, int_or_string, ip, names, quantity, resource_list, selector,
 };
 pub use crate::wire::{schema, splice, whole};
 

@@ -18,18 +18,18 @@ pub enum Annotations<'a> {
     Exactly(&'a Labels),
 }
 
-/// New metadata.
+/// The metadata of an object that is written.
 #[derive(Debug, Clone, Copy)]
-pub struct Head<'a> {
+pub struct NewMetadata<'a> {
     /// All labels.
     pub labels: &'a Labels,
-    /// Annotations.
+    /// The desired annotations.
     pub annotations: Annotations<'a>,
     /// The only owner, if owners are to be replaced.
     pub owner: Option<&'a OwnerRef>,
 }
 
-impl Head<'_> {
+impl NewMetadata<'_> {
     fn put(&self, meta: &mut Vec<u8>) {
         for (key, value) in &**self.labels {
             meta.put_entry(object_meta::LABELS, key, value);
@@ -171,8 +171,8 @@ mod tests {
         });
         let labels: Labels = Arc::new([("app".into(), "web".into())]);
         let edits = [("set", Some("new")), ("removed", None)];
-        let head = Head { labels: &labels, annotations: Annotations::Edited(&edits), owner: None };
-        let rewritten = head.rewrite(&object).expect("well-formed");
+        let metadata = NewMetadata { labels: &labels, annotations: Annotations::Edited(&edits), owner: None };
+        let rewritten = metadata.rewrite(&object).expect("well-formed");
         let (meta, annotations) = read(&rewritten);
         assert_eq!((meta.version, &meta.labels, &*meta.finalizers[0]), (7, &labels, "held"));
         assert_eq!(annotations, [("kept".into(), "1".into()), ("set".into(), "new".into())]);
@@ -193,18 +193,18 @@ mod tests {
         let empty: Labels = Arc::new([]);
         let (former, new) = (owner("a"), owner("b"));
         let edits = [("why", Some("because"))];
-        let head = Head { labels: &empty, annotations: Annotations::Edited(&edits), owner: Some(&former) };
+        let metadata = NewMetadata { labels: &empty, annotations: Annotations::Edited(&edits), owner: Some(&former) };
         let mut created = Vec::new();
         created.put_message(METADATA, |meta| {
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
-            meta.extend(find(&head.create("ns", "web-1"), METADATA));
+            meta.extend(find(&metadata.create("ns", "web-1"), METADATA));
         });
         let (meta, annotations) = read(&created);
         assert_eq!((&*meta.owners, annotations.len()), (std::slice::from_ref(&former), 1));
-        let head = Head { labels: &empty, annotations: Annotations::Exactly(&empty), owner: Some(&new) };
-        let (meta, annotations) = read(&head.rewrite(&created).expect("well-formed"));
+        let metadata = NewMetadata { labels: &empty, annotations: Annotations::Exactly(&empty), owner: Some(&new) };
+        let (meta, annotations) = read(&metadata.rewrite(&created).expect("well-formed"));
         assert_eq!((&*meta.owners, annotations.len()), (std::slice::from_ref(&new), 0));
-        assert_eq!(find(find(&head.create("ns", "web-"), METADATA), object_meta::GENERATE_NAME), b"web-");
+        assert_eq!(find(find(&metadata.create("ns", "web-"), METADATA), object_meta::GENERATE_NAME), b"web-");
     }
 
     #[test]

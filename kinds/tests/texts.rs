@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::template::Template;
-use kinds::{Decode, Interner, OwnerRef, Sections, Uid, amount, intstr, ip, pod_edit, quantity, splice, workload};
+use kinds::{Decode, Interner, OwnerRef, Sections, Uid, int_or_string, ip, pod_edit, quantity, raw_object, resource_list, splice};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ proptest! {
         let _ = (quantity::nanos(&text), quantity::thousandths(&text));
         prop_assert!(quantity::equal(&text, &text));
         prop_assert_eq!(quantity::equal(&text, &other), quantity::equal(&other, &text));
-        if let Some(amount) = amount::Amount::parse(&text) {
+        if let Some(amount) = resource_list::Amount::parse(&text) {
             let _ = (amount.plus(amount), amount.minus(amount), amount.times(usize::MAX), amount.rounded_up(), amount.to_string());
         }
     }
@@ -94,7 +94,7 @@ proptest! {
     fn any_address_and_count_is_parsed(text in text(), message in message(), total: i32, up: bool) {
         let address = ip::Ip::parse(&text);
         let _ = (address.canonical(), address.family());
-        if let Ok(count) = intstr::IntOrString::decode(&message) {
+        if let Ok(count) = int_or_string::IntOrString::decode(&message) {
             count.scaled(total, up);
         }
     }
@@ -103,10 +103,10 @@ proptest! {
     fn any_object_is_edited_or_refused(object in message(), key in text(), value in text()) {
         let _ = splice::edited(&object, &[(&key, &value)], |_| true, |_| {});
         let _ = splice::data_entry(&object);
-        if let Ok(kept) = workload::Raw::keep(&object) {
+        if let Ok(kept) = raw_object::Raw::keep(&object) {
             let _ = (kept.spec().len(), kept.status().len());
         }
-        let _ = workload::annotated_meta(&Interner::default(), &object);
+        let _ = raw_object::annotated_meta(&Interner::default(), &object);
         let _ = pod_edit::repaired(&object, &[(&key, value.clone())], &[(key.clone(), value)]);
     }
 
@@ -138,7 +138,7 @@ fn any_large_text_is_parsed_in_linear_time() {
         let text = unit.repeat(SIZE / unit.len());
         let _ = (quantity::nanos(&text), quantity::equal(&text, "1"), ip::Ip::parse(&text).canonical());
         let _ = Selector::parse(&interner, &text).map(|selector| selector.query());
-        let _ = (amount::Amount::parse(&text), Uid::parse(&text));
+        let _ = (resource_list::Amount::parse(&text), Uid::parse(&text));
     }
     // Nested messages, integer fields, and empty fields, repeated.
     for unit in [&[0x0a, 0x7f][..], &[0x08, 0x00], &[0x0a, 0x00], &[0x12, 0x02, 0x0a, 0x00]] {

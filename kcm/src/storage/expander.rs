@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::PRE_RESIZE_CAPACITY;
 use kinds::persistent_volume_claim::{Phase, STORAGE_RESIZER};

@@ -4,7 +4,7 @@ use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, Str, label};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::metadata_edit::Head;
+use crate::metadata_edit::NewMetadata;
 use crate::networking::endpoint::{Port, PortFields, Target};
 use crate::template::raw_object::annotated_meta;
 use crate::value::ip::Ip;
@@ -73,9 +73,9 @@ impl Endpoints {
     ///
     /// # Errors
     /// When the object that was read is not well-formed.
-    pub fn update(&self, head: &Head<'_>, subsets: &[Subset]) -> Option<Result<Vec<u8>, WireError>> {
+    pub fn update(&self, metadata: &NewMetadata<'_>, subsets: &[Subset]) -> Option<Result<Vec<u8>, WireError>> {
         (!self.raw.is_empty()).then(|| {
-            let mut object = head.rewrite(&self.raw)?;
+            let mut object = metadata.rewrite(&self.raw)?;
             copy_fields(&self.raw, &mut object, |field| field.number != object::METADATA)?;
             subsets.iter().for_each(|subset| subset.put(&mut object));
             Ok(object)
@@ -83,8 +83,8 @@ impl Endpoints {
     }
 
     /// Returns a new object.
-    pub fn create(namespace: &str, name: &str, head: &Head<'_>, subsets: &[Subset]) -> Vec<u8> {
-        let mut object = head.create(namespace, name);
+    pub fn create(namespace: &str, name: &str, metadata: &NewMetadata<'_>, subsets: &[Subset]) -> Vec<u8> {
+        let mut object = metadata.create(namespace, name);
         subsets.iter().for_each(|subset| subset.put(&mut object));
         object
     }
@@ -200,11 +200,11 @@ mod tests {
         };
         let subsets =
             [Subset { ready: vec![address("10.0.0.1")], not_ready: vec![address("10.0.0.2")], ports: vec![port] }];
-        let head = Head { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
+        let metadata = NewMetadata { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
         let mut created = Vec::new();
         created.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
-            meta.extend(crate::wire::find(&Endpoints::create("ns", "web", &head, &subsets), object::METADATA));
+            meta.extend(crate::wire::find(&Endpoints::create("ns", "web", &metadata, &subsets), object::METADATA));
             meta.put_str(99, "unknown");
         });
         created.put_str(77, "unknown too");
@@ -212,8 +212,8 @@ mod tests {
         assert_eq!((read.annotation("why"), &read.meta.labels), (Some("because"), &labels));
         let edits = [("why", None), ("what", Some("this"))];
         let empty: Labels = Arc::new([]);
-        let head = Head { labels: &empty, annotations: Annotations::Edited(&edits), owner: None };
-        let updated = read.update(&head, &subsets).expect("whole").expect("well-formed");
+        let metadata = NewMetadata { labels: &empty, annotations: Annotations::Edited(&edits), owner: None };
+        let updated = read.update(&metadata, &subsets).expect("whole").expect("well-formed");
         let again = Endpoints::decode(&context, &updated).expect("well-formed");
         assert_eq!((again.annotation("why"), again.annotation("what")), (None, Some("this")));
         assert_eq!((&*again.subsets, again.meta.labels.len(), again.meta.version), (&subsets[..], 0, 7));

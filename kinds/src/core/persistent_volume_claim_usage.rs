@@ -13,7 +13,7 @@ const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// A claim's use of quota.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct StorageClaim {
+pub struct ClaimUsage {
     /// Name of its storage class; `None` without one.
     pub class: Option<Str>,
     /// Requested bytes, or the allocated ones if these are more.
@@ -22,7 +22,7 @@ pub struct StorageClaim {
     pub attributes: Vec<Str>,
 }
 
-impl StorageClaim {
+impl ClaimUsage {
     /// Reads a claim (the inside of its envelope).
     pub(crate) fn read(interner: &Interner, object: &[u8]) -> Result<Self, WireError> {
         let (spec, status) = (find(object, object::SPEC), find(object, object::STATUS));
@@ -101,7 +101,7 @@ mod tests {
                 allocated.iter().for_each(|text| storage(status, status::ALLOCATED_RESOURCES, text));
                 status.put_str(status::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, "fast");
             });
-            let read = StorageClaim::read(&Interner::default(), &object).expect("well-formed");
+            let read = ClaimUsage::read(&Interner::default(), &object).expect("well-formed");
             assert_eq!(read.storage.expect("a request").to_string(), expected, "{requested} {allocated:?}");
             assert_eq!((read.class.as_deref(), read.attributes), (Some("gold"), vec!["fast".into()]));
         }

@@ -6,7 +6,7 @@ use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, Str, label};
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
-use crate::metadata_edit::Head;
+use crate::metadata_edit::NewMetadata;
 use crate::networking::endpoint::{Port, PortFields, Target};
 use crate::template::raw_object::annotated_meta;
 use crate::value::ip::{Family, Ip};
@@ -114,8 +114,8 @@ impl EndpointSlice {
     ///
     /// # Errors
     /// When the object that was read is not well-formed.
-    pub fn update(&self, head: &Head<'_>, contents: &Contents) -> Result<Vec<u8>, WireError> {
-        let mut object = head.rewrite(&self.raw)?;
+    pub fn update(&self, metadata: &NewMetadata<'_>, contents: &Contents) -> Result<Vec<u8>, WireError> {
+        let mut object = metadata.rewrite(&self.raw)?;
         crate::wire::copy_fields(&self.raw, &mut object, |field| field.number != object::METADATA)?;
         contents.put(&mut object);
         Ok(object)
@@ -124,8 +124,8 @@ impl EndpointSlice {
 
 impl Contents {
     /// Returns a new slice for a POST. The API server completes a `prefix` that ends with `-` to a name.
-    pub fn create(&self, namespace: &str, prefix: &str, head: &Head<'_>) -> Vec<u8> {
-        let mut object = head.create(namespace, prefix);
+    pub fn create(&self, namespace: &str, prefix: &str, metadata: &NewMetadata<'_>) -> Vec<u8> {
+        let mut object = metadata.create(namespace, prefix);
         self.put(&mut object);
         object
     }
@@ -334,8 +334,8 @@ mod tests {
         let port = Port { name: "".into(), protocol: "UDP".into(), number: Some(53), app_protocol: None };
         let labels: Labels = Arc::new([(MANAGED_BY.into(), manager.into()), (SERVICE_NAME.into(), "dns".into())]);
         let contents = Contents { family: Some(Family::V6), ports: Arc::new([port]), endpoints: vec![endpoint()] };
-        let head = Head { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
-        let created = contents.create("ns", "dns-1", &head);
+        let metadata = NewMetadata { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
+        let created = contents.create("ns", "dns-1", &metadata);
         let mut object = Vec::new();
         object.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::RESOURCE_VERSION, "7");
@@ -363,8 +363,8 @@ mod tests {
         assert_eq!((slice.service(), slice.contents.family), (Some("dns"), Some(Family::V6)));
         assert_eq!(slice.contents.endpoints, [endpoint()]);
         let empty = Contents { endpoints: Vec::new(), ..slice.contents.clone() };
-        let head = Head { labels: &slice.meta.labels, annotations: Annotations::Edited(&[]), owner: None };
-        let updated = slice.update(&head, &empty).expect("well-formed");
+        let metadata = NewMetadata { labels: &slice.meta.labels, annotations: Annotations::Edited(&[]), owner: None };
+        let updated = slice.update(&metadata, &empty).expect("well-formed");
         let context = Decode { interner: Arc::default(), sections: EndpointSlice::CONTENTS };
         let again = EndpointSlice::decode(&context, &updated).expect("well-formed");
         assert_eq!((again.contents, again.meta.version), (empty, 7));

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::meta::Meta;
 use kinds::service::{self, Balancing, ServicePort, ServiceType};
 use kinds::{Service, Str};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::{Resource, Str, Time};
 use runtime::worker::Outcome;
 

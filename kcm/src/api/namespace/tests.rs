@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kinds::meta::{ObjectKey, Uid};
 use kinds::schema::{namespace as object, namespace_spec, namespace_status, object_meta};
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Namespace, Resource, Sections, Str, Time, envelope};
 use proptest::prelude::*;

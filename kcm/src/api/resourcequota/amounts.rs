@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::pod::Usage;
 use kinds::resource_claim::{DeviceClass, ResourceClaim};
 use kinds::resource_quota::Scope;
 use kinds::service::ServiceType;
-use kinds::storage_claim::StorageClaim;
+use kinds::persistent_volume_claim_usage::ClaimUsage;
 use kinds::{Pod, Service, Str};
 
 /// Kinds whose objects count for several resources of a quota. Objects of all other kinds count as one each.
@@ -101,7 +101,7 @@ pub fn is_in_use(pod: &Pod, grace: i64, now: Timestamp) -> bool {
 
 /// Returns the amounts that a pod counts for; `in_use` is the result of [`is_in_use`].
 pub fn of_pod(name: &str, usage: &Usage<'_>, in_use: bool) -> Amount {
-    let from = |amounts: &kinds::amount::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
+    let from = |amounts: &kinds::resource_list::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
     match name {
         "count/pods" => Amount::count(1),
         _ if !in_use => Amount::ZERO,
@@ -137,7 +137,7 @@ pub fn of_service(name: &str, service: &Service) -> Amount {
 }
 
 /// Returns the amounts that a PersistentVolumeClaim counts for.
-pub fn of_volume_claim(name: &str, claim: &StorageClaim) -> Amount {
+pub fn of_volume_claim(name: &str, claim: &ClaimUsage) -> Amount {
     let what = match name.split_once(BY_STORAGE_CLASS) {
         Some((class, what)) if claim.class.as_deref() == Some(class) => what,
         Some(_) => return Amount::ZERO,
@@ -225,7 +225,7 @@ pub fn is_pod_in_scope(scope: &Scope, usage: &Usage<'_>) -> bool {
 }
 
 /// Returns true if a PersistentVolumeClaim is in a scope. Upstream: pkg/quota/v1/evaluator/core, pvcMatchesScopeFunc.
-pub fn is_volume_claim_in_scope(scope: &Scope, claim: &StorageClaim) -> bool {
+pub fn is_volume_claim_in_scope(scope: &Scope, claim: &ClaimUsage) -> bool {
     &*scope.name == "VolumeAttributesClass"
         && if claim.attributes.is_empty() {
             matches_scope(scope, None)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::pod::PackedUsage;
 use kinds::resource_claim::ResourceClaim;
 use kinds::resource_quota::{Quantities, Scope};

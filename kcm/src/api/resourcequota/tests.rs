@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::meta::Meta;
 use kinds::pod::{PackedUsage, Phase};
 use kinds::resource_claim::{DeviceClass, ResourceClaim};
@@ -13,7 +13,7 @@ use kinds::schema::{
     container, object_meta, pod as pod_fields, pod_spec, quantity, resource_quota, resource_requirements, service,
     service_port, service_spec,
 };
-use kinds::storage_claim::StorageClaim;
+use kinds::persistent_volume_claim_usage::ClaimUsage;
 use kinds::wire::Put;
 use kinds::{
     Decode, Interner, Kind, PersistentVolumeClaim, Pod, Resource, ResourceQuota, Sections, Service, Str, Time,
@@ -250,7 +250,7 @@ fn services_count_their_node_ports() {
 
 fn volume_claim(name: &str, class: Option<&str>, storage: &str, attributes: &[&str]) -> Arc<PersistentVolumeClaim> {
     let mut claim: PersistentVolumeClaim = named(name);
-    claim.storage = Some(Box::new(StorageClaim {
+    claim.storage = Some(Box::new(ClaimUsage {
         class: class.map(Str::from),
         storage: Amount::parse(storage),
         attributes: attributes.iter().map(|name| (*name).into()).collect(),
@@ -286,9 +286,9 @@ fn volume_claims_count_by_class() {
 
 #[test]
 fn scope_selects_volume_claims_by_any_of_their_attributes_classes() {
-    let claim = |names: &[&str]| StorageClaim {
+    let claim = |names: &[&str]| ClaimUsage {
         attributes: names.iter().map(|name| (*name).into()).collect(),
-        ..StorageClaim::default()
+        ..ClaimUsage::default()
     };
     let class = |operator: &str, values: &[&str]| scope("VolumeAttributesClass", operator, values);
     for (scope, none, fast, both) in [

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kinds::allocation::AllocatedDevice;
+use kinds::device_allocation::AllocatedDevice;
 use kinds::meta::OwnerRef;
 use kinds::pod::UsedClaim;
 use kinds::resource_claim::ResourceClaim;

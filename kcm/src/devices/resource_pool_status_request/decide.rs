@@ -123,7 +123,7 @@ fn uses<'a>(driver: &str, claims: impl Iterator<Item = &'a ResourceClaim>) -> BT
         let of_pool = uses.entry(device.pool.clone()).or_default();
         of_pool.devices.insert(device.name.clone());
         for (name, amount) in &device.consumed {
-            let sum = of_pool.consumed.entry(name.to_string()).or_insert(kinds::amount::Amount::ZERO);
+            let sum = of_pool.consumed.entry(name.to_string()).or_insert(kinds::resource_list::Amount::ZERO);
             *sum = sum.plus(*amount);
         }
     }

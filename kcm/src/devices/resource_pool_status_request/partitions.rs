@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::pool_status_request::{Partition, Shareable, SharedCapacity};
 use kinds::published_slice::{Counters, PublishedDevice, PublishedSlice};
 use kinds::{ResourcePoolStatusRequest, Str};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::device_taint_rule::DeviceSelector;
 use kinds::meta::ObjectKey;
 use kinds::pool_status_request::{CompletedStatus, Pool};

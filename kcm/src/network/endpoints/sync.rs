@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::endpoint::LAST_CHANGE_TRIGGER_TIME;
 use kinds::endpoints::{Endpoints, OVER_CAPACITY};
-use kinds::head::{Annotations, Head};
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::meta::ObjectKey;
 use kinds::service::ServiceType;
 use kinds::{Kind, Pod, Service};
@@ -164,15 +164,15 @@ impl AllEndpoints {
     ) -> Result<Option<u64>, WriteError> {
         let mark = desired.is_truncated.then_some(TRUNCATED);
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered), (OVER_CAPACITY, mark)];
-        let head = Head { labels: &desired.labels, annotations: Annotations::Edited(&edits), owner: None };
-        let answer = match current.and_then(|current| current.update(&head, &desired.subsets)) {
+        let metadata = NewMetadata { labels: &desired.labels, annotations: Annotations::Edited(&edits), owner: None };
+        let answer = match current.and_then(|current| current.update(&metadata, &desired.subsets)) {
             Some(object) => {
                 let object = object.map_err(|error| WriteError::Unreadable(error.into()))?;
                 self.writer.replace(&Endpoints::RESOURCE, key, None, &object).await?
             }
             None if !self.gate.is_open(&key.namespace) => return Ok(None),
             None => {
-                let object = Endpoints::create(&key.namespace, &key.name, &head, &desired.subsets);
+                let object = Endpoints::create(&key.namespace, &key.name, &metadata, &desired.subsets);
                 self.writer.create(&Endpoints::RESOURCE, &key.namespace, &object, false).await?
             }
         };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use kinds::endpoint::Target;
 use kinds::endpoints::{Address, Endpoints, OVER_CAPACITY, Subset};
-use kinds::head::{Annotations, Head};
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::intern::Labels;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::ip::Ip;
 use kinds::pod::{NamedPort, Network, Phase};
 use kinds::schema::{endpoints as f, object_meta};
@@ -106,8 +106,8 @@ fn text(subsets: &[Subset]) -> Vec<String> {
 fn object(desired: &Desired) -> Endpoints {
     let mark = desired.is_truncated.then_some(TRUNCATED);
     let edits = [(OVER_CAPACITY, mark)];
-    let head = Head { labels: &desired.labels, annotations: Annotations::Edited(&edits), owner: None };
-    let created = Endpoints::create("ns", "web", &head, &desired.subsets);
+    let metadata = NewMetadata { labels: &desired.labels, annotations: Annotations::Edited(&edits), owner: None };
+    let created = Endpoints::create("ns", "web", &metadata, &desired.subsets);
     let mut object = Vec::new();
     object.put_message(f::METADATA, |meta| {
         meta.put_str(object_meta::RESOURCE_VERSION, "1");
@@ -257,11 +257,11 @@ fn endpoints_that_exist_at_the_start_are_checked_once() {
     let plain = Arc::new(object(&of(&service(), vec![])));
     let lock = {
         let edits = [(kinds::endpoints::LEADER, Some("{}"))];
-        let head = Head { labels: &labels(&[]), annotations: Annotations::Edited(&edits), owner: None };
+        let metadata = NewMetadata { labels: &labels(&[]), annotations: Annotations::Edited(&edits), owner: None };
         let mut object = Vec::new();
         object.put_message(f::METADATA, |meta| {
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
-            meta.extend(find(&Endpoints::create("ns", "lock", &head, &[]), f::METADATA));
+            meta.extend(find(&Endpoints::create("ns", "lock", &metadata, &[]), f::METADATA));
         });
         let context = Decode { interner: Arc::default(), sections: Endpoints::WHOLE };
         Arc::new(Endpoints::decode(&context, &object).expect("well-formed"))

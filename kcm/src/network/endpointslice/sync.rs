@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::endpoint::LAST_CHANGE_TRIGGER_TIME;
 use kinds::endpoint_slice::Endpoint;
-use kinds::head::{Annotations, Head};
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::intern::Labels;
 use kinds::meta::ObjectKey;
 use kinds::node::ZONE;
@@ -29,7 +29,7 @@ use super::metrics::Metrics;
 use super::topology::Topology;
 use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::selectors::pods_of;
-use crate::network::service_endpoints::slice_writes::{Heads, Plan, SliceWrites, WriteCounts, WriteFailure, prefix};
+use crate::network::service_endpoints::slice_writes::{SliceMetadata, Plan, SliceWrites, WriteCounts, WriteFailure, prefix};
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
 use crate::pods::refusals::Attempt;
 
@@ -208,9 +208,9 @@ impl EndpointSlices {
     ) -> (WriteCounts, Result<(), WriteFailure>) {
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered)];
         let owner = service.controller_ref();
-        let updated = Head { labels, annotations: Annotations::Edited(&edits), owner: None };
-        let heads = Heads { prefix: &prefix(&key.name), new: Head { owner: Some(&owner), ..updated }, updated };
-        self.writes.write(key, &heads, plan, attempt).await
+        let updated = NewMetadata { labels, annotations: Annotations::Edited(&edits), owner: None };
+        let metadata = SliceMetadata { prefix: &prefix(&key.name), new: NewMetadata { owner: Some(&owner), ..updated }, updated };
+        self.writes.write(key, &metadata, plan, attempt).await
     }
 
     /// Remembers the Service if pods were left out because their node is missing, and records an event.

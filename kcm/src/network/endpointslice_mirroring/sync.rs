@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
-use kinds::head::{Annotations, Head};
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::meta::ObjectKey;
 use kinds::{Endpoints, Kind, Service};
 use runtime::events::{EventType, Recorder, about};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::decide::{self, decide};
 use super::keys::may_be_mirrored;
 use super::metrics::Counts;
-use crate::network::service_endpoints::slice_writes::{Heads, SliceWrites, WriteFailure, prefix};
+use crate::network::service_endpoints::slice_writes::{SliceMetadata, SliceWrites, WriteFailure, prefix};
 
 /// The controller's state.
 pub struct Mirror {
@@ -74,9 +74,9 @@ impl Mirror {
         self.record_events(&endpoints, &decision);
         let (labels, annotations) = (decide::labels(&endpoints), decide::annotations(&endpoints));
         let owner = endpoints.controller_ref();
-        let head = Head { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
-        let heads = Heads { prefix: &prefix(&key.name), new: head, updated: head };
-        let (counts, written) = self.writes.write(key, &heads, &decision.plan, attempt).await;
+        let metadata = NewMetadata { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
+        let metadata = SliceMetadata { prefix: &prefix(&key.name), new: metadata, updated: metadata };
+        let (counts, written) = self.writes.write(key, &metadata, &decision.plan, attempt).await;
         self.counts.wrote([counts.created, counts.updated, counts.deleted]);
         match written {
             Ok(()) => Ok(Outcome::Done),

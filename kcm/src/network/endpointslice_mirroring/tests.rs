@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kinds::endpoint::Port;
 use kinds::endpoint_slice::Contents;
 use kinds::endpoints::{Address, Endpoints, LEADER, Subset};
-use kinds::head::{Annotations, Head};
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::intern::Labels;
 use kinds::ip::{Family, Ip};
 use kinds::schema::{endpoints as f, object_meta};
@@ -55,8 +55,8 @@ fn given(
     subsets: &[Subset],
 ) -> Endpoints {
     let (labels, annotations) = (pairs(given_labels), pairs(given_annotations));
-    let head = Head { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: None };
-    let object = versioned(&Endpoints::create("ns", "db", &head, subsets), uid);
+    let metadata = NewMetadata { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: None };
+    let object = versioned(&Endpoints::create("ns", "db", &metadata, subsets), uid);
     let context = Decode { interner: Arc::default(), sections: Endpoints::WHOLE };
     Endpoints::decode(&context, &object).expect("well-formed")
 }
@@ -69,9 +69,9 @@ fn endpoints(subsets: &[Subset]) -> Endpoints {
 fn after(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], plan: &Plan) -> Vec<Arc<EndpointSlice>> {
     let (labels, annotations) = (labels(endpoints), annotations(endpoints));
     let owner: OwnerRef = endpoints.controller_ref();
-    let head = Head { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
+    let metadata = NewMetadata { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
     let read = |name: &str, contents: &Contents| {
-        let object = versioned(&contents.create("ns", name, &head), name);
+        let object = versioned(&contents.create("ns", name, &metadata), name);
         let context = Decode { interner: Arc::default(), sections: EndpointSlice::CONTENTS };
         Arc::new(EndpointSlice::decode(&context, &object).expect("well-formed"))
     };

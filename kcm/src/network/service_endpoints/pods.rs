@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::endpoint::Port;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::ip::{Family, Ip};
 use kinds::meta::ObjectKey;
 use kinds::pod::{NamedPort, Network};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use futures::{StreamExt, stream};
 use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
-use kinds::head::Head;
+use kinds::metadata_edit::NewMetadata;
 use kinds::ip::Family;
 use kinds::meta::{Meta, ObjectKey};
 use kinds::{EndpointSlice, Kind, Uid};
@@ -102,13 +102,13 @@ pub struct WriteFailure {
 }
 
 /// Metadata of slices.
-pub struct Heads<'a> {
+pub struct SliceMetadata<'a> {
     /// Prefix of new slices' names.
     pub prefix: &'a str,
     /// Metadata of new slices.
-    pub new: Head<'a>,
+    pub new: NewMetadata<'a>,
     /// Metadata of updated slices.
-    pub updated: Head<'a>,
+    pub updated: NewMetadata<'a>,
 }
 
 /// Writes slices on behalf of one controller.
@@ -207,12 +207,12 @@ impl SliceWrites {
     pub async fn write(
         &self,
         key: &ObjectKey,
-        heads: &Heads<'_>,
+        metadata: &SliceMetadata<'_>,
         plan: &Plan,
         attempt: Attempt,
     ) -> (WriteCounts, Result<(), WriteFailure>) {
         let (pace, mut counts) = (Pace::default(), WriteCounts::default());
-        let written = self.write_at(&pace, key, heads, plan, &mut counts).await;
+        let written = self.write_at(&pace, key, metadata, plan, &mut counts).await;
         self.queue.cool_down(key, pace.cooldown());
         match &written {
             Err(failure) if failure.is_creation => {
@@ -228,13 +228,13 @@ impl SliceWrites {
         &self,
         pace: &Pace,
         key: &ObjectKey,
-        heads: &Heads<'_>,
+        metadata: &SliceMetadata<'_>,
         plan: &Plan,
         counts: &mut WriteCounts,
     ) -> Result<(), WriteFailure> {
         let created = AtomicUsize::new(0);
         // A quota may refuse thousands of slices: later batches are not begun.
-        let create = |at: usize| pace.add(self.create(key, heads, &plan.create[at], &created));
+        let create = |at: usize| pace.add(self.create(key, metadata, &plan.create[at], &created));
         let (_, failure) = slow_start(plan.create.len(), create).await;
         counts.created = created.into_inner();
         if let Some(failure) = failure {
@@ -242,7 +242,7 @@ impl SliceWrites {
         }
         // No write is cancelled: otherwise its result would be unknown.
         let updates: Vec<_> =
-            plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, heads, slice, contents))).collect();
+            plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, metadata, slice, contents))).collect();
         let updates = stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await;
         count_successes(updates, &mut counts.updated)?;
         let deletions = plan.delete.iter().map(|slice| pace.add(self.delete(key, slice)));
@@ -252,14 +252,14 @@ impl SliceWrites {
     async fn create(
         &self,
         key: &ObjectKey,
-        heads: &Heads<'_>,
+        metadata: &SliceMetadata<'_>,
         contents: &Contents,
         created: &AtomicUsize,
     ) -> Result<(), WriteFailure> {
         if !self.gate.is_open(&key.namespace) {
             return Ok(());
         }
-        let object = contents.create(&key.namespace, heads.prefix, &heads.new);
+        let object = contents.create(&key.namespace, metadata.prefix, &metadata.new);
         let answer = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
         match answer.and_then(|answer| answer.meta().map_err(WriteError::from)) {
             Ok(meta) => {
@@ -283,14 +283,14 @@ impl SliceWrites {
     async fn update(
         &self,
         key: &ObjectKey,
-        heads: &Heads<'_>,
+        metadata: &SliceMetadata<'_>,
         slice: &EndpointSlice,
         contents: &Contents,
     ) -> Result<(), WriteFailure> {
         let what = || format!("update {} EndpointSlice", slice.meta.name).into();
         let failed = |error| WriteFailure { what: what(), is_creation: false, error };
         let object =
-            slice.update(&heads.updated, contents).map_err(|error| failed(WriteError::Unreadable(error.into())))?;
+            slice.update(&metadata.updated, contents).map_err(|error| failed(WriteError::Unreadable(error.into())))?;
         let uid = &slice.meta.uid;
         self.own.updating(uid);
         let answer = self.writer.replace(&EndpointSlice::RESOURCE, &slice.meta.key(), None, &object).await;
@@ -404,8 +404,8 @@ mod tests {
     /// Executes a plan of three creations, two updates and two deletions, unless its creations were just refused.
     async fn execute(writes: &SliceWrites) -> (WriteCounts, Result<(), WriteFailure>) {
         let labels = Interner::default().labels(Vec::new());
-        let head = Head { labels: &labels, annotations: kinds::head::Annotations::Edited(&[]), owner: None };
-        let heads = Heads { prefix: "web-", new: head, updated: head };
+        let metadata = NewMetadata { labels: &labels, annotations: kinds::metadata_edit::Annotations::Edited(&[]), owner: None };
+        let metadata = SliceMetadata { prefix: "web-", new: metadata, updated: metadata };
         let plan = Plan {
             create: vec![contents(), contents(), contents()],
             update: vec![(slice("a"), contents()), (slice("b"), contents())],
@@ -415,7 +415,7 @@ mod tests {
         let attempt = writes.attempt(&key, &owner, &plan);
         match writes.refused_before(&key, &plan, &attempt) {
             Some(_) => (WriteCounts::default(), Ok(())),
-            None => writes.write(&key, &heads, &plan, attempt).await,
+            None => writes.write(&key, &metadata, &plan, attempt).await,
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::persistent_volume::{BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, Phase as VolumePhase};
 use kinds::persistent_volume_claim::{BIND_COMPLETED, Phase, SELECTED_NODE, StatusEdit};
 use kinds::selector::Selector;

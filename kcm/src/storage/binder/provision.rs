@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::access_modes::VolumeMode;
-use kinds::head::annotated;
+use kinds::metadata_edit::annotated;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::{BOUND_BY_CONTROLLER, MIGRATED_TO, PROVISIONED_BY, ReclaimPolicy};
 use kinds::persistent_volume_claim::{BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};

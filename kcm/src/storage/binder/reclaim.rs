@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use kinds::head::without_finalizers;
+use kinds::metadata_edit::without_finalizers;
 use kinds::{Kind, PersistentVolume, Pod};
 use runtime::worker::Outcome;
 use tracing::info;

@@ -4,7 +4,7 @@
 
 use anyhow::Context as _;
 use component::flags::Values;
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use serde_json::{Value, json};
 
 use super::decide_volume::RecyclePlugin;

@@ -1,6 +1,6 @@
 //! References between claims and volumes, as whole objects for a PUT.
 
-use kinds::head::annotated;
+use kinds::metadata_edit::annotated;
 use kinds::persistent_volume::{BOUND_BY_CONTROLLER, ClaimRef, with_claim, without_claim, without_claim_uid};
 use kinds::persistent_volume_claim::{BIND_COMPLETED, with_volume_name};
 use kinds::wire::WireError;

@@ -2,7 +2,7 @@
 //!
 //! Upstream: pkg/controller/volume/persistentvolume, updateMigrationAnnotationsAndFinalizers.
 
-use kinds::head::{with_finalizer, without_finalizers};
+use kinds::metadata_edit::{with_finalizer, without_finalizers};
 use kinds::wire::WireError;
 
 use super::names::{CONTROLLER_FINALIZER, EXTERNAL_FINALIZER, IN_TREE};

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use kinds::access_modes::{AccessModes, VolumeMode};
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::Phase;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kinds::head::annotated;
+use kinds::metadata_edit::annotated;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::{MIGRATED_TO, PROVISIONED_BY, Phase, ReclaimPolicy, with_phase};
 use kinds::{Kind, PersistentVolume, PersistentVolumeClaim};

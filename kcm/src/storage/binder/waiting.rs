@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kinds::access_modes::AccessModes;
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::meta::ObjectKey;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 

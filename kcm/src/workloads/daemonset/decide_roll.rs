@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kinds::daemonset::Strategy;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::{DaemonSet, Pod, Str};
 
 use super::decide::{Plan, Revision};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kinds::daemonset::{REVISION_HASH_LABEL, Strategy};
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::meta::{OwnerRef, Uid};
 use kinds::pod::Phase;
 use kinds::schema::{daemon_set, daemon_set_spec, label_selector, object_meta, pod, pod_template_spec, time};

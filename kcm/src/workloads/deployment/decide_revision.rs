@@ -2,7 +2,7 @@
 
 use kinds::deployment::{Deployment, NewReplicaSet, Strategy};
 use kinds::template::{POD_TEMPLATE_HASH, Template};
-use kinds::workload::{AnnotationEdits, LAST_APPLIED};
+use kinds::raw_object::{AnnotationEdits, LAST_APPLIED};
 use kinds::{ReplicaSet, Str};
 
 use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, most_pods, new_replicas};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use kinds::ReplicaSet;
 use kinds::deployment::{Deployment, Strategy};
-use kinds::intstr::IntOrString;
-use kinds::workload::AnnotationEdits;
+use kinds::int_or_string::IntOrString;
+use kinds::raw_object::AnnotationEdits;
 
 use super::notice::Notice;
 use super::sets::{Sets, edit, sum};

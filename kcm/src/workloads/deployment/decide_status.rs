@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use kinds::deployment::{Deployment, DeploymentStatus};
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::{ReplicaSet, Str, Time};
 
 use super::decide_scale::max_unavailable;

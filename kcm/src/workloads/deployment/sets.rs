@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kinds::ReplicaSet;
 use kinds::deployment::Deployment;
-use kinds::workload::AnnotationEdits;
+use kinds::raw_object::AnnotationEdits;
 
 /// The ReplicaSets of one Deployment, distinguished by their templates.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use kinds::deployment::DeploymentStatus;
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
-use kinds::workload::AnnotationEdits;
+use kinds::raw_object::AnnotationEdits;
 use kinds::{Deployment, Kind, Pod, ReplicaSet, Time};
 use runtime::consistency::Consistency;
 use runtime::controller_ref::Owner;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::pod_disruption_budget::{AllowedCondition, BudgetStatus};
 use kinds::selector::{Requirement, Selector};
 use kinds::{Pod, PodDisruptionBudget, Str, Time};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use kinds::job::{Action, JobStatus, TRACKING_FINALIZER, Uncounted};
 use kinds::pod::Phase;
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::{Job, Pod, Time, Uid};
 
 use super::backoff::{Backoff, finished_at, index_failures};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use kinds::job::JobStatus;
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::{Pod, Time};
 
 use super::backoff::remaining_of_index;

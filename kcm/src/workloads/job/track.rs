@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kinds::job::{Action, JobStatus};
 use kinds::pod::Phase;
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::{Pod, Time, Uid};
 
 use super::decide::{

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kinds::replicaset::ReplicaSetStatus;
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::{Pod, ReplicaSet, Time};
 
 use crate::pods::availability::is_available;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kinds::statefulset::{StatefulSetStatus, Strategy};
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::{Pod, StatefulSet, Str, Time};
 
 use super::decide::{Recreation, is_running_and_ready};

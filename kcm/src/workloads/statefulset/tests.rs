@@ -7,7 +7,7 @@ mod reconcile;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::pod::Phase;
 use kinds::schema::{object_meta, stateful_set, stateful_set_spec};
 use kinds::statefulset::{Rolling, Strategy as Update};

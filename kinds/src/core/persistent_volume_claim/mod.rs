@@ -6,7 +6,7 @@ mod ephemeral;
 use std::sync::Arc;
 
 use crate::core::persistent_volume::{BETA_STORAGE_CLASS, BOUND_BY_CONTROLLER, MIGRATED_TO};
-use crate::core::persistent_volume_claim_usage::StorageClaim;
+use crate::core::persistent_volume_claim_usage::ClaimUsage;
 use crate::decode::{Decode, DecodeError, Sections};
 use crate::intern::{Interner, Labels, Str, label};
 use crate::kind::{Kind, Resource};
@@ -110,7 +110,7 @@ pub struct PersistentVolumeClaim {
     /// The status of the condition [`UNUSED`]; `None` if the condition is absent.
     pub unused: Option<bool>,
     /// Its use of quota; only with section [`PersistentVolumeClaim::STORAGE`].
-    pub storage: Option<Box<StorageClaim>>,
+    pub storage: Option<Box<ClaimUsage>>,
     /// The whole object while the claim is pending, unless it is very large; only with section
     /// [`PersistentVolumeClaim::WHOLE_WHILE_PENDING`].
     pub whole: Option<Box<WholeObject>>,
@@ -269,7 +269,7 @@ impl Kind for PersistentVolumeClaim {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let counted = context.sections.contains(Self::STORAGE);
-        let storage = counted.then(|| StorageClaim::read(&context.interner, object).map(Box::new)).transpose()?;
+        let storage = counted.then(|| ClaimUsage::read(&context.interner, object).map(Box::new)).transpose()?;
         let Parts { meta, spec, status } = Parts::read(object)?;
         let interner = &context.interner;
         let mut annotations = Vec::new();

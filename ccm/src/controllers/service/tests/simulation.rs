@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::meta::{Meta, ObjectKey, Time};
 use kinds::service::{Balancing, Ingress, ServicePort, ServiceType};
 use kinds::{GatedPod, Service, Uid};

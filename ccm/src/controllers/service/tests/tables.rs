@@ -88,7 +88,7 @@ fn all_fields_of_the_request_are_in_the_spec() {
         annotated(service, &[("example.com/a", "b")]);
         service.ip_families = vec!["IPv6".into(), "IPv4".into()];
         service.ports[0].node_port = 0;
-        service.ports[0].target_port = kinds::intstr::IntOrString::Text("web".into());
+        service.ports[0].target_port = kinds::int_or_string::IntOrString::Text("web".into());
         service.ports.push(kinds::service::ServicePort { protocol: "UDP".into(), ..port(53) });
         let settings = service.balancing.as_mut().expect("a load balancer");
         settings.client_ip_affinity = true;

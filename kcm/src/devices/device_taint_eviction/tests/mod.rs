@@ -5,7 +5,7 @@ mod reconcile;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kinds::allocation::AllocatedDevice;
+use kinds::device_allocation::AllocatedDevice;
 use kinds::device_taint_rule::Progress;
 use kinds::resource_claim::ResourceClaim;
 use kinds::schema as f;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kinds::endpoint_slice::{Contents, Endpoint};
-use kinds::head::{Annotations, Head};
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::intern::Labels;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::ip::Ip;
 use kinds::pod::{NamedPort, Network, Phase};
 use kinds::schema::{endpoint_slice, object_meta};
@@ -174,8 +174,8 @@ impl World {
 }
 
 pub fn slice_of(owner: &OwnerRef, labels: &Labels, name: &str, contents: &Contents) -> Arc<EndpointSlice> {
-    let head = Head { labels, annotations: Annotations::Edited(&[]), owner: Some(owner) };
-    let created = contents.create("ns", name, &head);
+    let metadata = NewMetadata { labels, annotations: Annotations::Edited(&[]), owner: Some(owner) };
+    let created = contents.create("ns", name, &metadata);
     let mut object = Vec::new();
     object.put_message(endpoint_slice::METADATA, |meta| {
         meta.put_str(object_meta::RESOURCE_VERSION, "1");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::{Pod, Time};
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use kinds::Time;
 use kinds::endpoint_slice::Contents;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 
 use super::builders::{World, pod, port, service, with_port};
 

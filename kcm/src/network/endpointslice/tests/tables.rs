@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kinds::endpoint::Port;
 use kinds::endpoint_slice::Contents;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::ip::Family;
 use kinds::pod::{NamedPort, Phase};
 use kinds::{Meta, Pod, Service, Time, Uid};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kinds::amount::Amount;
+use kinds::resource_list::Amount;
 use kinds::{PersistentVolume, PersistentVolumeClaim};
 use proptest::prelude::*;
 use runtime::store::Change;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kinds::deployment::Strategy;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::{Deployment, ReplicaSet};
 
 use super::builders::{annotated, deployment, int, labels, plain, rolling, set, sets, text, with_available};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kinds::deployment::{DeploymentStatus, Strategy};
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::{Deployment, ReplicaSet, Time};
 
 use super::builders::{DEADLINE, condition, deployment, int, rolling, set, sets};

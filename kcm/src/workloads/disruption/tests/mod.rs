@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::meta::OwnerRef;
 use kinds::pod::{Disruption, Phase};
 use kinds::pod_disruption_budget::{AllowedCondition, BudgetStatus};

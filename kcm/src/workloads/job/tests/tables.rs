@@ -165,7 +165,7 @@ fn suspension_and_resumption_are_recorded_once() {
         if let Some(status) = known {
             let condition =
                 crate::workloads::job::decide::condition("Suspended", reason, message, super::builders::now());
-            job.status.conditions.push(kinds::status::Condition { status: status.into(), ..condition });
+            job.status.conditions.push(kinds::condition::Condition { status: status.into(), ..condition });
         }
         let view = view(&job, &[], &settled);
         let standing = view.standing();

@@ -10,7 +10,7 @@ use kinds::meta::{OwnerRef, Uid};
 use kinds::pod::Phase;
 use kinds::replicaset::ReplicaSetStatus;
 use kinds::schema::{object_meta, pod_template_spec, replica_set, replica_set_spec, replica_set_status};
-use kinds::status::Condition;
+use kinds::condition::Condition;
 use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Meta, Pod, ReplicaSet, Sections, Time};
 use proptest::prelude::*;

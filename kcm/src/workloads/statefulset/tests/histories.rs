@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kinds::intstr::IntOrString;
+use kinds::int_or_string::IntOrString;
 use kinds::pod::Phase;
 use kinds::{Pod, StatefulSet, Time};
 use proptest::prelude::*;

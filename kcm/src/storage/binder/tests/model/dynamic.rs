@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kinds::head::annotated;
+use kinds::metadata_edit::annotated;
 use kinds::persistent_volume::{PROVISIONED_BY, Phase as VolumePhase};
 use kinds::persistent_volume_claim::{Phase, SELECTED_NODE, STORAGE_PROVISIONER};
 use kinds::{PersistentVolumeClaim, StorageClass};
