@@ -67,7 +67,8 @@ pub enum WatchEvent<'a> {
 
 /// Reads one frame of a watch (without its length prefix).
 pub fn watch_event(frame: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
-    let (mut kind, mut object) = ("", &[][..]);
+    let mut kind = "";
+    let mut object = &[][..];
     for field in fields(frame) {
         let field = field?;
         match field.number {
@@ -89,7 +90,8 @@ pub fn watch_event(frame: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
 
 /// Bookmarks are objects of the watched kind with little more than metadata, which is field 1 in every kind.
 fn bookmark(object: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
-    let (mut version, mut initial_end) = ("", false);
+    let mut version = "";
+    let mut initial_end = false;
     for field in fields(find(object, 1)) {
         let field = field?;
         match field.number {

@@ -225,7 +225,9 @@ impl Meta {
         mut annotation: impl FnMut(&str, &str),
     ) -> Result<Self, DecodeError> {
         let (mut name, mut namespace, mut uid, mut version) = ("", "", "", "");
-        let (mut generation, mut created, mut deletion) = (0, Time::default(), Time::default());
+        let mut generation = 0;
+        let mut created = Time::default();
+        let mut deletion = Time::default();
         let (mut labels, mut owners, mut finalizers) = (Vec::new(), Vec::new(), Vec::new());
         for field in fields(message) {
             let field = field?;

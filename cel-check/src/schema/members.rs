@@ -12,12 +12,16 @@ pub fn member<'a>(text: &'a [u8], name: &str) -> &'a [u8] {
 /// Splits the text of a JSON object into its members: names, in their quotes, and values. The text has to be well-formed;
 /// otherwise the result is arbitrary.
 pub fn members(text: &[u8]) -> Vec<(&[u8], &[u8])> {
-    let (mut members, mut name, mut start) = (Vec::new(), &text[..0], 1);
+    let mut members = Vec::new();
+    let mut name = &text[..0];
+    let mut start = 1;
     let text = text.trim_ascii();
     if text.first() != Some(&b'{') {
         return members;
     }
-    let (mut depth, mut in_string, mut is_escaped) = (0u32, false, false);
+    let mut depth = 0u32;
+    let mut in_string = false;
+    let mut is_escaped = false;
     for (at, byte) in text.iter().enumerate() {
         if in_string {
             in_string = is_escaped || *byte != b'"';

@@ -178,7 +178,8 @@ impl Expansion<'_> {
         let one = self.literal(Literal::Int)?;
         let more = self.call("_+_", vec![accumulator, one])?;
         let same = self.accumulator()?;
-        let (result, one) = (self.accumulator()?, self.literal(Literal::Int)?);
+        let result = self.accumulator()?;
+        let one = self.literal(Literal::Int)?;
         Ok(LoopParts {
             initial: self.literal(Literal::Int)?,
             condition: self.literal(Literal::Bool)?,

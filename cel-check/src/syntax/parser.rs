@@ -83,7 +83,8 @@ impl Parser {
     /// Parses the name of a field, which may be in backticks. Upstream: cel-go, escapeIdent.
     fn field_name(&mut self) -> Parsed<(String, u32)> {
         let TokenKind::Quoted(name) = self.peek() else { return self.name() };
-        let (name, offset) = (name.clone(), self.offset());
+        let name = name.clone();
+        let offset = self.offset();
         self.at += 1;
         if self.is_symbol(0, "(") {
             return Err(self.error("a function has no name in backticks"));

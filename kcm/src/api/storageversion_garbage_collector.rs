@@ -69,7 +69,8 @@ fn start(manager: &mut Manager, context: &Context) {
             deleted.add(key);
         }
     });
-    let (identities, changed) = (leases, version_queue.clone());
+    let identities = leases;
+    let changed = version_queue.clone();
     versions.subscribe(move |change| {
         let is_identity = |server: &str| identities.get(&lease_key(server)).is_some_and(|lease| is_identity(&lease));
         if let Some(version) = change.new

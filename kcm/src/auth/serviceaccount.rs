@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn changes_are_mapped_to_the_namespace() {
-        let (namespace, account) = (namespace("Active"), decode::<ServiceAccount>(&meta("robot", "a")));
+        let namespace = namespace("Active");
+        let account = decode::<ServiceAccount>(&meta("robot", "a"));
         let expected = Some(ObjectKey::new("", "a"));
         assert_eq!(of_namespace(&Change { old: None, new: Some(&namespace) }), expected);
         assert_eq!(of_namespace(&Change { old: Some(&namespace), new: None }), None);

@@ -55,7 +55,8 @@ fn watches(builder: &mut Builder, _: &Context) {
 
 fn start(manager: &mut Manager, _: &Context) {
     let requests = Requests::subscribe(manager, DESCRIPTOR.service_account);
-    let (queue, reconciler) = (requests.queue(), Arc::new(Approver { requests }));
+    let queue = requests.queue();
+    let reconciler = Arc::new(Approver { requests });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
 }
 

@@ -37,7 +37,8 @@ mod tests {
             (true, 0, 10, false),
             (false, NOW - 100, 10, false),
         ] {
-            (pod.ready, pod.ready_since) = (ready, Time(since));
+            pod.ready = ready;
+            pod.ready_since = Time(since);
             assert_eq!(is_available(&pod, min, now), expected, "{ready} {since} {min}");
         }
     }

@@ -130,7 +130,8 @@ fn of_ebs(raw: &[u8]) -> Result<Translated, TranslationError> {
 }
 
 fn of_gce(raw: &[u8]) -> Translated {
-    let (disk, is_read_only) = (text(raw, gce::PD_NAME), flag(raw, gce::READ_ONLY));
+    let disk = text(raw, gce::PD_NAME);
+    let is_read_only = flag(raw, gce::READ_ONLY);
     let mut translated = Translated::of("kubernetes.io/gce-pd", translation::gce_without_zone(disk));
     translated.label = Some(format!("{}-{disk}", translated.driver));
     translated.mode = if is_read_only { READERS } else { ONE_NODE };

@@ -122,7 +122,8 @@ fn azure_file(volume: &PersistentVolume, raw: &[u8]) -> Result<String, Translati
         return failed("could not find a secret namespace in PersistentVolumeSource or ClaimRef");
     }
     let group = volume.annotation(AZURE_FILE_RESOURCE_GROUP).unwrap_or_default();
-    let (account, share) = (storage_account(text(raw, azure_file::SECRET_NAME)), text(raw, azure_file::SHARE_NAME));
+    let account = storage_account(text(raw, azure_file::SECRET_NAME));
+    let share = text(raw, azure_file::SHARE_NAME);
     Ok(format!("{group}#{account}#{share}#{}#{namespace}", volume.meta.name))
 }
 

@@ -90,7 +90,9 @@ pub fn of_inline(attachment: &VolumeAttachment) -> Option<Str> {
 
 /// Returns the unique name of a Fibre Channel volume; `None` if its source is invalid.
 pub fn of_fc(message: &[u8]) -> Option<Str> {
-    let (mut targets, mut ids, mut lun) = (Vec::new(), Vec::new(), None);
+    let mut targets = Vec::new();
+    let mut ids = Vec::new();
+    let mut lun = None;
     for field in fields(message) {
         let field = field.ok()?;
         match field.number {

@@ -122,7 +122,8 @@ fn uncached_members(writer: Writer) -> SharedReads<UsedGroups> {
 
 async fn list_used_groups(writer: &Writer, namespace: &str) -> Result<UsedGroups, WriteError> {
     let decode = decode_once(Pod::DEVICES);
-    let (mut used, mut unreadable) = (UsedGroups::new(), None);
+    let mut used = UsedGroups::new();
+    let mut unreadable = None;
     let visit = |object: &[u8]| match Pod::decode(&decode, object) {
         Ok(pod) if pod.is_terminal() => {}
         Ok(pod) => used.extend(group_of(&pod).map(|group| group.name)),
@@ -222,7 +223,8 @@ mod tests {
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
         });
         let mut pod = Pod::decode(&decode_once(Sections::default()), &object).expect("well-formed");
-        (pod.meta.uid, pod.phase) = (Uid::parse(uid), phase);
+        pod.meta.uid = Uid::parse(uid);
+        pod.phase = phase;
         pod.devices =
             group.map(|group| Box::new(Devices { entries: Box::default(), extended: None, group: Some(group.into()) }));
         Arc::new(pod)

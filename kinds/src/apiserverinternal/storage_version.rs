@@ -33,7 +33,10 @@ impl StorageVersion {
     /// # Errors
     /// When the object that was read is not well-formed.
     pub fn with_servers(&self, keep: impl Fn(&str) -> bool, now: Time) -> Result<Vec<u8>, WireError> {
-        let (mut entries, mut encodings, mut old_common, mut conditions) = (Vec::new(), Vec::new(), None, Vec::new());
+        let mut entries = Vec::new();
+        let mut encodings = Vec::new();
+        let mut old_common = None;
+        let mut conditions = Vec::new();
         for field in fields(find(&self.raw, object::STATUS)) {
             let field = field?;
             match field.number {

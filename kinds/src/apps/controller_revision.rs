@@ -113,7 +113,8 @@ impl Kind for ControllerRevision {
     };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut revision) = (&[][..], 0);
+        let mut meta = &[][..];
+        let mut revision = 0;
         for field in fields(object) {
             let field = field?;
             match field.number {

@@ -106,7 +106,10 @@ impl Kind for CertificateSigningRequest {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
-        let (mut signer, mut username, mut usages, mut expiration_seconds) = ("", "", Vec::new(), None);
+        let mut signer = "";
+        let mut username = "";
+        let mut usages = Vec::new();
+        let mut expiration_seconds = None;
         for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {
@@ -143,7 +146,9 @@ impl Kind for CertificateSigningRequest {
 
 impl Condition {
     fn decode(context: &Decode, message: &[u8]) -> Result<Self, WireError> {
-        let (mut kind, mut status, mut updated) = ("", "", Time::default());
+        let mut kind = "";
+        let mut status = "";
+        let mut updated = Time::default();
         for field in fields(message) {
             let field = field?;
             match field.number {

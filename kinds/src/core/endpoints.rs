@@ -153,7 +153,8 @@ impl Kind for Endpoints {
         Resource { group: "", version: "v1", kind: "Endpoints", plural: "endpoints", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut subsets) = (&[][..], Vec::new());
+        let mut meta = &[][..];
+        let mut subsets = Vec::new();
         for field in fields(object) {
             let field = field?;
             match field.number {

@@ -20,7 +20,8 @@ impl Kind for Namespace {
         Resource { group: "", version: "v1", kind: "Namespace", plural: "namespaces", namespaced: false };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut active) = (&[][..], false);
+        let mut meta = &[][..];
+        let mut active = false;
         for field in fields(object) {
             let field = field?;
             match field.number {

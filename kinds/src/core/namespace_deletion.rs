@@ -79,7 +79,9 @@ impl Kind for TerminatingNamespace {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let meta = Meta::decode(&context.interner, find(object, object::METADATA), |_, _| {})?;
-        let (mut finalizers, mut terminating, mut conditions) = (Vec::new(), false, Vec::new());
+        let mut finalizers = Vec::new();
+        let mut terminating = false;
+        let mut conditions = Vec::new();
         for field in fields(find(object, object::SPEC)) {
             let field = field?;
             if field.number == namespace_spec::FINALIZERS {

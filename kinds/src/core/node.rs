@@ -81,7 +81,9 @@ impl Node {
     }
 
     fn read_spec(&mut self, interner: &Interner, spec: &[u8]) -> Result<(), WireError> {
-        let (mut taints, mut ranges, mut first_range) = (Vec::new(), Vec::new(), "");
+        let mut taints = Vec::new();
+        let mut ranges = Vec::new();
+        let mut first_range = "";
         for field in fields(spec) {
             let field = field?;
             match field.number {
@@ -95,7 +97,8 @@ impl Node {
         if ranges.is_empty() && !first_range.is_empty() {
             ranges.push(first_range.into());
         }
-        (self.taints, self.pod_cidrs) = (taints.into(), ranges.into());
+        self.taints = taints.into();
+        self.pod_cidrs = ranges.into();
         Ok(())
     }
 }
@@ -139,8 +142,11 @@ impl Kind for Node {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
-        let (mut ttl_seconds, mut provided_ip, mut is_managed) = (None, None, false);
-        let (is_annotated, mut annotations) = (context.sections.contains(Self::ANNOTATIONS), Vec::new());
+        let mut ttl_seconds = None;
+        let mut provided_ip = None;
+        let mut is_managed = false;
+        let is_annotated = context.sections.contains(Self::ANNOTATIONS);
+        let mut annotations = Vec::new();
         let meta = Meta::decode(interner, find(object, object::METADATA), |key, value| {
             if is_annotated {
                 annotations.push((interner.str(key), Str::from(value)));

@@ -47,7 +47,8 @@ impl NodeCloud {
         provided_ip: Option<Str>,
     ) -> Result<Self, WireError> {
         let text = |bytes: &[u8]| Str::from(std::str::from_utf8(bytes).unwrap_or_default());
-        let (mut addresses, mut network_reason) = (Vec::new(), interner.str(""));
+        let mut addresses = Vec::new();
+        let mut network_reason = interner.str("");
         for field in fields(status) {
             let field = field?;
             let entry = field.value.bytes();

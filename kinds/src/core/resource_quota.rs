@@ -51,7 +51,9 @@ fn quantity(interner: &Interner, entry: &[u8]) -> Result<(Str, Str), WireError> 
 }
 
 fn scope(interner: &Interner, message: &[u8]) -> Result<Scope, WireError> {
-    let (mut name, mut operator, mut values) = ("", "", Vec::new());
+    let mut name = "";
+    let mut operator = "";
+    let mut values = Vec::new();
     for field in fields(message) {
         let field = field?;
         match field.number {

@@ -141,7 +141,8 @@ impl Kind for Secret {
         Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut kind) = (&[][..], "");
+        let mut meta = &[][..];
+        let mut kind = "";
         for field in fields(object) {
             let field = field?;
             match field.number {
@@ -150,7 +151,8 @@ impl Kind for Secret {
                 _ => {}
             }
         }
-        let (mut account, mut uid) = (context.interner.str(""), None);
+        let mut account = context.interner.str("");
+        let mut uid = None;
         let meta = Meta::decode(&context.interner, meta, |key, value| match key {
             ACCOUNT_NAME => account = context.interner.str(value),
             ACCOUNT_UID if !value.is_empty() => uid = Some(Uid::parse(value)),

@@ -38,7 +38,8 @@ impl Kind for ServiceAccount {
         Resource { group: "", version: "v1", kind: "ServiceAccount", plural: "serviceaccounts", namespaced: true };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut secrets) = (&[][..], Vec::new());
+        let mut meta = &[][..];
+        let mut secrets = Vec::new();
         for field in fields(object) {
             let field = field?;
             match field.number {

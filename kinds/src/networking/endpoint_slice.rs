@@ -255,7 +255,8 @@ impl Kind for EndpointSlice {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
-        let (mut meta, mut family) = (&[][..], None);
+        let mut meta = &[][..];
+        let mut family = None;
         for field in fields(object) {
             let field = field?;
             match field.number {

@@ -55,7 +55,9 @@ impl Kind for ClusterRole {
     };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut meta, mut rules, mut aggregates) = (&[][..], Vec::new(), None);
+        let mut meta = &[][..];
+        let mut rules = Vec::new();
+        let mut aggregates = None;
         for field in fields(object) {
             let field = field?;
             match field.number {

@@ -80,7 +80,8 @@ impl Consumer {
 
 impl ClaimState {
     pub(crate) fn read(interner: &Interner, entry: Option<Str>, spec: &[u8], status: &[u8]) -> Result<Self, WireError> {
-        let (mut is_allocated, mut consumers) = (false, Vec::new());
+        let mut is_allocated = false;
+        let mut consumers = Vec::new();
         for field in fields(status) {
             let field = field?;
             match field.number {

@@ -42,7 +42,9 @@ pub struct AllocatedDevice {
 impl Allocation {
     /// Reads a `ResourceClaimStatus` message; `None` if nothing is allocated.
     pub(crate) fn read(interner: &Interner, status: &[u8]) -> Result<Option<Self>, WireError> {
-        let (mut allocation, mut pods, mut groups) = (None, Vec::new(), Vec::new());
+        let mut allocation = None;
+        let mut pods = Vec::new();
+        let mut groups = Vec::new();
         for field in fields(status) {
             let field = field?;
             match field.number {
@@ -96,8 +98,12 @@ fn read_consumer(interner: &Interner, message: &[u8]) -> Result<Consumer, WireEr
 impl AllocatedDevice {
     fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
         let empty = interner.str("");
-        let (mut driver, mut pool, mut name) = (empty.clone(), empty.clone(), empty);
-        let (mut tolerations, mut has_admin_access, mut consumed) = (Vec::new(), false, Vec::new());
+        let mut driver = empty.clone();
+        let mut pool = empty.clone();
+        let mut name = empty;
+        let mut tolerations = Vec::new();
+        let mut has_admin_access = false;
+        let mut consumed = Vec::new();
         for field in fields(message) {
             let field = field?;
             match field.number {

@@ -118,7 +118,8 @@ impl Kind for DeviceTaintRule {
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
-        let (mut selector, mut taint) = (None, &[][..]);
+        let mut selector = None;
+        let mut taint = &[][..];
         for field in fields(find(object, object::SPEC)) {
             let field = field?;
             match field.number {

@@ -137,7 +137,8 @@ fn read_counters(message: &[u8], name: u32, counters: u32) -> Result<(String, Co
 
 /// Returns key and value of an entry in a map whose values are messages.
 fn entry(message: &[u8]) -> Result<(&str, &[u8]), WireError> {
-    let (mut key, mut value) = ("", &[][..]);
+    let mut key = "";
+    let mut value = &[][..];
     for field in fields(message) {
         let field = field?;
         match field.number {

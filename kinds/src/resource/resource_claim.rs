@@ -102,7 +102,8 @@ impl Kind for ResourceClaim {
     };
 
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
-        let (mut for_extended_resources, mut entry) = (false, None);
+        let mut for_extended_resources = false;
+        let mut entry = None;
         let meta = Meta::decode(&context.interner, find(object, object::METADATA), |key, value| {
             for_extended_resources |= key == EXTENDED && value == "true";
             if key == ENTRY_ANNOTATION {

@@ -43,7 +43,8 @@ pub struct Device {
 
 impl Device {
     fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
-        let (mut name, mut taints) = (interner.str(""), Vec::new());
+        let mut name = interner.str("");
+        let mut taints = Vec::new();
         for field in fields(message) {
             let field = field?;
             match field.number {
@@ -69,7 +70,10 @@ impl Kind for ResourceSlice {
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
         let interner = &context.interner;
         let empty = interner.str("");
-        let (mut driver, mut pool, mut generation, mut devices) = (empty.clone(), empty, 0, Vec::new());
+        let mut driver = empty.clone();
+        let mut pool = empty;
+        let mut generation = 0;
+        let mut devices = Vec::new();
         let spec = find(object, object::SPEC);
         for field in fields(spec) {
             let field = field?;

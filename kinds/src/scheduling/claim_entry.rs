@@ -142,7 +142,8 @@ impl ClaimEntry {
 fn read_status<'a>(interner: &Interner, message: &'a [u8]) -> Result<(&'a str, ClaimStatus), WireError> {
     const _: () = assert!(pod_status::NAME == group_status::NAME);
     const _: () = assert!(pod_status::RESOURCE_CLAIM_NAME == group_status::RESOURCE_CLAIM_NAME);
-    let (mut entry, mut status) = ("", ClaimStatus::NotNeeded);
+    let mut entry = "";
+    let mut status = ClaimStatus::NotNeeded;
     for field in fields(message) {
         let field = field?;
         match field.number {

@@ -80,7 +80,9 @@ impl Term {
 
 impl Requirement {
     fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
-        let (mut key, mut operator, mut values) = ("", "", Vec::new());
+        let mut key = "";
+        let mut operator = "";
+        let mut values = Vec::new();
         for field in fields(message) {
             let field = field?;
             match field.number {

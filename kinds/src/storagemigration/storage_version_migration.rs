@@ -160,7 +160,8 @@ impl Kind for StorageVersionMigration {
                 _ => {}
             }
         }
-        let (mut version, mut conditions) = ("", Vec::new());
+        let mut version = "";
+        let mut conditions = Vec::new();
         for field in fields(status) {
             let field = field?;
             match field.number {

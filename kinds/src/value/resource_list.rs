@@ -118,7 +118,8 @@ impl fmt::Display for Amount {
             return f.write_str("0");
         }
         if self.format == Format::Binary && self.nanos.unsigned_abs() >= 1024 * ONE.unsigned_abs() {
-            let (mut value, mut power) = (self.rounded_up().nanos / ONE, 0);
+            let mut value = self.rounded_up().nanos / ONE;
+            let mut power = 0;
             while value % 1024 == 0 && power + 1 < BINARY.len() {
                 (value, power) = (value / 1024, power + 1);
             }

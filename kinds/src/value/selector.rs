@@ -168,7 +168,9 @@ fn number(labels: &[(Str, Str)], key: &str) -> Option<i64> {
 }
 
 fn expression(interner: &Interner, message: &[u8]) -> Result<Result<Requirement, String>, WireError> {
-    let (mut key, mut operator, mut values) = ("", "", Vec::new());
+    let mut key = "";
+    let mut operator = "";
+    let mut values = Vec::new();
     for field in fields(message) {
         let field = field?;
         match field.number {
@@ -212,7 +214,9 @@ pub fn format_like_go(message: &[u8]) -> String {
 }
 
 fn expression_as_go_prints(message: &[u8]) -> String {
-    let (mut key, mut operator, mut values) = ("", "", Vec::new());
+    let mut key = "";
+    let mut operator = "";
+    let mut values = Vec::new();
     for field in fields(message).flatten() {
         match field.number {
             requirement::KEY => key = field.value.str(),

@@ -12,7 +12,8 @@ enum Token<'a> {
 
 fn tokens(text: &str) -> Vec<Token<'_>> {
     const SYMBOLS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
-    let (mut found, mut rest) = (Vec::new(), text.trim_start());
+    let mut found = Vec::new();
+    let mut rest = text.trim_start();
     while !rest.is_empty() {
         if let Some(symbol) = SYMBOLS.into_iter().find(|symbol| rest.starts_with(symbol)) {
             found.push(Token::Symbol(&rest[..symbol.len()]));

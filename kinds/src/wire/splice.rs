@@ -100,7 +100,8 @@ pub fn with_part(
 
 /// Returns the key and value of an entry of a `map<string, bytes>`.
 pub fn data_entry(entry: &[u8]) -> Result<(&str, &[u8]), WireError> {
-    let (mut key, mut value) = ("", &[][..]);
+    let mut key = "";
+    let mut value = &[][..];
     for field in fields(entry) {
         let field = field?;
         match field.number {

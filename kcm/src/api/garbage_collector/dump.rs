@@ -66,7 +66,9 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
 
 /// Returns everything that is connected with some objects.
 fn connected_objects<'a>(graph: &'a Graph, uids: &[Uid]) -> Vec<GraphObject<'a>> {
-    let (mut open, mut visited, mut objects) = (uids.to_vec(), HashSet::new(), Vec::new());
+    let mut open = uids.to_vec();
+    let mut visited = HashSet::new();
+    let mut objects = Vec::new();
     while let Some(uid) = open.pop() {
         let Some(object) = graph.object(&uid).filter(|_| visited.insert(uid.clone())) else { continue };
         open.extend(object.owners.iter().map(|owner| owner.uid.clone()));

@@ -153,7 +153,8 @@ impl Graph {
 
     /// Applies an added or changed object.
     pub fn observe(&mut self, resource: &Resource, meta: &Meta) -> Vec<Effect> {
-        let (uid, now) = (&meta.uid, State::of(meta));
+        let uid = &meta.uid;
+        let now = State::of(meta);
         if let Some(node) = self.nodes.get(uid)
             && node.state == now
             && (Arc::ptr_eq(&node.owners, &meta.owners) || node.owners == meta.owners)
@@ -290,7 +291,8 @@ impl Graph {
     pub fn observe_absent(&mut self, identity: &Identity) -> Vec<Effect> {
         self.owner_reads.forget(&identity.uid);
         let Some(node) = self.nodes.get(&identity.uid) else { return Vec::new() };
-        let (observed, same) = (node.state.observed, node.identity == *identity);
+        let observed = node.state.observed;
+        let same = node.identity == *identity;
         let uids = |nodes: &[&Node]| nodes.iter().map(|node| node.identity.uid.clone()).collect::<Vec<_>>();
         let (matching, differing) = self.partition(identity);
         let is_kept = if observed { !same } else { !differing.is_empty() };

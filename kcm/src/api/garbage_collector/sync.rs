@@ -416,7 +416,8 @@ impl Collector {
             .buffer_unordered(MAX_CONCURRENT_ORPHANS)
             .collect()
             .await;
-        let (mut requeues, mut problems) = (false, Vec::new());
+        let mut requeues = false;
+        let mut problems = Vec::new();
         for outcome in results {
             match outcome {
                 Ok(outcome) => requeues |= outcome == Outcome::RequeueWithBackoff,

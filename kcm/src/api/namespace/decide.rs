@@ -139,7 +139,8 @@ impl Findings {
             CONTENT if !self.problems.is_empty() => {
                 let mut problems = self.problems.clone();
                 problems.sort();
-                let (count, problems) = (problems.len(), problems.join(", "));
+                let count = problems.len();
+                let problems = problems.join(", ");
                 let message = format!("Failed to delete all resource types, {count} remaining: {problems}");
                 Some(("ContentDeletionFailed", message))
             }
@@ -178,7 +179,9 @@ impl Findings {
                     if &*known.status != status {
                         known.last_transition = Time(now.as_second());
                     }
-                    (known.status, known.reason, known.message) = (status.into(), reason.into(), message.into());
+                    known.status = status.into();
+                    known.reason = reason.into();
+                    known.message = message.into();
                 }
                 None => after.push(Condition {
                     kind: kind.into(),

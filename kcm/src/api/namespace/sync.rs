@@ -147,7 +147,7 @@ impl Namespaces {
             if let Ok((version, read)) = self.writer.read_with_version(&decoding(), &key.name).await {
                 let is_same = |read: &TerminatingNamespace| read.meta.uid == *uid && read.meta.is_deleting();
                 let read = read.filter(is_same).map(Arc::new);
-                self.endings.change(uid, |ending| (ending.after_grace, ending.read) = (Some(version), read));
+                self.endings.change(uid, |ending| { ending.after_grace = Some(version); ending.read = read; });
             }
         };
         tokio::join!(self.empty_early(&namespace, &object_counts, ends), grace_is_over);
@@ -339,7 +339,8 @@ impl Namespaces {
         served: &Served,
         namespace: &TerminatingNamespace,
     ) -> Result<(Vec<Meta>, i64), WriteError> {
-        let (mut pods, mut longest) = (Vec::new(), 0);
+        let mut pods = Vec::new();
+        let mut longest = 0;
         let interner = Interner::default();
         let visit = |pod: &[u8]| {
             longest = pod_grace(pod).max(longest);

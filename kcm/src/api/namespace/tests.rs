@@ -162,7 +162,8 @@ proptest! {
         broken: bool,
     ) {
         let mut findings = Findings::after_discovery(broken.then(|| "broken".to_owned()));
-        let (mut left, mut failed) = (0, false);
+        let mut left = 0;
+        let mut failed = false;
         for (objects, estimate_seconds, held, fails) in parts {
             let list = finalizers(if held { &["a/x"] } else { &[] });
             let result = if fails {

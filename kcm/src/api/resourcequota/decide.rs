@@ -222,7 +222,8 @@ mod tests {
         let mut quota = ResourceQuota::decode(&context, &object).expect("well-formed");
         let names: Vec<Str> = (0..40_000).map(|number| format!("count/r{number:05}").as_str().into()).collect();
         quota.hard = names.iter().map(|name| (name.clone(), "5".into())).collect();
-        (quota.status_hard, quota.status_used) = (quota.hard.clone(), quota.hard.clone());
+        quota.status_hard = quota.hard.clone();
+        quota.status_used = quota.hard.clone();
         let amounts = names.into_iter().map(|name| (name, Amount::count(1).times(5))).collect();
         let used = NamespaceUsage { amounts, ..NamespaceUsage::default() };
         let started = Instant::now();

@@ -16,7 +16,9 @@ use super::recounts::{CountMode, Recounts};
 /// Enqueues the quotas that a change affects. All changes except additions may lower the usage.
 pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &Arc<Recounts>) {
     let quotas = registry.store::<ResourceQuota>();
-    let (added, every, full) = (queue.clone(), registry.every_kind(), recounts.clone());
+    let added = queue.clone();
+    let every = registry.every_kind();
+    let full = recounts.clone();
     quotas.subscribe(move |change| {
         // New kinds are added first, so that a kind that stays is not dropped in between.
         counted_by(change.new).for_each(|(group, plural)| every.request_kind(group, plural));

@@ -63,7 +63,9 @@ mod tests {
 
     #[test]
     fn full_count_is_due_first_and_on_request_and_at_its_time() {
-        let (recounts, key, now) = (Recounts::default(), ObjectKey::new("n", "quota"), Instant::now());
+        let recounts = Recounts::default();
+        let key = ObjectKey::new("n", "quota");
+        let now = Instant::now();
         let at = |seconds| now + Duration::from_secs(seconds);
         assert_eq!(recounts.begin(&key, now), CountMode::Full, "it was never counted");
         assert_eq!(recounts.schedule(&key, None), None);
@@ -79,7 +81,9 @@ mod tests {
 
     #[test]
     fn request_during_a_count_applies_to_the_next_one() {
-        let (recounts, key, now) = (Recounts::default(), ObjectKey::new("n", "quota"), Instant::now());
+        let recounts = Recounts::default();
+        let key = ObjectKey::new("n", "quota");
+        let now = Instant::now();
         assert_eq!(recounts.begin(&key, now), CountMode::Full);
         recounts.request(&key);
         assert_eq!(recounts.schedule(&key, Some(now + Duration::from_secs(300))), None);

@@ -66,7 +66,9 @@ impl Quotas {
         let mode = self.recounts.begin(key, Instant::now());
         let content = Arc::new(self.content(&quota));
         // Many limits and pods take a while, which must not delay other tasks.
-        let (counted, counting, now) = (content.clone(), quota.clone(), (self.clock)());
+        let counted = content.clone();
+        let counting = quota.clone();
+        let now = (self.clock)();
         let used = tokio::task::spawn_blocking(move || decide::used(&counting, &counted, now)).await;
         let used = used.map_err(|error| ReconcileError::new(error.to_string()))?;
         if let Some(texts) = decide::quantities_to_write(&quota, &used, mode) {

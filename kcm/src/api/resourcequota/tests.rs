@@ -307,7 +307,8 @@ fn scope_selects_volume_claims_by_any_of_their_attributes_classes() {
 
 fn device_class(name: &str, resource: Option<&str>, created: i64) -> DeviceClass {
     let mut class: DeviceClass = named(name);
-    (class.extended_resource, class.meta.created) = (resource.map(Str::from), Time(created));
+    class.extended_resource = resource.map(Str::from);
+    class.meta.created = Time(created);
     class
 }
 
@@ -445,7 +446,8 @@ fn a_status_is_written_only_if_an_amount_differs() {
     let base = |hard: &str, status_hard: &str, used: &str| {
         let mut quota = quota(&[]);
         quota.hard = pairs(&[("cpu", hard)]);
-        (quota.status_hard, quota.status_used) = (pairs(&[("cpu", status_hard)]), pairs(&[("cpu", used)]));
+        quota.status_hard = pairs(&[("cpu", status_hard)]);
+        quota.status_used = pairs(&[("cpu", used)]);
         quota
     };
     for (quota, expected) in [

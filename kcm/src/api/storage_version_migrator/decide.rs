@@ -29,7 +29,8 @@ pub struct NextMigrations {
 /// Decides which of a resource's migrations runs: the oldest that has not ended, by name among those of the same age.
 pub fn next_migrations(mut migrations: Vec<Arc<StorageVersionMigration>>) -> NextMigrations {
     migrations.sort_by(|a, b| a.meta.by_creation(&b.meta));
-    let (mut actions, mut is_running) = (NextMigrations::default(), false);
+    let mut actions = NextMigrations::default();
+    let mut is_running = false;
     for migration in migrations {
         match (migration.is_true("Running"), migration.is_terminal()) {
             (true, true) => actions.ended.push(migration),

@@ -232,7 +232,9 @@ mod tests {
         })
         .await;
         let mut pass = Pass::new(Uid::default(), 10);
-        (pass.next, pass.left, pass.total) = (None, vec![(ObjectKey::new("ns", "a"), 1)], 1);
+        pass.next = None;
+        pass.left = vec![(ObjectKey::new("ns", "a"), 1)];
+        pass.total = 1;
         assert!(pass.patch_batch(&writer, &RESOURCE).await.is_err() && !pass.is_complete());
         *lock(&is_served) = true;
         assert!(pass.patch_batch(&writer, &RESOURCE).await.is_ok() && pass.is_complete(), "it was deleted");

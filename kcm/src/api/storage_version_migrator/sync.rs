@@ -252,7 +252,8 @@ impl Migrator {
     }
 
     async fn write(&self, migration: &StorageVersionMigration) -> Result<Outcome, ReconcileError> {
-        let (resource, key) = (&StorageVersionMigration::RESOURCE, migration.meta.key());
+        let resource = &StorageVersionMigration::RESOURCE;
+        let key = migration.meta.key();
         let unreadable = |error: &dyn std::fmt::Display| ReconcileError::new(error.to_string());
         let object = migration.to_object().map_err(|error| unreadable(&error))?;
         match self.writer.replace(resource, &key, Some("status"), &object).await {

@@ -168,7 +168,8 @@ fn object_that_another_client_changed_or_deleted_counts_as_migrated() {
 #[test]
 fn list_continues_after_an_error_where_it_ended() {
     let refused = |code: u16, reason: &str, next: &str| {
-        let (reason, next) = (reason.to_owned(), ContinueToken::boxed(next));
+        let reason = reason.to_owned();
+        let next = ContinueToken::boxed(next);
         WriteError::Refused(ApiStatus { code, reason, next, ..ApiStatus::default() })
     };
     for (name, error, expected) in [

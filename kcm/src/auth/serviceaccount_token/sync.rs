@@ -61,7 +61,8 @@ impl Tokens {
         if !secrets.iter().all(|secret| has_uid(secret)) && self.find_account(account, None).await?.is_some() {
             secrets.retain(|secret| has_uid(secret));
         }
-        let (mut outcome, mut failed) = (Outcome::Done, None);
+        let mut outcome = Outcome::Done;
+        let mut failed = None;
         for secret in secrets {
             match self.delete(&secret).await {
                 Ok(Outcome::Done) => {}

@@ -126,7 +126,9 @@ fn extensions<'a>(
     subject: &[u8],
     usages: impl Iterator<Item = &'a str>,
 ) -> Result<Vec<Vec<u8>>, String> {
-    let (mut flags, mut purposes, mut unknown) = (0u16, BTreeSet::new(), Vec::new());
+    let mut flags = 0u16;
+    let mut purposes = BTreeSet::new();
+    let mut unknown = Vec::new();
     for usage in usages {
         let purpose = PURPOSES.iter().position(|(name, _)| *name == usage);
         match (USAGES.iter().find(|(name, _)| *name == usage), purpose) {

@@ -77,7 +77,8 @@ pub fn binds_to_group(entry: &ClaimEntry, group: Option<&PodGroup>) -> Result<bo
     let Some(group) = group else { return Ok(false) };
     for shared in &group.claims {
         if shared.resolve() == ResolvedClaim::Unsupported {
-            let (key, name) = (group.meta.key(), &shared.name);
+            let key = group.meta.key();
+            let name = &shared.name;
             return Err(format!("PodGroup {key} claim {name}: none of the supported fields are set"));
         }
         if (&shared.name, &shared.claim, &shared.template) == (&entry.name, &entry.claim, &entry.template) {

@@ -117,7 +117,8 @@ impl ResourceClaims {
         if !self.may_lack_claims(owner) {
             return Ok(true);
         }
-        let (key, claims) = (owner.meta.key(), &self.keys.claims);
+        let key = owner.meta.key();
+        let claims = &self.keys.claims;
         let version = if owner.writes.take_lost(&key) {
             let newest = takeover::newest_version(&owner.meta.namespace, &self.writer).await;
             newest.inspect_err(|_| owner.writes.lost(&key))?
@@ -209,7 +210,8 @@ impl ResourceClaims {
     }
 
     async fn create_claim(&self, owner: &Owner<'_>, entry: &ClaimEntry, template: &Str) -> Result<Str, EntryError> {
-        let (namespace, gates) = (&owner.meta.namespace, self.keys.gates);
+        let namespace = &owner.meta.namespace;
+        let gates = self.keys.gates;
         let key = ObjectKey { namespace: namespace.clone(), name: template.clone() };
         let found = self.templates.get(&key).ok_or_else(|| EntryError::NoTemplate(template.clone()))?;
         check_template(&found, gates)?;
@@ -286,7 +288,8 @@ fn check_template(template: &ResourceClaimTemplate, gates: decide::Gates) -> Res
 
 /// Names an entry as upstream does in its errors.
 fn describe(owner: &Owner<'_>, entry: &ClaimEntry) -> String {
-    let (key, name) = (owner.meta.key(), &entry.name);
+    let key = owner.meta.key();
+    let name = &entry.name;
     match owner.resource.kind == PodGroup::RESOURCE.kind {
         true => format!("PodGroup {key}, spec.resourceClaim {name}"),
         false => format!("pod \"{key}\", spec.resourceClaim {name:?}"),

@@ -13,7 +13,8 @@ use super::reconciler::ResourceClaims;
 impl ResourceClaims {
     pub(super) async fn sync_group(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(groups) = &self.keys.groups else { return Ok(Outcome::Done) };
-        let (writes, queue_key) = (&self.group_writes, Key::Group(key.clone()));
+        let writes = &self.group_writes;
+        let queue_key = Key::Group(key.clone());
         if !self.cache_has_claim_writes(writes, key, &queue_key)
             || !self.cache_has_writes(writes, groups, key, &queue_key)
         {

@@ -23,7 +23,8 @@ pub const FAILED_CREATION: &str = "FailedResourceClaimCreation";
 
 impl ResourceClaims {
     pub(super) async fn sync_pod(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let (writes, queue_key) = (&self.pod_writes, Key::Pod(key.clone()));
+        let writes = &self.pod_writes;
+        let queue_key = Key::Pod(key.clone());
         if !self.cache_has_claim_writes(writes, key, &queue_key)
             || !self.cache_has_writes(writes, &self.keys.pods, key, &queue_key)
         {

@@ -154,7 +154,8 @@ fn pool(
     };
     pool.devices = Some(device_counts(name, slices, in_use, tainted));
     let devices = PoolDevices::new(request, name, published, in_use);
-    let (partitions, shareable) = (devices.partitions(), devices.shareable());
+    let partitions = devices.partitions();
+    let shareable = devices.shareable();
     let mut error = None;
     match partitions {
         Ok(partitions) => pool.partitions = partitions,

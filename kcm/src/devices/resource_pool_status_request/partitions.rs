@@ -160,7 +160,8 @@ impl<'a> PoolDevices<'a> {
             *sum = sum.plus(*amount);
         }
         if totals.len() > MOST_ENTRIES {
-            let (pool, keys) = (&self.name, totals.len());
+            let pool = &self.name;
+            let keys = totals.len();
             return Err(format!(
                 "ShareableSummaryOverCap: pool {pool} has {keys} shareable capacity keys, exceeding the maximum of {MOST_ENTRIES}"
             ));

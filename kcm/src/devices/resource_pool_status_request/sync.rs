@@ -93,7 +93,8 @@ impl Requests {
         answer: &Answer,
         start: Instant,
     ) -> Result<(), ReconcileError> {
-        let (resource, key) = (&ResourcePoolStatusRequest::RESOURCE, request.meta.key());
+        let resource = &ResourcePoolStatusRequest::RESOURCE;
+        let key = request.meta.key();
         let now = Time((self.clock)().as_second());
         let object = request.with_pools(&answer.pools, answer.count, &answer.message, now);
         let object = object.map_err(|error| ReconcileError::new(error.to_string()))?;

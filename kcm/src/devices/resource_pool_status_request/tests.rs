@@ -465,7 +465,7 @@ fn requests_are_deleted_an_hour_after_their_answer_or_a_day_without_one() {
         ("of unknown age", Time(0), None, 24),
         ("created in the future", age(-5), None, 24),
     ] {
-        let request = edited(|request| (request.completed, request.meta.created) = (completed, created));
+        let request = edited(|request| { request.completed = completed; request.meta.created = created; });
         assert_eq!(time_left(&request, now), Duration::from_secs(expected * 3600), "{name}");
     }
 }

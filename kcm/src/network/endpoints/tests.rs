@@ -63,7 +63,8 @@ fn pod(number: usize) -> Pod {
     let mut pod = read::<Pod>(&format!("web-{number}"), Pod::NETWORK);
     pod.node = "node".into();
     pod.phase = Phase::Running;
-    (pod.ready, pod.ready_since) = (true, Time(1));
+    pod.ready = true;
+    pod.ready_since = Time(1);
     pod.network = Some(Box::new(Network {
         ips: [Ip::parse(&v4), Ip::parse(&format!("fd00::{number:x}"))].into(),
         host: None,

@@ -97,7 +97,8 @@ impl Group {
         let endpoint = |(pod, zone): &(Arc<Pod>, Option<Str>)| {
             let addresses: Box<[_]> = addresses(pod).filter(|address| address.family() == Some(family)).collect();
             (!addresses.is_empty()).then(|| {
-                let (serving, terminating) = (pod.ready, pod.meta.is_deleting());
+                let serving = pod.ready;
+                let terminating = pod.meta.is_deleting();
                 Endpoint {
                     addresses,
                     conditions: Conditions {

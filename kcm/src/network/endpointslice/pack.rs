@@ -93,7 +93,8 @@ pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
     let mut placed = vec![false; load.endpoints.len()];
     for slice in existing {
         let had = &slice.contents.endpoints;
-        let (mut slots, mut changed) = (Vec::with_capacity(had.len()), slice.meta.labels != *load.labels);
+        let mut slots = Vec::with_capacity(had.len());
+        let mut changed = slice.meta.labels != *load.labels;
         for (at, endpoint) in had.iter().enumerate() {
             match wanted.get(&identity(endpoint)).copied().filter(|at| !placed[*at]) {
                 Some(wanted) => {

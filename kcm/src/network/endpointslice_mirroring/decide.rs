@@ -92,7 +92,8 @@ type SliceGroup = (Option<Family>, Vec<Port>);
 /// reconcile.
 pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], most: usize) -> Decision {
     let mut decision = Decision::default();
-    let (labels, annotations) = (labels(endpoints), annotations(endpoints));
+    let labels = labels(endpoints);
+    let annotations = annotations(endpoints);
     let Ok(subsets) = repack(&endpoints.subsets) else { return Decision { is_too_large: true, ..Decision::default() } };
     // There may be as many slices as subsets, and tens of thousands of them: each is found by its ports.
     let mut left: BTreeMap<SliceGroup, VecDeque<&Arc<EndpointSlice>>> = BTreeMap::new();

@@ -72,7 +72,8 @@ impl Mirror {
         }
         self.counts.decided(&decision);
         self.record_events(&endpoints, &decision);
-        let (labels, annotations) = (decide::labels(&endpoints), decide::annotations(&endpoints));
+        let labels = decide::labels(&endpoints);
+        let annotations = decide::annotations(&endpoints);
         let owner = endpoints.controller_ref();
         let metadata = NewMetadata { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
         let metadata = SliceMetadata { prefix: &prefix(&key.name), new: metadata, updated: metadata };

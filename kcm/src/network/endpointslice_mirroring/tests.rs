@@ -67,7 +67,8 @@ fn endpoints(subsets: &[Subset]) -> Endpoints {
 
 /// The slices after a plan was done.
 fn after(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], plan: &Plan) -> Vec<Arc<EndpointSlice>> {
-    let (labels, annotations) = (labels(endpoints), annotations(endpoints));
+    let labels = labels(endpoints);
+    let annotations = annotations(endpoints);
     let owner: OwnerRef = endpoints.controller_ref();
     let metadata = NewMetadata { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
     let read = |name: &str, contents: &Contents| {

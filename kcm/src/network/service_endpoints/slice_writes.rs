@@ -411,7 +411,8 @@ mod tests {
             update: vec![(slice("a"), contents()), (slice("b"), contents())],
             delete: vec![slice("c"), slice("d")],
         };
-        let (key, owner) = (ObjectKey::new("ns", "web"), runtime::testing::meta("ns", "web", 1));
+        let key = ObjectKey::new("ns", "web");
+        let owner = runtime::testing::meta("ns", "web", 1);
         let attempt = writes.attempt(&key, &owner, &plan);
         match writes.refused_before(&key, &plan, &attempt) {
             Some(_) => (WriteCounts::default(), Ok(())),

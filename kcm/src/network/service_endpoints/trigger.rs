@@ -102,7 +102,9 @@ mod tests {
 
     #[test]
     fn first_change_since_the_last_write_is_published() {
-        let (times, key, service) = (TriggerTimes::default(), ObjectKey::new("ns", "web"), named::<Service>("web", 10));
+        let times = TriggerTimes::default();
+        let key = ObjectKey::new("ns", "web");
+        let service = named::<Service>("web", 10);
         let observe = |pods: &[Arc<Pod>]| times.observe(&key, &service, pods).map(|time| time.0);
         assert_eq!(observe(&[pod("a", 20)]), Some(10), "a new Service is the change");
         times.settled(&key);

@@ -91,7 +91,8 @@ impl Pace {
             return None;
         }
         let gained = now.saturating_duration_since(self.at).as_secs_f64() * self.rate;
-        (self.tokens, self.at) = ((self.tokens + gained).min(1.0), now);
+        self.tokens = (self.tokens + gained).min(1.0);
+        self.at = now;
         let missing = (1.0 - self.tokens).max(0.0) / self.rate;
         // A bit more than needed, so that rounding does not leave the bucket short of its token.
         Some(if missing == 0.0 { Duration::ZERO } else { Duration::from_secs_f64(missing) + Duration::from_millis(1) })
@@ -202,7 +203,8 @@ pub fn update_disruption(
     for (name, zone) in zones.iter_mut() {
         let size = census.get(name).map_or(0, |census| census.size);
         if all_fail {
-            (zone.state, zone.waiting) = (State::Full, Waiting::default());
+            zone.state = State::Full;
+            zone.waiting = Waiting::default();
             zone.pace.set_rate(0.0, now);
         } else if size > 0 || all_failed {
             zone.state = state(name);

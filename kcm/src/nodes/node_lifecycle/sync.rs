@@ -66,7 +66,8 @@ pub async fn edit_taints(
     node: &Arc<Node>,
     edit: impl Fn(&Node) -> Option<Vec<Taint>>,
 ) -> Result<bool, WriteError> {
-    let (key, uid) = (node.meta.key(), node.meta.uid.clone());
+    let key = node.meta.key();
+    let uid = node.meta.uid.clone();
     let mut node = node.clone();
     let mut retries = 1..TRIES;
     loop {

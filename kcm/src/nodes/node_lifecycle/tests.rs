@@ -115,7 +115,9 @@ fn no_schedule_taints_follow_conditions() {
 
 #[test]
 fn not_ready_and_unreachable_taints_exclude_each_other() {
-    let (own, down, unreachable) = (("own", "NoExecute"), (NOT_READY, "NoExecute"), (UNREACHABLE, "NoExecute"));
+    let own = ("own", "NoExecute");
+    let down = (NOT_READY, "NoExecute");
+    let unreachable = (UNREACHABLE, "NoExecute");
     for (taints, wanted, expected) in [
         (&[own][..], None, None),
         (&[own, down], None, Some(vec!["own:NoExecute"])),

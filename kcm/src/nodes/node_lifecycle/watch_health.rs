@@ -57,7 +57,8 @@ impl WatchHealth {
                 (false, false) => WatchState::Current,
             };
         }
-        (self.version, self.moved) = (version, now);
+        self.version = version;
+        self.moved = now;
         let recovered = std::mem::take(&mut self.stalled);
         if recovered || paused { WatchState::JustRecovered } else { WatchState::Current }
     }

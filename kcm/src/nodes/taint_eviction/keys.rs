@@ -30,7 +30,8 @@ pub fn subscribe(
     let (queue, nodes, countdowns) = (queue.clone(), nodes.clone(), countdowns.clone());
     pods.subscribe(move |change| {
         let Some(pod) = relevant_pod(change) else { return };
-        let (key, node) = (pod.meta.key(), ObjectKey { namespace: "".into(), name: pod.node.clone() });
+        let key = pod.meta.key();
+        let node = ObjectKey { namespace: "".into(), name: pod.node.clone() };
         let tainted = || nodes.get(&node).is_some_and(|node| no_execute_taints(&node.taints).next().is_some());
         if countdowns.contains(&key) || change.new.is_some() && !pod.node.is_empty() && tainted() {
             queue.add(key);

@@ -39,9 +39,11 @@ impl AttachDetach {
         }
         memory.must_confirm = false;
         memory.attach_started.get_or_insert(subject.now);
-        (memory.is_announced, memory.is_wait_reported) = (false, false);
+        memory.is_announced = false;
+        memory.is_wait_reported = false;
         let Plugin::Csi { driver, handle } = subject.plugin else {
-            (memory.is_held, memory.is_attached) = (true, true);
+            memory.is_held = true;
+            memory.is_attached = true;
             self.list(subject, place, memory);
             return Ok(None);
         };
@@ -68,7 +70,8 @@ impl AttachDetach {
                 if let Some(version) = version {
                     self.consistency.wrote(subject.key, &self.caches.attachments, version);
                 }
-                (memory.uncertain_since, memory.is_attached) = (None, true);
+                memory.uncertain_since = None;
+                memory.is_attached = true;
                 Ok(Some(ATTACH_TIMEOUT))
             }
             Err(error) => Err(self.attach_failed(subject, memory, &error)),

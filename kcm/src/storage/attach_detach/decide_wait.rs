@@ -44,7 +44,8 @@ mod tests {
     fn wait_for_a_node_is_reported_after_a_grace_period_if_the_volume_leaves_it() {
         let lost = NodeState { is_ready: false, ..HEALTHY };
         let unmount = Step::AwaitUnmount(None);
-        let (now, later) = (Some(Duration::ZERO), Some);
+        let now = Some(Duration::ZERO);
+        let later = Some;
         for (name, site, step, has_failed, expected) in [
             ("a pod uses it", Site { is_wanted: true, ..released() }, Step::List, false, now),
             ("attached again", Site { is_wanted: true, ..released() }, Step::AwaitDetach, false, now),

@@ -40,7 +40,9 @@ impl AttachDetach {
         let Plugin::Csi { driver, handle } = subject.plugin else {
             info!(volume = %subject.name, node = %place.node, "volume is no longer reserved for the node");
             self.operations.forced(forced);
-            (memory.is_held, memory.is_attached, memory.is_abandoned) = (false, false, true);
+            memory.is_held = false;
+            memory.is_attached = false;
+            memory.is_abandoned = true;
             // Pods on other nodes may wait for it.
             self.volume_queue.add(subject.name.clone());
             return Ok(None);
@@ -77,7 +79,8 @@ impl AttachDetach {
         }
         let node = self.read_node(&place.node).await?;
         let Some(node) = &*node else { return Ok(true) };
-        let (state, volumes) = (state_of(Some(node)), node.volumes.as_deref());
+        let state = state_of(Some(node));
+        let volumes = node.volumes.as_deref();
         let is_forced = match forced {
             Some(Forced::Timeout) => !state.is_ready,
             Some(Forced::OutOfService) => state.is_out_of_service,
@@ -118,7 +121,8 @@ impl AttachDetach {
                 if elapsed < REQUEST_TIMEOUT {
                     return Ok(Some(REQUEST_TIMEOUT - elapsed));
                 }
-                (memory.uncertain_since, memory.is_attached) = (None, false);
+                memory.uncertain_since = None;
+                memory.is_attached = false;
                 Ok(Some(Duration::ZERO))
             }
             Err(error) => Err(error.into()),

@@ -246,7 +246,9 @@ mod tests {
 
     #[test]
     fn volume_is_found_by_its_pods_and_nodes_until_it_is_removed() {
-        let (memory, volume, node) = (Memory::default(), Str::from("v"), Str::from("n"));
+        let memory = Memory::default();
+        let volume = Str::from("v");
+        let node = Str::from("n");
         memory.store(&volume, Sites::from([(node.clone(), used_by("a"))]));
         assert_eq!(memory.of_pod(&ObjectKey::new("default", "a")), std::slice::from_ref(&volume));
         assert_eq!(memory.of_node("n"), std::slice::from_ref(&volume));

@@ -29,7 +29,8 @@ pub fn timed_out(driver: &str, handle: &str) -> String {
 
 /// Message of [`FAILED`] for a pod in `namespace`, whose volume other pods use on another node.
 pub fn waiting<'a>(volume: &str, namespace: &str, users: impl IntoIterator<Item = &'a ObjectKey>) -> String {
-    let (mut names, mut others) = (Vec::new(), 0);
+    let mut names = Vec::new();
+    let mut others = 0;
     for user in users {
         if &*user.namespace == namespace {
             names.push(&*user.name);

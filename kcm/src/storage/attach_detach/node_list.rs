@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn next_write_waits_longer_when_more_changes_are_expected_or_nothing_waits_for_it() {
-        let (now, volume) = (Instant::now(), Str::from("a"));
+        let now = Instant::now();
+        let volume = Str::from("a");
         let current = entries(&["a"]);
         for (name, is_expecting, is_awaited, took_ms, expected_ms) in [
             ("alone", false, true, 5, 100),
@@ -261,7 +262,8 @@ mod tests {
 
     #[test]
     fn write_waits_no_longer_after_the_last_expected_change() {
-        let (mut list, now) = (NodeList::default(), Instant::now());
+        let mut list = NodeList::default();
+        let now = Instant::now();
         list.decide(&"a".into(), false, false);
         ["b", "c", "d"].iter().for_each(|volume| list.expect_change(&Str::from(*volume)));
         list.written(now, Duration::ZERO, Vec::new());
@@ -279,7 +281,8 @@ mod tests {
         let name = |number: usize| Str::from(format!("kubernetes.io/csi/disk.example.com^volume-{number:08}"));
         let entry = |number| AttachedVolume { name: name(number), device_path: "".into() };
         let current: Vec<AttachedVolume> = (0..VOLUMES).map(entry).collect();
-        let (mut list, now) = (NodeList::default(), Instant::now());
+        let mut list = NodeList::default();
+        let now = Instant::now();
         (0..VOLUMES).for_each(|number| {
             list.decide(&name(number), true, true);
         });
@@ -298,7 +301,8 @@ mod tests {
 
     #[test]
     fn release_counts_once_for_a_short_time_and_until_the_volume_is_listed() {
-        let (now, volume) = (Instant::now(), Str::from("a"));
+        let now = Instant::now();
+        let volume = Str::from("a");
         let released = || {
             let mut list = NodeList::default();
             list.decide(&volume, false, true);

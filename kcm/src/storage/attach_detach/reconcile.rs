@@ -226,7 +226,8 @@ impl AttachDetach {
 
     /// Combines the results of all nodes.
     pub fn outcome(&self, name: &Str, rechecks: Vec<Recheck>, is_wanted: bool) -> Result<Outcome, ReconcileError> {
-        let (mut next, mut errors) = (None, Vec::new());
+        let mut next = None;
+        let mut errors = Vec::new();
         for recheck in rechecks {
             match recheck {
                 Ok(recheck) => next = earliest(next, recheck),

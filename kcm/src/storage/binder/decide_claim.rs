@@ -171,7 +171,8 @@ fn prebound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> ClaimStep 
     if claim.annotation(BOUND_BY_CONTROLLER).is_none() {
         return ClaimStep::Pend(Some(notice));
     }
-    let (key, other) = (claim.meta.key().to_string(), format!("{}/{}", reference.namespace, reference.name));
+    let key = claim.meta.key().to_string();
+    let other = format!("{}/{}", reference.namespace, reference.name);
     let problem = format!("invalid binding of claim {key:?} to volume {name:?}: volume already claimed by {other:?}");
     ClaimStep::Retry(notice, problem)
 }

@@ -96,7 +96,8 @@ impl<'a, K: Whole> Draft<'a, K> {
     /// # Errors
     /// `Outdated` if the object is another one, or has another version, by now.
     pub async fn read(store: &'a Store<K>, writer: &'a Writer, record: &K) -> Result<Self, Stop> {
-        let (key, version) = (record.meta().key(), record.meta().version);
+        let key = record.meta().key();
+        let version = record.meta().version;
         let underway = store.begin_write(&key, version).ok_or(Stop::Outdated)?;
         let answer = writer.get(&K::RESOURCE, &key).await?;
         let current: K = answer.decode(store.decoding()).map_err(WriteError::from)?;

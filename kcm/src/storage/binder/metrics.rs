@@ -239,7 +239,8 @@ mod tests {
         const DRIVER: &str = "disk.example.com";
         let metrics = Metrics::default();
         let operations = Operations::new(&metrics);
-        let (claim, mut volume) = (claim("data"), volume("pv"));
+        let claim = claim("data");
+        let mut volume = volume("pv");
         volume.reclaim_policy = ReclaimPolicy::Delete;
         volume.annotations = Arc::new([(PROVISIONED_BY.into(), "one-for-each-node".into())]);
         let class = class("fast", DRIVER, "Immediate", false, 1);
@@ -282,7 +283,8 @@ mod tests {
             ("without a deleter", Source::None, None, fast, NO_PLUGIN),
         ] {
             let mut volume = volume("pv");
-            (volume.source, volume.reclaim_policy) = (source, ReclaimPolicy::Delete);
+            volume.source = source;
+            volume.reclaim_policy = ReclaimPolicy::Delete;
             volume.annotations = provisioner.map(|value| (PROVISIONED_BY.into(), value.into())).into_iter().collect();
             let class = of_class.map(|provisioner| class("fast", provisioner, "Immediate", false, 1));
             assert_eq!(deleting_plugin(&volume, class.as_deref()), expected, "{name}");
@@ -294,7 +296,8 @@ mod tests {
         let metrics = Metrics::default();
         let operations = Operations::new(&metrics);
         let (mut retained, mut migrated) = (volume("retained"), volume("migrated"));
-        (retained.reclaim_policy, migrated.reclaim_policy) = (ReclaimPolicy::Retain, ReclaimPolicy::Delete);
+        retained.reclaim_policy = ReclaimPolicy::Retain;
+        migrated.reclaim_policy = ReclaimPolicy::Delete;
         migrated.annotations = Arc::new([(MIGRATED_TO.into(), "disk.example.com".into())]);
         for volume in [retained, migrated] {
             operations.reclaim_started(&volume, None);

@@ -80,7 +80,8 @@ mod tests {
         let events = Arc::<KeptEvents>::default();
         let (recorder, sender) = Recorder::new("test", events.clone());
         let notices = Notices::new(recorder);
-        let (first, waits) = (claim("data"), Notice::normal("Waits", "waiting"));
+        let first = claim("data");
+        let waits = Notice::normal("Waits", "waiting");
         let mut second = first.clone();
         recreated(&mut second.meta);
         notices.record_waiting(&first, &waits);

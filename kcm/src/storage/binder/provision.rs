@@ -79,7 +79,8 @@ pub fn data_source_problem(claim: &PersistentVolumeClaim) -> Option<String> {
 pub fn host_path_problem(claim: &PersistentVolumeClaim, class: &StorageClass, is_enabled: bool) -> Option<String> {
     if !class.mount_options.is_empty() {
         let options: Vec<&str> = class.mount_options.iter().map(|option| &**option).collect();
-        let (name, options) = (&*class.meta.name, options.join(" "));
+        let name = &*class.meta.name;
+        let options = options.join(" ");
         return Some(format!(
             "Mount options are not supported by the provisioner but StorageClass {name:?} has mount options [{options}]"
         ));

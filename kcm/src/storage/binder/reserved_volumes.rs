@@ -78,7 +78,8 @@ fn claim_of(volume: &PersistentVolume) -> (&str, &str) {
 impl ReservedVolumes {
     /// Adds a volume that refers to a claim, or replaces its record.
     pub fn put(&mut self, volume: &Arc<PersistentVolume>) {
-        let (claim, hasher) = (claim_of(volume), &self.hasher);
+        let claim = claim_of(volume);
+        let hasher = &self.hasher;
         let hash = hasher.hash_one(claim);
         match self.groups.find_mut(hash, |group| group.claim() == claim) {
             Some(group) => group.put(volume),
@@ -91,7 +92,8 @@ impl ReservedVolumes {
 
     /// Removes a volume by its last record.
     pub fn remove(&mut self, volume: &PersistentVolume) {
-        let (claim, hasher) = (claim_of(volume), &self.hasher);
+        let claim = claim_of(volume);
+        let hasher = &self.hasher;
         let found = self.groups.find_entry(hasher.hash_one(claim), |group| group.claim() == claim);
         let Ok(mut entry) = found else { return };
         if !entry.get_mut().remove(&volume.meta.name) {

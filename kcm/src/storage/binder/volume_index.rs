@@ -168,7 +168,8 @@ impl VolumeIndex {
     ) -> Option<&Arc<PersistentVolume>> {
         let sets = self.free.get(&Bucket::of_claim(claim))?.iter();
         let searched = sets.take_while(|(order, _)| limit.is_none_or(|limit| **order < limit));
-        let (modes, smallest) = (claim.modes(), (requested(claim), Str::from("")));
+        let modes = claim.modes();
+        let smallest = (requested(claim), Str::from(""));
         let mut fitting = searched
             .filter(|((_, set), _)| set.contains(modes))
             .flat_map(|(_, by_size)| by_size.range(smallest.clone()..).map(|(_, volume)| volume));

@@ -37,7 +37,8 @@ pub fn uncached_users(writer: Writer) -> SharedReads<Users> {
 
 async fn list_users(writer: &Writer, namespace: &str) -> Result<Users, WriteError> {
     let decode = decode_once(Pod::VOLUMES);
-    let (mut users, mut unreadable) = (Users::new(), None);
+    let mut users = Users::new();
+    let mut unreadable = None;
     let visit = |object: &[u8]| match Pod::decode(&decode, object) {
         Ok(pod) => {
             let pod = Arc::new(pod);
@@ -152,7 +153,8 @@ impl Protection {
 
     /// Writes the condition if the claim, as the API server has it now, still is tracked and lacks it.
     async fn write_condition(&self, cached: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
-        let (resource, key) = (&PersistentVolumeClaim::RESOURCE, cached.meta.key());
+        let resource = &PersistentVolumeClaim::RESOURCE;
+        let key = cached.meta.key();
         let answer = match self.writer.get(resource, &key).await {
             Err(error) if error.is_not_found() => return Ok(()),
             answer => answer?,

@@ -47,7 +47,7 @@ fn users() -> Vec<(&'static str, Pod, bool, bool)> {
         ("failed", edited(user(), |pod| pod.phase = Phase::Failed), true, false),
         (
             "failed without a node",
-            edited(user(), |pod| (pod.phase, pod.node) = (Phase::Failed, "".into())),
+            edited(user(), |pod| { pod.phase = Phase::Failed; pod.node = "".into(); }),
             false,
             false,
         ),
@@ -176,7 +176,8 @@ fn condition_of_a_claim_is_checked_when_the_claim_is_tracked_for_the_first_time(
     let in_phase = |phase| {
         let mut claim = claim("data");
         claim.meta.finalizers = Arc::new([FINALIZER.into()]);
-        (claim.unused, claim.phase) = (Some(true), phase);
+        claim.unused = Some(true);
+        claim.phase = phase;
         Arc::new(claim)
     };
     let (pending, bound) = (in_phase(ClaimPhase::Pending), in_phase(ClaimPhase::Bound));
@@ -203,7 +204,8 @@ fn claims_of_a_pod_are_reconciled_when_its_use_changes() {
     let mut another = pod_with("web", &["cache"]);
     recreated(&mut another.meta);
     let another = Arc::new(another);
-    let (all, none) = (&["data", "logs"][..], &[][..]);
+    let all = &["data", "logs"][..];
+    let none = &[][..];
     for (name, old, new, gated, ungated) in [
         ("created on a node", None, Some(&user), all, none),
         ("created without a node", None, Some(&unscheduled), all, all),

@@ -131,7 +131,8 @@ mod tests {
 
     fn bound_claim() -> PersistentVolumeClaim {
         let mut claim = claim("data");
-        (claim.phase, claim.volume_name) = (Phase::Bound, "pv".into());
+        claim.phase = Phase::Bound;
+        claim.volume_name = "pv".into();
         claim
     }
 

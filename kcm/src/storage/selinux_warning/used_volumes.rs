@@ -347,7 +347,8 @@ mod tests {
     /// A search of the new volumes for each old one would take minutes.
     #[test]
     fn pod_with_very_many_volumes_is_recorded_in_linear_time() {
-        let (used, started) = (UsedVolumes::default(), std::time::Instant::now());
+        let used = UsedVolumes::default();
+        let started = std::time::Instant::now();
         let volumes = || (0..50_000).map(|number| volume(&format!("volume-{number:08}"), with("a"))).collect();
         assert_eq!((used.put(&pod("a"), volumes()).len(), used.put(&pod("a"), volumes()).len()), (0, 0));
         assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());

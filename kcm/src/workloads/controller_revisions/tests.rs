@@ -199,7 +199,8 @@ fn live_revisions_are_kept_and_do_not_count() {
 #[test]
 fn template_is_remembered_until_it_changes() {
     let template = |spec: &[u8]| Template { labels: [].into(), meta: [].into(), spec: spec.into() };
-    let (memory, uid) = (Memory::default(), Uid::parse("u"));
+    let memory = Memory::default();
+    let uid = Uid::parse("u");
     memory.remember(&uid, &template(b"1"), &"web-a".into());
     assert_eq!(memory.recall(&uid, &template(b"1")).as_deref(), Some("web-a"));
     assert_eq!(memory.recall(&uid, &template(b"2")), None);

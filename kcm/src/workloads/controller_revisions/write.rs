@@ -131,7 +131,8 @@ impl History<'_> {
         let object = self.writer.get_json(&K::RESOURCE, &key).await?;
         let snapshot = Snapshot::read(object).map_err(ReconcileError::new)?;
         if snapshot.uid != self.owner.uid {
-            let (kind, wanted) = (K::RESOURCE.kind, &self.owner.uid);
+            let kind = K::RESOURCE.kind;
+            let wanted = &self.owner.uid;
             let message = format!("original {kind} {key} is gone: got uid {}, wanted {wanted}", snapshot.uid);
             return Err(ReconcileError::new(message));
         }
@@ -213,7 +214,8 @@ impl History<'_> {
         revision: &ControllerRevision,
         number: i64,
     ) -> Result<Arc<ControllerRevision>, WriteError> {
-        let (resource, key) = (&ControllerRevision::RESOURCE, revision.meta.key());
+        let resource = &ControllerRevision::RESOURCE;
+        let key = revision.meta.key();
         let current = self.read(revision).await?;
         let object = ControllerRevision::renumbered(current.object()?, number).map_err(kinds::DecodeError::from)?;
         let renumbered: ControllerRevision =
@@ -244,7 +246,8 @@ impl History<'_> {
     /// # Errors
     /// A conflict when it has changed, or another one has its name.
     pub async fn label(&self, revision: &ControllerRevision, key: &str, value: &str) -> Result<(), WriteError> {
-        let (resource, name) = (&ControllerRevision::RESOURCE, revision.meta.key());
+        let resource = &ControllerRevision::RESOURCE;
+        let name = revision.meta.key();
         let current = self.read(revision).await?;
         let object = ControllerRevision::labelled(current.object()?, key, value).map_err(kinds::DecodeError::from)?;
         let labelled = self.writer.replace(resource, &name, None, &object).await?.meta()?;

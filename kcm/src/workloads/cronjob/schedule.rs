@@ -253,7 +253,8 @@ fn moment(zone: &TimeZone, wall: DateTime) -> Option<Timestamp> {
 
 impl Wall {
     fn day_fits(&self, date: Date) -> bool {
-        let (day, weekday) = (self.day.has(date.day()), self.weekday.has(date.weekday().to_sunday_zero_offset()));
+        let day = self.day.has(date.day());
+        let weekday = self.weekday.has(date.weekday().to_sunday_zero_offset());
         if self.day.any || self.weekday.any { day && weekday } else { day || weekday }
     }
 
@@ -266,7 +267,8 @@ impl Wall {
     /// After the first step all smaller units are zero.
     fn next(&self, from: Timestamp) -> Option<Timestamp> {
         let last_year = self.at(from).year() + YEARS;
-        let (mut now, mut stepped) = (from, false);
+        let mut now = from;
+        let mut stepped = false;
         loop {
             let wall = self.at(now);
             if wall.year() > last_year {

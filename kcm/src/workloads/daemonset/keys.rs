@@ -48,7 +48,9 @@ pub fn subscribe(reconciler: &DaemonSets) {
             wake_adopters(&candidates, orphan, |set| selects(&set.selector, orphan), |key| wake.add(key));
         }
     });
-    let (wake, candidates, comparing) = (queue.clone(), sets.clone(), *comparing);
+    let wake = queue.clone();
+    let candidates = sets.clone();
+    let comparing = *comparing;
     nodes.subscribe(move |change| {
         if has_same_fitness(change) {
             return;

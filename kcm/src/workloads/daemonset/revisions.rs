@@ -126,7 +126,8 @@ impl DaemonSets {
 
     /// Counts a collision of a revision's name with another template's, so that the next attempt has another hash.
     async fn count_collision(&self, work: &Work<'_>) -> Result<Stop, Stop> {
-        let (resource, known) = (&DaemonSet::RESOURCE, work.set.status.collision_count);
+        let resource = &DaemonSet::RESOURCE;
+        let known = work.set.status.collision_count;
         let fresh = self.control.writer.get(resource, work.key).await?;
         let fresh: DaemonSet = fresh.decode(self.sets.decoding()).map_err(WriteError::from)?;
         if fresh.status.collision_count != known {

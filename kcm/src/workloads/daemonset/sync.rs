@@ -104,7 +104,8 @@ impl DaemonSets {
         if !placement.is_large() {
             return Ok(places(placement, &nodes, pods, comparing));
         }
-        let (placement, pods) = (placement.clone(), pods.to_vec());
+        let placement = placement.clone();
+        let pods = pods.to_vec();
         let found = tokio::task::spawn_blocking(move || places(&placement, &nodes, &pods, comparing)).await;
         found.map_err(|error| ReconcileError::new(error.to_string()))
     }
@@ -230,7 +231,8 @@ impl DaemonSets {
     }
 
     fn with_backoff<T>(&self, work: &Work<'_>, use_backoff: impl FnOnce(&mut Backoff) -> T) -> T {
-        let (uid, generation) = (&work.set.meta.uid, work.set.status.observed_generation);
+        let uid = &work.set.meta.uid;
+        let generation = work.set.status.observed_generation;
         let mut backoffs = lock(&self.backoffs);
         let entry = backoffs.entry(work.key.clone()).or_insert_with(|| (uid.clone(), generation, Backoff::default()));
         if (&entry.0, entry.1) != (uid, generation) {
@@ -372,7 +374,8 @@ impl DaemonSets {
         if status == work.set.status {
             return Ok(StatusReport::Done);
         }
-        let (control, body) = (&self.control, work.set.status_update(&status));
+        let control = &self.control;
+        let body = work.set.status_update(&status);
         match put_status(&control.writer, &control.consistency, &self.sets, work.key, &body).await? {
             StatusWrite::Outdated => Ok(StatusReport::Outdated),
             StatusWrite::Written(_) | StatusWrite::Deleted => Ok(StatusReport::Done),

@@ -60,8 +60,10 @@ fn node(name: &str, labels: &[(&str, &str)], taints: &[(&str, &str)]) -> Node {
 /// Returns a running, ready, old pod of a revision, bound to `node-1`.
 fn pod(name: &str, hash: &str) -> Pod {
     let mut pod: Pod = bare(name, &[(REVISION_HASH_LABEL, hash)]);
-    (pod.node, pod.phase) = ("node-1".into(), Phase::Running);
-    (pod.ready, pod.ready_since) = (true, Time(NOW - 4000));
+    pod.node = "node-1".into();
+    pod.phase = Phase::Running;
+    pod.ready = true;
+    pod.ready_since = Time(NOW - 4000);
     pod
 }
 

@@ -216,7 +216,8 @@ pub fn write_delay(deployment: &Deployment, status: &DeploymentStatus) -> Durati
             condition.last_update = Time::default();
             // and so is the fact that a rollout is in progress.
             if [CREATED, FOUND, SET_UPDATED].contains(&&*condition.reason) {
-                (condition.reason, condition.message) = (SET_UPDATED.into(), "".into());
+                condition.reason = SET_UPDATED.into();
+                condition.message = "".into();
             }
         }
         conditions.sort_by(|a, b| a.kind.cmp(&b.kind));

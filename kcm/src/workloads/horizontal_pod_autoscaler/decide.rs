@@ -322,7 +322,9 @@ pub struct Combined {
 /// Returns the highest proposal. If a metric failed, the others must not scale down. Upstream:
 /// pkg/controller/podautoscaler, computeReplicasForMetrics.
 pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &mut Draft) -> Combined {
-    let (mut wanted, mut statuses, mut failures) = (None::<(i32, String)>, Vec::new(), Vec::new());
+    let mut wanted = None::<(i32, String)>;
+    let mut statuses = Vec::new();
+    let mut failures = Vec::new();
     let metrics = proposals.len();
     for proposal in proposals {
         match proposal {

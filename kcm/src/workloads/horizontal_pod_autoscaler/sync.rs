@@ -400,7 +400,8 @@ impl Autoscalers {
         let most = if self.measuring.gates.optimized_selectors { 2 } else { usize::MAX };
         let selecting = self.overlaps.selecting(&key.namespace, &pods, most);
         if selecting.len() > 1 {
-            let (selector, selecting) = (&scale.selector, overlap::printed(&selecting));
+            let selector = &scale.selector;
+            let selecting = overlap::printed(&selecting);
             let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {selecting})");
             self.warn(autoscaler, "AmbiguousSelector", why.clone());
             draft.set(SCALING_ACTIVE, false, "AmbiguousSelector", &why);
@@ -432,7 +433,8 @@ impl Autoscalers {
         mut scale: Arc<Scale>,
         desired: i32,
     ) -> Rescaled {
-        let (scales, key) = (&self.measuring.scales, target_key(autoscaler));
+        let scales = &self.measuring.scales;
+        let key = target_key(autoscaler);
         let mut tries = 1;
         loop {
             let error = match scales.writer.replace_scale(resource, &key, &scale, desired).await {

@@ -86,7 +86,8 @@ impl Indexes {
     /// `end`. Upstream: pkg/controller/job, firstPendingIndexes.
     pub fn first_missing(&self, count: usize, end: i32) -> Vec<i32> {
         let beyond = (end, end);
-        let (mut missing, mut next) = (Vec::new(), 0);
+        let mut missing = Vec::new();
+        let mut next = 0;
         for (first, last) in self.0.iter().chain([&beyond]) {
             let room = count - missing.len();
             missing.extend((next..(*first).min(end)).take(room));

@@ -221,7 +221,9 @@ impl View<'_> {
         let (ready, terminating) =
             (Some(standing.ready - pod_changes.deleted_ready), Some(standing.terminating + pod_changes.deleted));
         let status = &mut outcome.status;
-        (status.active, status.ready, status.terminating) = (left, ready, terminating);
+        status.active = left;
+        status.ready = ready;
+        status.terminating = terminating;
         outcome.counts = write_delay(&self.job.status, status);
         outcome
     }

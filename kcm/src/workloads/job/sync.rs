@@ -132,7 +132,8 @@ impl Jobs {
             error!(reason = why, "skipping a Job with an invalid selector");
             return Ok(Outcome::Done);
         }
-        let (mut action, started) = (SyncAction::Reconciling, Instant::now());
+        let mut action = SyncAction::Reconciling;
+        let started = Instant::now();
         let ended = self.work(key, &job, &mut action).await;
         if !matches!(ended, Ok(Outcome::WaitingForCache)) {
             // Upstream counts a conflict as an error.
@@ -166,8 +167,10 @@ impl Jobs {
             let shown: HashSet<&Uid> = pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| &pod.meta.uid).collect();
             memory.settled.retain(|uid| shown.contains(uid));
         });
-        let (settled, backoff) = (&memory.settled, memory.backoff);
-        let (now, clears_start) = ((self.clock)(), self.clears_start);
+        let settled = &memory.settled;
+        let backoff = memory.backoff;
+        let now = (self.clock)();
+        let clears_start = self.clears_start;
         let view = View { job, pods: &pods, settled, backoff, are_deletions_cached, clears_start, now };
         let ended = pods.iter().any(|pod| view.is_tracked(pod) && !pod.is_active());
         let standing = view.standing();
@@ -235,7 +238,8 @@ impl Jobs {
         (plan, attempt): (&Plan, &Attempt),
     ) -> Result<Option<Str>, ReconcileError> {
         let Some(scheduling) = &self.scheduling else { return Ok(None) };
-        let (has_pods, creates_pods) = (!pods.is_empty(), matches!(plan, Plan::Create(_)));
+        let has_pods = !pods.is_empty();
+        let creates_pods = matches!(plan, Plan::Create(_));
         scheduling.ensure_group(key, job, has_pods, creates_pods).await.map_err(|error| {
             if let GroupError::Refused(message) = &error {
                 self.refusals.refused(key, attempt.clone(), message.clone());

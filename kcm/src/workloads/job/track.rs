@@ -62,7 +62,8 @@ impl View<'_> {
         let mut release = Vec::new();
         let mut completed = Vec::new();
         let mut judgements = Vec::new();
-        let (mut full, mut urgent) = (false, flush);
+        let mut full = false;
+        let mut urgent = flush;
         for pod in tracked_pods {
             let failed = self.is_failed(pod);
             if !self.may_release(standing.indexed.as_ref(), verdict.is_some(), pod, failed) {
@@ -107,7 +108,8 @@ impl View<'_> {
         urgent |= full || decided || end.is_some() || self.job.meta.is_deleting();
         // Successes are known by their finalizers until they are recorded.
         let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
-        let (end, judged) = (end.filter(|_| !full), judgements);
+        let end = end.filter(|_| !full);
+        let judged = judgements;
         Account { status, flush, counts, write_delay, release, tracked, end, judged }
     }
 
@@ -156,7 +158,9 @@ fn write_indexes(status: &mut JobStatus, indexed: &Indexed, new: Vec<i32>) -> bo
     let text = completed.to_string().into_boxed_str();
     let failed = indexed.failed.as_ref().map(|failed| failed.to_string().into_boxed_str());
     let changed = text != status.completed_indexes || failed != status.failed_indexes;
-    (status.succeeded, status.completed_indexes, status.failed_indexes) = (completed.total(), text, failed);
+    status.succeeded = completed.total();
+    status.completed_indexes = text;
+    status.failed_indexes = failed;
     changed
 }
 

@@ -148,7 +148,9 @@ impl PodGc {
     }
 
     async fn force_delete_and_record(&self, pod: Arc<Pod>, reason: Reason) {
-        let (key, uid, why) = (pod.meta.key(), &pod.meta.uid, reason.as_str());
+        let key = pod.meta.key();
+        let uid = &pod.meta.uid;
+        let why = reason.as_str();
         self.forced().insert(uid.clone(), self.now());
         let ended = self.force_delete(&pod, reason).await;
         let is_deleted = |error: &WriteError| error.is_object_deleted();

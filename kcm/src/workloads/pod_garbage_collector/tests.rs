@@ -72,7 +72,8 @@ fn only_finished_pods_beyond_the_threshold_are_surplus() {
 fn evicted_pods_are_deleted_first_then_the_oldest_then_by_name() {
     let finished = |name: &str, created: i64, evicted: bool| {
         Arc::new(pod(name, |pod| {
-            (pod.phase, pod.meta.created) = (Phase::Failed, Time(created));
+            pod.phase = Phase::Failed;
+            pod.meta.created = Time(created);
             pod.disruption = evicted.then(|| Box::new(Disruption { evicted, ..Disruption::default() }));
         }))
     };
@@ -90,7 +91,7 @@ fn evicted_pods_are_deleted_first_then_the_oldest_then_by_name() {
 #[test]
 fn terminating_pod_without_a_node_or_on_one_out_of_service_is_stuck() {
     let on = |node: &str, deleting: bool| {
-        pod("p", |pod| (pod.node, pod.meta.deletion) = (node.into(), Time(i64::from(deleting))))
+        pod("p", |pod| { pod.node = node.into(); pod.meta.deletion = Time(i64::from(deleting)); })
     };
     let (unready, ready, unknown) = (node("False", true), node("True", true), node("Unknown", true));
     for (pod, node, expected) in [

@@ -123,7 +123,8 @@ impl<K: PodSet> PodSets<K> {
 
     /// Claims the set's pods: adopts those that match, and releases those that no longer do.
     async fn gather<'a>(&self, key: &'a ObjectKey, owner: &'a K) -> Result<Work<'a, K>, ReconcileError> {
-        let (set, pods) = (owner.replica_set(), &self.control.pods);
+        let set = owner.replica_set();
+        let pods = &self.control.pods;
         let Observed { mut children, are_deletions_cached } = self
             .handover
             .observe(&self.children(owner), |pods| pods.by_index(&by_controller(), owned_by(&set.meta.uid)));
@@ -148,7 +149,8 @@ impl<K: PodSet> PodSets<K> {
 
     /// Creates or deletes pods; `None` if the pods have to be read again first.
     async fn manage(&self, work: &Work<'_, K>) -> Result<Option<ManageResult>, ReconcileError> {
-        let (key, set) = (work.key, work.owner.replica_set());
+        let key = work.key;
+        let set = work.owner.replica_set();
         if set.meta.is_deleting() {
             return Ok(Some(ManageResult::default()));
         }
@@ -206,7 +208,8 @@ impl<K: PodSet> PodSets<K> {
 
     /// Creates pods with a slow start.
     async fn create(&self, work: &Work<'_, K>, count: usize) -> ManageResult {
-        let (key, set) = (work.key, work.owner.replica_set());
+        let key = work.key;
+        let set = work.owner.replica_set();
         let Some(template) = set.template.as_ref().filter(|template| !template.labels.is_empty()) else {
             return ManageResult::failed("unable to create pods, no labels");
         };
@@ -250,7 +253,9 @@ impl<K: PodSet> PodSets<K> {
 
     /// Writes the status unless the write is delayed.
     async fn report(&self, work: &Work<'_, K>, managed: ManageResult) -> Result<Outcome, ReconcileError> {
-        let (key, set, now) = (work.key, work.owner.replica_set(), (self.clock)());
+        let key = work.key;
+        let set = work.owner.replica_set();
+        let now = (self.clock)();
         let reports_terminating = K::REPORTS_TERMINATING && self.gates.terminating_replicas;
         let terminating = reports_terminating.then_some(work.terminating);
         let status = decide::status(set, &work.active, terminating, managed.failure.as_deref(), now);
@@ -282,7 +287,8 @@ impl<K: PodSet> PodSets<K> {
         let Some(_underway) = self.sets.begin_write(key, owner.meta().version) else {
             return Ok(Some(Outcome::RequeueWithBackoff));
         };
-        let (control, body) = (&self.control, owner.replica_set().status_update(status));
+        let control = &self.control;
+        let body = owner.replica_set().status_update(status);
         match put_status(&control.writer, &control.consistency, &self.sets, key, &body).await? {
             StatusWrite::Written(answer) => {
                 if let Ok(meta) = answer.meta() {

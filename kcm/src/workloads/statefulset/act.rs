@@ -79,7 +79,7 @@ impl<'a> Work<'a> {
 
     /// Executes a plan, up to the first stage with a failure.
     pub async fn carry_out(&self, plan: Plan) -> Outcome {
-        self.note(|done| (done.recreation, done.waits_for) = (plan.recreation, plan.waits_for));
+        self.note(|done| { done.recreation = plan.recreation; done.waits_for = plan.waits_for; });
         for stage in plan.stages {
             if stage.concurrent {
                 let (_, failure) = slow_start(stage.steps.len(), |at| self.step(&stage.steps[at])).await;
@@ -214,7 +214,8 @@ impl<'a> Work<'a> {
 
     /// Sets the labels and volumes of a pod's ordinal.
     async fn put_identity(&self, member: &Member) -> Outcome {
-        let (ordinal, key) = (member.ordinal, member.pod.meta.key());
+        let ordinal = member.ordinal;
+        let key = member.pod.meta.key();
         let claims = identity::claims(self.set, ordinal);
         if !identity::has_storage(&member.pod, &claims) {
             self.make_claims(ordinal, &key.name).await?;

@@ -202,7 +202,9 @@ struct Ordinals<'a> {
 fn slots<'a>(start: i32, replicas: usize, members: &[&'a Member]) -> Vec<OrdinalSlot<'a>> {
     let mut slots =
         Vec::with_capacity(members.len() + MAX_MISSING_ORDINALS.min(replicas.saturating_sub(members.len())));
-    let (mut ordinal, mut members, mut missing) = (i64::from(start), members.iter().copied().peekable(), 0);
+    let mut ordinal = i64::from(start);
+    let mut members = members.iter().copied().peekable();
+    let mut missing = 0;
     let end = ordinal.saturating_add(i64::try_from(replicas).unwrap_or(i64::MAX)).min(i64::from(i32::MAX));
     while ordinal < end {
         let next = members.peek().map_or(end, |member| i64::from(member.ordinal));

@@ -241,7 +241,9 @@ impl StatefulSets {
 
     /// Writes the status unless the write is delayed.
     async fn report(&self, work: &Work<'_>, members: &[Member]) -> Result<StatusReport, ReconcileError> {
-        let (set, key, now) = (work.set, work.key, (self.clock)());
+        let set = work.set;
+        let key = work.key;
+        let now = (self.clock)();
         let done = work.done();
         let status = status::status(set, members, &work.revisions, &done, now);
         let wait = self.debouncer.wait(key, status::delay(set, &status));

@@ -291,7 +291,8 @@ fn next_pod_waits_until_the_previous_one_is_available() {
 fn scaling_down_and_updates_wait_for_min_ready_seconds() {
     let two = |seconds: i32, strategy: Update, partition: i32| {
         let mut set = rolling(set(2), partition, IntOrString::Int(1));
-        (set.min_ready_seconds, set.strategy) = (seconds, strategy);
+        set.min_ready_seconds = seconds;
+        set.strategy = strategy;
         set
     };
     let update = Update::RollingUpdate;
@@ -502,7 +503,8 @@ fn changing_counts_are_delayed_and_final_counts_and_losses_are_not() {
 
 fn unready(ordinal: i32, revision: &str, since: i64) -> Member {
     let mut pod = pod(ordinal, revision);
-    (pod.ready, pod.ready_since) = (false, Time(NOW - since));
+    pod.ready = false;
+    pod.ready_since = Time(NOW - since);
     Member { ordinal, pod: Arc::new(pod) }
 }
 

@@ -81,7 +81,9 @@ impl FailurePolicy {
 }
 
 fn failure_rule(interner: &Interner, message: &[u8]) -> Result<FailureRule, WireError> {
-    let (mut action, mut codes, mut conditions) = (Action::Unknown, None, Vec::new());
+    let mut action = Action::Unknown;
+    let mut codes = None;
+    let mut conditions = Vec::new();
     for field in fields(message) {
         let field = field?;
         match field.number {
@@ -139,7 +141,9 @@ fn exit_codes(interner: &Interner, message: &[u8]) -> Result<ExitCodes, WireErro
 
 /// Decodes a packed list of varints; a truncated last one is omitted.
 fn unpacked(bytes: &[u8]) -> Vec<i32> {
-    let (mut values, mut value, mut shift) = (Vec::new(), 0u64, 0);
+    let mut values = Vec::new();
+    let mut value = 0u64;
+    let mut shift = 0;
     for byte in bytes {
         value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
         shift += 7;

@@ -40,7 +40,10 @@ impl Disruption {
     }
 
     fn read_condition(&mut self, message: &[u8]) -> Result<(), WireError> {
-        let (mut kind, mut status, mut reason, mut since) = ("", "", "", Time::default());
+        let mut kind = "";
+        let mut status = "";
+        let mut reason = "";
+        let mut since = Time::default();
         for field in fields(message) {
             let field = field?;
             match field.number {
@@ -52,7 +55,8 @@ impl Disruption {
             }
         }
         if (kind, status) == (DISRUPTION_TARGET, "True") {
-            (self.target_since, self.by_kubelet) = (Some(since), reason == BY_KUBELET);
+            self.target_since = Some(since);
+            self.by_kubelet = reason == BY_KUBELET;
         }
         Ok(())
     }

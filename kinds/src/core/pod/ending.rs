@@ -127,7 +127,8 @@ impl<'a> Container<'a> {
 }
 
 fn terminated(message: &[u8]) -> Result<(i32, Time), WireError> {
-    let (mut code, mut at) = (0, Time::default());
+    let mut code = 0;
+    let mut at = Time::default();
     for field in fields(message) {
         let field = field?;
         match field.number {

@@ -305,7 +305,9 @@ impl Pod {
     }
 
     fn read_condition(&mut self, message: &[u8]) -> Result<(), WireError> {
-        let (mut kind, mut status, mut since) = ("", "", Time::default());
+        let mut kind = "";
+        let mut status = "";
+        let mut since = Time::default();
         for field in fields(message) {
             let field = field?;
             match field.number {
@@ -325,7 +327,8 @@ impl Pod {
 
 /// Returns the container's name if it is an init container that always restarts.
 fn sidecar(message: &[u8]) -> Result<Option<&str>, WireError> {
-    let (mut name, mut always) = ("", false);
+    let mut name = "";
+    let mut always = false;
     for field in fields(message) {
         let field = field?;
         match field.number {

@@ -53,7 +53,8 @@ impl Network {
             }
         }
         ports.append(&mut sidecars);
-        let (mut primary, mut ips) = ("", Vec::new());
+        let mut primary = "";
+        let mut ips = Vec::new();
         for field in fields(status) {
             let field = field?;
             match field.number {

@@ -280,7 +280,8 @@ impl<'a> Pod<'a> {
             match field.number {
                 pod_status::QOS_CLASS => self.qos = field.value.str(),
                 pod_status::CONTAINER_STATUSES | pod_status::INIT_CONTAINER_STATUSES => {
-                    let (mut name, mut reported) = ("", KubeletResources::default());
+                    let mut name = "";
+                    let mut reported = KubeletResources::default();
                     for field in fields(message) {
                         let field = field?;
                         match field.number {
@@ -343,7 +344,9 @@ impl<'a> Usage<'a> {
         let claim =
             find(find(status, pod_status::EXTENDED_RESOURCE_CLAIM_STATUS), pod_extended_resource_claim_status::NAME);
         usage.extended_claim = std::str::from_utf8(claim).unwrap_or_default();
-        (usage.requests, usage.limits, usage.best_effort) = (pod.requests(), pod.limits(), pod.is_best_effort());
+        usage.requests = pod.requests();
+        usage.limits = pod.limits();
+        usage.best_effort = pod.is_best_effort();
         Ok(usage)
     }
 }
@@ -416,7 +419,9 @@ mod tests {
 
     #[test]
     fn gates_decide_how_pod_level_resources_count() {
-        let (on, off, any) = (Sections::default(), Record::CONTAINER_RESOURCES_ONLY, Record::ANY_POD_RESOURCES_DECIDE);
+        let on = Sections::default();
+        let off = Record::CONTAINER_RESOURCES_ONLY;
+        let any = Record::ANY_POD_RESOURCES_DECIDE;
         for (name, pod_level, sections, cpu, best_effort) in [
             ("none", None, on, "1", false),
             ("more", Some(&[("cpu", "3")][..]), on, "3", false),

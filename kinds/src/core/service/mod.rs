@@ -174,7 +174,8 @@ impl Kind for Service {
             traffic_distribution: None,
             balancing: None,
         };
-        let (mut selector, mut first) = (Vec::new(), None);
+        let mut selector = Vec::new();
+        let mut first = None;
         for field in fields(spec) {
             let field = field?;
             match field.number {

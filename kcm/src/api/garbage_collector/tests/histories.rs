@@ -118,7 +118,8 @@ impl Simulation {
         }
         self.version += 1;
         meta.version = self.version;
-        let (kind, meta) = (*kind, meta.clone());
+        let kind = *kind;
+        let meta = meta.clone();
         if meta.is_deleting() && meta.finalizers.is_empty() {
             self.objects.remove(uid);
             self.undelivered[kind].push_back((uid.clone(), None));

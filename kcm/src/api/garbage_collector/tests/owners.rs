@@ -98,7 +98,8 @@ fn owner_read_is_discarded_when_the_owner_changes_in_the_graph() {
             let mut graph = Graph::default();
             graph.observe(&A, &object(1, "n", vec![]));
             graph.observe(&B, &object(2, "n", vec![blocking(&A, 1)]));
-            let (ticket, now) = (graph.owner_reads.begin(), Instant::now());
+            let ticket = graph.owner_reads.begin();
+            let now = Instant::now();
             graph.owner_reads.add(ticket, read.clone(), Standing::Solid, now);
             change(&mut graph, read, waits());
             assert_eq!(graph.owner_reads.get(read, now), None, "{what}");

@@ -120,7 +120,8 @@ impl History {
         });
         self.server.add::<Pod>(&with_uid(&object, &uid));
         let pod = edited(user(vec![generated("gpu", None)]), |pod| {
-            (pod.meta.name, pod.meta.uid) = (name.into(), Uid::parse(&uid));
+            pod.meta.name = name.into();
+            pod.meta.uid = Uid::parse(&uid);
         });
         self.pods.insert(name, pod);
     }
@@ -179,7 +180,8 @@ impl History {
         claims.into_iter().for_each(|claim| deliver(&self.cached_claims, claim));
         // The watch has reached the last version, too.
         let last = edited(claim("last", false, ClaimState::default()), |claim| {
-            (claim.meta.namespace, claim.meta.version) = ("other".into(), self.server.version());
+            claim.meta.namespace = "other".into();
+            claim.meta.version = self.server.version();
         });
         deliver(&self.cached_claims, last.clone());
         deliver_deletion(&self.cached_claims, &last.meta.key());

@@ -351,7 +351,8 @@ async fn refused_creations_back_off_while_their_owner_changes() {
 #[tokio::test]
 async fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
     let mut namespace: Namespace = named(1, "ns");
-    (namespace.meta.namespace, namespace.meta.deletion) = ("".into(), Time(5));
+    namespace.meta.namespace = "".into();
+    namespace.meta.deletion = Time(5);
     let world = World { namespace: Some(namespace), ..World::new(OFF, vec![waiting()], vec![], &[]) };
     let world = World { is_compared: true, ..world };
     assert_eq!(world.reconcile(pod_key()).await, Ok(Outcome::Done));

@@ -64,7 +64,8 @@ pub fn pod(number: u8) -> Pod {
     let mut pod = read::<Pod>(&format!("web-{number}"), Pod::NETWORK);
     pod.node = "node".into();
     pod.phase = Phase::Running;
-    (pod.ready, pod.ready_since) = (true, Time(1));
+    pod.ready = true;
+    pod.ready_since = Time(1);
     pod.network = Some(Box::new(Network {
         ips: [Ip::parse(&format!("10.0.0.{number}")), Ip::parse(&format!("fd00::{number}"))].into(),
         host: None,

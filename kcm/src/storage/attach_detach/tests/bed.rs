@@ -154,11 +154,15 @@ impl Bed {
             attachments: store(vec![attachments_by_volume()]),
             drivers: store(Vec::new()),
         };
-        let (mut bound, mut of_claim) = (claim("data"), volume("pv"));
-        (bound.phase, bound.volume_name) = (Phase::Bound, "pv".into());
+        let mut bound = claim("data");
+        let mut of_claim = volume("pv");
+        bound.phase = Phase::Bound;
+        bound.volume_name = "pv".into();
         of_claim.source = Source::Csi { driver: DRIVER.into(), handle: HANDLE.into() };
         of_claim.access_modes = Arc::new(["ReadWriteOnce".into()]);
-        let (namespace, name, uid) = ("default".into(), "data".into(), Some(bound.meta.uid.clone()));
+        let namespace = "default".into();
+        let name = "data".into();
+        let uid = Some(bound.meta.uid.clone());
         of_claim.claim = Some(Box::new(ClaimRef { namespace, name, uid }));
         deliver(&caches.claims, bound);
         deliver(&caches.volumes, of_claim);
@@ -213,7 +217,9 @@ impl Bed {
             meta.put_str(object_meta::RESOURCE_VERSION, "2");
         });
         let mut added = VolumeAttachment::decode(&decode::<VolumeAttachment>(), &object).expect("well-formed");
-        (added.attacher, added.node, added.volume) = (DRIVER.into(), node.into(), "pv".into());
+        added.attacher = DRIVER.into();
+        added.node = node.into();
+        added.volume = "pv".into();
         added.attached = true;
         change(&mut added);
         deliver(&self.shared.caches.attachments, added);

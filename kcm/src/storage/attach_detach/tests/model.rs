@@ -161,7 +161,7 @@ impl World {
             Action::Kubelet(node) => self.kubelet(node),
             Action::Driver(node) => self.driver(node),
             Action::SetNode { node, is_ready, is_out_of_service } => {
-                self.change_node(node, |node| (node.is_ready, node.is_out_of_service) = (is_ready, is_out_of_service));
+                self.change_node(node, |node| { node.is_ready = is_ready; node.is_out_of_service = is_out_of_service; });
             }
             Action::DeleteRequest(node) => {
                 // Other clients break the rules only while nothing is mounted.
@@ -214,7 +214,9 @@ impl World {
         if self.mounted[node] && !self.forced[node] {
             self.violations.push(format!("detached from {node} while it is mounted"));
         }
-        (self.attached[node], self.mounted[node], self.forced[node]) = (false, false, false);
+        self.attached[node] = false;
+        self.mounted[node] = false;
+        self.forced[node] = false;
         self.server.requests.remove(&node);
     }
 
@@ -229,7 +231,8 @@ impl World {
     }
 
     fn deliver(&mut self, controller: usize, kind: usize) {
-        let (server, caches) = (&self.server, &mut self.controllers[controller].caches);
+        let server = &self.server;
+        let caches = &mut self.controllers[controller].caches;
         match kind {
             0 => caches.requests = (server.version, server.requests.clone()),
             1 => caches.nodes = (server.version, server.nodes),
@@ -455,7 +458,7 @@ proptest! {
             prop_assert!(world.violations.is_empty(), "{:?} after {:?}", world.violations, &actions[..=at]);
         }
         // At the end one pod remains, and gets the volume.
-        (0..NODES).for_each(|node| world.change_node(node, |node| (node.is_ready, node.is_out_of_service) = (true, false)));
+        (0..NODES).for_each(|node| world.change_node(node, |node| { node.is_ready = true; node.is_out_of_service = false; }));
         (1..NODES).for_each(|node| world.act(Action::EndPod(node)));
         world.settle();
         if world.server.pods[0] == Pod::Ending {

@@ -59,14 +59,18 @@ fn managed_node(name: &str) -> Node {
 
 fn attachment(name: &str, node: &str) -> VolumeAttachment {
     let mut made: VolumeAttachment = read(volume_attachment::METADATA, name);
-    (made.attacher, made.node, made.volume) = (DRIVER.into(), node.into(), "pv".into());
+    made.attacher = DRIVER.into();
+    made.node = node.into();
+    made.volume = "pv".into();
     made
 }
 
 impl Cluster {
     fn new() -> Self {
-        let (mut claim, mut volume) = (claim("data"), volume("pv"));
-        (claim.phase, claim.volume_name) = (Phase::Bound, "pv".into());
+        let mut claim = claim("data");
+        let mut volume = volume("pv");
+        claim.phase = Phase::Bound;
+        claim.volume_name = "pv".into();
         volume.source = Source::Csi { driver: DRIVER.into(), handle: HANDLE.into() };
         volume.access_modes = Arc::new(["ReadWriteOnce".into()]);
         volume.claim = Some(Box::new(ClaimRef {
@@ -208,7 +212,8 @@ async fn volume_with_very_many_pods_is_observed_in_linear_time() {
     let mut cluster = Cluster::new();
     cluster.pods = (0..PODS).map(|number| pod_with(&format!("web-{number}"), &["data"])).collect();
     let (caches, memory) = cluster.caches();
-    let (name, started) = (of_csi(DRIVER, HANDLE), Instant::now());
+    let name = of_csi(DRIVER, HANDLE);
+    let started = Instant::now();
     let observation = caches.observe(&name, Plugin::of(&name).expect("it is known"), &memory, started);
     assert_eq!(observation.places[0].memory.users.len(), PODS);
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
@@ -326,9 +331,11 @@ async fn volumes_are_counted_by_node_plugin_and_state() {
 /// Upstream's TestNodeStatusUpdater_UpdateNodeStatuses_TwoNodesUpdate.
 #[test]
 fn lists_of_two_nodes_are_written_independently() {
-    let (memory, volume) = (Memory::default(), of_csi(DRIVER, HANDLE));
+    let memory = Memory::default();
+    let volume = of_csi(DRIVER, HANDLE);
     let (a, b) = ("a".into(), "b".into());
-    let (now, listed) = (Instant::now(), vec![AttachedVolume { name: volume.clone(), device_path: "".into() }]);
+    let now = Instant::now();
+    let listed = vec![AttachedVolume { name: volume.clone(), device_path: "".into() }];
     assert!(memory.decide_listing(&a, &volume, true, true) && memory.decide_listing(&b, &volume, false, true));
     assert_eq!(memory.begin_write("a", &[], now), NodeWrite::Now(listed.clone()));
     assert_eq!(memory.begin_write("b", &listed, now), NodeWrite::Now(Vec::new()));

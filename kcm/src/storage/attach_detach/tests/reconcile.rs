@@ -256,7 +256,8 @@ async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader()
 async fn volume_of_a_kubelet_is_unlisted_only_if_the_node_is_unchanged() {
     for (volume, expected) in [("kubernetes.io/iscsi/10.0.0.1:3260:iqn:0", true), ("kubernetes.io/csi/d^vol-1", false)]
     {
-        let (bed, volume) = (Bed::new().await, kinds::Str::from(volume));
+        let bed = Bed::new().await;
+        let volume = kinds::Str::from(volume);
         bed.change_node("node", node(5, std::slice::from_ref(&volume), &[]));
         bed.deliver_node("node");
         bed.shared.memory.decide_listing(&"node".into(), &volume, false, true);
@@ -269,7 +270,8 @@ async fn volume_of_a_kubelet_is_unlisted_only_if_the_node_is_unchanged() {
 
 #[tokio::test]
 async fn node_waits_for_the_cache_after_each_write_of_its_list() {
-    let (bed, volume) = (Bed::new().await, name());
+    let bed = Bed::new().await;
+    let volume = name();
     bed.change_node("node", node(5, &[], &[]));
     bed.deliver_node("node");
     bed.shared.memory.decide_listing(&"node".into(), &volume, true, true);

@@ -88,7 +88,8 @@ fn recycling_waits_for_pods_that_have_not_finished() {
 #[tokio::test(start_paused = true)]
 async fn recycling_is_tried_again_after_a_pause_when_it_failed() {
     const PAUSE: Duration = Duration::from_secs(15);
-    let (recycling, volume) = (Recycling::default(), Str::from("pv"));
+    let recycling = Recycling::default();
+    let volume = Str::from("pv");
     assert_eq!(recycling.pause(&volume, PAUSE), None);
     recycling.set_failed(&volume);
     assert_eq!(recycling.pause(&volume, PAUSE), Some(PAUSE));

@@ -59,7 +59,8 @@ impl Server {
                 return (200, envelope::wrap(&PersistentVolume::RESOURCE, &self.volume));
             }
             (&Method::POST, _) => {
-                (self.has_pod, self.created_pods) = (true, self.created_pods + 1);
+                self.has_pod = true;
+                self.created_pods = self.created_pods + 1;
                 return (201, self.pod());
             }
             (_, "namespaces/default/pods/recycler-for-pv") => {
@@ -127,7 +128,8 @@ impl Bed {
         let changed: VolumeSpec = volume("pv").phase(phase).with(|volume| {
             volume.head.version = version;
             volume.claim = claim.map(|uid| ("data", uid));
-            (volume.policy, volume.backend) = (policy, Backend::HostPath("/tmp/data"));
+            volume.policy = policy;
+            volume.backend = Backend::HostPath("/tmp/data");
         });
         lock(&self.server).volume = changed.object();
         deliver(&self.binder.volumes, (*changed.record()).clone());

@@ -101,7 +101,7 @@ fn reclaim_follows_policy_provisioner_and_backend() {
         volume("a")
             .of("data", "uid-data")
             .phase("Released")
-            .with(|volume| (volume.policy, volume.backend) = (policy, backend))
+            .with(|volume| { volume.policy = policy; volume.backend = backend; })
     };
     let by = |provisioner: &'static str, backend| of("Delete", backend).annotated(PROVISIONED_BY, provisioner);
     const DIRECTORY: Backend = Backend::HostPath("/tmp/a");

@@ -66,7 +66,8 @@ impl World {
     }
 
     fn plan(&self) -> Plan {
-        let (places, hash) = (self.places(), self.hash());
+        let places = self.places();
+        let hash = self.hash();
         let revision = Revision { hash: &hash, generation: None };
         let plan = manage(&self.set, &places, revision, now(), |_| None);
         match bounds(&self.set, &places).expect("numbers") {
@@ -76,7 +77,8 @@ impl World {
     }
 
     fn reconcile(&mut self) -> Result<bool, TestCaseError> {
-        let (before, places) = (self.down(), self.places());
+        let before = self.down();
+        let places = self.places();
         let plan = self.plan();
         let unavailable = bounds(&self.set, &places).expect("numbers").map_or(0, |bounds| bounds.unavailable);
         let nothing = plan.is_nothing();
@@ -118,7 +120,8 @@ impl World {
             }
             Step::Report(node, ready) => {
                 for pod in self.on(node).filter(|pod| !pod.is_terminal()) {
-                    (pod.ready, pod.ready_since) = (ready, Time(NOW - 10));
+                    pod.ready = ready;
+                    pod.ready_since = Time(NOW - 10);
                 }
             }
             Step::Fail(node) => {

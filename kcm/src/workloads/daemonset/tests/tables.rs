@@ -147,7 +147,10 @@ fn managed(strategy: Strategy, fit: Option<Fit>, pods: Vec<Pod>) -> (usize, Vec<
 #[test]
 fn each_node_gets_its_pods() {
     let targeted = |name| Pod { node: "".into(), ..pod(name, NEW) };
-    let (runs, stays, none, gone) = (Some(RUNS), Some(STAYS), Some(Fit::NONE), None);
+    let runs = Some(RUNS);
+    let stays = Some(STAYS);
+    let none = Some(Fit::NONE);
+    let gone = None;
     for (what, fit, pods, expected) in [
         ("missing", runs, vec![], (1, vec![])),
         ("there", runs, vec![pod("a", NEW)], (0, vec![])),
@@ -245,7 +248,8 @@ fn failed_pods_are_kept_for_the_backoff_of_their_node() {
 
 #[test]
 fn backoff_doubles_up_to_15_minutes_and_is_forgotten() {
-    let (mut backoff, node) = (Backoff::default(), Str::from("node-1"));
+    let mut backoff = Backoff::default();
+    let node = Str::from("node-1");
     let at = |seconds: i64| Timestamp::from_second(NOW + seconds).expect("in range");
     assert_eq!(backoff.remaining(&node, now()), None);
     let mut time = 0;
@@ -421,7 +425,8 @@ fn changing_counts_are_delayed_and_final_counts_and_losses_are_not() {
         unavailable: 4 - available,
         ..DaemonSetStatus::default()
     };
-    let (update, by_hand) = (rolling(1, 0), Strategy::OnDelete);
+    let update = rolling(1, 0);
+    let by_hand = Strategy::OnDelete;
     for (what, strategy, was, is, seconds) in [
         ("nothing new", &update, [4, 4, 4, 4], [4, 4, 4, 4], 0),
         ("pods are created", &update, [0, 0, 0, 0], [3, 0, 3, 0], 3),

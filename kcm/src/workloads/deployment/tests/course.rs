@@ -184,7 +184,8 @@ fn surplus_history_is_deleted_oldest_revision_first() {
         annotated(set(name, 0, age, name), if revision.is_empty() { &[] } else { &annotations })
     };
     let busy = |mut set: ReplicaSet, spec, status| {
-        (set.replicas, set.status.replicas) = (spec, status);
+        set.replicas = spec;
+        set.status.replicas = status;
         set
     };
     let fresh = |mut set: ReplicaSet| {

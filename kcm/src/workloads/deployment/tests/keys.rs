@@ -27,7 +27,8 @@ fn orphan(label: &str) -> Arc<ReplicaSet> {
 #[test]
 fn set_change_requeues_old_and_new_owner() {
     let (web, db) = (owned_by("Deployment", "web"), owned_by("Deployment", "db"));
-    let (foreign, free) = (owned_by("Rollout", "web"), orphan("a"));
+    let foreign = owned_by("Rollout", "web");
+    let free = orphan("a");
     for (old, new, expected) in [
         (None, Some(&web), vec!["shop/web"]),
         (Some(&web), Some(&web), vec!["shop/web"]),
@@ -45,7 +46,9 @@ fn set_change_requeues_old_and_new_owner() {
 
 #[test]
 fn orphan_is_offered_when_other_deployments_may_select_it() {
-    let (web, free, relabeled) = (owned_by("Deployment", "web"), orphan("a"), orphan("b"));
+    let web = owned_by("Deployment", "web");
+    let free = orphan("a");
+    let relabeled = orphan("b");
     let mut deleting = (*free).clone();
     deleting.meta.deletion = Time(1);
     let deleting = Arc::new(deleting);

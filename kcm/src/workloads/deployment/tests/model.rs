@@ -86,13 +86,15 @@ impl Cluster {
             ClusterEvent::Ready(at, pods) => {
                 if let Some(set) = pick(*at).map(|at| &mut self.sets[at]) {
                     let ready = (set.status.available_replicas + pods).min(set.status.replicas);
-                    (set.status.ready_replicas, set.status.available_replicas) = (ready, ready);
+                    set.status.ready_replicas = ready;
+                    set.status.available_replicas = ready;
                 }
             }
             ClusterEvent::Unready(at, pods) => {
                 if let Some(set) = pick(*at).map(|at| &mut self.sets[at]) {
                     let ready = (set.status.available_replicas - pods).max(0);
-                    (set.status.ready_replicas, set.status.available_replicas) = (ready, ready);
+                    set.status.ready_replicas = ready;
+                    set.status.available_replicas = ready;
                 }
             }
             ClusterEvent::User(user_action) => self.user_action(user_action),
@@ -127,7 +129,8 @@ impl Cluster {
     pub fn settle_pods(&mut self) {
         for set in &mut self.sets {
             follow(set);
-            (set.status.ready_replicas, set.status.available_replicas) = (set.replicas, set.replicas);
+            set.status.ready_replicas = set.replicas;
+            set.status.available_replicas = set.replicas;
         }
     }
 
@@ -154,7 +157,8 @@ impl Cluster {
 
     /// Runs one reconcile with every write accepted; checks the bounds that no sync may break.
     pub fn sync(&mut self) -> Done {
-        let (total, safe) = (self.total(), self.safe());
+        let total = self.total();
+        let safe = self.safe();
         let listed: Vec<_> = self.sets.iter().cloned().map(Arc::new).collect();
         let course = course(&self.deployment, &Sets::split(&self.deployment, &listed));
         let done = self.act();
@@ -240,7 +244,8 @@ impl Cluster {
         assert!(self.sets.iter().all(|other| other.meta.name != set.meta.name), "{} exists", set.meta.name);
         self.created += 1;
         set.meta.uid = Uid::parse(&format!("set-{}", self.created));
-        (set.meta.created, set.meta.generation) = (self.now, 1);
+        set.meta.created = self.now;
+        set.meta.generation = 1;
         self.sets.push(set.clone());
         sets.replace(Arc::new(set));
         done.writes += 1;
@@ -277,7 +282,8 @@ impl Cluster {
 fn follow(set: &mut ReplicaSet) {
     let ready = set.status.available_replicas.min(set.replicas);
     set.status.replicas = set.replicas;
-    (set.status.ready_replicas, set.status.available_replicas) = (ready, ready);
+    set.status.ready_replicas = ready;
+    set.status.available_replicas = ready;
     set.status.terminating_replicas = Some(0);
     set.status.observed_generation = set.meta.generation;
 }

@@ -38,7 +38,9 @@ fn observed(replicas: i32, status: DeploymentStatus, conditions: Vec<Condition>)
 
 fn sized(name: &str, spec: i32, pods: i32, available: i32) -> ReplicaSet {
     let mut set = set(name, spec, 0, name);
-    (set.status.replicas, set.status.ready_replicas, set.status.available_replicas) = (pods, 0, available);
+    set.status.replicas = pods;
+    set.status.ready_replicas = 0;
+    set.status.available_replicas = available;
     set
 }
 
@@ -294,7 +296,8 @@ fn counts_are_sums_and_missing_pods_are_counted_from_the_scale() {
 fn terminating_pods_are_known_when_every_synced_set_reports_them() {
     let of = |observed, terminating| {
         let mut set = sized("s", 1, 1, 1);
-        (set.status.observed_generation, set.status.terminating_replicas) = (observed, terminating);
+        set.status.observed_generation = observed;
+        set.status.terminating_replicas = terminating;
         set
     };
     for (new, old, expected) in [
@@ -359,7 +362,8 @@ fn pause_is_recorded_once_and_removed_by_a_resume() {
         (Some(i32::MAX), false, Some(progressing("Unknown", PAUSED)), Some((PAUSED, ""))),
     ] {
         let mut d = deployment(1);
-        (d.progress_deadline_seconds, d.paused) = (deadline, paused);
+        d.progress_deadline_seconds = deadline;
+        d.paused = paused;
         d.status.conditions = current.into_iter().collect();
         let mut noted = d.status.clone();
         note_pause(&d, &mut noted, NOW);
@@ -374,7 +378,9 @@ fn creation_and_failure_of_the_new_set_are_recorded_in_the_progress_condition() 
         let mut d = deployment(1);
         d.progress_deadline_seconds = deadline;
         let base = DeploymentStatus { conditions, ..DeploymentStatus::default() };
-        let (mut found, mut created, mut failed) = (base.clone(), base.clone(), base);
+        let mut found = base.clone();
+        let mut created = base.clone();
+        let mut failed = base;
         note_found(&d, &mut found, "web-1", NOW);
         note_created(&d, &mut created, "web-1", NOW);
         let notice = note_create_failed(&d, &mut failed, "web-1", "no quota", NOW);
@@ -407,7 +413,8 @@ fn collisions_are_counted() {
 #[test]
 fn final_states_and_conditions_are_written_immediately_and_changing_counts_later() {
     let at_work = || observed(3, counts(4, 2, 3, 3), vec![progressing("True", SET_UPDATED)]);
-    let (lazy, at_once) = (Duration::from_secs(3), Duration::ZERO);
+    let lazy = Duration::from_secs(3);
+    let at_once = Duration::ZERO;
     let with = |change: fn(&mut DeploymentStatus)| {
         let mut status = at_work().status;
         change(&mut status);
@@ -441,7 +448,7 @@ fn final_states_and_conditions_are_written_immediately_and_changing_counts_later
         ("a condition was removed", with(|status| status.conditions.clear()), at_once),
         (
             "it is complete",
-            with(|status| (status.replicas, status.updated_replicas, status.available_replicas) = (3, 3, 3)),
+            with(|status| { status.replicas = 3; status.updated_replicas = 3; status.available_replicas = 3; }),
             at_once,
         ),
     ] {

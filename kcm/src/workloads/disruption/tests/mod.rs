@@ -49,7 +49,8 @@ fn budget(change: impl FnOnce(&mut PodDisruptionBudget)) -> PodDisruptionBudget 
 /// Returns a ready pod.
 fn pod(name: &str, change: impl FnOnce(&mut Pod)) -> Arc<Pod> {
     let mut pod: Pod = decode(pod_fields::METADATA, name);
-    (pod.ready, pod.phase) = (true, Phase::Running);
+    pod.ready = true;
+    pod.phase = Phase::Running;
     change(&mut pod);
     Arc::new(pod)
 }
@@ -93,7 +94,7 @@ fn bounds_follow_from_the_budget() {
         (None, Some(text("100%")), 3, true, bound(3, 0)),
         (Some(int(2)), Some(int(1)), 10, true, bound(10, 9)),
     ] {
-        let budget = budget(|budget| (budget.min_available, budget.max_unavailable) = (min, max));
+        let budget = budget(|budget| { budget.min_available = min; budget.max_unavailable = max; });
         assert_eq!(needs_scale(&budget), scaled, "{budget:?}");
         assert_eq!(bounds(&budget, count), expected, "{budget:?}");
     }
@@ -300,9 +301,9 @@ fn announcements_are_valid_for_two_minutes() {
         (pod("a", |pod| pod.disruption = disrupted_since(9999, false)), Some(0)),
         (pod("a", |pod| pod.disruption = disrupted_since(9999, true)), None),
         (pod("a", |pod| pod.disruption = disrupted_since(-100, false)), Some(220)),
-        (pod("a", |pod| (pod.disruption, pod.phase) = (disrupted_since(9999, false), Phase::Pending)), Some(0)),
-        (pod("a", |pod| (pod.disruption, pod.phase) = (disrupted_since(9999, false), Phase::Failed)), None),
-        (pod("a", |pod| (pod.disruption, pod.meta.deletion) = (disrupted_since(9999, false), Time(NOW))), None),
+        (pod("a", |pod| { pod.disruption = disrupted_since(9999, false); pod.phase = Phase::Pending; }), Some(0)),
+        (pod("a", |pod| { pod.disruption = disrupted_since(9999, false); pod.phase = Phase::Failed; }), None),
+        (pod("a", |pod| { pod.disruption = disrupted_since(9999, false); pod.meta.deletion = Time(NOW); }), None),
     ] {
         assert_eq!(remaining(&pod, now()), expected.map(Duration::from_secs), "{pod:?}");
         assert_eq!(is_announced(&pod), expected.is_some());
@@ -327,7 +328,7 @@ proptest! {
         for (at, (ready, deleting, granted)) in pods.into_iter().enumerate() {
             let name = at.to_string();
             noted.extend(granted.map(|ago| (Str::from(name.as_str()), Time(NOW - ago))));
-            there.push(pod(&name, |pod| (pod.ready, pod.meta.deletion) = (ready, Time(i64::from(deleting)))));
+            there.push(pod(&name, |pod| { pod.ready = ready; pod.meta.deletion = Time(i64::from(deleting)); }));
         }
         let value = percent.map_or(IntOrString::Int(min), |percent| text(&format!("{percent}%")));
         let budget = budget(|budget| budget.min_available = Some(value));

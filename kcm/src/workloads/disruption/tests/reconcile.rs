@@ -42,7 +42,8 @@ fn reference(api_version: &str, kind: &str, name: &str) -> OwnerRef {
 /// Returns a pod with this controller; it is ready if `is_ready`.
 fn member(name: &str, owner: Option<&OwnerRef>, is_ready: bool) -> Pod {
     let mut pod: Pod = decode(pod_fields::METADATA, name);
-    (pod.ready, pod.phase) = (is_ready, Phase::Running);
+    pod.ready = is_ready;
+    pod.phase = Phase::Running;
     pod.meta.owners = Interner::default().owners(owner.map_or(&[], std::slice::from_ref));
     pod
 }
@@ -223,7 +224,8 @@ impl Bench {
 fn of_all(min: Option<IntOrString>, max: Option<IntOrString>) -> PodDisruptionBudget {
     budget(|budget| {
         budget.selector = Selector::All(vec![]);
-        (budget.min_available, budget.max_unavailable) = (min, max);
+        budget.min_available = min;
+        budget.max_unavailable = max;
     })
 }
 
@@ -318,7 +320,8 @@ async fn owner_counts_by_its_kind_group_and_uid() {
     let above = |api_version: &str, kind: &str| Some(reference(api_version, kind, "above"));
     let set = |api_version: &str| reference(api_version, "ReplicaSet", "set");
     let another = OwnerRef { uid: Uid::parse("another"), ..set("apps/v1") };
-    let (none, missing) = (None::<OwnerRef>, "found no controllers for pod \"pod-0\"");
+    let none = None::<OwnerRef>;
+    let missing = "found no controllers for pod \"pod-0\"";
     for (name, owner, above, expected) in [
         ("a ReplicaSet", set("apps/v1"), none.clone(), Ok(5)),
         ("a ReplicaSet of the former group", set("extensions/v1beta1"), none.clone(), Ok(5)),

@@ -130,9 +130,12 @@ proptest! {
     ) {
         let max = (min + span).max(1);
         let behavior = has_rules.then_some(Behavior { up, down });
-        let (mut memory, mut current, mut second) = (Memory::default(), min.max(1).min(max), 0);
+        let mut memory = Memory::default();
+        let mut current = min.max(1).min(max);
+        let mut second = 0;
         memory.begin(current, at(0));
-        let (mut history, mut grown) = (vec![(0, current)], Vec::<(u64, i32)>::new());
+        let mut history = vec![(0, current)];
+        let mut grown = Vec::<(u64, i32)>::new();
         for (wanted, wait) in steps {
             second += wait;
             let limits = memory.pace(wanted, range(min, max, current), behavior.as_ref(), WINDOW, at(second));

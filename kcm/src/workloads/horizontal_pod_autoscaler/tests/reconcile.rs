@@ -134,7 +134,8 @@ impl Bench {
         let counts = Arc::new(Counts::new(autoscalers.clone()));
         let metrics = Metrics::default();
         metrics.collect(counts.clone());
-        let (discovery, writer) = (Arc::new(Discovery::new(clients.clone())), writer_of(clients));
+        let discovery = Arc::new(Discovery::new(clients.clone()));
+        let writer = writer_of(clients);
         let reconciler = Autoscalers {
             autoscalers,
             pods: Arc::new(pods),

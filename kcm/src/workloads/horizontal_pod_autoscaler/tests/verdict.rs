@@ -33,7 +33,8 @@ fn autoscaler(min: Option<i32>, max: i32, external: bool, zero: Option<bool>) ->
         meta.put_str(object_meta::RESOURCE_VERSION, "1");
     });
     let mut made = HorizontalPodAutoscaler::decode(&context(), &object).expect("well-formed");
-    (made.min_replicas, made.max_replicas) = (min, max);
+    made.min_replicas = min;
+    made.max_replicas = max;
     made.metrics = [if external { metric(Source::External(MetricId::default())) } else { cpu() }].into();
     made.status.conditions.extend(zero.map(|zero| AutoscalerCondition {
         kind: SCALED_TO_ZERO.into(),
@@ -171,7 +172,8 @@ fn decided_number_of_pods_has_a_reason() {
         ("zero is no longer allowed", Some(2), Some(true), 0, 0, (2, "")),
     ] {
         let object = autoscaler(min, 10, false, zero);
-        let (mut memory, mut draft) = (Memory::default(), draft(&object));
+        let mut memory = Memory::default();
+        let mut draft = draft(&object);
         memory.begin(current, Duration::ZERO);
         let settings = (Duration::from_secs(300), Duration::from_secs(1), GATES);
         let (replicas, reason) = decide::settle(&object, &mut memory, current, (wanted, "cpu"), &mut draft, settings);

@@ -144,7 +144,8 @@ impl Scheduling {
             GroupError::Other(why) => GroupError::Other(message(why)),
         })?;
         let name = group.group.as_ref().map(|group| group.name.clone());
-        let (uid, generation) = (job.meta.uid.clone(), job.meta.generation);
+        let uid = job.meta.uid.clone();
+        let generation = job.meta.generation;
         lock(&self.known).insert(key.clone(), CheckedGroup { uid, generation, checked, group });
         Ok(name)
     }

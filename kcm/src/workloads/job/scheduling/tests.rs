@@ -97,7 +97,8 @@ fn cached_group(name: &str, version: u64) -> PodGroup {
 impl Bench {
     async fn new() -> Self {
         let objects: Objects = Arc::new(Mutex::new(objects().into_iter().collect()));
-        let (served, requests) = (objects.clone(), Requests::default());
+        let served = objects.clone();
+        let requests = Requests::default();
         let refusal = Arc::<Mutex<Option<Value>>>::default();
         let (sent, refused) = (requests.clone(), refusal.clone());
         let writer = writer(move |method, path| {

@@ -61,7 +61,9 @@ fn wait_of_an_index_doubles_with_its_failures_counted_or_ignored() {
     ] {
         let pod = failed(|pod| {
             let ending = ending(pod);
-            (ending.failures, ending.ignored_failures, ending.finished) = (counted, ignored, Time(NOW - ago));
+            ending.failures = counted;
+            ending.ignored_failures = ignored;
+            ending.finished = Time(NOW - ago);
         });
         assert_eq!(remaining_of_index(&pod, now()).as_secs(), expected, "{name}");
         assert_eq!(index_failures(&pod), counted.saturating_add(ignored), "{name}");
@@ -131,7 +133,9 @@ fn restarts_in_place_count_while_their_pods_run_or_wait() {
         ("pods are never restarted", false, 0, vec![(Running, 9)], false),
     ] {
         let job = with(a_job(2, Some(2)), |job| {
-            (job.restarts_in_place, job.backoff_limit, job.status.start) = (in_place, limit, Time(NOW - 10));
+            job.restarts_in_place = in_place;
+            job.backoff_limit = limit;
+            job.status.start = Time(NOW - 10);
         });
         let pods: Vec<Arc<Pod>> = pods
             .into_iter()

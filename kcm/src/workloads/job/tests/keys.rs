@@ -44,7 +44,8 @@ fn change_of_a_pod_concerns_its_controllers_before_and_after() {
 fn change_of_a_job_is_urgent_when_its_spec_changes_and_frees_its_pods_when_it_ends() {
     let job = |generation, uid: &str, is_finished: bool| {
         Arc::new(with(a_job(1, Some(1)), |job| {
-            (job.meta.generation, job.meta.uid) = (generation, Uid::parse(uid));
+            job.meta.generation = generation;
+            job.meta.uid = Uid::parse(uid);
             if is_finished {
                 let condition = crate::workloads::job::decide::condition("Complete", "r", "m", super::builders::now());
                 job.status.conditions.push(condition);

@@ -144,7 +144,8 @@ fn verdict_follows_failures_and_successes_by_precedence() {
         if !job.suspend && job.status.start.is_zero() {
             job.status.start = Time(NOW - 200);
         }
-        let (pods, settled) = (pods(&given), HashSet::new());
+        let pods = pods(&given);
+        let settled = HashSet::new();
         let standing = view(&job, &pods, &settled).standing();
         assert_eq!(standing.verdict.as_ref().map(|verdict| &*verdict.reason), expected, "{given:?}");
     }
@@ -206,7 +207,9 @@ fn counts_of_running_pods_are_delayed_while_others_start() {
         ("no pod is active", true, (1, 0), (0, 0), Some(0)),
     ] {
         let job = with(a_job(3, Some(9)), |job| {
-            (job.status.active, job.status.ready, job.status.terminating) = (reported.0, Some(reported.1), Some(0));
+            job.status.active = reported.0;
+            job.status.ready = Some(reported.1);
+            job.status.terminating = Some(0);
             job.status.start = Time(if has_started { NOW - 10 } else { 0 });
         });
         let pods: Vec<_> = (0..active)
@@ -238,7 +241,8 @@ fn recording_of_successes_is_delayed_while_pods_run() {
     ] {
         let job = with(a_job(2, Some(2)), |job| {
             job.completion_mode = if indexed { CompletionMode::Indexed } else { CompletionMode::NonIndexed };
-            (job.status.start, job.backoff_limit) = (Time(NOW - 10), 6);
+            job.status.start = Time(NOW - 10);
+            job.backoff_limit = 6;
         });
         let mut index = 0..;
         let pods: Vec<_> = phases

@@ -163,7 +163,8 @@ fn least_useful_pod_is_deleted_first() {
 #[test]
 fn deletion_cost_counts_only_with_its_gate() {
     let mut cheap = pod("cheap");
-    (cheap.deletion_cost, cheap.ready_since) = (-1, Time(NOW - 100_000));
+    cheap.deletion_cost = -1;
+    cheap.ready_since = Time(NOW - 100_000);
     let pods = arcs(vec![cheap, pod("young")]);
     let first = |uses_cost| Ranking::new(&pods, uses_cost, now()).first(pods.clone(), 1)[0].meta.name.to_string();
     assert_eq!((first(true).as_str(), first(false).as_str()), ("cheap", "young"));
@@ -344,7 +345,8 @@ fn only_a_changed_pod_without_controller_is_offered_for_adoption() {
         (None, &going, false),
         (None, &pod("a"), false),
     ] {
-        let (old, new) = (old.cloned().map(Arc::new), Arc::new(new.clone()));
+        let old = old.cloned().map(Arc::new);
+        let new = Arc::new(new.clone());
         assert_eq!(adoptable(&Change { old: old.as_ref(), new: Some(&new) }).is_some(), expected);
     }
 }
@@ -373,8 +375,11 @@ fn any_pod(name: usize) -> impl Strategy<Value = Pod> {
             pod.phase =
                 [Phase::Pending, Phase::Unknown, Phase::Running, Phase::Running, Phase::Running][usize::from(phase)];
             pod.node = ["", "a", "b"][node].into();
-            (pod.ready, pod.ready_since, pod.meta.created) = (ready, Time(ready_since), Time(created));
-            (pod.restarts, pod.deletion_cost) = (restarts, cost);
+            pod.ready = ready;
+            pod.ready_since = Time(ready_since);
+            pod.meta.created = Time(created);
+            pod.restarts = restarts;
+            pod.deletion_cost = cost;
             pod
         },
     )

@@ -51,7 +51,9 @@ fn execute(set: &StatefulSet, world: &mut World) -> bool {
     let plan = plan(set, &members(world), GATES);
     let bound = max_unavailable(set).expect("a bound");
     let down = |world: &World| wanted.clone().filter(|ordinal| !is_up(world.get(ordinal))).count();
-    let (before, mut acted, mut lost) = (down(world), false, 0);
+    let before = down(world);
+    let mut acted = false;
+    let mut lost = 0;
     for step in plan.stages.into_iter().flat_map(|stage| stage.steps) {
         acted = true;
         match step {
@@ -62,7 +64,8 @@ fn execute(set: &StatefulSet, world: &mut World) -> bool {
                     assert!((0..ordinal).all(|lower| is_up(world.get(&lower))), "{ordinal} is created out of order");
                 }
                 let mut new = pod(ordinal, if made == PodRevision::Current { "a" } else { "b" });
-                (new.ready, new.phase) = (false, Phase::Pending);
+                new.ready = false;
+                new.phase = Phase::Pending;
                 world.insert(ordinal, new);
             }
             Step::Delete(victim) => {
@@ -109,7 +112,8 @@ proptest! {
                 },
                 Event::Fails(at) => if let Some(ordinal) = pick(at, &world) {
                     let pod = world.get_mut(&ordinal).expect("it exists");
-                    (pod.ready, pod.phase) = (false, Phase::Failed);
+                    pod.ready = false;
+                    pod.phase = Phase::Failed;
                 },
                 Event::Deleted(at) => {
                     let deleted = pick(at, &world).filter(|at| world[at].meta.is_deleting());
@@ -126,7 +130,8 @@ proptest! {
             if !acted && !going && !starting { break; }
             world.retain(|_, pod| !pod.meta.is_deleting());
             for pod in world.values_mut().filter(|pod| !pod.is_terminal()) {
-                (pod.ready, pod.phase) = (true, Phase::Running);
+                pod.ready = true;
+                pod.phase = Phase::Running;
             }
             rounds += 1;
             prop_assert!(rounds < 100, "the update does not complete: {world:?}");

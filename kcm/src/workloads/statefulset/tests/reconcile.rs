@@ -66,7 +66,8 @@ fn web(replicas: i32) -> StatefulSet {
     set.rolling = Some(Rolling::default());
     set.meta.created = Time(i64::MAX);
     set.status.observed_generation = 3;
-    (set.status.current_revision, set.status.update_revision) = (REVISION.into(), REVISION.into());
+    set.status.current_revision = REVISION.into();
+    set.status.update_revision = REVISION.into();
     set
 }
 
@@ -132,7 +133,8 @@ impl Bench {
         refusals: &[(&'static str, u16)],
     ) -> Self {
         let requests = Arc::<Mutex<Vec<String>>>::default();
-        let (sent, refusals) = (requests.clone(), refusals.to_vec());
+        let sent = requests.clone();
+        let refusals = refusals.to_vec();
         let writer = writer(move |method, path| {
             let request = short(method, path);
             let refusal = refusals.iter().find(|(refused, _)| *refused == request).map(|(_, code)| *code);
@@ -401,7 +403,8 @@ async fn claims_get_their_owners_and_missing_ones_are_created() {
     let deleted = Retention { when_deleted: true, when_scaled: false };
     let (read, write) = ("GET persistentvolumeclaims/data-web-0", "PUT persistentvolumeclaims/data-web-0");
     let named = |retention: Retention, owners: &[OwnerRef]| {
-        let (mut set, mut claim) = (web(1), claim(0));
+        let mut set = web(1);
+        let mut claim = claim(0);
         set.retention = retention;
         claim.meta.owners = Interner::default().owners(owners);
         (set, claim)
@@ -468,7 +471,8 @@ async fn backoff_of_a_refused_pod_continues_while_the_pod_before_it_flaps() {
     deliver(&bench.reconciler.sets, reported);
     for (version, ready) in [(8, false), (9, true), (10, false)] {
         let mut flapping = complete(0);
-        (flapping.meta.version, flapping.ready) = (version, ready);
+        flapping.meta.version = version;
+        flapping.ready = ready;
         deliver(&bench.reconciler.pods, flapping);
         let _ = bench.reconcile().await;
         assert!(refusals.count(&key) > 0, "forgotten while the first pod is ready: {ready}");

@@ -114,7 +114,7 @@ impl World {
         }
         self.server.uids += 1;
         let uid = format!("uid-{}", self.server.uids);
-        let made = claim(name).with(|claim| (claim.head.uid, claim.class) = (uid, class));
+        let made = claim(name).with(|claim| { claim.head.uid = uid; claim.class = class; });
         self.server.store(&id, Some(made.object()));
     }
 
@@ -153,7 +153,9 @@ impl World {
         }
         let of_class = if claim.class() == LATER { LATER } else { NOW };
         let made = volume(&volume_name).phase("Pending").annotated(PROVISIONED_BY, DRIVER).with(|volume| {
-            (volume.policy, volume.class, volume.backend) = ("Delete", of_class, Backend::Csi);
+            volume.policy = "Delete";
+            volume.class = of_class;
+            volume.backend = Backend::Csi;
         });
         let reserved = referring_to_claim(&made.object(), &claim, false).expect("well-formed");
         self.driver.insert(volume_name);
@@ -179,7 +181,8 @@ impl World {
         run: impl FnOnce(&mut Controller, &mut Server) -> Result<(), Stop>,
     ) {
         let controller = &mut self.controllers[controller];
-        (controller.writes, controller.fault_at) = (0, Some(fault));
+        controller.writes = 0;
+        controller.fault_at = Some(fault);
         // The fault, or a cache that lags, may stop the reconcile.
         let _ = run(controller, &mut self.server);
     }

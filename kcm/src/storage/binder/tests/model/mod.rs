@@ -162,7 +162,8 @@ impl World {
         run: impl FnOnce(&mut Controller, &mut Server) -> Result<(), Stop>,
     ) {
         let controller = &mut self.controllers[controller];
-        (controller.writes, controller.fault_at) = (0, Some(fault));
+        controller.writes = 0;
+        controller.fault_at = Some(fault);
         // The fault, or a cache that lags, may stop the reconcile.
         let _ = run(controller, &mut self.server);
     }
