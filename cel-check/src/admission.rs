@@ -2,7 +2,7 @@
 //!
 //! Upstream: apiserver/pkg/admission/plugin/policy/validating, TypeChecker.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 use crate::check::{COMPOSED_TYPE, Unchecked, Variables, Verdict, check};
@@ -53,8 +53,8 @@ impl Checker {
         for (name, expression) in variables {
             let found = match checker.verdict(expression) {
                 Verdict::Typed(found) => composed(&found),
-                // Mistakes in a variable are not reported here; expressions may use it in any way.
-                Verdict::Mistaken(_) | Verdict::Unchecked(_) => Type::DYN,
+                // Mistakes in a variable are not reported here. Its type is dyn, so that they cause no others.
+                Verdict::Invalid(_) | Verdict::Unchecked(_) => Type::DYN,
             };
             checker.variables.composed.insert(name.to_owned(), found);
         }
@@ -68,7 +68,7 @@ impl Checker {
     pub fn warning(&self, expression: &str) -> Result<Option<String>, Unchecked> {
         match self.verdict(expression) {
             Verdict::Typed(_) => Ok(None),
-            Verdict::Mistaken(issues) => Ok(Some(format!("{}: {issues}\n", self.kind))),
+            Verdict::Invalid(issues) => Ok(Some(format!("{}: {issues}\n", self.kind))),
             Verdict::Unchecked(reason) => Err(reason),
         }
     }
@@ -78,7 +78,8 @@ impl Checker {
     }
 }
 
-/// Returns the type of a variable in other expressions: objects and optionals become dyn, as for upstream.
+/// Returns the type that a variable has in the expressions that use it: like upstream, dyn if the variable is an object
+/// or an optional value.
 fn composed(found: &Type) -> Type {
     match found {
         Type::Simple(Simple::Type) => Type::DYN,
@@ -91,7 +92,7 @@ fn composed(found: &Type) -> Type {
 }
 
 /// The variables that every policy has.
-static BUILT_IN: LazyLock<std::collections::HashMap<String, Type>> = LazyLock::new(|| {
+static BUILT_IN: LazyLock<HashMap<String, Type>> = LazyLock::new(|| {
     [
         ("request", request()),
         ("namespaceObject", namespace()),
@@ -107,12 +108,12 @@ static BUILT_IN: LazyLock<std::collections::HashMap<String, Type>> = LazyLock::n
 /// a type.
 fn object_type_names() -> BTreeMap<String, Type> {
     let mut names = BTreeMap::new();
-    let mut rest = vec![request(), namespace(), COMPOSED_TYPE.clone()];
-    while let Some(found) = rest.pop() {
-        rest.extend_from_slice(found.parts());
+    let mut pending = vec![request(), namespace(), COMPOSED_TYPE.clone()];
+    while let Some(found) = pending.pop() {
+        pending.extend_from_slice(found.parts());
         if let Type::Object(object) = &found {
             if let Fields::Known(fields) = &object.fields {
-                rest.extend(fields.values().cloned());
+                pending.extend(fields.values().cloned());
             }
             names.insert(object.name.clone(), Type::type_of(found));
         }

@@ -23,7 +23,7 @@ pub enum Unchecked {
     #[error("the types of the expression are too complex")]
     TooComplex,
     /// No thread could be started for the check.
-    #[error("no thread could be started")]
+    #[error("no thread could be started for the check")]
     NoThread,
 }
 
@@ -33,7 +33,7 @@ pub enum Verdict {
     /// The expression has a type.
     Typed(Type),
     /// The expression has mistakes.
-    Mistaken(Issues),
+    Invalid(Issues),
     /// The expression could not be checked.
     Unchecked(Unchecked),
 }
@@ -61,28 +61,28 @@ fn check_on_this_stack(text: &str, declarations: &Declarations, variables: &Vari
         Ok(ast) => ast,
         Err(error) => return Verdict::Unchecked(error.into()),
     };
-    let mut checker = Checker {
+    let mut inference = Inference {
         ast: &ast,
         declarations,
         variables,
         locals: Vec::new(),
         types: vec![Type::DYN; ast.offsets.len()],
-        values: Substitutions::default(),
+        substitutions: Substitutions::default(),
         issues: IssueCollector::default(),
     };
-    let result = checker.expr(&ast.root);
-    let result = checker.values.resolve_fully(&result);
-    let Checker { mut types, mut values, mut issues, .. } = checker;
+    let result = inference.expr(&ast.root);
+    let result = inference.substitutions.resolve_fully(&result);
+    let Inference { mut types, mut substitutions, mut issues, .. } = inference;
     if issues.is_empty() {
         for given in &mut types {
-            *given = values.resolve_fully(given);
+            *given = substitutions.resolve_fully(given);
         }
         validate::validate(&ast, &types, &mut issues);
     }
-    if values.is_exhausted() {
+    if substitutions.is_exhausted() {
         return Verdict::Unchecked(Unchecked::TooComplex);
     }
-    if issues.is_empty() { Verdict::Typed(result) } else { Verdict::Mistaken(issues.into_issues(text)) }
+    if issues.is_empty() { Verdict::Typed(result) } else { Verdict::Invalid(issues.into_issues(text)) }
 }
 
 /// The type of the global variable `variables`.
@@ -90,7 +90,8 @@ pub static COMPOSED_TYPE: LazyLock<Type> = LazyLock::new(|| {
     Type::Object(Arc::new(ObjectType { name: "kubernetes.variables".to_owned(), fields: Fields::Composed }))
 });
 
-struct Checker<'a> {
+/// The inference of the types in one expression.
+struct Inference<'a> {
     ast: &'a Ast,
     declarations: &'a Declarations,
     variables: &'a Variables,
@@ -98,11 +99,11 @@ struct Checker<'a> {
     locals: Vec<(&'a str, Type)>,
     /// The type of each node.
     types: Vec<Type>,
-    values: Substitutions,
+    substitutions: Substitutions,
     issues: IssueCollector,
 }
 
-impl<'a> Checker<'a> {
+impl<'a> Inference<'a> {
     fn report(&mut self, at: &Expr, message: String) {
         self.issues.add(self.ast.offsets[at.id], message);
     }
@@ -116,6 +117,7 @@ impl<'a> Checker<'a> {
         Type::ERROR
     }
 
+    /// Returns the type of an expression, and records it in `types`.
     fn expr(&mut self, expr: &'a Expr) -> Type {
         let found = match &expr.kind {
             ExprKind::Literal(value) => literal(value),
@@ -169,19 +171,19 @@ impl<'a> Checker<'a> {
             return found;
         }
         let found = self.field(expr, operand, field, false);
-        if is_test { Type::BOOL } else { self.values.resolve(&found) }
+        if is_test { Type::BOOL } else { self.substitutions.resolve(&found) }
     }
 
     /// Returns the type of a field. The type is optional if the operand is, or if the field is selected by `.?`.
     fn field(&mut self, expr: &'a Expr, operand: &'a Expr, field: &str, is_optional: bool) -> Type {
         let operand = self.expr(operand);
-        let (target, was_optional) = self.values.resolve(&operand).unwrap_optional();
+        let (target, was_optional) = self.substitutions.resolve(&operand).unwrap_optional();
         let found = match &target {
             Type::Composite(Constructor::Map, _) => target.parts()[1].clone(),
             Type::Object(object) if !matches!(object.fields, Fields::Opaque) => self.object_field(expr, object, field),
             Type::Param(_) => {
                 // Records dyn as the type of the type variable.
-                self.values.is_assignable(&Type::DYN, &target);
+                self.substitutions.is_assignable(&Type::DYN, &target);
                 Type::DYN
             }
             other => {
@@ -228,7 +230,7 @@ impl<'a> Checker<'a> {
             return match declarations.function(name) {
                 None => self.report_undeclared(expr, function),
                 Some(_) if matches!(name, "_&&_" | "_||_") => self.logic(arguments, &types),
-                Some(overloads) => self.overload(expr, name, overloads, &types, false),
+                Some(overloads) => self.resolve_overload(expr, name, overloads, &types, false),
             };
         };
         let qualified = qualified_name(target).map(|prefix| format!("{prefix}.{function}"));
@@ -236,14 +238,14 @@ impl<'a> Checker<'a> {
         if let Some(name) = namespaced
             && let Some(overloads) = declarations.function(name)
         {
-            return self.overload(expr, name, overloads, &types, false);
+            return self.resolve_overload(expr, name, overloads, &types, false);
         }
         let target = self.expr(target);
         match declarations.function(function) {
             None => self.report_undeclared(expr, function),
             Some(overloads) => {
                 types.insert(0, target);
-                self.overload(expr, function, overloads, &types, true)
+                self.resolve_overload(expr, function, overloads, &types, true)
             }
         }
     }
@@ -253,14 +255,14 @@ impl<'a> Checker<'a> {
             return Type::DYN;
         };
         let found = self.field(expr, operand, field, true);
-        self.values.resolve(&found)
+        self.substitutions.resolve(&found)
     }
 
     /// Checks the operands of `&&` and `||` one by one, so that an issue refers to a single operand.
     fn logic(&mut self, arguments: &[Expr], types: &[Type]) -> Type {
         let mut result = Type::BOOL;
         for (argument, found) in arguments.iter().zip(types) {
-            if !self.values.is_assignable(found, &Type::BOOL) {
+            if !self.substitutions.is_assignable(found, &Type::BOOL) {
                 self.report_mismatch(argument, &Type::BOOL, found);
                 result = Type::ERROR;
             }
@@ -269,7 +271,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns the type of a call: the result type of the matching overloads, or dyn if those differ.
-    fn overload(
+    fn resolve_overload(
         &mut self,
         expr: &Expr,
         function: &str,
@@ -279,12 +281,12 @@ impl<'a> Checker<'a> {
     ) -> Type {
         let mut result: Option<Type> = None;
         for overload in overloads.iter().filter(|overload| overload.is_member == is_member) {
-            let variables: Vec<Type> = (0..overload.params).map(|_| self.values.fresh()).collect();
+            let variables: Vec<Type> = (0..overload.params).map(|_| self.substitutions.fresh()).collect();
             let expected: Vec<Type> = overload.arguments.iter().map(|given| instantiate(given, &variables)).collect();
-            if !self.values.are_assignable(arguments, &expected) {
+            if !self.substitutions.are_assignable(arguments, &expected) {
                 continue;
             }
-            let found = self.values.resolve(&instantiate(&overload.result, &variables));
+            let found = self.substitutions.resolve(&instantiate(&overload.result, &variables));
             result = match result {
                 None => Some(found),
                 Some(before) if before.is_dyn() || found.is_exact(&before) => Some(before),
@@ -295,7 +297,8 @@ impl<'a> Checker<'a> {
     }
 
     fn report_overload(&mut self, expr: &Expr, function: &str, arguments: &[Type], is_member: bool) -> Type {
-        let names: Vec<String> = arguments.iter().map(|given| self.values.resolve_fully(given).to_string()).collect();
+        let names: Vec<String> =
+            arguments.iter().map(|given| self.substitutions.resolve_fully(given).to_string()).collect();
         let signature = match names.split_first() {
             Some((target, rest)) if is_member => format!("{target}.({})", rest.join(", ")),
             _ => format!("({})", names.join(", ")),
@@ -311,7 +314,7 @@ impl<'a> Checker<'a> {
             let found = if *is_optional { self.unwrapped(value, &found) } else { found };
             joined = Some(self.join(joined, found));
         }
-        let element = joined.unwrap_or_else(|| self.values.fresh());
+        let element = joined.unwrap_or_else(|| self.substitutions.fresh());
         Type::list(element)
     }
 
@@ -324,8 +327,8 @@ impl<'a> Checker<'a> {
             let found = if *is_optional { self.unwrapped(value, &found) } else { found };
             values = Some(self.join(values, found));
         }
-        let key = keys.unwrap_or_else(|| self.values.fresh());
-        let value = values.unwrap_or_else(|| self.values.fresh());
+        let key = keys.unwrap_or_else(|| self.substitutions.fresh());
+        let value = values.unwrap_or_else(|| self.substitutions.fresh());
         Type::map(key, value)
     }
 
@@ -342,13 +345,17 @@ impl<'a> Checker<'a> {
     /// here, because the arguments of `format` may differ; `validate` reports all others.
     fn join(&mut self, before: Option<Type>, found: Type) -> Type {
         let Some(before) = before else { return found };
-        if self.values.is_assignable(&before, &found) { most_general(&before, &found).clone() } else { Type::DYN }
+        if self.substitutions.is_assignable(&before, &found) {
+            most_general(&before, &found).clone()
+        } else {
+            Type::DYN
+        }
     }
 
     fn comprehension(&mut self, fold: &'a Comprehension) -> Type {
         let range = self.expr(&fold.range);
         let accumulated = self.expr(&fold.initial);
-        let range = self.values.resolve(&range);
+        let range = self.substitutions.resolve(&range);
         let (first, second) = self.loop_variable_types(fold, &range);
         let outer = self.locals.len();
         self.locals.push((&fold.accumulator, accumulated.clone()));
@@ -362,7 +369,7 @@ impl<'a> Checker<'a> {
         self.locals.truncate(inner);
         let result = self.expr(&fold.result);
         self.locals.truncate(outer);
-        self.values.resolve(&result)
+        self.substitutions.resolve(&result)
     }
 
     /// Returns the types of the two loop variables.
@@ -374,7 +381,7 @@ impl<'a> Checker<'a> {
             Type::Composite(Constructor::Map, _) => (parts[0].clone(), parts[1].clone()),
             Type::Simple(Simple::Dyn | Simple::Error) | Type::Param(_) => {
                 // Records dyn as the type of a type variable.
-                self.values.is_assignable(&Type::DYN, range);
+                self.substitutions.is_assignable(&Type::DYN, range);
                 (Type::DYN, Type::DYN)
             }
             other => {
@@ -387,7 +394,7 @@ impl<'a> Checker<'a> {
 
     fn expect(&mut self, expr: &'a Expr, expected: &Type) {
         let found = self.expr(expr);
-        if !self.values.is_assignable(expected, &found) {
+        if !self.substitutions.is_assignable(expected, &found) {
             self.report_mismatch(expr, expected, &found);
         }
     }

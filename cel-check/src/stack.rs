@@ -7,12 +7,12 @@ use std::thread::{self, Builder};
 const STACK_BYTES: usize = 64 << 20;
 
 /// Expressions of up to this length in bytes use the caller's stack: each level of nesting takes at least one byte.
-const SHORT: usize = 100;
+const MAX_SHORT_BYTES: usize = 100;
 
 /// Runs `work`, which recurses over the expression `text`, on a stack that suffices for the deepest one. Returns `None`
 /// if no thread could be started.
 pub fn with_deep_stack<T: Send>(text: &str, work: impl FnOnce() -> T + Send) -> Option<T> {
-    if text.len() <= SHORT {
+    if text.len() <= MAX_SHORT_BYTES {
         return Some(work());
     }
     thread::scope(|scope| {

@@ -57,8 +57,8 @@ pub use crate::coordination::lease;
 pub use crate::core::pod::gated as gated_pod;
 pub use crate::core::{
     config_map, endpoints, namespace, namespace_deletion, node, node_cloud, node_volumes, persistent_volume,
-    persistent_volume_claim, persistent_volume_claim_usage, pod, replicationcontroller,
-    resource_quota, secret, service, service_account,
+    persistent_volume_claim, persistent_volume_claim_usage, pod, replicationcontroller, resource_quota, secret,
+    service, service_account,
 };
 pub use crate::networking::{endpoint, endpoint_slice, ip_address, service_cidr};
 pub use crate::policy::pod_disruption_budget;
@@ -72,9 +72,7 @@ pub use crate::scheduling_api::{pod_group, pod_group_workload};
 pub use crate::storage::{csi_driver, csi_node, storage_class, volume_attachment, volume_attributes_class};
 pub use crate::storagemigration::storage_version_migration;
 pub use crate::template::{pod_edit, raw_object};
-pub use crate::value::{
-    access_modes, condition, int_or_string, ip, names, quantity, resource_list, selector,
-};
+pub use crate::value::{access_modes, condition, int_or_string, ip, names, quantity, resource_list, selector};
 pub use crate::wire::{schema, splice, whole};
 
 pub use crate::admissionregistration::validating_admission_policy::ValidatingAdmissionPolicy;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::template::Template;
-use kinds::{Decode, Interner, OwnerRef, Sections, Uid, int_or_string, ip, pod_edit, quantity, raw_object, resource_list, splice};
+use kinds::{
+    Decode, Interner, OwnerRef, Sections, Uid, int_or_string, ip, pod_edit, quantity, raw_object, resource_list, splice,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -27,7 +27,7 @@ struct SchemaFields {
     path: Option<Arc<Path>>,
     /// The object is a whole Kubernetes object, which has a kind and metadata even if its schema lacks them.
     is_resource: bool,
-    /// The number of the root, which distinguishes types with the same name.
+    /// The number of the root type, which distinguishes types with the same name.
     origin: u64,
 }
 
@@ -38,7 +38,7 @@ struct Path {
     outer: Option<Arc<Self>>,
 }
 
-/// The number of the next root.
+/// The number of the next root type; see [`LazyFields::origin`].
 static NEXT_ORIGIN: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the type of a kind, or `None` if the document has no schema for it.

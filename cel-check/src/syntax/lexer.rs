@@ -1,7 +1,7 @@
 //! The lexer: from text to tokens.
 
 use super::SyntaxError;
-use super::text::unescape;
+use super::string_literal::unescape;
 use crate::ast::Literal;
 
 /// A token and its position.

@@ -78,7 +78,7 @@ enum Transform {
 }
 
 /// The variables of a loop.
-struct Variables {
+struct LoopVariables {
     first: String,
     second: Option<String>,
 }
@@ -124,17 +124,17 @@ impl Expansion<'_> {
         }
     }
 
-    fn two_names(&self, arguments: &[Expr]) -> Result<Variables, SyntaxError> {
+    fn two_names(&self, arguments: &[Expr]) -> Result<LoopVariables, SyntaxError> {
         let (first, second) = (self.name(&arguments[0])?, self.name(&arguments[1])?);
         if first == second {
             return Err(self.error(&arguments[1], "duplicate variable name"));
         }
-        Ok(Variables { first, second: Some(second) })
+        Ok(LoopVariables { first, second: Some(second) })
     }
 
-    fn comprehension(&mut self, range: Expr, variables: Variables, parts: LoopParts) -> Expanded {
+    fn comprehension(&mut self, range: Expr, variables: LoopVariables, parts: LoopParts) -> Expanded {
         let LoopParts { initial, condition, step, result } = parts;
-        let Variables { first: variable, second } = variables;
+        let LoopVariables { first: variable, second } = variables;
         let accumulator = ACCUMULATOR.to_owned();
         let comprehension = Comprehension { range, variable, second, accumulator, initial, condition, step, result };
         self.builder.node(self.offset, ExprKind::Comprehension(Box::new(comprehension)))
@@ -142,7 +142,7 @@ impl Expansion<'_> {
 
     fn quantifier(&mut self, quantifier: Quantifier, target: Expr, mut arguments: Vec<Expr>) -> Expanded {
         let variables = match arguments.len() {
-            2 => Variables { first: self.name(&arguments[0])?, second: None },
+            2 => LoopVariables { first: self.name(&arguments[0])?, second: None },
             _ => self.two_names(&arguments)?,
         };
         let predicate = arguments.pop().expect("two or three arguments");
@@ -188,7 +188,7 @@ impl Expansion<'_> {
         })
     }
 
-    /// Creates a loop that appends `element` to a list in each step in which `filter` is true or absent.
+    /// Returns the parts of a loop that appends `element` to a list in each step in which `filter` is true or absent.
     fn collect(&mut self, element: Expr, filter: Option<Expr>) -> Result<LoopParts, SyntaxError> {
         let before = self.accumulator()?;
         let element = self.builder.list(self.offset, vec![element])?;
@@ -197,7 +197,7 @@ impl Expansion<'_> {
         self.filtered(initial, step, filter)
     }
 
-    /// Creates a loop whose step is skipped if there is a `filter` and it is false.
+    /// Returns the parts of a loop whose step is skipped if there is a `filter` and it is false.
     fn filtered(&mut self, initial: Expr, step: Expr, filter: Option<Expr>) -> Result<LoopParts, SyntaxError> {
         let step = match filter {
             Some(filter) => {
@@ -210,7 +210,7 @@ impl Expansion<'_> {
     }
 
     fn map(&mut self, target: Expr, mut arguments: Vec<Expr>) -> Expanded {
-        let variables = Variables { first: self.name(&arguments[0])?, second: None };
+        let variables = LoopVariables { first: self.name(&arguments[0])?, second: None };
         let element = arguments.pop().expect("two or three arguments");
         let filter = (arguments.len() == 2).then(|| arguments.remove(1));
         let parts = self.collect(element, filter)?;
@@ -218,7 +218,7 @@ impl Expansion<'_> {
     }
 
     fn filter(&mut self, target: Expr, mut arguments: Vec<Expr>) -> Expanded {
-        let variables = Variables { first: self.name(&arguments[0])?, second: None };
+        let variables = LoopVariables { first: self.name(&arguments[0])?, second: None };
         let filter = arguments.remove(1);
         // The element is the loop variable itself: the expression that declares it is its name.
         let parts = self.collect(arguments.remove(0), Some(filter))?;
@@ -259,6 +259,7 @@ impl Expansion<'_> {
         self.builder.node(self.offset, ExprKind::Comprehension(Box::new(comprehension)))
     }
 
+    /// Expands `optMap`, which wraps the result into an optional value (`is_wrapped`), and `optFlatMap`.
     fn opt_map(&mut self, target: Expr, mut arguments: Vec<Expr>, is_wrapped: bool) -> Expanded {
         let ExprKind::Ident(name) = &arguments[0].kind else {
             return Err(self.error(&arguments[0], "variable name must be a simple identifier"));

@@ -7,7 +7,7 @@ mod builder;
 mod lexer;
 mod macros;
 mod parser;
-mod text;
+mod string_literal;
 
 use crate::ast::Ast;
 use crate::stack::with_deep_stack;

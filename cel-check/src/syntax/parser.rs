@@ -92,6 +92,7 @@ impl Parser {
         Ok((name, offset))
     }
 
+    /// Parses an expression one level deeper than the current one.
     fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth >= MAX_NESTING {
             return Err(self.error("the expression is nested too deeply"));
@@ -132,6 +133,7 @@ impl Parser {
         self.tree(function, &mut terms, &offsets)
     }
 
+    /// Builds a balanced tree of `terms` that are joined by operators at `offsets`.
     fn tree(&mut self, function: &str, terms: &mut [Option<Expr>], offsets: &[u32]) -> Parsed {
         if offsets.is_empty() {
             return terms[0].take().ok_or_else(|| self.error("expected an operand"));
@@ -157,12 +159,11 @@ impl Parser {
     }
 
     fn unary(&mut self) -> Parsed {
-        let negation = match self.peek() {
+        let (symbol, function) = match self.peek() {
             TokenKind::Symbol("!") => ("!", "!_"),
             TokenKind::Symbol("-") if !self.is_signed_literal() => ("-", "-_"),
             _ => return self.member(),
         };
-        let (symbol, function) = negation;
         let offset = self.offset();
         let mut count = 0;
         while self.take(symbol).is_some() {

@@ -46,11 +46,10 @@ const BY_SIGNER: Index<ClusterTrustBundle> =
     Index { name: "signer", keys: |bundle, emit| emit(index_key(&*bundle.signer)) };
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
-    Ok(match context.credentials.read_root_ca(&context.options)? {
-        true => Start::Run,
-        false => {
-            Start::Skip("there is no CA to publish (--root-ca-file, or certificate-authority-data in the kubeconfig)")
-        }
+    Ok(if context.credentials.read_root_ca(&context.options)? {
+        Start::Run
+    } else {
+        Start::Skip("there is no CA to publish (--root-ca-file, or certificate-authority-data in the kubeconfig)")
     })
 }
 

@@ -35,20 +35,20 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const WORKERS: usize = 5;
 
-/// A step of cluster sizes. It applies from more than `most` nodes of the previous step until there are fewer than its
-/// own `fewest`.
+/// A step of cluster sizes. It begins when the cluster has more nodes than `max_nodes` of the previous step, and ends
+/// when it has fewer than its own `min_nodes`.
 struct Step {
-    fewest: usize,
-    most: usize,
+    min_nodes: usize,
+    max_nodes: usize,
     ttl_seconds: i64,
 }
 
 const STEPS: [Step; 5] = [
-    Step { fewest: 0, most: 100, ttl_seconds: 0 },
-    Step { fewest: 90, most: 500, ttl_seconds: 15 },
-    Step { fewest: 450, most: 1000, ttl_seconds: 30 },
-    Step { fewest: 900, most: 2000, ttl_seconds: 60 },
-    Step { fewest: 1800, most: usize::MAX, ttl_seconds: 300 },
+    Step { min_nodes: 0, max_nodes: 100, ttl_seconds: 0 },
+    Step { min_nodes: 90, max_nodes: 500, ttl_seconds: 15 },
+    Step { min_nodes: 450, max_nodes: 1000, ttl_seconds: 30 },
+    Step { min_nodes: 900, max_nodes: 2000, ttl_seconds: 60 },
+    Step { min_nodes: 1800, max_nodes: usize::MAX, ttl_seconds: 300 },
 ];
 
 /// The number of nodes, and the current step. It changes by one step at a time.
@@ -61,14 +61,14 @@ struct Size {
 impl Size {
     fn add(&mut self) {
         self.nodes += 1;
-        if self.nodes > STEPS[self.step].most {
+        if self.nodes > STEPS[self.step].max_nodes {
             self.step += 1;
         }
     }
 
     fn remove(&mut self) {
         self.nodes = self.nodes.saturating_sub(1);
-        if self.nodes < STEPS[self.step].fewest {
+        if self.nodes < STEPS[self.step].min_nodes {
             self.step -= 1;
         }
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kinds::resource_list::Amount;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::PRE_RESIZE_CAPACITY;
 use kinds::persistent_volume_claim::{Phase, STORAGE_RESIZER};
+use kinds::resource_list::Amount;
 use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, Sections};
 use runtime::events::{EventType, Recorder, about};
 use runtime::manager::Manager;
@@ -23,7 +23,7 @@ use runtime::write::Writer;
 use serde_json::json;
 use tracing::{debug, info};
 
-use super::migration::{self, Migrated};
+use super::migration::{self, MigratedPlugin};
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 
 /// Name of the queue and of the event source.
@@ -94,7 +94,7 @@ enum Expansion {
     /// Nothing has to be expanded.
     NotNeeded,
     /// The CSI driver that took the in-tree plugin over.
-    ByMigratedDriver(Migrated),
+    ByMigratedDriver(MigratedPlugin),
     /// A controller outside of this process.
     External,
 }
@@ -108,7 +108,8 @@ fn decide(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Expansion
     migration::of_source(&volume.source).map_or(Expansion::External, Expansion::ByMigratedDriver)
 }
 
-/// Returns true if a volume is bound to this very claim. Its name is not compared, as upstream does not either.
+/// Returns true if a volume is bound to a claim with the namespace and uid of `claim`. As in upstream, the claim's name
+/// is not compared.
 fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume.claim.as_ref().is_some_and(|reference| {
         reference.namespace == claim.meta.namespace && reference.uid.as_ref() == Some(&claim.meta.uid)
@@ -173,14 +174,15 @@ impl Expander {
     }
 
     /// Writes the name of the driver that has to expand the volume to an annotation of the claim.
-    async fn hand_over(&self, claim: &PersistentVolumeClaim, migrated: Migrated) -> Result<(), ReconcileError> {
-        let (key, Migrated { plugin, driver, .. }) = (claim.meta.key(), migrated);
+    async fn hand_over(&self, claim: &PersistentVolumeClaim, migrated: MigratedPlugin) -> Result<(), ReconcileError> {
+        let key = claim.meta.key();
+        let MigratedPlugin { plugin, driver, .. } = migrated;
         let message = format!("CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc");
         self.recorder.event(&about(claim), EventType::Normal, EXTERNAL_EXPANDING, message);
         if claim.annotation(STORAGE_RESIZER) == Some(driver) {
             return Ok(());
         }
-        debug!(claim = %key, driver, "naming the driver that expands the volume");
+        debug!(claim = %key, driver, "writing the name of the CSI driver that expands the volume to the claim");
         let patch = json!({"metadata": {
             "uid": claim.meta.uid.to_string(),
             "resourceVersion": claim.meta.version.to_string(),

@@ -35,7 +35,7 @@ pub struct InlineVolume {
 }
 
 /// A volume of a CSI driver.
-struct Translated {
+struct TranslatedVolume {
     driver: &'static str,
     handle: String,
     /// Its name in events, unless it consists of driver and handle.
@@ -47,7 +47,7 @@ struct Translated {
     secret: Option<(String, String)>,
 }
 
-impl Translated {
+impl TranslatedVolume {
     fn of(plugin: &str, handle: String) -> Self {
         Self {
             driver: driver_of_plugin(plugin),
@@ -95,44 +95,44 @@ pub fn resolve(namespace: &str, volume: &InTreeVolume) -> Option<InlineVolume> {
     match volume.field {
         source::FC => of_kubelet(of_fc(raw)),
         source::ISCSI => of_kubelet(of_iscsi(raw)),
-        _ => translate(namespace, volume).ok()?.map(Translated::into_volume),
+        _ => translate(namespace, volume).ok()?.map(TranslatedVolume::into_volume),
     }
 }
 
-fn translate(namespace: &str, volume: &InTreeVolume) -> Result<Option<Translated>, TranslationError> {
+fn translate(namespace: &str, volume: &InTreeVolume) -> Result<Option<TranslatedVolume>, TranslationError> {
     let raw = &volume.raw;
     Ok(Some(match volume.field {
         source::AWS_ELASTIC_BLOCK_STORE => of_ebs(raw)?,
         source::GCE_PERSISTENT_DISK => of_gce(raw),
         source::AZURE_DISK => of_azure_disk(raw)?,
         source::AZURE_FILE => of_azure_file(namespace, &volume.name, raw),
-        source::CINDER => Translated {
+        source::CINDER => TranslatedVolume {
             is_read_only: flag(raw, cinder::READ_ONLY),
             file_system: text(raw, cinder::FS_TYPE).to_owned(),
-            ..Translated::of("kubernetes.io/cinder", text(raw, cinder::VOLUME_ID).to_owned())
+            ..TranslatedVolume::of("kubernetes.io/cinder", text(raw, cinder::VOLUME_ID).to_owned())
         },
         source::VSPHERE_VOLUME => of_vsphere(raw),
-        source::PORTWORX_VOLUME => Translated {
+        source::PORTWORX_VOLUME => TranslatedVolume {
             mode: if flag(raw, portworx::READ_ONLY) { READERS } else { ONE_NODE },
             file_system: text(raw, portworx::FS_TYPE).to_owned(),
-            ..Translated::of("kubernetes.io/portworx-volume", text(raw, portworx::VOLUME_ID).to_owned())
+            ..TranslatedVolume::of("kubernetes.io/portworx-volume", text(raw, portworx::VOLUME_ID).to_owned())
         },
         _ => return Ok(None),
     }))
 }
 
-fn of_ebs(raw: &[u8]) -> Result<Translated, TranslationError> {
-    let mut translated = Translated::of("kubernetes.io/aws-ebs", translation::ebs(text(raw, ebs::VOLUME_ID))?);
+fn of_ebs(raw: &[u8]) -> Result<TranslatedVolume, TranslationError> {
+    let mut translated = TranslatedVolume::of("kubernetes.io/aws-ebs", translation::ebs(text(raw, ebs::VOLUME_ID))?);
     translated.is_read_only = flag(raw, ebs::READ_ONLY);
     translated.file_system = text(raw, ebs::FS_TYPE).to_owned();
     translated.attributes.insert("partition".into(), number(raw, ebs::PARTITION).to_string().into());
     Ok(translated)
 }
 
-fn of_gce(raw: &[u8]) -> Translated {
+fn of_gce(raw: &[u8]) -> TranslatedVolume {
     let disk = text(raw, gce::PD_NAME);
     let is_read_only = flag(raw, gce::READ_ONLY);
-    let mut translated = Translated::of("kubernetes.io/gce-pd", translation::gce_without_zone(disk));
+    let mut translated = TranslatedVolume::of("kubernetes.io/gce-pd", translation::gce_without_zone(disk));
     translated.label = Some(format!("{}-{disk}", translated.driver));
     translated.mode = if is_read_only { READERS } else { ONE_NODE };
     translated.is_read_only = is_read_only;
@@ -145,9 +145,9 @@ fn of_gce(raw: &[u8]) -> Translated {
     translated
 }
 
-fn of_azure_disk(raw: &[u8]) -> Result<Translated, TranslationError> {
+fn of_azure_disk(raw: &[u8]) -> Result<TranslatedVolume, TranslationError> {
     let uri = translation::azure_disk(raw)?;
-    let mut translated = Translated::of("kubernetes.io/azure-disk", uri.clone());
+    let mut translated = TranslatedVolume::of("kubernetes.io/azure-disk", uri.clone());
     translated.label = Some(uri);
     translated.is_read_only = flag(raw, azure_disk::READ_ONLY);
     translated.attributes.insert("kind".into(), "Managed".into());
@@ -161,10 +161,10 @@ fn of_azure_disk(raw: &[u8]) -> Result<Translated, TranslationError> {
     Ok(translated)
 }
 
-fn of_azure_file(namespace: &str, volume: &str, raw: &[u8]) -> Translated {
+fn of_azure_file(namespace: &str, volume: &str, raw: &[u8]) -> TranslatedVolume {
     let (secret, share) = (text(raw, azure_file::SECRET_NAME), text(raw, azure_file::SHARE_NAME));
     let handle = format!("#{}#{share}#{volume}#{namespace}", translation::storage_account(secret));
-    let mut translated = Translated::of("kubernetes.io/azure-file", handle.clone());
+    let mut translated = TranslatedVolume::of("kubernetes.io/azure-file", handle.clone());
     translated.label = Some(handle);
     translated.mode = "ReadWriteMany";
     translated.is_read_only = flag(raw, azure_file::READ_ONLY);
@@ -174,9 +174,9 @@ fn of_azure_file(namespace: &str, volume: &str, raw: &[u8]) -> Translated {
 }
 
 /// Differs from upstream, which panics if the volume has a storage policy.
-fn of_vsphere(raw: &[u8]) -> Translated {
+fn of_vsphere(raw: &[u8]) -> TranslatedVolume {
     let path = text(raw, vsphere::VOLUME_PATH).to_owned();
-    let mut translated = Translated::of("kubernetes.io/vsphere-volume", path);
+    let mut translated = TranslatedVolume::of("kubernetes.io/vsphere-volume", path);
     translated.file_system = text(raw, vsphere::FS_TYPE).to_owned();
     let policy = text(raw, vsphere::STORAGE_POLICY_NAME);
     if !policy.is_empty() {

@@ -5,9 +5,9 @@
 use kinds::persistent_volume::Source;
 use kinds::schema::persistent_volume_source as s;
 
-/// An in-tree plugin, and the driver that took its volumes over.
+/// An in-tree plugin whose volumes are processed by a CSI driver instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Migrated {
+pub struct MigratedPlugin {
     /// Name of the plugin.
     pub plugin: &'static str,
     /// Name of the CSI driver.
@@ -16,28 +16,32 @@ pub struct Migrated {
     field: u32,
 }
 
-const MIGRATED: [Migrated; 7] = [
-    Migrated { plugin: "kubernetes.io/aws-ebs", driver: "ebs.csi.aws.com", field: s::AWS_ELASTIC_BLOCK_STORE },
-    Migrated { plugin: "kubernetes.io/gce-pd", driver: "pd.csi.storage.gke.io", field: s::GCE_PERSISTENT_DISK },
-    Migrated { plugin: "kubernetes.io/azure-disk", driver: "disk.csi.azure.com", field: s::AZURE_DISK },
-    Migrated { plugin: "kubernetes.io/azure-file", driver: "file.csi.azure.com", field: s::AZURE_FILE },
-    Migrated { plugin: "kubernetes.io/cinder", driver: "cinder.csi.openstack.org", field: s::CINDER },
-    Migrated { plugin: "kubernetes.io/vsphere-volume", driver: "csi.vsphere.vmware.com", field: s::VSPHERE_VOLUME },
-    Migrated { plugin: "kubernetes.io/portworx-volume", driver: "pxd.portworx.com", field: s::PORTWORX_VOLUME },
+const MIGRATED: [MigratedPlugin; 7] = [
+    MigratedPlugin { plugin: "kubernetes.io/aws-ebs", driver: "ebs.csi.aws.com", field: s::AWS_ELASTIC_BLOCK_STORE },
+    MigratedPlugin { plugin: "kubernetes.io/gce-pd", driver: "pd.csi.storage.gke.io", field: s::GCE_PERSISTENT_DISK },
+    MigratedPlugin { plugin: "kubernetes.io/azure-disk", driver: "disk.csi.azure.com", field: s::AZURE_DISK },
+    MigratedPlugin { plugin: "kubernetes.io/azure-file", driver: "file.csi.azure.com", field: s::AZURE_FILE },
+    MigratedPlugin { plugin: "kubernetes.io/cinder", driver: "cinder.csi.openstack.org", field: s::CINDER },
+    MigratedPlugin {
+        plugin: "kubernetes.io/vsphere-volume",
+        driver: "csi.vsphere.vmware.com",
+        field: s::VSPHERE_VOLUME,
+    },
+    MigratedPlugin { plugin: "kubernetes.io/portworx-volume", driver: "pxd.portworx.com", field: s::PORTWORX_VOLUME },
 ];
 
 /// Returns the migration of the plugin with this name, if it was migrated.
-pub fn of_plugin(name: &str) -> Option<Migrated> {
+pub fn of_plugin(name: &str) -> Option<MigratedPlugin> {
     MIGRATED.into_iter().find(|migrated| migrated.plugin == name)
 }
 
-/// Returns the driver that took over a plugin; empty if the plugin was not migrated.
+/// Returns the name of the CSI driver to which a plugin was migrated; empty if it was not migrated.
 pub fn driver_of_plugin(name: &str) -> &'static str {
     of_plugin(name).map_or("", |migrated| migrated.driver)
 }
 
 /// Returns the migration of a volume's plugin, if it was migrated.
-pub fn of_source(source: &Source) -> Option<Migrated> {
+pub fn of_source(source: &Source) -> Option<MigratedPlugin> {
     MIGRATED.into_iter().find(|migrated| migrated.field == source.field())
 }
 

@@ -41,8 +41,7 @@ pub fn refers(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     !pod.has_released_volumes() && volumes_of(pod, claim).next().is_some()
 }
 
-/// Returns the pod's volumes that stand for the claim. A generic ephemeral volume does so only if the pod controls the
-/// claim.
+/// Returns the pod's volumes that use the claim. A generic ephemeral volume uses it only if the pod controls the claim.
 pub fn volumes_of<'a>(pod: &'a Pod, claim: &'a PersistentVolumeClaim) -> impl Iterator<Item = &'a ClaimVolume> {
     let is_same_namespace = pod.meta.namespace == claim.meta.namespace;
     let all = pod.volumes.iter().flat_map(|volumes| &volumes.claims).filter(move |_| is_same_namespace);

@@ -320,9 +320,10 @@ mod tests {
         let writer = writer(move |method, path| {
             noted.lock().expect("whole").push(format!("{method} {path}"));
             let name = path.rsplit('/').next().unwrap_or_default();
-            match path.contains("/podgroups/") {
-                true => (200, envelope::wrap(&PodGroup::RESOURCE, &deleted_group(name))),
-                false => (200, members.clone()),
+            if path.contains("/podgroups/") {
+                (200, envelope::wrap(&PodGroup::RESOURCE, &deleted_group(name)))
+            } else {
+                (200, members.clone())
             }
         })
         .await;

@@ -92,9 +92,10 @@ fn find_i64(message: &[u8], number: u32) -> Result<i64, WireError> {
 }
 
 fn put_condition(status: &mut Vec<u8>, is_common: bool, generation: i64, since: Time) {
-    let (value, reason, message) = match is_common {
-        true => ("True", "CommonEncodingVersionSet", "Common encoding version set"),
-        false => ("False", "CommonEncodingVersionUnset", "Common encoding version unset"),
+    let (value, reason, message) = if is_common {
+        ("True", "CommonEncodingVersionSet", "Common encoding version set")
+    } else {
+        ("False", "CommonEncodingVersionUnset", "Common encoding version unset")
     };
     status.put_message(status::CONDITIONS, |condition| {
         condition.put_str(condition::TYPE, ALL_EQUAL);

@@ -201,7 +201,8 @@ mod tests {
         };
         let subsets =
             [Subset { ready: vec![address("10.0.0.1")], not_ready: vec![address("10.0.0.2")], ports: vec![port] }];
-        let metadata = NewMetadata { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
+        let metadata =
+            NewMetadata { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
         let mut created = Vec::new();
         created.put_message(object::METADATA, |meta| {
             meta.put_str(object_meta::RESOURCE_VERSION, "7");

@@ -16,7 +16,7 @@ const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 pub struct ClaimUsage {
     /// Name of its storage class; `None` without one.
     pub class: Option<Str>,
-    /// Requested bytes, or the allocated ones if these are more.
+    /// The larger one of requested and allocated bytes; `None` without a request.
     pub storage: Option<Amount>,
     /// Names of its current and requested VolumeAttributesClasses.
     pub attributes: Vec<Str>,

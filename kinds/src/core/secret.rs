@@ -24,9 +24,9 @@ pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
 /// Bytes that are never printed, and are overwritten when they are dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Hidden(Box<[u8]>);
+pub struct SecretBytes(Box<[u8]>);
 
-impl Hidden {
+impl SecretBytes {
     /// Copies the bytes.
     pub fn new(bytes: &[u8]) -> Self {
         Self(bytes.into())
@@ -38,13 +38,13 @@ impl Hidden {
     }
 }
 
-impl Drop for Hidden {
+impl Drop for SecretBytes {
     fn drop(&mut self) {
         self.0.zeroize();
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for SecretBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(hidden)")
     }
@@ -82,7 +82,7 @@ pub struct BootstrapToken {
     /// `token-id`
     pub id: Box<str>,
     /// `token-secret`
-    pub secret: Hidden,
+    pub secret: SecretBytes,
     /// `expiration`; empty if absent.
     pub expiration: Box<str>,
     /// True when `usage-bootstrap-signing` is `true`.
@@ -97,7 +97,7 @@ pub struct Secret {
     /// The part of its data that controllers need, by type.
     pub content: Content,
     /// The object as the server sent it; only with section [`Secret::WHOLE`].
-    raw: Option<Hidden>,
+    raw: Option<SecretBytes>,
 }
 
 impl Secret {
@@ -163,7 +163,7 @@ impl Kind for Secret {
             BOOTSTRAP_TOKEN => Content::BootstrapToken(Box::new(BootstrapToken::decode(object)?)),
             _ => Content::Other,
         };
-        Ok(Self { meta, content, raw: context.sections.contains(Self::WHOLE).then(|| Hidden::new(object)) })
+        Ok(Self { meta, content, raw: context.sections.contains(Self::WHOLE).then(|| SecretBytes::new(object)) })
     }
 
     fn meta(&self) -> &Meta {
@@ -197,11 +197,12 @@ impl AccountToken {
 impl BootstrapToken {
     fn decode(object: &[u8]) -> Result<Self, WireError> {
         let text = |value| Box::from(String::from_utf8_lossy(value));
-        let mut token = Self { id: Box::default(), secret: Hidden::new(&[]), expiration: Box::default(), signs: false };
+        let mut token =
+            Self { id: Box::default(), secret: SecretBytes::new(&[]), expiration: Box::default(), signs: false };
         for entry in data(object) {
             match entry? {
                 ("token-id", value) => token.id = text(value),
-                ("token-secret", value) => token.secret = Hidden::new(value),
+                ("token-secret", value) => token.secret = SecretBytes::new(value),
                 ("expiration", value) => token.expiration = text(value),
                 ("usage-bootstrap-signing", value) => token.signs = value == b"true",
                 _ => {}

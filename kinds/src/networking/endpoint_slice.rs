@@ -335,7 +335,8 @@ mod tests {
         let port = Port { name: "".into(), protocol: "UDP".into(), number: Some(53), app_protocol: None };
         let labels: Labels = Arc::new([(MANAGED_BY.into(), manager.into()), (SERVICE_NAME.into(), "dns".into())]);
         let contents = Contents { family: Some(Family::V6), ports: Arc::new([port]), endpoints: vec![endpoint()] };
-        let metadata = NewMetadata { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
+        let metadata =
+            NewMetadata { labels: &labels, annotations: Annotations::Edited(&[("why", Some("because"))]), owner: None };
         let created = contents.create("ns", "dns-1", &metadata);
         let mut object = Vec::new();
         object.put_message(object::METADATA, |meta| {

@@ -117,16 +117,16 @@ impl Kind for ResourceClaim {
                 Self::read_request(&mut devices, context, field.value.bytes())?;
             }
         }
-        let allocation = match context.sections.contains(Self::ALLOCATION) {
-            true => Allocation::read(&context.interner, find(object, object::STATUS))?.map(Box::new),
-            false => None,
+        let allocation = if context.sections.contains(Self::ALLOCATION) {
+            Allocation::read(&context.interner, find(object, object::STATUS))?.map(Box::new)
+        } else {
+            None
         };
-        let state = match context.sections.contains(Self::STATE) {
-            true => {
-                let (spec, status) = (find(object, object::SPEC), find(object, object::STATUS));
-                Some(Box::new(ClaimState::read(&context.interner, entry, spec, status)?))
-            }
-            false => None,
+        let state = if context.sections.contains(Self::STATE) {
+            let (spec, status) = (find(object, object::SPEC), find(object, object::STATUS));
+            Some(Box::new(ClaimState::read(&context.interner, entry, spec, status)?))
+        } else {
+            None
         };
         Ok(Self { meta, devices: devices.into_iter().collect(), for_extended_resources, allocation, state })
     }

@@ -11,8 +11,9 @@ use crate::wire::{Put, WireError, copy_fields, fields, find, map_entry};
 
 const REQUIRED: u32 = node_affinity::REQUIRED_DURING_SCHEDULING_IGNORED_DURING_EXECUTION;
 
-/// Number of values and tolerations up to which a comparison with a node takes microseconds.
-const SMALL: usize = 1_000;
+/// Number of labels, terms, requirements, values and tolerations up to which a comparison with a node takes
+/// microseconds.
+const MAX_SMALL_WEIGHT: usize = 1_000;
 
 /// The node constraints of a pod's spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,9 +66,11 @@ impl Placement {
             let requirements = term.labels.iter().chain(&term.fields);
             std::iter::once(1).chain(requirements.map(|requirement| 1 + requirement.values.len()))
         });
-        let listed = self.node_selector.len() + self.tolerations.iter().take(SMALL + 1).count();
-        let counted = weights.take(SMALL + 1).try_fold(listed, |sum, weight| (sum <= SMALL).then(|| sum + weight));
-        counted.is_none_or(|sum| sum > SMALL)
+        let listed = self.node_selector.len() + self.tolerations.iter().take(MAX_SMALL_WEIGHT + 1).count();
+        let counted = weights
+            .take(MAX_SMALL_WEIGHT + 1)
+            .try_fold(listed, |sum, weight| (sum <= MAX_SMALL_WEIGHT).then(|| sum + weight));
+        counted.is_none_or(|sum| sum > MAX_SMALL_WEIGHT)
     }
 
     /// Returns true if node selector and required node affinity allow a node
@@ -95,17 +98,18 @@ fn nested(message: Option<&[u8]>, number: u32) -> Option<&[u8]> {
 pub fn target_node(spec: &[u8]) -> Option<&str> {
     let affinity = find(spec, pod_spec::AFFINITY);
     let required = find(find(affinity, affinity::NODE_AFFINITY), REQUIRED);
-    let terms = numbered(required, node_selector::NODE_SELECTOR_TERMS);
-    let named = terms.flat_map(|term| numbered(term, node_selector_term::MATCH_FIELDS)).find(|requirement| {
+    let terms = values_of(required, node_selector::NODE_SELECTOR_TERMS);
+    let named = terms.flat_map(|term| values_of(term, node_selector_term::MATCH_FIELDS)).find(|requirement| {
         find(requirement, node_selector_requirement::KEY) == NAME_FIELD.as_bytes()
             && find(requirement, node_selector_requirement::OPERATOR) == b"In"
     })?;
-    let mut values = numbered(named, node_selector_requirement::VALUES);
+    let mut values = values_of(named, node_selector_requirement::VALUES);
     let only = values.next().filter(|_| values.next().is_none())?;
     std::str::from_utf8(only).ok()
 }
 
-fn numbered(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
+/// Returns the values of all fields of this number.
+fn values_of(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
     fields(message).flatten().filter(move |field| field.number == number).map(|field| field.value.bytes())
 }
 

@@ -1,4 +1,4 @@
-//! CSIDriver: need of its volumes for attachment, and support for SELinux mounts.
+//! CSIDriver: the attachment of its volumes, and its support for SELinux mounts.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

@@ -92,8 +92,9 @@ impl Template {
     /// quantities that are spelled differently are equal, too. Upstream: pkg/controller/deployment/util,
     /// EqualIgnoreHash.
     pub fn equal_ignoring_hash(&self, other: &Self) -> bool {
-        let spec = || Arc::ptr_eq(&self.spec, &other.spec) || same(&self.spec, &other.spec, &POD_SPEC, Zero::Counts);
-        same_meta(&self.meta, &other.meta) && spec()
+        let spec =
+            || Arc::ptr_eq(&self.spec, &other.spec) || are_equal(&self.spec, &other.spec, &POD_SPEC, Zero::Differs);
+        is_meta_equal(&self.meta, &other.meta) && spec()
     }
 
     /// Returns true if both templates may be equal although [`Template::equal_ignoring_hash`] returns false: they
@@ -101,7 +102,7 @@ impl Template {
     /// zero where an older one omitted it; for an optional field, however, zero and absent differ. To be certain, read
     /// both objects from the API server, which then encodes them in the same way.
     pub fn may_equal_ignoring_hash(&self, other: &Self) -> bool {
-        same_meta(&self.meta, &other.meta) && same(&self.spec, &other.spec, &POD_SPEC, Zero::IsAbsent)
+        is_meta_equal(&self.meta, &other.meta) && are_equal(&self.spec, &other.spec, &POD_SPEC, Zero::IsAbsent)
     }
 
     /// Returns a short hash of the template, in the alphabet of generated names. `collisions` changes it if the name
@@ -131,10 +132,12 @@ pub fn safe_name(number: u32) -> String {
 
 /// Letters that form no words.
 const SAFE_LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+/// The initial hash, and the factor for each byte, of the 32-bit FNV-1a algorithm.
 const FNV_OFFSET: u32 = 2_166_136_261;
+const FNV_PRIME: u32 = 16_777_619;
 
 fn fnv1a(hash: u32, byte: u8) -> u32 {
-    (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
+    (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME)
 }
 
 /// Returns the name prefix of an owner's pods: its name and a dash, unless that is not a valid prefix. A prefix may
@@ -149,7 +152,7 @@ fn is_label(field: &Field<'_>, key: &str) -> bool {
 }
 
 /// Compares template metadata field by field, without the hash label. Map entries are encoded in key order.
-fn same_meta(a: &[u8], b: &[u8]) -> bool {
+fn is_meta_equal(a: &[u8], b: &[u8]) -> bool {
     let relevant = |message| {
         let mut kept: Vec<&[u8]> = fields(message)
             .flatten()
@@ -171,7 +174,7 @@ fn is_empty(field: &Field<'_>) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zero {
     /// Zero and absent are different.
-    Counts,
+    Differs,
     /// Zero and absent are equal.
     IsAbsent,
 }
@@ -180,7 +183,7 @@ enum Zero {
 /// fields and map entries in one fixed order.
 ///
 /// Descends only into messages that the schema lists, so that neither depth nor cost depend on a user's text.
-fn same(a: &[u8], b: &[u8], message: &Message, zero: Zero) -> bool {
+fn are_equal(a: &[u8], b: &[u8], message: &Message, zero: Zero) -> bool {
     if a == b {
         return true;
     }
@@ -189,14 +192,14 @@ fn same(a: &[u8], b: &[u8], message: &Message, zero: Zero) -> bool {
         return quantity::equal(text(a), text(b));
     }
     let counts =
-        |field: &Result<Field<'_>, WireError>| zero == Zero::Counts || !matches!(field, Ok(field) if is_empty(field));
+        |field: &Result<Field<'_>, WireError>| zero == Zero::Differs || !matches!(field, Ok(field) if is_empty(field));
     let (mut left, mut right) = (fields(a).filter(counts), fields(b).filter(counts));
     loop {
         match (left.next(), right.next()) {
             (None, None) => return true,
             (Some(Ok(x)), Some(Ok(y))) if x.number == y.number => {
                 let deeper = || match (x.value, y.value, message.nested(x.number)) {
-                    (Value::Bytes(x), Value::Bytes(y), Some(nested)) => same(x, y, nested, zero),
+                    (Value::Bytes(x), Value::Bytes(y), Some(nested)) => are_equal(x, y, nested, zero),
                     _ => false,
                 };
                 if x.value != y.value && !deeper() {

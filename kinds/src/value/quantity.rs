@@ -34,7 +34,8 @@ pub fn thousandths(text: &str) -> Option<i64> {
 /// apimachinery/pkg/api/resource, Quantity.String.
 pub fn format_thousandths(thousandths: i64, binary: bool) -> String {
     let (sign, mut number) = if thousandths < 0 { ("-", thousandths.unsigned_abs()) } else { ("", thousandths as u64) };
-    let by = |number: &mut u64, base: u64, most: usize| {
+    // Divides by the base as often as possible without a remainder; returns the number of divisions.
+    let divide_out = |number: &mut u64, base: u64, most: usize| {
         let mut steps = 0;
         while *number != 0 && number.is_multiple_of(base) && steps < most {
             *number /= base;
@@ -44,13 +45,13 @@ pub fn format_thousandths(thousandths: i64, binary: bool) -> String {
     };
     if binary && number.is_multiple_of(1000) && number >= 1_024_000 {
         number /= 1000;
-        let suffix = ["", "Ki", "Mi", "Gi", "Ti", "Pi"][by(&mut number, 1024, 5)];
+        let suffix = ["", "Ki", "Mi", "Gi", "Ti", "Pi"][divide_out(&mut number, 1024, 5)];
         return format!("{sign}{number}{suffix}");
     }
     if number == 0 {
         return "0".to_owned();
     }
-    let suffix = ["m", "", "k", "M", "G", "T", "P"][by(&mut number, 1000, 6)];
+    let suffix = ["m", "", "k", "M", "G", "T", "P"][divide_out(&mut number, 1000, 6)];
     format!("{sign}{number}{suffix}")
 }
 

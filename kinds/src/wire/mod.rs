@@ -158,10 +158,11 @@ impl Head {
     /// # Errors
     /// When the field is of another type, or invalid.
     pub fn read(message: &[u8]) -> Result<Option<Self>, WireError> {
-        const LONGEST: usize = 20;
+        // Two varints of ten bytes.
+        const MAX_HEAD_BYTES: usize = 20;
         let mut reader = fields(message);
         let Some((tag, length)) = reader.varint().and_then(|tag| Some((tag, reader.varint()?))) else {
-            let damaged = message.len() >= LONGEST;
+            let damaged = message.len() >= MAX_HEAD_BYTES;
             return if damaged { Err(WireError { at: 0, len: message.len() }) } else { Ok(None) };
         };
         match (u32::try_from(tag >> 3), tag & 7, usize::try_from(length)) {

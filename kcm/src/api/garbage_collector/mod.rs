@@ -62,9 +62,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
-    Ok(match context.options.values.get_bool("enable-garbage-collector") {
-        true => Start::Run,
-        false => Start::Skip("--enable-garbage-collector is false"),
+    Ok(if context.options.values.get_bool("enable-garbage-collector") {
+        Start::Run
+    } else {
+        Start::Skip("--enable-garbage-collector is false")
     })
 }
 

@@ -17,13 +17,14 @@ use tokio::time::Instant;
 
 use super::GRACE;
 
-/// Deleting a namespace with this many objects takes the server longer than listing each of its kinds once more.
+/// Number of objects from which a namespace is large: their deletion takes the server longer than another list of each
+/// kind.
 const LARGE_NAMESPACE: usize = 1000;
 
 /// Namespaces that are deleted at about the same time share one count of their objects.
 const COUNT_AGE: Duration = Duration::from_secs(2);
 
-/// This many deletions are enough to measure the server's speed.
+/// Minimum number of deletions from which the server's speed is measured.
 const MIN_SAMPLE: usize = 100;
 
 /// The deletion of a pod costs the server as much as that of this many other objects.
@@ -36,9 +37,9 @@ const PARALLEL_SPEEDUP: f64 = 2.2;
 /// Group and plural name of a resource, without its version.
 pub type ResourceName = (&'static str, &'static str);
 
-/// A namespace that is being deleted.
+/// The deletion of one namespace.
 #[derive(Debug, Clone)]
-pub struct Ending {
+pub struct NamespaceDeletion {
     /// Time at which this process first received it.
     since: Instant,
     /// Resources that were found empty in an earlier pass. They are listed again only once nothing else remains, so
@@ -46,11 +47,11 @@ pub struct Ending {
     pub emptied: HashSet<ResourceName>,
     /// A resourceVersion from after the grace period, if resources were emptied before its end.
     pub after_grace: Option<u64>,
-    /// The namespace in the state of that read.
+    /// The namespace as read after the grace period, at [`Self::after_grace`].
     pub read: Option<Arc<TerminatingNamespace>>,
 }
 
-/// A namespace with very many objects: the number of objects by kind.
+/// Numbers of objects of a large namespace, by kind.
 pub type ObjectCounts = Arc<[(ResourceName, usize)]>;
 
 /// Returns how long before the end of the grace period to begin emptying kinds in parallel, so that the work lasts until
@@ -62,7 +63,7 @@ pub fn lead_time(sample: usize, took: Duration, left: usize) -> Duration {
     took.mul_f64(left as f64 / sample as f64 / PARALLEL_SPEEDUP)
 }
 
-impl Ending {
+impl NamespaceDeletion {
     fn now() -> Self {
         Self { since: Instant::now(), emptied: HashSet::new(), after_grace: None, read: None }
     }
@@ -84,13 +85,13 @@ impl Ending {
 
 /// All namespaces that are being deleted.
 #[derive(Debug, Default)]
-pub struct Endings {
-    known: Mutex<HashMap<Uid, Ending>>,
+pub struct NamespaceDeletions {
+    known: Mutex<HashMap<Uid, NamespaceDeletion>>,
     large: Mutex<Option<(Instant, HashMap<Str, ObjectCounts>)>>,
 }
 
-impl Endings {
-    fn known(&self) -> MutexGuard<'_, HashMap<Uid, Ending>> {
+impl NamespaceDeletions {
+    fn known(&self) -> MutexGuard<'_, HashMap<Uid, NamespaceDeletion>> {
         lock(&self.known)
     }
 
@@ -98,7 +99,7 @@ impl Endings {
     pub fn begin(&self, uid: &Uid) -> bool {
         match self.known().entry(uid.clone()) {
             Entry::Vacant(entry) => {
-                entry.insert(Ending::now());
+                entry.insert(NamespaceDeletion::now());
                 true
             }
             Entry::Occupied(_) => false,
@@ -106,14 +107,14 @@ impl Endings {
     }
 
     /// Returns the state of a namespace.
-    pub fn get(&self, uid: &Uid) -> Ending {
-        self.known().get(uid).cloned().unwrap_or_else(Ending::now)
+    pub fn get(&self, uid: &Uid) -> NamespaceDeletion {
+        self.known().get(uid).cloned().unwrap_or_else(NamespaceDeletion::now)
     }
 
     /// Changes the state of a namespace, unless it was forgotten.
-    pub fn change(&self, uid: &Uid, change: impl FnOnce(&mut Ending)) {
-        if let Some(ending) = self.known().get_mut(uid) {
-            change(ending);
+    pub fn change(&self, uid: &Uid, change: impl FnOnce(&mut NamespaceDeletion)) {
+        if let Some(deletion) = self.known().get_mut(uid) {
+            change(deletion);
         }
     }
 
@@ -122,7 +123,7 @@ impl Endings {
         self.known().remove(uid);
     }
 
-    /// Returns the numbers of watched objects of a namespace by kind; `None` if it does not have very many.
+    /// Returns the numbers of watched objects of a namespace by kind; `None` if it is not large.
     pub fn object_counts(
         &self,
         namespace: &str,
@@ -136,7 +137,7 @@ impl Endings {
     }
 }
 
-/// Returns the namespaces that have very many objects, with their counts.
+/// Returns the large namespaces with their numbers of objects.
 fn count_large_namespaces(sources: &[Arc<dyn Source>]) -> HashMap<Str, ObjectCounts> {
     let mut namespaces: HashMap<Str, Vec<(ResourceName, usize)>> = HashMap::new();
     for source in sources.iter().filter(|source| source.resource().namespaced) {

@@ -65,15 +65,15 @@ fn start(manager: &mut Manager, context: &Context) {
         writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR),
         clock: context.clock.clone(),
         sync_period: context.options.values.get_duration("namespace-sync-period"),
-        endings: Default::default(),
+        deletions: Default::default(),
     });
     let (added, known) = (queue.clone(), reconciler.clone());
     namespaces.subscribe(move |change| {
         if let Some(old) = change.old.filter(|old| change.new.is_none_or(|new| new.meta.uid != old.meta.uid)) {
-            known.endings.forget(&old.meta.uid);
+            known.deletions.forget(&old.meta.uid);
         }
         if let Some(namespace) = change.new.filter(|namespace| namespace.meta.is_deleting()) {
-            if known.endings.begin(&namespace.meta.uid) {
+            if known.deletions.begin(&namespace.meta.uid) {
                 added.add(namespace.meta.key());
             }
             added.add_after(namespace.meta.key(), GRACE);

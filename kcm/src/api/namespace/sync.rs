@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::decide::{CleanupResult, FINALIZER, Findings, discovery_problem, pods_estimate, resync, without_own};
-use super::early::{Endings, POD_COST, ResourceName, has_comparable_versions, lead_time};
+use super::early::{NamespaceDeletions, POD_COST, ResourceName, has_comparable_versions, lead_time};
 use crate::context::Clock;
 
 /// Attempts of an update that conflicts with others, before it is retried with backoff.
@@ -51,8 +51,8 @@ struct Remaining {
 /// The outcome of one pass.
 struct Pass {
     findings: Findings,
-    /// False while pods delay the deletion of all else.
-    totals: bool,
+    /// All resources were processed. False while pods delay the deletion of all other objects.
+    is_complete: bool,
     /// The remaining objects.
     left: Vec<(ResourceName, Vec<Meta>)>,
 }
@@ -75,7 +75,7 @@ pub struct Namespaces {
     pub writer: Writer,
     pub clock: Clock,
     pub sync_period: Duration,
-    pub endings: Endings,
+    pub deletions: NamespaceDeletions,
 }
 
 impl Reconcile for Namespaces {
@@ -91,7 +91,7 @@ impl Namespaces {
         let Some(known) = self.namespaces.get(key).filter(|namespace| namespace.meta.is_deleting()) else {
             return Ok(Outcome::Done);
         };
-        if let Some(grace) = self.endings.get(&known.meta.uid).grace() {
+        if let Some(grace) = self.deletions.get(&known.meta.uid).grace() {
             // It is requeued at the end of the grace period.
             return self.begin_early(key, &known.meta.uid, grace).await.map(|()| Outcome::Done);
         }
@@ -103,12 +103,12 @@ impl Namespaces {
         let findings = &pass.findings;
         // Conditions of a namespace that the next request deletes would never be read.
         let will_remain = !findings.is_clean() || namespace.has_other_finalizers(FINALIZER);
-        let conditions = findings.conditions(&namespace.conditions, pass.totals, (self.clock)());
+        let conditions = findings.conditions(&namespace.conditions, pass.is_complete, (self.clock)());
         if let Some(conditions) = conditions.filter(|_| will_remain) {
             let object = namespace.status_update(&conditions);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("status"), &object).await {
                 Ok(answer) => namespace = answer.decode(&decoding()).map_err(WriteError::from)?,
-                Err(error) => warn!(%error, "cannot write the conditions of the namespace"),
+                Err(error) => warn!(%error, "failed to write the conditions of the namespace"),
             }
         }
         if let Some(problem) = findings.problem() {
@@ -122,10 +122,10 @@ impl Namespaces {
         self.finalize(key, namespace).await
     }
 
-    /// Returns the namespace that was read at the end of its grace period, or reads it from the API server.
+    /// Returns the namespace that was read at the end of its grace period; later calls read it from the API server.
     async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         let mut read = None;
-        self.endings.change(uid, |ending| read = ending.read.take());
+        self.deletions.change(uid, |deletion| read = deletion.read.take());
         match read {
             Some(read) => Ok(Some(Arc::unwrap_or_clone(read))),
             // Another namespace of this name has its own grace period.
@@ -133,24 +133,27 @@ impl Namespaces {
         }
     }
 
-    /// Empties a namespace with very many objects during its grace period.
+    /// Empties a large namespace during its grace period, and reads the namespace at the end of that.
     async fn begin_early(&self, key: &ObjectKey, uid: &Uid, grace: Duration) -> Result<(), ReconcileError> {
         let ends = Instant::now() + grace;
-        let Some(object_counts) = self.endings.object_counts(&key.name, || self.watched.sources()) else {
+        let Some(object_counts) = self.deletions.object_counts(&key.name, || self.watched.sources()) else {
             return Ok(());
         };
         let Some(namespace) = self.terminating(key).await?.filter(|namespace| namespace.meta.uid == *uid) else {
             return Ok(());
         };
-        let grace_is_over = async {
+        let read_after_grace = async {
             sleep_until(ends).await;
             if let Ok((version, read)) = self.writer.read_with_version(&decoding(), &key.name).await {
                 let is_same = |read: &TerminatingNamespace| read.meta.uid == *uid && read.meta.is_deleting();
                 let read = read.filter(is_same).map(Arc::new);
-                self.endings.change(uid, |ending| { ending.after_grace = Some(version); ending.read = read; });
+                self.deletions.change(uid, |deletion| {
+                    deletion.after_grace = Some(version);
+                    deletion.read = read;
+                });
             }
         };
-        tokio::join!(self.empty_early(&namespace, &object_counts, ends), grace_is_over);
+        tokio::join!(self.empty_early(&namespace, &object_counts, ends), read_after_grace);
         Ok(())
     }
 
@@ -186,8 +189,9 @@ impl Namespaces {
 
     /// Records the resources that were found empty.
     fn record_emptied(&self, namespace: &TerminatingNamespace, done: &[(Served, Remaining)]) {
-        self.endings.change(&namespace.meta.uid, |ending| {
-            done.iter().for_each(|(served, left)| ending.found(name(served), left.result == CleanupResult::default()));
+        self.deletions.change(&namespace.meta.uid, |deletion| {
+            done.iter()
+                .for_each(|(served, left)| deletion.found(name(served), left.result == CleanupResult::default()));
         });
     }
 
@@ -258,7 +262,7 @@ impl Namespaces {
             Ok(snapshot) => (snapshot.clone(), discovery_problem(snapshot.failed())),
             Err(error) => (self.discovery.current(), Some(error.to_string())),
         };
-        let mut pass = Pass { findings: Findings::after_discovery(problem), totals: false, left: Vec::new() };
+        let mut pass = Pass { findings: Findings::after_discovery(problem), is_complete: false, left: Vec::new() };
         let (pods, others): (Vec<Served>, Vec<Served>) = to_empty(&snapshot).partition(|served| name(served) == PODS);
         for served in pods {
             let left = self.empty(&served, namespace).await;
@@ -268,14 +272,14 @@ impl Namespaces {
                 return pass;
             }
         }
-        pass.totals = true;
-        let ending = self.endings.get(&namespace.meta.uid);
+        pass.is_complete = true;
+        let deletion = self.deletions.get(&namespace.meta.uid);
         let (mut known, open): (Vec<Served>, Vec<Served>) =
-            others.into_iter().partition(|served| ending.emptied.contains(&name(served)));
+            others.into_iter().partition(|served| deletion.emptied.contains(&name(served)));
         self.empty_all(&open, namespace, &mut pass).await;
         if pass.findings.is_clean() {
             // All resources are listed again before the finalizer is removed.
-            if let Some(version) = ending.after_grace {
+            if let Some(version) = deletion.after_grace {
                 known.retain(|served| !self.stays_empty(served, &namespace.meta.name, version));
             }
             self.empty_all(&known, namespace, &mut pass).await;
@@ -401,7 +405,7 @@ impl Namespaces {
             let object = namespace.finalize(&others);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("finalize"), &object).await {
                 Ok(_) => {
-                    info!("namespace is empty");
+                    info!("removed the finalizer of the namespace: it is empty");
                     return Ok(Outcome::Done);
                 }
                 Err(error) if error.is_not_found() => return Ok(Outcome::Done),

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kinds::condition::Condition;
 use kinds::meta::{ObjectKey, Uid};
 use kinds::schema::{namespace as object, namespace_spec, namespace_status, object_meta};
-use kinds::condition::Condition;
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Namespace, Resource, Sections, Str, Time, envelope};
 use proptest::prelude::*;
@@ -231,9 +231,9 @@ async fn reconcile_with_conflicts(phase: &'static str) -> (Result<Outcome, Recon
         writer: writer_of(clients),
         clock: Arc::new(|| at(60)),
         sync_period: Duration::ZERO,
-        endings: Default::default(),
+        deletions: Default::default(),
     };
-    namespaces.endings.begin(&Uid::parse("uid-of-n"));
+    namespaces.deletions.begin(&Uid::parse("uid-of-n"));
     tokio::time::advance(GRACE).await;
     let key = ObjectKey { namespace: "".into(), name: "n".into() };
     let result = tokio::time::timeout(Duration::from_secs(60), namespaces.reconcile(&key)).await;

@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
-use kinds::resource_list::Amount;
+use kinds::persistent_volume_claim_usage::ClaimUsage;
 use kinds::pod::Usage;
 use kinds::resource_claim::{DeviceClass, ResourceClaim};
+use kinds::resource_list::Amount;
 use kinds::resource_quota::Scope;
 use kinds::service::ServiceType;
-use kinds::persistent_volume_claim_usage::ClaimUsage;
 use kinds::{Pod, Service, Str};
 
 /// Kinds whose objects count for several resources of a quota. Objects of all other kinds count as one each.
@@ -101,7 +101,8 @@ pub fn is_in_use(pod: &Pod, grace: i64, now: Timestamp) -> bool {
 
 /// Returns the amounts that a pod counts for; `in_use` is the result of [`is_in_use`].
 pub fn of_pod(name: &str, usage: &Usage<'_>, in_use: bool) -> Amount {
-    let from = |amounts: &kinds::resource_list::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
+    let from =
+        |amounts: &kinds::resource_list::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
     match name {
         "count/pods" => Amount::count(1),
         _ if !in_use => Amount::ZERO,

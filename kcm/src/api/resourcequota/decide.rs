@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::resource_list::Amount;
 use kinds::pod::PackedUsage;
 use kinds::resource_claim::ResourceClaim;
+use kinds::resource_list::Amount;
 use kinds::resource_quota::{Quantities, Scope};
 use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Service, Str, quantity};
 use runtime::queue::LONGEST_DELAY;

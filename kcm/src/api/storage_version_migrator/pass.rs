@@ -226,9 +226,9 @@ mod tests {
     async fn object_of_a_resource_that_is_briefly_not_served_is_patched_later() {
         let is_served = Arc::new(Mutex::new(false));
         let served = is_served.clone();
-        let writer = writer(move |_, _| match *lock(&served) {
-            true => error(404, "NotFound", ""),
-            false => (404, b"404 page not found".to_vec()),
+        let writer = writer(move |_, _| {
+            let is_served = *lock(&served);
+            if is_served { error(404, "NotFound", "") } else { (404, b"404 page not found".to_vec()) }
         })
         .await;
         let mut pass = Pass::new(Uid::default(), 10);

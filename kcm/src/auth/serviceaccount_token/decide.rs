@@ -26,8 +26,7 @@ impl MissingFields {
 }
 
 /// Returns the fields of a token secret that are missing or outdated. Without a root CA, an existing `ca.crt` stays.
-/// Upstream:
-/// pkg/controller/serviceaccount, secretUpdateNeeded.
+/// Upstream: pkg/controller/serviceaccount, secretUpdateNeeded.
 pub fn missing_fields(token: &AccountToken, root_ca: &[u8]) -> MissingFields {
     MissingFields {
         ca: !root_ca.is_empty() && *token.ca != *root_ca,

@@ -42,9 +42,10 @@ const MAX_RETRIES: u32 = 10;
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     context.credentials.read_root_ca(&context.options)?;
-    Ok(match context.credentials.read_token_key(&context.options)? {
-        true => Start::Run,
-        false => Start::Skip("there is no private key (--service-account-private-key-file)"),
+    Ok(if context.credentials.read_token_key(&context.options)? {
+        Start::Run
+    } else {
+        Start::Skip("there is no private key (--service-account-private-key-file)")
     })
 }
 

@@ -17,7 +17,7 @@ use crate::credentials::der::{BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, bits,
 /// Seconds by which the validity begins before now: clocks of clients may be behind.
 const BACKDATE: i64 = 5 * 60;
 /// From this lifetime on, in seconds, [`BACKDATE`] also moves the end of the validity back.
-const SHORT: i64 = 8 * 60 * 60;
+const SHORT_LIFETIME_SECONDS: i64 = 8 * 60 * 60;
 
 /// Object identifiers of extensions, as DER.
 const KEY_USAGE: &[u8] = &[0x06, 0x03, 0x55, 0x1d, 0x0f];
@@ -60,7 +60,7 @@ const PURPOSES: [(&str, &[u8]); 13] = [
 /// Returns the first and last second of a certificate's validity, as Unix times.
 pub fn validity(lifetime: Duration, now: i64, authority_end: i64) -> Result<(i64, i64), String> {
     let lifetime = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX / 2);
-    let end = now.saturating_add(if lifetime < SHORT { lifetime } else { lifetime - BACKDATE });
+    let end = now.saturating_add(if lifetime < SHORT_LIFETIME_SECONDS { lifetime } else { lifetime - BACKDATE });
     if now >= authority_end {
         return Err(format!("the signer has expired: NotAfter={}", readable(authority_end)));
     }

@@ -48,11 +48,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const WORKERS: usize = 20;
 
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
-    Ok(match context.credentials.read_signers(&context.options)? {
-        true => Start::Run,
-        false => {
-            Start::Skip("there is no CA to sign with (--cluster-signing-cert-file and --cluster-signing-key-file)")
-        }
+    Ok(if context.credentials.read_signers(&context.options)? {
+        Start::Run
+    } else {
+        Start::Skip("there is no CA to sign with (--cluster-signing-cert-file and --cluster-signing-key-file)")
     })
 }
 
@@ -66,7 +65,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let reconciler = Arc::new(Signing {
         requests,
         signers: context.credentials.signers.clone(),
-        longest: context.options.values.get_duration("cluster-signing-duration"),
+        max_lifetime: context.options.values.get_duration("cluster-signing-duration"),
         clock: context.clock.clone(),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
@@ -89,12 +88,12 @@ fn check(request: &CertificateSigningRequest, contents: &Contents) -> Result<(),
     }
 }
 
-/// Returns the lifetime of a certificate: as requested, but at most `longest` and at least ten minutes.
-fn lifetime(requested_seconds: Option<i32>, longest: Duration) -> Duration {
+/// Returns the lifetime of a certificate: as requested, but at most `max_lifetime` and at least ten minutes.
+fn lifetime(requested_seconds: Option<i32>, max_lifetime: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_secs(10 * 60);
     match requested_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))) {
-        None => longest,
-        Some(requested) if requested > longest => longest,
+        None => max_lifetime,
+        Some(requested) if requested > max_lifetime => max_lifetime,
         Some(requested) => requested.max(SHORTEST),
     }
 }
@@ -102,7 +101,8 @@ fn lifetime(requested_seconds: Option<i32>, longest: Duration) -> Duration {
 struct Signing {
     requests: Requests,
     signers: Arc<Signers>,
-    longest: Duration,
+    /// The value of `--cluster-signing-duration`.
+    max_lifetime: Duration,
     clock: Clock,
 }
 
@@ -141,7 +141,7 @@ impl Signing {
         contents.check_signature().map_err(|error| format!("error auto signing csr: {error}"))?;
         let files = self.signers.of(&request.signer).ok_or("no CA is configured for its signer")?;
         let authority = files.current().map_err(|error| format!("error auto signing csr: {error}"))?;
-        let lifetime = lifetime(request.expiration_seconds, self.longest);
+        let lifetime = lifetime(request.expiration_seconds, self.max_lifetime);
         let usages = request.usages.iter().map(|usage| &**usage);
         let pem = certificate::sign(&authority, &contents, usages, lifetime, now)
             .map_err(|error| format!("error auto signing csr: {error}"))?;

@@ -29,7 +29,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// Combines both: the earlier time, and all rules.
+    /// Combines two evictions: the earlier time, and the rules of both.
     fn and(mut self, other: Self) -> Self {
         self.at = self.at.min(other.at);
         self.rules.extend(other.rules);
@@ -73,12 +73,12 @@ fn eviction_time(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
 /// Returns the eviction of a claim's users, if any.
 pub fn of_claim<'a>(
     claim: &ResourceClaim,
-    active: impl Fn(&AllocatedDevice) -> Vec<EvictingTaint<'a>>,
+    taints: impl Fn(&AllocatedDevice) -> Vec<EvictingTaint<'a>>,
 ) -> Option<Eviction> {
     let devices = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
     let evictions = devices.flat_map(|device| {
         let evictions =
-            active(device).into_iter().filter_map(|active| Some((eviction_time(device, active.taint)?, active.rule)));
+            taints(device).into_iter().filter_map(|found| Some((eviction_time(device, found.taint)?, found.rule)));
         evictions.map(|(at, rule)| Eviction { at, rules: rule.cloned().into_iter().collect() }).collect::<Vec<_>>()
     });
     evictions.reduce(Eviction::and)
@@ -86,9 +86,8 @@ pub fn of_claim<'a>(
 
 /// Returns true if a pod uses a claim: the pod names the claim, or the claim was created for the pod or its PodGroup;
 /// and the claim is reserved for the pod or its PodGroup. PodGroups count only with `with_groups` (gate
-/// DRAWorkloadResourceClaims); a pod does not
-/// know the uid of its group. Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and
-/// IsReservedForPod.
+/// DRAWorkloadResourceClaims), and are compared by name, because a pod does not contain the uid of its group. Upstream:
+/// k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod.
 pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: bool) -> bool {
     let group = pod.devices.as_ref().and_then(|devices| devices.group.as_ref()).filter(|_| with_groups);
     let is_of_group = |owner: &OwnerRef| {
@@ -103,9 +102,8 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: 
     (!used.is_generated || is_its_own()) && is_reserved
 }
 
-/// Returns the eviction of a pod, if any: with the earliest of its claims. A pod that is on no node is not evicted.
-/// Upstream:
-/// pkg/controller/devicetainteviction, podEvictionTime.
+/// Returns the eviction of a pod, if any: at the earliest time of its claims' evictions, because of the rules of all of
+/// them. A pod that is on no node is not evicted. Upstream: pkg/controller/devicetainteviction, podEvictionTime.
 pub fn of_pod(
     pod: &Pod,
     with_groups: bool,

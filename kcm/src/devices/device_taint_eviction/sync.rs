@@ -98,7 +98,7 @@ impl Evictions {
         }
     }
 
-    /// Queues the status updates of rules for the time when more pods may have changed.
+    /// Requeues rules for an update of their statuses, delayed so that one write covers the changes of several pods.
     fn queue_status_updates(&self, rules: &[Arc<DeviceTaintRule>], changed: &BTreeSet<Uid>) {
         for rule in rules.iter().filter(|rule| changed.contains(&rule.meta.uid)) {
             self.queue.add_after(Key::Rule(rule.meta.name.clone()), STATUS_PERIOD);
@@ -138,7 +138,7 @@ impl Evictions {
         stage: Option<Stage>,
         eviction: &Eviction,
     ) -> Result<Outcome, ReconcileError> {
-        // An object that cannot be decoded may contain the toleration.
+        // An object that cannot be decoded may contain a toleration of the taint.
         let rules = self.rules.as_ref().map_or(0, |rules| rules.undecodable());
         if self.claims.undecodable() + self.slices.undecodable() + rules > 0 {
             return Err(ReconcileError::new(
@@ -225,8 +225,8 @@ impl Evictions {
         let rule = match rules.read_settled(&key, self.queue.waker(&Key::Rule(name.clone()))) {
             Cached::Current(rule) => rule,
             Cached::Absent => {
-                let left: BTreeSet<Uid> = self.rules().iter().map(|rule| rule.meta.uid.clone()).collect();
-                self.evicted().retain(|uid, _| left.contains(uid));
+                let existing: BTreeSet<Uid> = self.rules().iter().map(|rule| rule.meta.uid.clone()).collect();
+                self.evicted().retain(|uid, _| existing.contains(uid));
                 return Ok(Outcome::Done);
             }
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
@@ -250,7 +250,7 @@ impl Evictions {
         }
     }
 
-    /// Returns the numbers of a rule's devices and of their pods.
+    /// Returns the numbers for a rule's status: devices that it selects, and pods that it evicts.
     fn counts(&self, rule: &Arc<DeviceTaintRule>) -> Counts {
         let evicted = self.evicted().get(&rule.meta.uid).copied().unwrap_or(0);
         let mut counts = Counts { evicted, ..Counts::default() };

@@ -43,8 +43,8 @@ fn is_pod_group(owner: &OwnerRef) -> bool {
     &*owner.kind == PodGroup::RESOURCE.kind && owner.api_version.starts_with("scheduling.k8s.io/")
 }
 
-/// Checks that a claim was created for the pod or, if PodGroups may have claims, for its PodGroup. A pod knows its PodGroup
-/// by name only.
+/// Checks that a claim was created for the pod or, if PodGroups may have claims, for its PodGroup. A pod contains
+/// only the name of its PodGroup.
 ///
 /// Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod.
 ///
@@ -67,7 +67,7 @@ pub fn group_of(pod: &Pod) -> Option<&Str> {
     pod.devices.as_ref()?.group.as_ref()
 }
 
-/// Returns true if an entry of a pod stands for a claim of its PodGroup: the PodGroup has the same entry.
+/// Returns true if an entry of a pod refers to a claim of its PodGroup: the PodGroup has the same entry.
 ///
 /// Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, BindTo.
 ///
@@ -111,8 +111,8 @@ fn consumer(group: &str, resource: &str, meta: &Meta) -> Consumer {
     Consumer { group: group.into(), resource: resource.into(), name: meta.name.clone(), uid: meta.uid.clone() }
 }
 
-/// Cached objects that a decision needs.
-pub struct Cached<'a> {
+/// Finds objects that a decision needs in the caches.
+pub struct Lookups<'a> {
     /// Finds a claim of the namespace.
     pub claim: &'a dyn Fn(&Str) -> Option<Arc<ResourceClaim>>,
     /// Finds a PodGroup of the namespace.
@@ -120,7 +120,7 @@ pub struct Cached<'a> {
 }
 
 /// Returns true if a new or changed pod has to be reconciled. Upstream: pkg/controller/resourceclaim, podNeedsWork.
-pub fn has_work(pod: &Pod, cached: &Cached<'_>, gates: Gates) -> bool {
+pub fn has_work(pod: &Pod, cached: &Lookups<'_>, gates: Gates) -> bool {
     let entries = pod.devices.iter().filter(|_| needs_claims(pod)).flat_map(|devices| &devices.entries);
     entries.into_iter().any(|entry| match entry.resolve() {
         ResolvedClaim::NotNeeded => false,
@@ -140,7 +140,7 @@ fn has_to_be_reserved(pod: &Pod, claim: &ResourceClaim, gates: Gates) -> bool {
 }
 
 /// A claim that the pod's PodGroup shares is not created for the pod. If that cannot be decided, the reconcile reports why.
-fn has_to_be_created(pod: &Pod, entry: &ClaimEntry, cached: &Cached<'_>, gates: Gates) -> bool {
+fn has_to_be_created(pod: &Pod, entry: &ClaimEntry, cached: &Lookups<'_>, gates: Gates) -> bool {
     let Some(name) = group_of(pod) else { return true };
     match (cached.group)(name).filter(|_| gates.groups) {
         Some(group) => binds_to_group(entry, Some(&group)) == Ok(false),
@@ -150,7 +150,7 @@ fn has_to_be_created(pod: &Pod, entry: &ClaimEntry, cached: &Cached<'_>, gates: 
 
 /// Returns true if a new or changed PodGroup has to be reconciled. Upstream: pkg/controller/resourceclaim,
 /// podGroupNeedsWork.
-pub fn group_has_work(group: &PodGroup, cached: &Cached<'_>) -> bool {
+pub fn group_has_work(group: &PodGroup, cached: &Lookups<'_>) -> bool {
     let mut entries = group.claims.iter().filter(|_| !group.meta.is_deleting());
     entries.any(|entry| match entry.resolve() {
         ResolvedClaim::NotNeeded | ResolvedClaim::Shared(_) => false,

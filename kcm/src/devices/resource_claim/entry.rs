@@ -43,7 +43,8 @@ pub enum EntryError {
     /// The template lists alternatives, and the gate DRAPrioritizedList is off.
     #[error("template includes a prioritized list of subrequests, but the feature is disabled")]
     PrioritizedListDisabled,
-    /// The claim could not be created. Upstream prints the name, which is not known yet.
+    /// The claim could not be created. The space before the colon is upstream's: there it prints the name, which is
+    /// still empty.
     #[error("create ResourceClaim : {0}")]
     Create(WriteError),
     /// The template is not well-formed.
@@ -77,7 +78,7 @@ pub struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Returns the reference to it on its claims. It does not block its own deletion.
+    /// Returns the owner reference of its claims. The claims do not block the owner's deletion.
     pub fn reference(&self) -> OwnerRef {
         OwnerRef {
             api_version: self.resource.api_version().into(),
@@ -89,7 +90,8 @@ impl Owner<'_> {
         }
     }
 
-    /// Returns the status with these new names, to be applied. Existing names are kept.
+    /// Returns the object to apply, so that the status names the claims in `new` (pairs of entry and claim) and the
+    /// existing ones.
     pub fn status(&self, new: &[(Str, Str)]) -> Value {
         let known = self.entries.iter().filter_map(|entry| match &entry.status {
             ClaimStatus::Named(claim) => Some((entry.name.clone(), claim.clone())),
@@ -111,8 +113,8 @@ impl Owner<'_> {
 }
 
 impl ResourceClaims {
-    /// Returns true if the cache certainly contains all claims of the owner. Otherwise the owner's key has to be
-    /// reconciled again: the API server was read, or the cache is older than what was read.
+    /// Returns true if the cache certainly contains all claims of the owner. Otherwise the cache is older than
+    /// the claims on the API server, and the owner's key has to be reconciled again.
     pub(super) async fn cache_has_claims_of(&self, owner: &Owner<'_>) -> Result<bool, WriteError> {
         if !self.may_lack_claims(owner) {
             return Ok(true);
@@ -156,7 +158,7 @@ impl ResourceClaims {
     ) -> Result<Option<Str>, EntryError> {
         match entry.resolve() {
             ResolvedClaim::Unsupported => return Err(EntryError::Unsupported(describe(owner, entry))),
-            // A claim that the user names is the user's.
+            // A claim that the user names is created by the user.
             ResolvedClaim::NotNeeded | ResolvedClaim::Shared(_) => return Ok(None),
             ResolvedClaim::NotCreated => {}
             ResolvedClaim::Generated(name) => {
@@ -290,8 +292,9 @@ fn check_template(template: &ResourceClaimTemplate, gates: decide::Gates) -> Res
 fn describe(owner: &Owner<'_>, entry: &ClaimEntry) -> String {
     let key = owner.meta.key();
     let name = &entry.name;
-    match owner.resource.kind == PodGroup::RESOURCE.kind {
-        true => format!("PodGroup {key}, spec.resourceClaim {name}"),
-        false => format!("pod \"{key}\", spec.resourceClaim {name:?}"),
+    if owner.resource.kind == PodGroup::RESOURCE.kind {
+        format!("PodGroup {key}, spec.resourceClaim {name}")
+    } else {
+        format!("pod \"{key}\", spec.resourceClaim {name:?}")
     }
 }

@@ -31,11 +31,11 @@ impl ResourceClaims {
             self.keys.queue.add(queue_key);
             return Ok(Outcome::Done);
         }
-        let is_owned = |claim: &Meta| match claim.is_controlled_by(&group.meta.uid) {
-            true => Ok(()),
-            false => {
-                Err(format!("ResourceClaim {} was not created for PodGroup {key} (PodGroup is not owner)", claim.key()))
+        let is_owned = |claim: &Meta| {
+            if claim.is_controlled_by(&group.meta.uid) {
+                return Ok(());
             }
+            Err(format!("ResourceClaim {} was not created for PodGroup {key} (PodGroup is not owner)", claim.key()))
         };
         let mut new = Vec::new();
         for entry in &group.claims {

@@ -9,7 +9,7 @@ use kinds::{Pod, PodGroup, ResourceClaim, ResourceClaimTemplate, Str};
 use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Change, Store};
 
-use super::decide::{self, Cached, Gates};
+use super::decide::{self, Gates, Lookups};
 use super::deleted::DeletedUids;
 use super::indexes::{
     groups_by_claim, groups_by_template, in_group, naming_claim, naming_template, pods_by_claim, pods_by_group,
@@ -76,9 +76,9 @@ impl Keys {
         self.groups.as_ref().filter(|_| self.gates.group_claims)
     }
 
-    fn cached<T>(&self, namespace: &Str, decide: impl FnOnce(&Cached<'_>) -> T) -> T {
+    fn cached<T>(&self, namespace: &Str, decide: impl FnOnce(&Lookups<'_>) -> T) -> T {
         let key = |name: &Str| ObjectKey { namespace: namespace.clone(), name: name.clone() };
-        decide(&Cached {
+        decide(&Lookups {
             claim: &|name| self.claims.get(&key(name)),
             group: &|name| self.groups.as_ref()?.get(&key(name)),
         })

@@ -66,7 +66,7 @@ impl ResourceClaims {
     }
 
     /// Creates the missing claims. Returns the entries whose claims the status does not name yet, with the claims'
-    /// names. An error is the end of the reconcile.
+    /// names. An error contains the result of the whole reconcile, which ends there.
     async fn ensure_pod_claims(
         &self,
         pod: &Pod,

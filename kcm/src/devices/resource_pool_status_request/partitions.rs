@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kinds::resource_list::Amount;
 use kinds::pool_status_request::{Partition, Shareable, SharedCapacity};
 use kinds::published_slice::{Counters, PublishedDevice, PublishedSlice};
+use kinds::resource_list::Amount;
 use kinds::{ResourcePoolStatusRequest, Str};
 
 /// Maximum number of entries of a list in the status.
@@ -47,7 +47,8 @@ struct Group<'a> {
 }
 
 impl<'a> PoolDevices<'a> {
-    /// Groups the devices of a pool. The attribute of the request counts only if no slice names one.
+    /// Groups the devices of a pool. The attribute that the request names is used only if no slice
+    /// names one.
     pub fn new(
         request: &ResourcePoolStatusRequest,
         pool: &str,
@@ -179,8 +180,8 @@ impl<'a> PoolDevices<'a> {
     }
 }
 
-/// Returns the value of the grouping attribute. An attribute of the driver may have no domain in its name; the name
-/// with the domain is looked up first.
+/// Returns the value of the grouping attribute. A device may have it under its full name or, if the domain is the
+/// driver's, without the domain; the full name takes precedence.
 fn partition_type(driver: &str, device: &PublishedDevice, attribute: &str) -> Option<String> {
     let bare = || attribute.strip_prefix(driver)?.strip_prefix('/');
     let value = device.attributes.get(attribute).or_else(|| device.attributes.get(bare()?));

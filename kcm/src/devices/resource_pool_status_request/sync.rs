@@ -1,4 +1,4 @@
-//! One reconcile of a request: write its status, or delete it after it has expired.
+//! One reconcile of a ResourcePoolStatusRequest: write its status, or delete it after it has expired.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,25 +20,25 @@ use super::metrics::Metrics;
 use super::{BY_ALLOCATED_DRIVER, BY_DRIVER, allocated_from};
 use crate::context::Clock;
 
-/// Reconciles requests.
+/// The controller's state.
 pub struct Requests {
-    /// All requests.
+    /// All ResourcePoolStatusRequests.
     pub requests: Arc<Store<ResourcePoolStatusRequest>>,
-    /// All slices.
+    /// All ResourceSlices.
     pub slices: Arc<Store<ResourceSlice>>,
-    /// All claims.
+    /// All ResourceClaims.
     pub claims: Arc<Store<ResourceClaim>>,
-    /// All rules, if rules taint devices.
+    /// All DeviceTaintRules; `None` if the gate is off with which rules taint devices.
     pub rules: Option<Arc<Store<DeviceTaintRule>>>,
-    /// Writes requests.
+    /// Sends the writes.
     pub writer: Writer,
     /// Own writes that the cache does not contain yet.
     pub consistency: Consistency,
-    /// The queue of requests.
+    /// Keys of requests to reconcile.
     pub queue: Arc<Queue<ObjectKey>>,
     /// The current time.
     pub clock: Clock,
-    /// Counts of answers.
+    /// Counts and durations of status writes.
     pub metrics: Arc<Metrics>,
 }
 

@@ -8,12 +8,12 @@ use kinds::{DeviceTaintRule, Taint};
 /// Devices that rules taint, by their names. A count of devices looks each of them up: a cluster may have thousands of rules
 /// that name one device each.
 #[derive(Default)]
-struct Selected<'a> {
+struct DeviceSelection<'a> {
     all: bool,
     named: HashSet<&'a str>,
 }
 
-impl Selected<'_> {
+impl DeviceSelection<'_> {
     fn contains(&self, device: &str) -> bool {
         self.all || self.named.contains(device)
     }
@@ -21,14 +21,14 @@ impl Selected<'_> {
 
 /// The devices of a driver that rules keep pods away from. Same selection as [`DeviceTaintRule::selects`].
 pub struct TaintedDevices<'a> {
-    in_any_pool: Selected<'a>,
-    by_pool: HashMap<&'a str, Selected<'a>>,
+    in_any_pool: DeviceSelection<'a>,
+    by_pool: HashMap<&'a str, DeviceSelection<'a>>,
 }
 
 impl<'a> TaintedDevices<'a> {
     /// Reads the rules that apply to a driver.
     pub fn new(driver: &str, rules: impl Iterator<Item = &'a DeviceTaintRule>) -> Self {
-        let mut tainted = Self { in_any_pool: Selected::default(), by_pool: HashMap::new() };
+        let mut tainted = Self { in_any_pool: DeviceSelection::default(), by_pool: HashMap::new() };
         let selectors = rules.filter(|rule| keeps_pods_away(&rule.taint)).filter_map(|rule| rule.selector.as_ref());
         for selector in selectors.filter(|selector| selector.driver.as_deref().is_none_or(|name| name == driver)) {
             let selected = match &selector.pool {

@@ -1,15 +1,15 @@
-//! Tables for the answers to requests.
+//! Tables for the statuses of requests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use kinds::resource_list::Amount;
 use kinds::device_taint_rule::DeviceSelector;
 use kinds::meta::ObjectKey;
 use kinds::pool_status_request::{CompletedStatus, Pool};
 use kinds::published_slice::{Counters, PublishedDevice, PublishedSlice};
 use kinds::resource_claim::ResourceClaim;
+use kinds::resource_list::Amount;
 use kinds::schema as f;
 use kinds::schema::object_meta;
 use kinds::wire::Put;
@@ -129,7 +129,7 @@ fn slice(of: &Slice<'_>) -> ResourceSlice {
     })
 }
 
-/// A claim of pool `p` with this device, access and use of its capacity.
+/// Returns a claim with an allocated device of pool `p`: its name, administrative access, and consumed capacity.
 fn claim(device: &str, has_admin_access: bool, consumed: &str) -> ResourceClaim {
     decode("claim", ResourceClaim::ALLOCATION, |object| {
         object.put_message(f::resource_claim::STATUS, |status| {
@@ -239,7 +239,7 @@ proptest! {
     }
 }
 
-/// Compared with each other, they would be compared ten billion times.
+/// A comparison of each device with each rule would be ten billion comparisons.
 #[test]
 fn many_devices_and_rules_are_counted_in_time() {
     const MANY: usize = 100_000;
@@ -465,7 +465,10 @@ fn requests_are_deleted_an_hour_after_their_answer_or_a_day_without_one() {
         ("of unknown age", Time(0), None, 24),
         ("created in the future", age(-5), None, 24),
     ] {
-        let request = edited(|request| { request.completed = completed; request.meta.created = created; });
+        let request = edited(|request| {
+            request.completed = completed;
+            request.meta.created = created;
+        });
         assert_eq!(time_left(&request, now), Duration::from_secs(expected * 3600), "{name}");
     }
 }

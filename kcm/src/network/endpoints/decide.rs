@@ -23,7 +23,7 @@ pub const TRUNCATED: &str = "truncated";
 
 /// The desired Endpoints object.
 #[derive(Debug, PartialEq)]
-pub struct Desired {
+pub struct DesiredEndpoints {
     /// Its subsets.
     pub subsets: Vec<Subset>,
     /// Its labels.
@@ -64,7 +64,7 @@ fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
 ///
 /// # Errors
 /// When the pods differ in too many ports.
-pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Result<Desired, TooLarge> {
+pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Result<DesiredEndpoints, TooLarge> {
     let is_wanted =
         |pod: &&Arc<Pod>| is_endpoint(pod) && (service.publish_not_ready_addresses || !pod.meta.is_deleting());
     // Pods of one template share their list of named ports, and a subset.
@@ -92,7 +92,7 @@ pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Result<Desired, TooLarge
     let groups: Vec<Subset> = groups.into_iter().map(|(_, subset)| subset).collect();
     let mut subsets = repack(&groups)?;
     let is_truncated = truncate(&mut subsets, CAPACITY);
-    Ok(Desired { subsets, labels: labels(service), is_truncated })
+    Ok(DesiredEndpoints { subsets, labels: labels(service), is_truncated })
 }
 
 fn labels(service: &Service) -> Labels {
@@ -132,7 +132,7 @@ pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
 }
 
 /// Compares an object with the desired one.
-pub fn write(current: Option<&Endpoints>, desired: &Desired) -> Write {
+pub fn write(current: Option<&Endpoints>, desired: &DesiredEndpoints) -> Write {
     let Some(current) = current else { return Write::Now };
     let current_mark = current.annotation(OVER_CAPACITY);
     let mark = desired.is_truncated.then_some(TRUNCATED);

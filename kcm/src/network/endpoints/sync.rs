@@ -7,8 +7,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::endpoint::LAST_CHANGE_TRIGGER_TIME;
 use kinds::endpoints::{Endpoints, OVER_CAPACITY};
-use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::meta::ObjectKey;
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::service::ServiceType;
 use kinds::{Kind, Pod, Service};
 use runtime::consistency::Consistency;
@@ -20,7 +20,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::debug;
 
-use super::decide::{Desired, TRUNCATED, Write, desired, write};
+use super::decide::{DesiredEndpoints, TRUNCATED, Write, desired, write};
 use super::leftovers::Leftovers;
 use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::pace::Pace;
@@ -159,7 +159,7 @@ impl AllEndpoints {
         &self,
         key: &ObjectKey,
         current: Option<&Endpoints>,
-        desired: &Desired,
+        desired: &DesiredEndpoints,
         triggered: Option<&str>,
     ) -> Result<Option<u64>, WriteError> {
         let mark = desired.is_truncated.then_some(TRUNCATED);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use kinds::endpoint::Target;
 use kinds::endpoints::{Address, Endpoints, OVER_CAPACITY, Subset};
-use kinds::metadata_edit::{Annotations, NewMetadata};
-use kinds::intern::Labels;
 use kinds::int_or_string::IntOrString;
+use kinds::intern::Labels;
 use kinds::ip::Ip;
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::pod::{NamedPort, Network, Phase};
 use kinds::schema::{endpoints as f, object_meta};
 use kinds::service::ServicePort;
@@ -17,7 +17,7 @@ use kinds::{Decode, Interner, Kind, Meta, Pod, Sections, Service, Str, Time, Uid
 use proptest::prelude::*;
 use runtime::store::Change;
 
-use super::decide::{CAPACITY, Desired, TRUNCATED, Write, desired, truncate, write};
+use super::decide::{CAPACITY, DesiredEndpoints, TRUNCATED, Write, desired, truncate, write};
 use super::leftovers::Leftovers;
 
 /// Returns an object with only a name.
@@ -87,7 +87,7 @@ fn with_port(mut pod: Pod, number: i32) -> Pod {
     pod
 }
 
-fn of(service: &Service, pods: Vec<Pod>) -> Desired {
+fn of(service: &Service, pods: Vec<Pod>) -> DesiredEndpoints {
     desired(service, &pods.into_iter().map(Arc::new).collect::<Vec<_>>()).expect("few ports")
 }
 
@@ -104,7 +104,7 @@ fn text(subsets: &[Subset]) -> Vec<String> {
 }
 
 /// Returns the object as the server would return it.
-fn object(desired: &Desired) -> Endpoints {
+fn object(desired: &DesiredEndpoints) -> Endpoints {
     let mark = desired.is_truncated.then_some(TRUNCATED);
     let edits = [(OVER_CAPACITY, mark)];
     let metadata = NewMetadata { labels: &desired.labels, annotations: Annotations::Edited(&edits), owner: None };

@@ -12,7 +12,7 @@ use kinds::{EndpointSlice, Service};
 use super::decision::{Decision, SliceCounts, View};
 use super::desired::same_ports;
 use super::hints;
-use super::pack::{Draft, Load, Packed, pack};
+use super::pack::{Draft, PackedSlices, PackingInput, pack};
 use crate::network::service_endpoints::pods::families;
 use crate::network::service_endpoints::slice_writes::Plan;
 use crate::network::service_endpoints::subsets::sorted_ports;
@@ -45,7 +45,8 @@ pub fn decide(view: &View<'_>) -> Decision {
     let mut all = Plan::default();
     for family in &families {
         let packed = pack_family(view, *family, &mut decision.tally);
-        let Packed { kept, mut drafts, dropped, added, removed } = hints::spread(view, *family, packed, &mut decision);
+        let PackedSlices { kept, mut drafts, dropped, added, removed } =
+            hints::spread(view, *family, packed, &mut decision);
         drafts.retain(|draft| !draft.changes_nothing(view.labels));
         decision.tally.slices += kept.len() + drafts.len();
         decision.tally.added += added;
@@ -104,7 +105,7 @@ impl Draft {
     }
 }
 
-fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Packed {
+fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> PackedSlices {
     let (owned, foreign): (Vec<Arc<EndpointSlice>>, Vec<_>) = view
         .existing
         .iter()
@@ -115,16 +116,23 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
     for slice in owned {
         by_ports.entry(sorted_ports(&slice.contents.ports)).or_default().push(slice);
     }
-    let mut all = Packed { dropped: foreign, ..Packed::default() };
-    let mut fewest = 0;
+    let mut all = PackedSlices { dropped: foreign, ..PackedSlices::default() };
+    let mut needed = 0;
     for group in &view.members.groups {
         let existing = by_ports.remove(&sorted_ports(&group.ports)).unwrap_or_default();
         let endpoints = group.endpoints(view.service, family);
         tally.endpoints += endpoints.len();
-        fewest += endpoints.len().div_ceil(view.most);
+        needed += endpoints.len().div_ceil(view.max_endpoints);
         let ports = group.ports.clone();
-        let (most, labels, may_be_removed) = (view.most, view.labels, view.may_be_removed);
-        let mut packed = pack(&existing, Load { family, ports, endpoints, most, labels, may_be_removed });
+        let load = PackingInput {
+            family,
+            ports,
+            endpoints,
+            max_endpoints: view.max_endpoints,
+            labels: view.labels,
+            may_be_removed: view.may_be_removed,
+        };
+        let mut packed = pack(&existing, load);
         all.kept.append(&mut packed.kept);
         all.drafts.append(&mut packed.drafts);
         all.dropped.append(&mut packed.dropped);
@@ -140,13 +148,13 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
             all.kept.push(slice);
         }
     }
-    tally.fewest += fewest.max(1);
+    tally.needed_slices += needed.max(1);
     keep_empty_slice(&mut all, view, family);
     all
 }
 
 /// Keeps one empty slice for a Service without endpoints: it shows that the Service was reconciled.
-fn keep_empty_slice(all: &mut Packed, view: &View<'_>, family: Family) {
+fn keep_empty_slice(all: &mut PackedSlices, view: &View<'_>, family: Family) {
     if !all.kept.is_empty() || !all.drafts.is_empty() {
         return;
     }

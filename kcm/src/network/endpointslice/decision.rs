@@ -24,12 +24,12 @@ pub struct View<'a> {
     /// The labels that slices should have.
     pub labels: &'a Labels,
     /// Maximum number of endpoints in a slice.
-    pub most: usize,
-    /// Returns true if an endpoint that is not desired may be removed: its pod can be decoded.
+    pub max_endpoints: usize,
+    /// Returns false for a surplus endpoint that has to be kept, because its pod may exist but cannot be decoded.
     pub may_be_removed: &'a dyn Fn(&Endpoint) -> bool,
     /// The zones' shares of the cluster's CPU; `None` when they are unknown.
     pub shares: Option<&'a Shares>,
-    /// Whether endpoints of this Service were allocated to zones before.
+    /// True if endpoints of this Service were allocated to zones before.
     pub was_allocated: bool,
 }
 
@@ -41,7 +41,7 @@ pub type EventText = (EventType, &'static str, String);
 pub struct Decision {
     /// Writes that must be done now.
     pub now: Plan,
-    /// Removals of endpoints that get no traffic.
+    /// Writes that may be delayed: they remove endpoints that get no traffic.
     pub later: Plan,
     /// Events to record.
     pub events: Vec<EventText>,
@@ -58,8 +58,8 @@ pub struct SliceCounts {
     pub endpoints: usize,
     /// Number of slices after the writes.
     pub slices: usize,
-    /// Minimum number of slices.
-    pub fewest: usize,
+    /// Number of slices that would suffice for the desired endpoints.
+    pub needed_slices: usize,
     /// Endpoints to add.
     pub added: usize,
     /// Endpoints to remove.

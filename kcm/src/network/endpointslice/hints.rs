@@ -11,7 +11,7 @@ use kinds::{EndpointSlice, Str};
 use runtime::events::EventType;
 
 use super::decision::{Decision, View};
-use super::pack::{Draft, Packed};
+use super::pack::{Draft, PackedSlices};
 use super::topology::{Allocation, EndpointsByZone, Shares};
 
 const ENABLED: &str = "TopologyAwareHintsEnabled";
@@ -34,7 +34,7 @@ fn distribution(traffic_distribution: Option<&str>) -> Option<Distribution> {
 
 /// Sets the hints of a family's endpoints. Slices that only need other hints become drafts. Annotations win over
 /// `trafficDistribution`. The allocation and events are added to `decision`.
-pub fn spread(view: &View<'_>, family: Family, mut packed: Packed, decision: &mut Decision) -> Packed {
+pub fn spread(view: &View<'_>, family: Family, mut packed: PackedSlices, decision: &mut Decision) -> PackedSlices {
     if view.service.wants_topology_hints() {
         match allocate(&mut packed, view.shares) {
             Ok(allocated) => {
@@ -85,7 +85,7 @@ enum HintScope {
 }
 
 /// Sets the hints of every endpoint to the result of `hints`.
-fn set_hints(packed: &mut Packed, scope: HintScope, hints: impl Fn(&Endpoint) -> Option<Box<Hints>>) {
+fn set_hints(packed: &mut PackedSlices, scope: HintScope, hints: impl Fn(&Endpoint) -> Option<Box<Hints>>) {
     let stays = |slice: &Arc<EndpointSlice>| {
         let mut endpoints = slice.contents.endpoints.iter();
         endpoints.all(|e| e.hints == hints(e) || scope == HintScope::Ready && !is_ready(e))
@@ -109,7 +109,7 @@ fn endpoints_of(drafts: &mut [Draft]) -> impl Iterator<Item = &mut Endpoint> {
 
 /// Spreads ready endpoints over zones by these shares. Upstream: k8s.io/endpointslice/topologycache, AddHints. Slices
 /// with usable hints do not change. An error is the reason why no hints are set.
-fn allocate(packed: &mut Packed, shares: Option<&Shares>) -> Result<EndpointsByZone, String> {
+fn allocate(packed: &mut PackedSlices, shares: Option<&Shares>) -> Result<EndpointsByZone, String> {
     let kept = packed.kept.iter().flat_map(|slice| &slice.contents.endpoints);
     let drafted = packed.drafts.iter().flat_map(|draft| &draft.contents.endpoints);
     let endpoints = kept.chain(drafted).filter(|endpoint| is_ready(endpoint)).count();
@@ -168,7 +168,7 @@ pub fn hints_of(
 }
 
 /// Changes hints of endpoints: from zones with more than their share to zones with less.
-fn redistribute(packed: &mut Packed, allocated: &mut EndpointsByZone, allocations: &BTreeMap<Str, Allocation>) {
+fn redistribute(packed: &mut PackedSlices, allocated: &mut EndpointsByZone, allocations: &BTreeMap<Str, Allocation>) {
     let (mut giving, mut receiving) = exchange(allocated, allocations);
     for endpoint in endpoints_of(&mut packed.drafts).filter(|endpoint| is_ready(endpoint)) {
         let Some(from) = endpoint.zone.clone().filter(|zone| giving.get(zone).is_some_and(|count| *count > 0)) else {

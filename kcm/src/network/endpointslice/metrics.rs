@@ -104,7 +104,7 @@ impl Collector for Metrics {
         let (sums, distributions, changes, syncs) = self.with(|state| {
             let (mut sums, mut distributions) = ([0; 3], HashMap::<Str, usize>::new());
             for (tally, distribution) in state.services.values() {
-                let counts = [tally.endpoints, tally.slices, tally.fewest];
+                let counts = [tally.endpoints, tally.slices, tally.needed_slices];
                 sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
                 distribution.iter().for_each(|value| *distributions.entry(value.clone()).or_default() += 1);
             }

@@ -98,7 +98,7 @@ fn start(manager: &mut Manager, context: &Context) {
         topology: Arc::default(),
         debouncer: StatusDebouncer::default(),
         metrics: Arc::default(),
-        most: usize::try_from(context.options.values.get_i64("max-endpoints-per-slice")).unwrap_or(1).max(1),
+        max_endpoints: usize::try_from(context.options.values.get_i64("max-endpoints-per-slice")).unwrap_or(1).max(1),
         stranded: Arc::default(),
         compared: Default::default(),
         former: Default::default(),

@@ -48,7 +48,7 @@ pub struct Draft {
 
 /// Slices by their treatment.
 #[derive(Debug, Default)]
-pub struct Packed {
+pub struct PackedSlices {
     /// Unchanged slices.
     pub kept: Vec<Arc<EndpointSlice>>,
     /// Slices to write.
@@ -62,7 +62,7 @@ pub struct Packed {
 }
 
 /// The input of packing.
-pub struct Load<'a> {
+pub struct PackingInput<'a> {
     /// Family of the addresses.
     pub family: Family,
     /// Ports of all endpoints.
@@ -70,7 +70,7 @@ pub struct Load<'a> {
     /// The desired endpoints; new ones are packed in this order.
     pub endpoints: Vec<Endpoint>,
     /// Maximum number of endpoints in a slice.
-    pub most: usize,
+    pub max_endpoints: usize,
     /// The labels that slices should have.
     pub labels: &'a Labels,
     /// Returns false for a surplus endpoint that has to be kept, because its pod may exist but cannot be decoded.
@@ -86,8 +86,8 @@ enum Slot {
 }
 
 /// Packs endpoints of one family and one set of ports; `existing` are the slices with these, by name.
-pub fn pack(existing: &[Arc<EndpointSlice>], load: Load<'_>) -> Packed {
-    let mut packed = Packed::default();
+pub fn pack(existing: &[Arc<EndpointSlice>], load: PackingInput<'_>) -> PackedSlices {
+    let mut packed = PackedSlices::default();
     let wanted: HashMap<Identity<'_>, usize> =
         load.endpoints.iter().enumerate().map(|(at, endpoint)| (identity(endpoint), at)).collect();
     let mut placed = vec![false; load.endpoints.len()];
@@ -134,17 +134,17 @@ fn without_endpoints(slice: &EndpointSlice) -> Contents {
 }
 
 /// Packs the endpoints in `left` into slices, last first.
-fn fill(packed: &mut Packed, left: &mut Vec<Endpoint>, load: &Load<'_>) {
+fn fill(packed: &mut PackedSlices, left: &mut Vec<Endpoint>, load: &PackingInput<'_>) {
     let top_up = |endpoints: &mut Vec<Endpoint>, left: &mut Vec<Endpoint>| {
-        let room = load.most.saturating_sub(endpoints.len()).min(left.len());
+        let room = load.max_endpoints.saturating_sub(endpoints.len()).min(left.len());
         endpoints.extend(left.drain(left.len() - room..).rev());
     };
     packed.drafts.sort_by_key(|draft| Reverse(draft.contents.endpoints.len()));
     packed.drafts.iter_mut().for_each(|draft| top_up(&mut draft.contents.endpoints, left));
     while !left.is_empty() {
-        let fits = |slice: &EndpointSlice| slice.contents.endpoints.len() + left.len() <= load.most;
+        let fits = |slice: &EndpointSlice| slice.contents.endpoints.len() + left.len() <= load.max_endpoints;
         let best = (0..packed.kept.len())
-            .filter(|at| left.len() < load.most && fits(&packed.kept[*at]))
+            .filter(|at| left.len() < load.max_endpoints && fits(&packed.kept[*at]))
             .max_by_key(|at| packed.kept[*at].contents.endpoints.len());
         let (of, mut contents) = match best {
             Some(at) => {

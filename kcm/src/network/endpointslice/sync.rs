@@ -8,9 +8,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::endpoint::LAST_CHANGE_TRIGGER_TIME;
 use kinds::endpoint_slice::Endpoint;
-use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::intern::Labels;
 use kinds::meta::ObjectKey;
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::node::ZONE;
 use kinds::service::ServiceType;
 use kinds::{Kind, Node, Pod, Service, Str};
@@ -23,13 +23,15 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::WriteError;
 
 use super::decide::{self, decide};
-use super::decision::{Decision, View};
+use super::decision::{Decision, EventText, View};
 use super::desired::{Members, Place, members};
 use super::metrics::Metrics;
 use super::topology::Topology;
 use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::selectors::pods_of;
-use crate::network::service_endpoints::slice_writes::{SliceMetadata, Plan, SliceWrites, WriteCounts, WriteFailure, prefix};
+use crate::network::service_endpoints::slice_writes::{
+    Plan, SliceMetadata, SliceWrites, WriteCounts, WriteFailure, prefix,
+};
 use crate::network::service_endpoints::trigger::{self, TriggerTimes};
 use crate::pods::refusals::Attempt;
 
@@ -45,7 +47,7 @@ pub struct EndpointSlices {
     pub debouncer: StatusDebouncer,
     pub metrics: Arc<Metrics>,
     /// Maximum number of endpoints in a slice.
-    pub most: usize,
+    pub max_endpoints: usize,
     /// Services with pods that are left out because their node is missing.
     pub stranded: Arc<Mutex<HashSet<ObjectKey>>>,
     /// Services from before this leadership term whose slices were compared with the API server's.
@@ -111,11 +113,9 @@ impl EndpointSlices {
             return Ok(Outcome::RequeueAfter(left));
         }
         self.topology.set(key, std::mem::take(&mut decision.allocated));
-        for (kind, reason, message) in decision.events {
-            self.recorder.event(&about(&*service), kind, reason, message);
-        }
+        self.record_events(&service, decision.events);
         let triggered = triggered.and_then(trigger::text);
-        let (counts, written) = self.write(key, &service, &labels, triggered.as_deref(), (&plan, attempt)).await;
+        let (counts, written) = self.write(key, &service, &labels, triggered.as_deref(), &plan, attempt).await;
         self.metrics.wrote(&counts);
         if let Err(failed) = written {
             return self.not_written(key, &service, failed);
@@ -124,6 +124,12 @@ impl EndpointSlices {
         self.triggers.settled(key);
         self.report_stranded_pods(key, &service, &members)?;
         Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))
+    }
+
+    fn record_events(&self, service: &Service, events: Vec<EventText>) {
+        for (kind, reason, message) in events {
+            self.recorder.event(&about(service), kind, reason, message);
+        }
     }
 
     /// Returns the outcome of a reconcile whose write failed.
@@ -174,7 +180,7 @@ impl EndpointSlices {
             members,
             existing: &self.writes.existing(key),
             labels,
-            most: self.most,
+            max_endpoints: self.max_endpoints,
             may_be_removed: &|endpoint| !unreadable || is_readable(endpoint),
             shares: self.topology.shares().filter(|_| service.wants_topology_hints()).as_ref(),
             was_allocated: self.topology.is_allocated(key),
@@ -204,12 +210,14 @@ impl EndpointSlices {
         service: &Service,
         labels: &Labels,
         triggered: Option<&str>,
-        (plan, attempt): (&Plan, Attempt),
+        plan: &Plan,
+        attempt: Attempt,
     ) -> (WriteCounts, Result<(), WriteFailure>) {
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered)];
         let owner = service.controller_ref();
         let updated = NewMetadata { labels, annotations: Annotations::Edited(&edits), owner: None };
-        let metadata = SliceMetadata { prefix: &prefix(&key.name), new: NewMetadata { owner: Some(&owner), ..updated }, updated };
+        let metadata =
+            SliceMetadata { prefix: &prefix(&key.name), new: NewMetadata { owner: Some(&owner), ..updated }, updated };
         self.writes.write(key, &metadata, plan, attempt).await
     }
 

@@ -62,13 +62,13 @@ fn endpoint(address: &Address, ready: bool) -> Option<(Family, Endpoint)> {
     Some((ip.family()?, endpoint))
 }
 
-/// Returns the endpoints of a subset by family, up to `most`, those that are ready first.
-fn endpoints_of(subset: &Subset, most: usize, decision: &mut Decision) -> BTreeMap<Family, Vec<Endpoint>> {
+/// Returns the endpoints of a subset by family, up to `max_endpoints`, those that are ready first.
+fn endpoints_of(subset: &Subset, max_endpoints: usize, decision: &mut Decision) -> BTreeMap<Family, Vec<Endpoint>> {
     let mut by_family: BTreeMap<Family, Vec<Endpoint>> = BTreeMap::new();
     let (mut taken, mut invalid) = (0, 0);
     for (list, ready) in [(&subset.ready, true), (&subset.not_ready, false)] {
         for address in list {
-            if taken == most {
+            if taken == max_endpoints {
                 break;
             }
             match endpoint(address, ready) {
@@ -90,7 +90,7 @@ type SliceGroup = (Option<Family>, Vec<Port>);
 
 /// Compares Endpoints with the slices that mirror them, given by name. Upstream: pkg/controller/endpointslicemirroring,
 /// reconcile.
-pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], most: usize) -> Decision {
+pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], max_endpoints: usize) -> Decision {
     let mut decision = Decision::default();
     let labels = labels(endpoints);
     let annotations = annotations(endpoints);
@@ -102,7 +102,7 @@ pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], most: usiz
         left.entry((contents.family, sorted_ports(&contents.ports))).or_default().push_back(slice);
     }
     for subset in subsets {
-        for (family, wanted) in endpoints_of(&subset, most, &mut decision) {
+        for (family, wanted) in endpoints_of(&subset, max_endpoints, &mut decision) {
             let contents = Contents { family: Some(family), ports: subset.ports.clone().into(), endpoints: wanted };
             // Further slices with these ports stay in `left`, and are deleted.
             let same_ports = left.get_mut(&(Some(family), contents.ports.to_vec()));

@@ -21,7 +21,7 @@ use crate::network::service_endpoints::slice_writes::Plan;
 pub struct Counts {
     slices: Arc<Store<EndpointSlice>>,
     /// Maximum number of mirrored addresses of a subset.
-    most: usize,
+    max_endpoints: usize,
     /// Successful creations, updates and deletions.
     changes: [AtomicU64; 3],
     added: Histograms<0>,
@@ -65,11 +65,11 @@ impl Tally {
 
 impl Counts {
     /// Creates empty metrics, which read the sizes of slices from this cache.
-    pub fn new(slices: Arc<Store<EndpointSlice>>, most: usize) -> Self {
+    pub fn new(slices: Arc<Store<EndpointSlice>>, max_endpoints: usize) -> Self {
         let endpoints = || Histograms::new(powers_of_two(2.0, 15));
         Self {
             slices,
-            most,
+            max_endpoints,
             changes: Default::default(),
             added: endpoints(),
             updated: endpoints(),
@@ -103,9 +103,9 @@ impl Counts {
     /// Returns the numbers of endpoints in mirrored slices, of mirrored slices, and of slices that are needed for them.
     fn sizes(&self) -> [usize; 3] {
         let slices = self.slices.all().into_iter().filter(|slice| slice.manager() == Some(MIRRORED));
-        slices.fold([0; 3], |[endpoints, slices, fewest], slice| {
+        slices.fold([0; 3], |[endpoints, slices, needed], slice| {
             let count = slice.contents.endpoints.len();
-            [endpoints + count, slices + 1, fewest + count.div_ceil(self.most)]
+            [endpoints + count, slices + 1, needed + count.div_ceil(self.max_endpoints)]
         })
     }
 }

@@ -66,8 +66,8 @@ fn start(manager: &mut Manager, context: &Context) {
     let (endpoints, services, slices) =
         (registry.store::<Endpoints>(), registry.store::<Service>(), registry.store::<EndpointSlice>());
     let values = &context.options.values;
-    let most = usize::try_from(values.get_i64("mirroring-max-endpoints-per-subset")).unwrap_or(1).max(1);
-    let counts = Arc::new(Counts::new(slices.clone(), most));
+    let max_endpoints = usize::try_from(values.get_i64("mirroring-max-endpoints-per-subset")).unwrap_or(1).max(1);
+    let counts = Arc::new(Counts::new(slices.clone(), max_endpoints));
     manager.collect(CountsCollector(counts.clone()));
     let reconciler = Arc::new(Mirror {
         endpoints: endpoints.clone(),
@@ -84,7 +84,7 @@ fn start(manager: &mut Manager, context: &Context) {
             refusals: Refusals::with_delays(base_delay, MAX_REFUSAL_DELAY),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
-        most,
+        max_endpoints,
         counts,
     });
     keys::subscribe(&endpoints, &services, &queue);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
-use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::meta::ObjectKey;
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::{Endpoints, Kind, Service};
 use runtime::events::{EventType, Recorder, about};
 use runtime::store::Store;
@@ -24,7 +24,7 @@ pub struct Mirror {
     pub writes: SliceWrites,
     pub recorder: Recorder,
     /// Maximum number of mirrored addresses of a subset.
-    pub most: usize,
+    pub max_endpoints: usize,
     /// The metrics.
     pub counts: Arc<Counts>,
 }
@@ -57,7 +57,7 @@ impl Mirror {
         else {
             return self.delete_all(key, endpoints.is_none() || service.is_none()).await;
         };
-        let mut decision = decide(&endpoints, &self.writes.existing(key), self.most);
+        let mut decision = decide(&endpoints, &self.writes.existing(key), self.max_endpoints);
         if endpoints.meta.is_deleting() {
             decision.plan.create.clear();
         }
@@ -75,7 +75,8 @@ impl Mirror {
         let labels = decide::labels(&endpoints);
         let annotations = decide::annotations(&endpoints);
         let owner = endpoints.controller_ref();
-        let metadata = NewMetadata { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
+        let metadata =
+            NewMetadata { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
         let metadata = SliceMetadata { prefix: &prefix(&key.name), new: metadata, updated: metadata };
         let (counts, written) = self.writes.write(key, &metadata, &decision.plan, attempt).await;
         self.counts.wrote([counts.created, counts.updated, counts.deleted]);
@@ -117,7 +118,7 @@ impl Mirror {
         if skipped > invalid {
             let message = format!(
                 "A max of {} addresses can be mirrored to EndpointSlices per Endpoints subset. {skipped} addresses were skipped",
-                self.most
+                self.max_endpoints
             );
             warn("TooManyAddressesToMirror", message);
         }

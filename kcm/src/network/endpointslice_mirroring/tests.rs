@@ -6,9 +6,9 @@ use std::sync::Arc;
 use kinds::endpoint::Port;
 use kinds::endpoint_slice::Contents;
 use kinds::endpoints::{Address, Endpoints, LEADER, Subset};
-use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::intern::Labels;
 use kinds::ip::{Family, Ip};
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::schema::{endpoints as f, object_meta};
 use kinds::wire::{Put, copy_fields, find};
 use kinds::{Decode, EndpointSlice, Interner, Kind, OwnerRef};
@@ -70,7 +70,8 @@ fn after(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], plan: &Plan) ->
     let labels = labels(endpoints);
     let annotations = annotations(endpoints);
     let owner: OwnerRef = endpoints.controller_ref();
-    let metadata = NewMetadata { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
+    let metadata =
+        NewMetadata { labels: &labels, annotations: Annotations::Exactly(&annotations), owner: Some(&owner) };
     let read = |name: &str, contents: &Contents| {
         let object = versioned(&contents.create("ns", name, &metadata), name);
         let context = Decode { interner: Arc::default(), sections: EndpointSlice::CONTENTS };

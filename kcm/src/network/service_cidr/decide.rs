@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use kinds::meta::Meta;
 use kinds::condition::Condition;
+use kinds::meta::Meta;
 use kinds::{IpAddress, ServiceCidr};
 use runtime::text::api_time;
 use serde_json::{Value, json};

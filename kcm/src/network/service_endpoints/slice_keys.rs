@@ -29,10 +29,10 @@ pub fn slices_of(namespace: &str, service: &str, manager: &str) -> u64 {
 
 /// Own writes of slices that the watch has not delivered yet.
 #[derive(Debug, Default)]
-pub struct OwnChanges(Mutex<Own>);
+pub struct OwnChanges(Mutex<OwnWrites>);
 
 #[derive(Debug, Default)]
-struct Own {
+struct OwnWrites {
     /// Versions of own writes.
     versions: HashSet<u64>,
     /// Slices with an update in flight, with the versions that the watch delivers before the response arrives.
@@ -44,7 +44,7 @@ struct Own {
 /// Number of remembered versions above which those are dropped that the watch has passed without delivering them.
 const MAX_VERSIONS: usize = 1024;
 
-impl Own {
+impl OwnWrites {
     fn wrote(&mut self, store: &Store<EndpointSlice>, version: u64) {
         let reached = store.progress().version();
         if reached < version {
@@ -57,7 +57,7 @@ impl Own {
 }
 
 impl OwnChanges {
-    fn lock(&self) -> MutexGuard<'_, Own> {
+    fn lock(&self) -> MutexGuard<'_, OwnWrites> {
         lock(&self.0)
     }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use futures::{StreamExt, stream};
 use kinds::endpoint_slice::{Contents, MANAGED_BY, SERVICE_NAME};
-use kinds::metadata_edit::NewMetadata;
 use kinds::ip::Family;
 use kinds::meta::{Meta, ObjectKey};
+use kinds::metadata_edit::NewMetadata;
 use kinds::{EndpointSlice, Kind, Uid};
 use runtime::consistency::Consistency;
 use runtime::queue::Queue;
@@ -95,7 +95,7 @@ pub struct WriteCounts {
 pub struct WriteFailure {
     /// The write: `create`, `update` or `delete`, and the slice's name if it has one.
     pub what: Box<str>,
-    /// Whether it is a creation.
+    /// True for a creation.
     pub is_creation: bool,
     /// The error.
     pub error: WriteError,
@@ -404,7 +404,8 @@ mod tests {
     /// Executes a plan of three creations, two updates and two deletions, unless its creations were just refused.
     async fn execute(writes: &SliceWrites) -> (WriteCounts, Result<(), WriteFailure>) {
         let labels = Interner::default().labels(Vec::new());
-        let metadata = NewMetadata { labels: &labels, annotations: kinds::metadata_edit::Annotations::Edited(&[]), owner: None };
+        let metadata =
+            NewMetadata { labels: &labels, annotations: kinds::metadata_edit::Annotations::Edited(&[]), owner: None };
         let metadata = SliceMetadata { prefix: "web-", new: metadata, updated: metadata };
         let plan = Plan {
             create: vec![contents(), contents(), contents()],

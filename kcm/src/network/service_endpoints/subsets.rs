@@ -18,7 +18,7 @@ const MAX_ADDRESSES: usize = 1 << 20;
 pub struct TooLarge;
 
 /// The addresses of a subset by rank, each with its readiness.
-type Reached = Vec<(usize, bool)>;
+type RankedAddresses = Vec<(usize, bool)>;
 
 /// Returns the fields by which two addresses are the same one.
 pub fn identity(address: &Address) -> (&Ip, Option<&Uid>) {
@@ -43,7 +43,7 @@ fn distinct(subsets: &[Subset]) -> Vec<&Address> {
 }
 
 /// Returns each address once. An address that any entry lists as not ready is not ready.
-fn merged(mut reached: Reached) -> Reached {
+fn merged(mut reached: RankedAddresses) -> RankedAddresses {
     reached.sort_unstable();
     // An entry that is not ready precedes one that is.
     reached.dedup_by_key(|(rank, _)| *rank);
@@ -83,15 +83,15 @@ pub fn repack(subsets: &[Subset]) -> Result<Vec<Subset>, TooLarge> {
     let addresses = distinct(subsets);
     let ranks: HashMap<_, usize> =
         addresses.iter().enumerate().map(|(rank, address)| (identity(address), rank)).collect();
-    let reached = |subset: &Subset| -> Reached {
-        let of = |list: &[Address], ready| -> Reached {
+    let reached = |subset: &Subset| -> RankedAddresses {
+        let of = |list: &[Address], ready| -> RankedAddresses {
             list.iter().filter_map(|address| Some((*ranks.get(&identity(address))?, ready))).collect()
         };
         merged([of(&subset.ready, true), of(&subset.not_ready, false)].concat())
     };
-    let reached: Vec<Reached> = subsets.iter().map(reached).collect();
+    let reached: Vec<RankedAddresses> = subsets.iter().map(reached).collect();
     let mut left = MAX_ADDRESSES;
-    let mut by_addresses: HashMap<Reached, Vec<Port>> = HashMap::new();
+    let mut by_addresses: HashMap<RankedAddresses, Vec<Port>> = HashMap::new();
     for (sources, ports) in ports_by_subsets(subsets) {
         let all = match &sources[..] {
             [only] => reached[*only].clone(),
@@ -103,10 +103,10 @@ pub fn repack(subsets: &[Subset]) -> Result<Vec<Subset>, TooLarge> {
         };
         by_addresses.entry(all).or_default().extend(ports.into_iter().flatten().cloned());
     }
-    let mut packed: Vec<(Reached, Vec<Port>)> = by_addresses.into_iter().collect();
+    let mut packed: Vec<(RankedAddresses, Vec<Port>)> = by_addresses.into_iter().collect();
     packed.iter_mut().for_each(|(_, ports)| ports.sort_unstable());
     packed.sort_unstable_by(|a, b| (&a.1, &a.0).cmp(&(&b.1, &b.0)));
-    let subset = |(reached, ports): (Reached, Vec<Port>)| {
+    let subset = |(reached, ports): (RankedAddresses, Vec<Port>)| {
         let of = |wanted: bool| {
             let these = reached.iter().filter(|(_, ready)| *ready == wanted);
             these.map(|(rank, _)| addresses[*rank].clone()).collect()

@@ -10,11 +10,11 @@ use super::countdown::Stage;
 /// The time for which a pod tolerates its node's taints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToleratedTime {
-    /// Not at all.
+    /// A taint is not tolerated: the pod is evicted immediately.
     Never,
-    /// For this time.
+    /// The pod is evicted after this time.
     For(Duration),
-    /// Forever.
+    /// The pod is not evicted.
     Always,
 }
 

@@ -66,7 +66,7 @@ pub struct Evictions {
     pub recorder: Recorder,
     pub clock: Clock,
     pub countdowns: Arc<Countdowns>,
-    /// Whether the operators `Lt` and `Gt` of tolerations are supported.
+    /// True if the operators `Lt` and `Gt` of tolerations are supported.
     pub comparing: bool,
     /// The last uncached reads, by node.
     pub node_reads: Mutex<HashMap<Str, NodeRead>>,

@@ -17,7 +17,7 @@ pub enum Attachment {
     #[default]
     Absent,
     /// It may exist: the response to the request that creates it was lost; or a kubelet that attaches the volume itself
-    /// uses it, although no pod wants it there and the status does not list it.
+    /// uses it, although no pod there uses it and the status does not list it.
     Uncertain,
     /// It is requested. The driver has not reported success; it may nevertheless have attached the volume.
     Requested,
@@ -70,7 +70,7 @@ pub struct Rules {
 
 /// Reason why a volume may be detached although a kubelet reports it as in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forced {
+pub enum ForceDetachReason {
     /// The node is not healthy, and [`MAX_WAIT_FOR_UNMOUNT`] is over.
     Timeout,
     /// The node is out of service.
@@ -97,7 +97,7 @@ pub enum Step {
     /// Remove the volume from the node's status, which precedes each detachment.
     Unlist,
     /// Detach, after a check of the node unless the detachment is forced.
-    Detach(Option<Forced>),
+    Detach(Option<ForceDetachReason>),
 }
 
 impl Site {
@@ -111,12 +111,12 @@ impl Site {
     }
 
     /// Returns why a volume in use may be detached here.
-    fn forced(&self, rules: Rules) -> Option<Forced> {
+    fn forced(&self, rules: Rules) -> Option<ForceDetachReason> {
         let is_overdue = !rules.is_timeout_disabled && self.unwanted_for >= MAX_WAIT_FOR_UNMOUNT;
         if is_overdue && !self.is_healthy() {
-            return Some(Forced::Timeout);
+            return Some(ForceDetachReason::Timeout);
         }
-        (self.node.exists && self.node.is_out_of_service).then_some(Forced::OutOfService)
+        (self.node.exists && self.node.is_out_of_service).then_some(ForceDetachReason::OutOfService)
     }
 }
 
@@ -262,8 +262,8 @@ mod tests {
         let soon = Duration::from_secs(60);
         let remaining = Step::AwaitUnmount(Some(late - soon));
         let forever = Step::AwaitUnmount(None);
-        let timeout = Step::Detach(Some(Forced::Timeout));
-        let out_of_service = Step::Detach(Some(Forced::OutOfService));
+        let timeout = Step::Detach(Some(ForceDetachReason::Timeout));
+        let out_of_service = Step::Detach(Some(ForceDetachReason::OutOfService));
         for (name, node, unwanted_for, disabled, expected) in [
             ("healthy", HEALTHY, soon, false, forever),
             ("healthy for long", HEALTHY, late, false, forever),

@@ -1,7 +1,7 @@
-//! Decides when users learn that a volume for one node waits for another node.
+//! Policy: the time at which an event reports that a volume for one node waits for another node.
 //!
-//! A volume that moves with its pod is detached and attached within seconds: that is no failure. An event reports what
-//! needs an operator, or takes longer than usual.
+//! A volume that moves with its pod is detached and attached within seconds: no event is recorded. An event reports
+//! a wait that only an operator can end, or that takes longer than usual.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub fn time_to_report(other: &Site, step: Step, has_failed: bool) -> Option<Dura
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::attach_detach::decide::{Attachment, Forced, NodeState};
+    use crate::storage::attach_detach::decide::{Attachment, ForceDetachReason, NodeState};
 
     const HEALTHY: NodeState = NodeState { exists: true, is_managed: true, is_ready: true, is_out_of_service: false };
 
@@ -55,7 +55,13 @@ mod tests {
             ("on a dead node", Site { node: lost, ..released() }, unmount, false, now),
             ("unlisted", released(), Step::Unlist, false, later(DETACH_GRACE)),
             ("detached", released(), Step::Detach(None), false, later(DETACH_GRACE)),
-            ("detached by force", released(), Step::Detach(Some(Forced::OutOfService)), false, later(DETACH_GRACE)),
+            (
+                "detached by force",
+                released(),
+                Step::Detach(Some(ForceDetachReason::OutOfService)),
+                false,
+                later(DETACH_GRACE),
+            ),
             ("driver works", released(), Step::AwaitDetach, false, later(DETACH_GRACE)),
             ("driver has failed", released(), Step::AwaitDetach, true, now),
             ("not there", Site { attachment: Attachment::Absent, ..released() }, Step::Idle, false, None),

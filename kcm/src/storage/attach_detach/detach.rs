@@ -8,7 +8,7 @@ use kinds::{Kind, Node, Str, VolumeAttachment};
 use runtime::worker::ReconcileError;
 use tracing::{debug, info, warn};
 
-use super::decide::Forced;
+use super::decide::ForceDetachReason;
 use super::memory::SiteMemory;
 use super::metrics::Operation;
 use super::observe::{Place, state_of};
@@ -27,7 +27,7 @@ impl AttachDetach {
         &self,
         subject: &Subject<'_>,
         place: &Place,
-        forced: Option<Forced>,
+        forced: Option<ForceDetachReason>,
         memory: &mut SiteMemory,
     ) -> Recheck {
         if !self.is_released(subject, place, forced).await? {
@@ -72,7 +72,7 @@ impl AttachDetach {
         &self,
         subject: &Subject<'_>,
         place: &Place,
-        forced: Option<Forced>,
+        forced: Option<ForceDetachReason>,
     ) -> Result<bool, ReconcileError> {
         if forced.is_none() && self.memory.take_release(&place.node, subject.name) {
             return Ok(true);
@@ -82,8 +82,8 @@ impl AttachDetach {
         let state = state_of(Some(node));
         let volumes = node.volumes.as_deref();
         let is_forced = match forced {
-            Some(Forced::Timeout) => !state.is_ready,
-            Some(Forced::OutOfService) => state.is_out_of_service,
+            Some(ForceDetachReason::Timeout) => !state.is_ready,
+            Some(ForceDetachReason::OutOfService) => state.is_out_of_service,
             None => false,
         };
         // The kubelet could still find the volume in the list, or attach volumes itself by now.

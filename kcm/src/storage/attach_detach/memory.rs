@@ -30,7 +30,7 @@ pub struct SiteMemory {
     pub users: Vec<User>,
     /// When the volume was first found not to be wanted here.
     pub unwanted_since: Option<Instant>,
-    /// Whether the node's last known status has the volume in use.
+    /// True if the node's last known status has the volume in use.
     pub was_in_use: Option<bool>,
     /// The volume, of a plugin whose kubelet attaches it, is reserved for the node.
     pub is_held: bool,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use runtime::metrics::{Histograms, Metrics};
 use tokio::time::Instant;
 
-use super::decide::Forced;
+use super::decide::ForceDetachReason;
 use crate::storage::volume_name::Plugin;
 
 /// Upper bounds in seconds.
@@ -80,10 +80,10 @@ impl Operations {
     }
 
     /// Records that a volume is detached although a kubelet may use it.
-    pub fn forced(&self, reason: Option<Forced>) {
+    pub fn forced(&self, reason: Option<ForceDetachReason>) {
         let index = match reason {
-            Some(Forced::Timeout) => 0,
-            Some(Forced::OutOfService) => 1,
+            Some(ForceDetachReason::Timeout) => 0,
+            Some(ForceDetachReason::OutOfService) => 1,
             None => return,
         };
         self.forced[index].fetch_add(1, Ordering::Relaxed);

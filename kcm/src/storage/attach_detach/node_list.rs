@@ -18,8 +18,8 @@ const PAUSE_FACTOR: u32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The same while further changes are expected: longer only if a write takes more than 100 ms.
 const LONGEST_BATCH_PAUSE: Duration = Duration::from_secs(4);
-/// Shortest time between two writes of a node, if no pod waits for the second one and further changes are expected. Users
-/// still see it: the deletion of a volume or of a node waits for the detachment.
+/// Shortest time between two writes of a node, if no pod waits for the second one and further changes are expected. It
+/// is short, because the deletion of a volume or of a node waits for the detachment.
 const RELAXED_PAUSE: Duration = Duration::from_millis(500);
 /// The response to a write shows for this time that a kubelet does not use a volume.
 const RELEASE_LIFETIME: Duration = Duration::from_secs(5);

@@ -52,7 +52,7 @@ pub struct Observation {
     pub label: Str,
     /// The PersistentVolume; of several with the same storage, one that a pod uses.
     pub volume: Option<Arc<PersistentVolume>>,
-    /// The volume as pods define it themselves, if they use it and no PersistentVolume stands for it.
+    /// The volume as the specs of pods define it, if no PersistentVolume defines it.
     pub inline: Option<InlineVolume>,
     /// It may be attached to one node only.
     pub is_exclusive: bool,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kinds::metadata_edit::annotated;
 use kinds::meta::ObjectKey;
+use kinds::metadata_edit::annotated;
 use kinds::persistent_volume::{MIGRATED_TO, Phase as VolumePhase, with_phase};
 use kinds::persistent_volume_claim::{
     BETA_STORAGE_PROVISIONER, Phase, STORAGE_PROVISIONER, StatusEdit, with_class, with_condition, with_status,
@@ -22,9 +22,9 @@ use super::decide_claim::{
 };
 use super::draft::{Draft, Stop};
 use super::keys::volume_key;
+use super::migration_edits::annotation_edit;
 use super::reconciler::Binder;
 use super::references::{referring_to_claim, referring_to_volume};
-use super::upkeep::annotation_edit;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 use crate::storage::unused::{condition, refers};
 
@@ -93,7 +93,8 @@ impl Binder {
 
     /// Confirms with the API server that the cached volume of a claim is current, before the claim is marked as lost.
     ///
-    /// The two caches are not equally old: a new leader may know of a binding before it knows of the volume.
+    /// The two caches are not equally old: the cache of claims may contain a binding, while the cache of volumes does not
+    /// contain the volume yet.
     async fn confirm_loss(&self, claim: &PersistentVolumeClaim) -> Result<(), Stop> {
         if claim.volume_name.is_empty() || !is_newly_lost(claim) {
             return Ok(());

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use kinds::resource_list::Amount;
 use kinds::persistent_volume::{BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, Phase as VolumePhase};
 use kinds::persistent_volume_claim::{BIND_COMPLETED, Phase, SELECTED_NODE, StatusEdit};
+use kinds::resource_list::Amount;
 use kinds::selector::Selector;
 use kinds::storage_class::BindingMode;
 use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
@@ -41,7 +41,7 @@ pub enum Search {
 /// An event about a claim or volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// Whether it is a warning.
+    /// True for a warning.
     pub is_warning: bool,
     /// Reason of the event.
     pub reason: &'static str,
@@ -225,14 +225,14 @@ fn bound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> ClaimStep {
 pub enum BindWrite {
     /// The volume has to refer to the claim.
     VolumeReference {
-        /// Whether the volume gets the annotation for volumes that a controller chose.
+        /// True if the volume gets the annotation for volumes that a controller chose.
         by_controller: bool,
     },
     /// The volume's phase has to be Bound.
     VolumePhase,
     /// The claim has to name the volume, and to record that binding is complete.
     ClaimReference {
-        /// Whether the claim gets the annotation for claims whose volume a controller chose.
+        /// True if the claim gets the annotation for claims whose volume a controller chose.
         by_controller: bool,
     },
     /// The claim's status may have to change.

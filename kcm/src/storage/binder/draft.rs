@@ -70,7 +70,7 @@ pub struct Draft<'a, K: Kind> {
     raw: Vec<u8>,
     /// The object as it was read or written last.
     pub record: K,
-    /// Whether a write of this draft succeeded.
+    /// True if a write of this draft succeeded.
     pub is_written: bool,
     _underway: WriteInProgress<'a, K>,
 }

@@ -28,7 +28,7 @@ const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0
 const NO_PLUGIN: &str = "N/A";
 
 #[derive(Debug, Clone)]
-struct Started {
+struct FirstAttempt {
     /// The claim or volume. Another one may have got its name.
     uid: Uid,
     plugin: String,
@@ -36,7 +36,7 @@ struct Started {
 }
 
 /// The first attempts by the name of their object.
-type Starts<K> = Mutex<HashMap<K, Started>>;
+type Starts<K> = Mutex<HashMap<K, FirstAttempt>>;
 
 /// Records the first attempt for an object. Returns its time.
 fn start<K: Hash + Eq>(starts: &Starts<K>, key: K, uid: &Uid, plugin: impl FnOnce() -> String) -> Instant {
@@ -45,7 +45,7 @@ fn start<K: Hash + Eq>(starts: &Starts<K>, key: K, uid: &Uid, plugin: impl FnOnc
         return started.at;
     }
     let at = Instant::now();
-    starts.insert(key, Started { uid: uid.clone(), plugin: plugin(), at });
+    starts.insert(key, FirstAttempt { uid: uid.clone(), plugin: plugin(), at });
     at
 }
 

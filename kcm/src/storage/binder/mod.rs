@@ -14,6 +14,7 @@ mod keys;
 mod label_rules;
 mod matcher;
 mod metrics;
+mod migration_edits;
 mod names;
 mod notices;
 mod provision;
@@ -26,7 +27,6 @@ mod references;
 mod reserved_volumes;
 #[cfg(test)]
 mod tests;
-mod upkeep;
 mod volume_index;
 mod volume_sync;
 mod waiting;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::access_modes::VolumeMode;
-use kinds::metadata_edit::annotated;
 use kinds::meta::ObjectKey;
+use kinds::metadata_edit::annotated;
 use kinds::persistent_volume::{BOUND_BY_CONTROLLER, MIGRATED_TO, PROVISIONED_BY, ReclaimPolicy};
 use kinds::persistent_volume_claim::{BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, StorageClass};
@@ -35,7 +35,7 @@ pub enum Provisioning {
     External(String),
     /// As directories of the host.
     HostPath,
-    /// Not at all: provisioning is disabled.
+    /// No volume is provisioned: the command line disables it.
     Disabled,
     /// Provisioning is impossible: the message of the event.
     Impossible(String),

@@ -21,11 +21,11 @@ use crate::storage::indexes::{pods_by_claim, using_claim};
 pub struct Settings {
     /// Objects that wait are reconciled again after this time.
     pub sync_period: Duration,
-    /// Whether volumes are provisioned at all.
+    /// True if volumes are provisioned.
     pub is_dynamic: bool,
-    /// Whether host-path volumes are provisioned.
+    /// True if host-path volumes are provisioned.
     pub has_host_path: bool,
-    /// Whether a claim that becomes bound gets the condition `Unused`.
+    /// True if a claim that becomes bound gets the condition `Unused`.
     pub tracks_unused: bool,
     /// Pods that wipe volumes; an error if a template cannot be used.
     pub recyclers: Result<Recyclers, String>,

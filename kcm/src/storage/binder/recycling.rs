@@ -1,7 +1,7 @@
 //! The pods that wipe released volumes, and the pauses after failures.
 //!
-//! A pod counts only for the claim whose data it wipes. Otherwise a pod that ended before an administrator gave the volume
-//! to another claim would let that claim's data pass for wiped.
+//! A pod counts only for the claim whose data it wipes. Otherwise, if an administrator gave the volume to another
+//! claim afterwards, that claim's data would count as wiped, too.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use kinds::access_modes::{AccessModes, VolumeMode};
-use kinds::resource_list::Amount;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::Phase;
+use kinds::resource_list::Amount;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 
 use super::label_rules::LabelRules;

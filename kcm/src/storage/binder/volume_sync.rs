@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kinds::metadata_edit::annotated;
 use kinds::meta::ObjectKey;
+use kinds::metadata_edit::annotated;
 use kinds::persistent_volume::{MIGRATED_TO, PROVISIONED_BY, Phase, ReclaimPolicy, with_phase};
 use kinds::{Kind, PersistentVolume, PersistentVolumeClaim};
 use runtime::store::Cached;
@@ -16,9 +16,9 @@ use tracing::info;
 use super::decide_claim::Notice;
 use super::decide_volume::{VolumeStep, is_reclaimable, needs_uncached_claim, next_step};
 use super::draft::{Draft, Stop};
+use super::migration_edits::{annotation_edit, finalizer_edit};
 use super::reconciler::Binder;
 use super::references::unbound;
-use super::upkeep::{annotation_edit, finalizer_edit};
 use super::volume_index::claim_key;
 
 /// Reconciles volumes.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kinds::access_modes::AccessModes;
-use kinds::resource_list::Amount;
 use kinds::meta::ObjectKey;
+use kinds::resource_list::Amount;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 
 use super::label_rules::LabelRules;

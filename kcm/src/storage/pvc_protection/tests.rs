@@ -47,7 +47,10 @@ fn users() -> Vec<(&'static str, Pod, bool, bool)> {
         ("failed", edited(user(), |pod| pod.phase = Phase::Failed), true, false),
         (
             "failed without a node",
-            edited(user(), |pod| { pod.phase = Phase::Failed; pod.node = "".into(); }),
+            edited(user(), |pod| {
+                pod.phase = Phase::Failed;
+                pod.node = "".into();
+            }),
             false,
             false,
         ),

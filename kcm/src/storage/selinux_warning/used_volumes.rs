@@ -39,11 +39,11 @@ pub struct Request {
 impl Request {
     /// Decides how the volume is labeled. Upstream: pkg/volume/util, GetMountSELinuxLabel;
     /// pkg/controller/volume/selinuxwarning, syncVolume.
-    fn outcome(&self, supports_context: bool) -> Use {
+    fn effective_labeling(&self, supports_context: bool) -> EffectiveLabeling {
         if self.is_recursive || !supports_context || self.label.is_empty() {
-            return Use { label: "".into(), policy: Policy::Recursive };
+            return EffectiveLabeling { label: "".into(), policy: Policy::Recursive };
         }
-        Use { label: self.label.clone(), policy: Policy::MountOption }
+        EffectiveLabeling { label: self.label.clone(), policy: Policy::MountOption }
     }
 }
 
@@ -62,7 +62,7 @@ pub struct Volume {
 
 /// Effective labeling of a volume for a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Use {
+struct EffectiveLabeling {
     /// The label to mount with; empty if the volume is not mounted with one.
     label: Str,
     /// The effective policy.
@@ -146,7 +146,7 @@ impl Conflict {
 struct Entry {
     request: Request,
     /// The labeling with which the pod was last compared with others.
-    compared: Use,
+    compared: EffectiveLabeling,
 }
 
 #[derive(Debug, Default)]
@@ -158,16 +158,16 @@ struct UsedVolume {
 }
 
 impl UsedVolume {
-    fn outcome(&self, entry: &Entry) -> Use {
-        entry.request.outcome(self.supports_context)
+    fn effective_labeling(&self, entry: &Entry) -> EffectiveLabeling {
+        entry.request.effective_labeling(self.supports_context)
     }
 
     /// Returns the pods by their effective labeling. Pods with the same one never conflict, so that only different ones
     /// have to be compared: few, unless nearly all of them conflict.
-    fn pods_by_use(&self) -> BTreeMap<Use, Vec<&ObjectKey>> {
-        let mut groups: BTreeMap<Use, Vec<&ObjectKey>> = BTreeMap::new();
+    fn pods_by_labeling(&self) -> BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> {
+        let mut groups: BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> = BTreeMap::new();
         for (pod, entry) in &self.pods {
-            groups.entry(self.outcome(entry)).or_default().push(pod);
+            groups.entry(self.effective_labeling(entry)).or_default().push(pod);
         }
         groups
     }
@@ -175,14 +175,14 @@ impl UsedVolume {
     /// Records the labeling that a pod requests. Returns its conflicts with the pods that were compared since the
     /// driver changed; the others are compared with it in their own reconciles.
     fn put(&mut self, pod: &ObjectKey, request: Request) -> Vec<Conflict> {
-        let mine = request.outcome(self.supports_context);
+        let mine = request.effective_labeling(self.supports_context);
         let before = self.pods.insert(pod.clone(), Entry { request, compared: mine.clone() });
         if before.is_some_and(|before| before.compared == mine) {
             return Vec::new();
         }
         let mut found = Vec::new();
         for (other, entry) in self.pods.iter().filter(|(other, _)| *other != pod) {
-            let theirs = self.outcome(entry);
+            let theirs = self.effective_labeling(entry);
             if theirs != entry.compared {
                 continue;
             }
@@ -215,7 +215,7 @@ impl UsedVolumes {
     pub fn put(&self, pod: &ObjectKey, volumes: Vec<Volume>) -> Vec<Conflict> {
         let mut state = self.lock();
         let names: Vec<Str> = volumes.iter().map(|volume| volume.name.clone()).collect();
-        state.drop_all_but(pod, &names.iter().collect());
+        state.remove_pod_except_from(pod, &names.iter().collect());
         let mut found = Vec::new();
         for volume in volumes {
             let used = state.volumes.entry(volume.name).or_default();
@@ -231,7 +231,7 @@ impl UsedVolumes {
 
     /// Removes a pod that no longer uses volumes.
     pub fn remove(&self, pod: &ObjectKey) {
-        self.lock().drop_all_but(pod, &HashSet::new());
+        self.lock().remove_pod_except_from(pod, &HashSet::new());
     }
 
     /// Returns the pods that use a volume of a driver.
@@ -248,10 +248,11 @@ impl UsedVolumes {
         let state = self.lock();
         let mut found = BTreeSet::new();
         for volume in state.volumes.values() {
-            let groups = volume.pods_by_use();
+            let groups = volume.pods_by_labeling();
             for (mine, pods) in &groups {
-                let in_conflict =
-                    |(theirs, _): &(&Use, &Vec<&ObjectKey>)| *theirs > mine && are_in_conflict(mine, theirs);
+                let in_conflict = |(theirs, _): &(&EffectiveLabeling, &Vec<&ObjectKey>)| {
+                    *theirs > mine && are_in_conflict(mine, theirs)
+                };
                 for (theirs, others) in groups.iter().filter(in_conflict) {
                     let pairs = pods.iter().flat_map(|pod| others.iter().map(move |other| (pod, other)));
                     for conflict in pairs.flat_map(|(pod, other)| conflicts((pod, mine), (other, theirs))) {
@@ -270,7 +271,7 @@ impl UsedVolumes {
 
 impl State {
     /// Removes a pod from the volumes that it does not use any longer.
-    fn drop_all_but(&mut self, pod: &ObjectKey, kept: &HashSet<&Str>) {
+    fn remove_pod_except_from(&mut self, pod: &ObjectKey, kept: &HashSet<&Str>) {
         for name in self.by_pod.remove(pod).unwrap_or_default() {
             if kept.contains(&name) {
                 continue;
@@ -286,20 +287,22 @@ impl State {
 }
 
 /// Returns true if pods with these labelings of a volume cannot use it on the same node.
-fn are_in_conflict(one: &Use, other: &Use) -> bool {
+fn are_in_conflict(one: &EffectiveLabeling, other: &EffectiveLabeling) -> bool {
     one.policy != other.policy || label::conflict(&one.label, &other.label)
 }
 
 /// Compares the labeling of a volume by two pods.
-fn conflicts(mine: (&ObjectKey, &Use), theirs: (&ObjectKey, &Use)) -> Vec<Conflict> {
+fn conflicts(
+    (pod, mine): (&ObjectKey, &EffectiveLabeling),
+    (other, theirs): (&ObjectKey, &EffectiveLabeling),
+) -> Vec<Conflict> {
     let conflict = |property, value: &str, other_value: &str| Conflict {
         property,
-        pod: mine.0.clone(),
+        pod: pod.clone(),
         value: value.into(),
-        other: theirs.0.clone(),
+        other: other.clone(),
         other_value: other_value.into(),
     };
-    let ((_, mine), (_, theirs)) = (mine, theirs);
     let mut found = Vec::new();
     if mine.policy != theirs.policy {
         found.push(conflict(Property::ChangePolicy, mine.policy.name(), theirs.policy.name()));
@@ -376,7 +379,7 @@ mod tests {
             ("driver does not support labels", with(":::s0:c1"), false, ("", Policy::Recursive)),
             ("no label", with(""), true, ("", Policy::Recursive)),
         ] {
-            let found = request.outcome(supports_context);
+            let found = request.effective_labeling(supports_context);
             assert_eq!((&*found.label, found.policy), expected, "{name}");
         }
     }
@@ -438,7 +441,7 @@ mod tests {
         }
         put(&used, "other", "v", with(":::s0:c2"));
         put(&used, "recursive", "v", recursive());
-        let sizes: Vec<usize> = used.lock().volumes["v"].pods_by_use().values().map(Vec::len).collect();
+        let sizes: Vec<usize> = used.lock().volumes["v"].pods_by_labeling().values().map(Vec::len).collect();
         assert_eq!(sizes, [1, 200, 1]);
         // 201 pods with a label differ from the recursive one in the label and the policy, and 200 from the other one.
         assert_eq!(used.conflicts(10_000).len(), 2 * (201 * 2 + 200));

@@ -21,7 +21,7 @@ use runtime::lock::lock;
 
 pub use data::{Snapshot, template_of};
 pub use equality::are_semantically_equal;
-pub use write::{Created, Draft, History, Unmatched};
+pub use write::{CreationResult, Draft, History, UnmatchedRevisions};
 
 /// The label with the hash of a StatefulSet's revision.
 pub const HASH_LABEL: &str = "controller.kubernetes.io/hash";

@@ -40,7 +40,7 @@ pub struct History<'a> {
 
 /// Treatment of a workload's revisions that no longer match its selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unmatched {
+pub enum UnmatchedRevisions {
     /// They are ignored, as for a StatefulSet.
     Ignored,
     /// They are released, as for a DaemonSet.
@@ -72,7 +72,7 @@ impl Draft {
 
 /// The result of the creation of a revision.
 #[derive(Debug)]
-pub enum Created {
+pub enum CreationResult {
     /// It was created.
     New(Arc<ControllerRevision>),
     /// It exists already with the same name and data: a previous leader created it, or the response was lost.
@@ -97,11 +97,11 @@ impl History<'_> {
     pub async fn claim<K: Kind>(
         &self,
         selector: &Selector,
-        unmatched: Unmatched,
+        unmatched: UnmatchedRevisions,
     ) -> Result<Vec<Arc<ControllerRevision>>, ReconcileError> {
         let mut children = self.revisions.by_index(&by_controller(), owned_by(&self.owner.uid));
         children.extend(self.revisions.by_index(&by_controller(), orphans_in(&self.owner.namespace)));
-        if unmatched == Unmatched::Ignored {
+        if unmatched == UnmatchedRevisions::Ignored {
             children.retain(|revision| selector.matches(&revision.meta.labels));
         }
         let owner = Owner { meta: self.owner, reference: self.reference.clone(), writer: self.writer };
@@ -147,8 +147,8 @@ impl History<'_> {
     pub async fn create(&self, draft: &Draft, collisions: &mut i32) -> Result<Arc<ControllerRevision>, WriteError> {
         loop {
             match self.create_named(draft, &hash(&draft.data, Some(*collisions))).await? {
-                Created::New(revision) | Created::Existing(revision) => return Ok(revision),
-                Created::Taken => *collisions += 1,
+                CreationResult::New(revision) | CreationResult::Existing(revision) => return Ok(revision),
+                CreationResult::Taken => *collisions += 1,
             }
         }
     }
@@ -157,7 +157,7 @@ impl History<'_> {
     ///
     /// # Errors
     /// When the server refuses it for another reason than that the name is taken.
-    pub async fn create_named(&self, draft: &Draft, hash: &str) -> Result<Created, WriteError> {
+    pub async fn create_named(&self, draft: &Draft, hash: &str) -> Result<CreationResult, WriteError> {
         let name = revision_name(&self.owner.name, hash);
         let object = NewRevision {
             name: &name,
@@ -174,16 +174,16 @@ impl History<'_> {
                 let created: ControllerRevision = answer.decode(self.revisions.decoding())?;
                 self.wrote(created.meta.version);
                 self.refusals.forget(&self.owner.key());
-                Ok(Created::New(Arc::new(created)))
+                Ok(CreationResult::New(Arc::new(created)))
             }
             Err(error) if error.is_already_exists() => {
                 let known: ControllerRevision =
                     self.writer.get(resource, &self.key(&name)).await?.decode(self.revisions.decoding())?;
                 if known.data != Fingerprint::of(&draft.data) {
-                    return Ok(Created::Taken);
+                    return Ok(CreationResult::Taken);
                 }
                 self.wrote(known.meta.version);
-                Ok(Created::Existing(Arc::new(known)))
+                Ok(CreationResult::Existing(Arc::new(known)))
             }
             Err(error) => {
                 if error.is_namespace_terminating() {

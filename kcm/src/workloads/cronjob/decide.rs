@@ -13,11 +13,11 @@ use super::schedule::{Schedule, ScheduleError, zone};
 const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 
 /// Number of missed runs above which the user gets a warning.
-const MANY: i64 = 100;
+const MAX_FEW_RUNS: i64 = 100;
 
 /// The approximate number of missed runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missed {
+pub enum MissedRuns {
     /// No run was missed.
     None,
     /// At least one, at most a hundred.
@@ -33,13 +33,13 @@ pub struct NeverDue;
 
 /// The state of a schedule at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Due {
+pub struct ScheduleState {
     /// The time from which runs were counted.
     pub since: Timestamp,
     /// The last run that was due, if one was.
     pub last: Option<Timestamp>,
     /// The number of runs that were due.
-    pub missed: Missed,
+    pub missed: MissedRuns,
 }
 
 /// Parses a CronJob's schedule in its time zone, or in this process's. A schedule that contains a time zone is used
@@ -60,7 +60,12 @@ fn timestamp(time: Time) -> Timestamp {
 
 /// Returns the last run that was due. After a long time the runs are not enumerated: the first two runs give the
 /// interval, and the search begins two intervals ago. Upstream: pkg/controller/cronjob, mostRecentScheduleTime.
-pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadline: bool) -> Result<Due, NeverDue> {
+pub fn due(
+    cron_job: &CronJob,
+    schedule: &Schedule,
+    now: Timestamp,
+    with_deadline: bool,
+) -> Result<ScheduleState, NeverDue> {
     let known = cron_job.status.last_schedule;
     let mut since = timestamp(if known.is_zero() { cron_job.meta.created } else { known });
     if let Some(deadline) = cron_job.starting_deadline.filter(|_| with_deadline) {
@@ -68,11 +73,11 @@ pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadlin
     }
     let first = schedule.next(since).ok_or(NeverDue)?;
     if now < first {
-        return Ok(Due { since, last: None, missed: Missed::None });
+        return Ok(ScheduleState { since, last: None, missed: MissedRuns::None });
     }
     let second = schedule.next(first).ok_or(NeverDue)?;
     if now < second {
-        return Ok(Due { since, last: Some(first), missed: Missed::None });
+        return Ok(ScheduleState { since, last: Some(first), missed: MissedRuns::None });
     }
     let distance = second.duration_since(first).as_secs();
     if distance < 1 {
@@ -86,15 +91,15 @@ pub fn due(cron_job: &CronJob, schedule: &Schedule, now: Timestamp, with_deadlin
         last = Some(at);
         next = schedule.next(at);
     }
-    Ok(Due { since, last, missed: if missed > MANY { Missed::Many } else { Missed::Few } })
+    Ok(ScheduleState { since, last, missed: if missed > MAX_FEW_RUNS { MissedRuns::Many } else { MissedRuns::Few } })
 }
 
 /// Returns the time until the next run; `None` if there is none. Upstream: pkg/controller/cronjob,
 /// nextScheduleTimeDuration.
 pub fn until_next(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Option<Duration> {
     let from = match due(cron_job, schedule, now, false) {
-        Ok(Due { last: Some(last), .. }) => last,
-        Ok(Due { since, missed: Missed::None, .. }) => since,
+        Ok(ScheduleState { last: Some(last), .. }) => last,
+        Ok(ScheduleState { since, missed: MissedRuns::None, .. }) => since,
         Ok(_) | Err(NeverDue) => now,
     };
     let wait = schedule.next(from)?.duration_since(now) + MARGIN;

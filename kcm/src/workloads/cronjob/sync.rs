@@ -19,7 +19,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{Deletion, Propagation, WriteError, Writer};
 use tracing::debug;
 
-use super::decide::{self, Missed};
+use super::decide::{self, MissedRuns};
 use super::schedule::{Schedule, zone};
 use crate::context::Clock;
 use crate::pods::creation_gate::CreationGate;
@@ -58,8 +58,8 @@ impl Reconcile for CronJobs {
     }
 }
 
-/// Returns the Jobs of the active list, for searches by many Jobs.
-fn active_jobs(status: &CronJobStatus) -> HashSet<Uid> {
+/// Returns the uids of the active list as a set, in which many Jobs can be looked up.
+fn active_uids(status: &CronJobStatus) -> HashSet<Uid> {
     status.active.iter().map(|job| job.uid.clone()).collect()
 }
 
@@ -93,9 +93,9 @@ impl CronJobs {
                 StatusWrite::Deleted => return Ok(Outcome::Done),
             }
         }
-        // After the status write: once they are deleted, a successor of this process could not count them.
-        let there = jobs.iter().map(|job| &**job).filter(|job| !job.meta.is_deleting());
-        for job in decide::history(&cron_job, there) {
+        // After the status write: if this process ended in between, the next leader could not record deleted Jobs.
+        let existing = jobs.iter().map(|job| &**job).filter(|job| !job.meta.is_deleting());
+        for job in decide::history(&cron_job, existing) {
             // A failure is recorded as an event, and is retried with the next change.
             self.delete(&cron_job, &job.meta, &mut status).await;
         }
@@ -116,7 +116,7 @@ impl CronJobs {
         cron_job: &CronJob,
         jobs: &[Arc<Job>],
     ) -> Result<bool, ReconcileError> {
-        let listed = active_jobs(&cron_job.status);
+        let listed = active_uids(&cron_job.status);
         let is_unlisted = |job: &&Arc<Job>| job.status.finished().is_none() && !listed.contains(&job.meta.uid);
         let unlisted: Vec<_> = jobs.iter().filter(is_unlisted).collect();
         if unlisted.is_empty() {
@@ -125,7 +125,7 @@ impl CronJobs {
         let fresh = self.writer.get(&CronJob::RESOURCE, key).await?;
         let fresh = fresh.decode::<CronJob>(self.cron_jobs.decoding());
         let fresh = fresh.map_err(|error| ReconcileError::new(error.to_string()))?;
-        let listed = active_jobs(&fresh.status);
+        let listed = active_uids(&fresh.status);
         if unlisted.iter().any(|job| listed.contains(&job.meta.uid)) {
             self.consistency.wrote(key, &self.cron_jobs, fresh.meta.version);
             return Ok(false);
@@ -183,12 +183,12 @@ impl CronJobs {
             }
         };
         let Some(scheduled) = due.last else { return Ok(self.requeue_for_next_run(cron_job, status, &schedule, now)) };
-        if due.missed == Missed::Many {
+        if due.missed == MissedRuns::Many {
             let message =
                 "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
             self.warn(cron_job, "TooManyMissedTimes", message.to_owned());
         }
-        Ok(match self.start_run(cron_job, jobs, status, (scheduled, now)).await? {
+        Ok(match self.start_run(cron_job, jobs, status, scheduled, now).await? {
             RunStart::Done => self.requeue_for_next_run(cron_job, status, &schedule, now),
             RunStart::NamespaceTerminating => Outcome::Done,
             RunStart::Refused(left) => Outcome::RequeueAfter(left),
@@ -201,7 +201,8 @@ impl CronJobs {
         cron_job: &CronJob,
         jobs: &[Arc<Job>],
         status: &mut CronJobStatus,
-        (scheduled, now): (Timestamp, Timestamp),
+        scheduled: Timestamp,
+        now: Timestamp,
     ) -> Result<RunStart, ReconcileError> {
         let name = decide::job_name(&cron_job.meta, scheduled);
         if let Some(job) = jobs.iter().find(|job| *job.meta.name == *name) {
@@ -235,14 +236,14 @@ impl CronJobs {
         schedule: &Schedule,
         now: Timestamp,
     ) -> Outcome {
-        // The next run is another one, which was not refused.
+        // Refusals belong to one run: the creation of the next Job is not delayed by them.
         self.refusals.forget(&cron_job.meta.key());
         decide::until_next(&with_status(cron_job, status), schedule, now).map_or(Outcome::Done, Outcome::RequeueAfter)
     }
 
     /// Removes finished Jobs from the active list, and records the last success.
     fn remove_finished(&self, cron_job: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus) {
-        let listed = active_jobs(status);
+        let listed = active_uids(status);
         let mut finished = HashSet::new();
         for job in jobs {
             let Some(end) = job.status.finished() else { continue };
@@ -368,7 +369,8 @@ impl CronJobs {
                 let key = ObjectKey::new(cron_job.meta.namespace.clone(), name);
                 let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|answer| Ok(answer.meta()?))?;
                 if !job.is_controlled_by(&cron_job.meta.uid) {
-                    // Differs from upstream: silent, and no later run starts until the CronJob or one of its Jobs changes.
+                    // Differs from upstream, which records no event, and starts no later run until the CronJob or one of
+                    // its Jobs changes.
                     let message = format!("Error creating job: {key} exists and is not controlled by the CronJob");
                     self.warn(cron_job, "FailedCreate", message);
                     return Ok(());

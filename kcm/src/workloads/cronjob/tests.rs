@@ -9,7 +9,7 @@ use kinds::schema::{cron_job as f, cron_job_spec as s, cron_job_status as t, job
 use kinds::wire::Put;
 use kinds::{CronJob, Decode, Job, Kind, Sections, Time};
 
-use super::decide::{Missed, NeverDue, due, job_name, missed_message, rfc3339, schedule, surplus_jobs, until_next};
+use super::decide::{MissedRuns, NeverDue, due, job_name, missed_message, rfc3339, schedule, surplus_jobs, until_next};
 use super::keys::reconcile_after;
 use super::schedule::zone;
 
@@ -47,20 +47,20 @@ fn cron_job(text: &str, created: &str, last: Option<&str>, deadline: Option<i64>
 fn last_due_run_is_found_without_enumerating_all_runs() {
     const CREATED: &str = "2024-01-01T00:00:30Z";
     for (text, last, deadline, now, expected, missed) in [
-        ("0 * * * *", None, None, "2024-01-01T00:30:00Z", None, Missed::None),
-        ("0 * * * *", None, None, "2024-01-01T01:00:00Z", Some("2024-01-01T01:00:00Z"), Missed::None),
-        ("0 * * * *", None, None, "2024-01-01T01:30:00Z", Some("2024-01-01T01:00:00Z"), Missed::None),
-        ("0 * * * *", None, None, "2024-01-01T04:30:00Z", Some("2024-01-01T04:00:00Z"), Missed::Few),
-        ("0 * * * *", Some("2024-01-01T04:00:00Z"), None, "2024-01-01T04:30:00Z", None, Missed::None),
-        ("0 * * * *", None, Some(60), "2024-01-01T04:30:00Z", None, Missed::None),
-        ("0 * * * *", None, Some(3600), "2024-01-01T04:30:00Z", Some("2024-01-01T04:00:00Z"), Missed::None),
-        ("* * * * *", None, None, "2025-01-01T00:00:00Z", Some("2025-01-01T00:00:00Z"), Missed::Many),
-        ("30 6-16/4 * * 1-5", None, None, "2024-06-03T12:00:00Z", Some("2024-06-03T10:30:00Z"), Missed::Many),
+        ("0 * * * *", None, None, "2024-01-01T00:30:00Z", None, MissedRuns::None),
+        ("0 * * * *", None, None, "2024-01-01T01:00:00Z", Some("2024-01-01T01:00:00Z"), MissedRuns::None),
+        ("0 * * * *", None, None, "2024-01-01T01:30:00Z", Some("2024-01-01T01:00:00Z"), MissedRuns::None),
+        ("0 * * * *", None, None, "2024-01-01T04:30:00Z", Some("2024-01-01T04:00:00Z"), MissedRuns::Few),
+        ("0 * * * *", Some("2024-01-01T04:00:00Z"), None, "2024-01-01T04:30:00Z", None, MissedRuns::None),
+        ("0 * * * *", None, Some(60), "2024-01-01T04:30:00Z", None, MissedRuns::None),
+        ("0 * * * *", None, Some(3600), "2024-01-01T04:30:00Z", Some("2024-01-01T04:00:00Z"), MissedRuns::None),
+        ("* * * * *", None, None, "2025-01-01T00:00:00Z", Some("2025-01-01T00:00:00Z"), MissedRuns::Many),
+        ("30 6-16/4 * * 1-5", None, None, "2024-06-03T12:00:00Z", Some("2024-06-03T10:30:00Z"), MissedRuns::Many),
         // A Sunday. As upstream, the search begins less than two intervals ago; the interval is that of the first two
         // runs, four hours. Friday's run is older and is not found.
-        ("30 6-16/4 * * 1-5", None, None, "2024-06-02T12:00:00Z", None, Missed::Many),
-        ("0 0 1 1 *", None, None, "2026-06-01T00:00:00Z", Some("2026-01-01T00:00:00Z"), Missed::Few),
-        ("@every 1h", None, None, "2024-01-01T03:10:00Z", Some("2024-01-01T03:00:30Z"), Missed::Few),
+        ("30 6-16/4 * * 1-5", None, None, "2024-06-02T12:00:00Z", None, MissedRuns::Many),
+        ("0 0 1 1 *", None, None, "2026-06-01T00:00:00Z", Some("2026-01-01T00:00:00Z"), MissedRuns::Few),
+        ("@every 1h", None, None, "2024-01-01T03:10:00Z", Some("2024-01-01T03:00:30Z"), MissedRuns::Few),
     ] {
         let cron_job = cron_job(text, CREATED, last, deadline);
         let found = due(&cron_job, &schedule(&cron_job).expect("a schedule"), at(now), true).expect("is due some day");

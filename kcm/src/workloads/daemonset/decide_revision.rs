@@ -12,7 +12,7 @@ use crate::workloads::controller_revisions::next_number;
 
 /// A DaemonSet's revisions by their template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sorted {
+pub struct RevisionsByTemplate {
     /// The newest revision of the current template.
     pub current: Option<Arc<ControllerRevision>>,
     /// Duplicates: further revisions of the current template.
@@ -21,7 +21,7 @@ pub struct Sorted {
     pub old: Vec<Arc<ControllerRevision>>,
 }
 
-impl Sorted {
+impl RevisionsByTemplate {
     /// Sorts revisions by whether their data is that of the current template; `revisions` are oldest first. Upstream:
     /// pkg/controller/daemon, constructHistory.
     pub fn by(revisions: Vec<Arc<ControllerRevision>>, template: Fingerprint) -> Self {

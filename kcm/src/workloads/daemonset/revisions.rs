@@ -14,9 +14,9 @@ use serde_json::json;
 use tracing::info;
 
 use super::decide::Revision;
-use super::decide_revision::{Sorted, hash_of};
+use super::decide_revision::{RevisionsByTemplate, hash_of};
 use super::state::{DaemonSets, Work};
-use crate::workloads::controller_revisions::{self, Created, Draft, History, Snapshot, Unmatched};
+use crate::workloads::controller_revisions::{self, CreationResult, Draft, History, Snapshot, UnmatchedRevisions};
 
 /// The revisions of a DaemonSet.
 pub struct TemplateRevisions {
@@ -61,7 +61,7 @@ impl DaemonSets {
         let Some(template) = &work.set.template else { return Err(Stop::Outdated) };
         let reference = work.set.controller_ref();
         let history = self.history(work.set, &reference);
-        let revisions = history.claim::<DaemonSet>(&work.set.selector, Unmatched::Released).await?;
+        let revisions = history.claim::<DaemonSet>(&work.set.selector, UnmatchedRevisions::Released).await?;
         for revision in &revisions {
             if label(&revision.meta.labels, REVISION_HASH_LABEL).is_none() {
                 history.label(revision, REVISION_HASH_LABEL, hash_of(revision)).await?;
@@ -92,11 +92,11 @@ impl DaemonSets {
         template: &Template,
         history: &History<'_>,
         revisions: Vec<Arc<ControllerRevision>>,
-    ) -> Result<(Sorted, Option<Snapshot>), Stop> {
+    ) -> Result<(RevisionsByTemplate, Option<Snapshot>), Stop> {
         let recalled = self.memory.recall(&work.set.meta.uid, template);
         let known = recalled.and_then(|name| revisions.iter().find(|revision| revision.meta.name == name));
         if let Some(data) = known.map(|revision| revision.data) {
-            return Ok((Sorted::by(revisions, data), None));
+            return Ok((RevisionsByTemplate::by(revisions, data), None));
         }
         if let Some(left) = history.refused_before() {
             return Err(Stop::Refused(left));
@@ -105,7 +105,7 @@ impl DaemonSets {
         if snapshot.generation != work.set.meta.generation {
             return Err(Stop::Outdated);
         }
-        Ok((Sorted::by(revisions, Fingerprint::of(&snapshot.data)), Some(snapshot)))
+        Ok((RevisionsByTemplate::by(revisions, Fingerprint::of(&snapshot.data)), Some(snapshot)))
     }
 
     /// Creates a revision of the current template. Upstream: pkg/controller/daemon, snapshot.
@@ -119,8 +119,8 @@ impl DaemonSets {
         let hash = controller_revisions::hash(&snapshot.data, work.set.status.collision_count);
         let draft = Draft::new(snapshot, (REVISION_HASH_LABEL, hash.clone()), number);
         match history.create_named(&draft, &hash).await? {
-            Created::New(revision) | Created::Existing(revision) => Ok(revision),
-            Created::Taken => Err(self.count_collision(work).await?),
+            CreationResult::New(revision) | CreationResult::Existing(revision) => Ok(revision),
+            CreationResult::Taken => Err(self.count_collision(work).await?),
         }
     }
 

@@ -61,9 +61,9 @@ pub enum Step {
     Unsupported(String),
 }
 
-/// Returns the next step of a rollout, one at a time. `old_pods` returns whether pods of the old sets still run, see
-/// [`old_pods_running`]; it is called only when it matters. Upstream: pkg/controller/deployment, rolloutRolling and
-/// rolloutRecreate.
+/// Returns the next step of a rollout, one at a time. `old_pods` returns true if pods of the old sets still run, see
+/// [`old_pods_running`]; it is called only if the strategy is `Recreate`. Upstream: pkg/controller/deployment,
+/// rolloutRolling and rolloutRecreate.
 pub fn next_step(deployment: &Deployment, sets: &Sets, old_pods: impl FnOnce() -> bool) -> Step {
     match &deployment.strategy {
         Strategy::RollingUpdate { .. } => match &sets.new {

@@ -1,8 +1,8 @@
 //! Policy: revisions, the annotations and the name of a new ReplicaSet, and rollbacks.
 
 use kinds::deployment::{Deployment, NewReplicaSet, Strategy};
-use kinds::template::{POD_TEMPLATE_HASH, Template};
 use kinds::raw_object::{AnnotationEdits, LAST_APPLIED};
+use kinds::template::{POD_TEMPLATE_HASH, Template};
 use kinds::{ReplicaSet, Str};
 
 use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, most_pods, new_replicas};

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use kinds::deployment::{Deployment, DeploymentStatus};
 use kinds::condition::Condition;
+use kinds::deployment::{Deployment, DeploymentStatus};
 use kinds::{ReplicaSet, Str, Time};
 
 use super::decide_scale::max_unavailable;

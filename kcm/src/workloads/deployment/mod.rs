@@ -93,8 +93,8 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(work_options(context.workers("concurrent-deployment-syncs")), queue, reconciler);
 }
 
-/// Differs from upstream: a Deployment that fails is retried until it succeeds. What refused its ReplicaSet, a quota or a
-/// webhook, may allow it later, and no change of the Deployment says so.
+/// Differs from upstream: a Deployment that fails is retried until it succeeds. A quota or a webhook that refused its
+/// ReplicaSet may allow it later, without a change of the Deployment.
 fn work_options(workers: usize) -> WorkOptions {
     WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }
 }

@@ -7,8 +7,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::deployment::DeploymentStatus;
 use kinds::meta::ObjectKey;
-use kinds::selector::Selector;
 use kinds::raw_object::AnnotationEdits;
+use kinds::selector::Selector;
 use kinds::{Deployment, Kind, Pod, ReplicaSet, Time};
 use runtime::consistency::Consistency;
 use runtime::controller_ref::Owner;
@@ -46,7 +46,7 @@ pub struct Deployments {
     pub debouncer: StatusDebouncer,
     pub gate: CreationGate,
     pub refusals: Refusals,
-    /// Whether the status has the number of terminating pods (gate DeploymentReplicaSetTerminatingReplicas).
+    /// True if the status has the number of terminating pods (gate DeploymentReplicaSetTerminatingReplicas).
     pub counts_terminating: bool,
 }
 
@@ -143,7 +143,9 @@ impl Deployments {
         // The status must record the actions so far: the next reconcile cannot detect them.
         if work.noted != work.deployment.status {
             let written = self.put_status(work.key, work.deployment, &work.noted, &AnnotationEdits::new()).await;
-            written.unwrap_or_else(|error| info!(%error, "status not written after a failure"));
+            written.unwrap_or_else(
+                |error| info!(%error, "failed to write the status of the Deployment after another failure"),
+            );
         }
         match stop {
             Stop::Outdated => Ok(Outcome::RequeueWithBackoff),
@@ -187,9 +189,10 @@ impl Deployments {
         for version in &claimed.written {
             self.consistency.wrote(key, &self.sets, *version);
         }
-        match claimed.errors.is_empty() {
-            true => Ok(claimed.children),
-            false => Err(ReconcileError::new(claimed.errors.join(", "))),
+        if claimed.errors.is_empty() {
+            Ok(claimed.children)
+        } else {
+            Err(ReconcileError::new(claimed.errors.join(", ")))
         }
     }
 

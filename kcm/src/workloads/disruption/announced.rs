@@ -22,13 +22,13 @@ use crate::context::Clock;
 const VALIDITY: Duration = Duration::from_secs(120);
 
 /// The part of the controller that reconciles pods.
-pub struct Announced {
+pub struct AnnouncedDisruptions {
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
     pub clock: Clock,
 }
 
-impl Reconcile for Announced {
+impl Reconcile for AnnouncedDisruptions {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
@@ -36,7 +36,7 @@ impl Reconcile for Announced {
     }
 }
 
-impl Announced {
+impl AnnouncedDisruptions {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let Some(pod) = self.pods.get(key) else { return Ok(Outcome::Done) };
         let now = (self.clock)();

@@ -56,7 +56,7 @@ pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String
 
 /// Granted evictions whose pods still exist.
 #[derive(Debug, Default)]
-pub struct Disrupted {
+pub struct GrantedEvictions {
     /// Evictions whose pods may still be deleted.
     pub pending: Vec<(Str, Time)>,
     /// Pods that should be deleted by now, but still exist.
@@ -70,8 +70,8 @@ pub struct Disrupted {
 /// Upstream: pkg/controller/disruption, buildDisruptedPodMap.
 ///
 /// Both times are whole seconds of the API server. Within the same second the pod may be the evicted one.
-pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> Disrupted {
-    let mut disrupted = Disrupted::default();
+pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> GrantedEvictions {
+    let mut disrupted = GrantedEvictions::default();
     for (name, since) in noted {
         let is_evicted =
             |pod: &&Arc<Pod>| pod.meta.name == *name && !pod.meta.is_deleting() && pod.meta.created.0 <= since.0;

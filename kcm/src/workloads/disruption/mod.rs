@@ -25,7 +25,7 @@ use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_label;
-use announced::Announced;
+use announced::AnnouncedDisruptions;
 use owners::Owners;
 use sync::Budgets;
 
@@ -91,7 +91,7 @@ fn start(manager: &mut Manager, context: &Context) {
         recorded_events: Default::default(),
         debouncer: StatusDebouncer::default(),
     });
-    let announced = Arc::new(Announced { pods: pods.clone(), writer, clock: context.clock.clone() });
+    let announced = Arc::new(AnnouncedDisruptions { pods: pods.clone(), writer, clock: context.clock.clone() });
     keys::subscribe(&budgets, &pods, &queue, &announced_queue, &recorder);
     let work = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
     let workers = context.workers("concurrent-disruption-syncs");

@@ -1,4 +1,5 @@
-//! The desired number of pods of their owners: from the caches of known kinds, else from the scale subresource.
+//! The number of pods that the owners of a budget's pods request: from the caches for known kinds, otherwise from the
+//! scale subresource.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,18 +18,18 @@ pub struct Owners {
     pub scales: Scales,
 }
 
-/// The sum of the owners' scales.
+/// The pods that the owners request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// Desired number of pods.
+pub struct DesiredPods {
+    /// The sum of the owners' scales.
     pub pods: i32,
     /// Names of pods without an owner.
     pub unmanaged: Vec<String>,
 }
 
-/// The reason why a scale is not known.
+/// The reason why the scale of an owner could not be determined.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Unknown {
+pub struct ScaleError {
     /// The message of the event and the condition.
     pub message: String,
     /// A retry may succeed although no watched object changes: the API server could not be read, or does not serve the
@@ -36,7 +37,7 @@ pub struct Unknown {
     pub transient: bool,
 }
 
-impl Unknown {
+impl ScaleError {
     fn permanent(message: String) -> Self {
         Self { message, transient: false }
     }
@@ -46,40 +47,40 @@ impl Unknown {
 type Scale = (Uid, i32);
 
 impl Owners {
-    /// Adds up the scale of each of the pods' controllers once.
-    pub async fn wanted(&self, pods: &[Arc<Pod>]) -> Result<Wanted, Unknown> {
-        let mut wanted = Wanted::default();
+    /// Adds up the scales of the pods' controllers, each once.
+    pub async fn desired_pods(&self, pods: &[Arc<Pod>]) -> Result<DesiredPods, ScaleError> {
+        let mut desired = DesiredPods::default();
         let mut scales: HashMap<Uid, i32> = HashMap::new();
-        let mut known: HashSet<&Uid> = HashSet::new();
+        let mut visited: HashSet<&Uid> = HashSet::new();
         for pod in pods {
             let Some(owner) = pod.meta.controller() else {
-                wanted.unmanaged.push(pod.meta.name.to_string());
+                desired.unmanaged.push(pod.meta.name.to_string());
                 continue;
             };
-            if !known.insert(&owner.uid) {
+            if !visited.insert(&owner.uid) {
                 continue;
             }
             let Some((uid, replicas)) = self.scale(owner, &pod.meta.namespace).await? else {
-                return Err(Unknown::permanent(format!("found no controllers for pod {:?}", &*pod.meta.name)));
+                return Err(ScaleError::permanent(format!("found no controllers for pod {:?}", &*pod.meta.name)));
             };
             scales.insert(uid, replicas);
         }
-        wanted.pods = scales.values().fold(0, |sum, replicas| sum.saturating_add(*replicas));
-        Ok(wanted)
+        desired.pods = scales.values().fold(0, |sum, replicas| sum.saturating_add(*replicas));
+        Ok(desired)
     }
 
-    async fn scale(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
-        match self.in_stores(owner, namespace) {
+    async fn scale(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, ScaleError> {
+        match self.cached_scale(owner, namespace) {
             Some(scale) => Ok(Some(scale)),
             None => self.read_scale(owner, namespace).await,
         }
     }
 
-    /// Returns the scale of an owner of a cached kind; a Deployment's ReplicaSets stand for the Deployment.
+    /// Returns the scale of an owner of a cached kind; for a Deployment's ReplicaSet, the scale of the Deployment.
     ///
     /// Upstream: pkg/controller/disruption, getPodReplicationController, getPodDeployment, getPodReplicaSet and
     /// getPodStatefulSet.
-    fn in_stores(&self, owner: &OwnerRef, namespace: &str) -> Option<Scale> {
+    fn cached_scale(&self, owner: &OwnerRef, namespace: &str) -> Option<Scale> {
         match &*owner.kind {
             "ReplicationController" if group(owner).is_empty() => {
                 let found = self.replication_controllers.get_with_uid(namespace, &owner.name, &owner.uid)?;
@@ -106,8 +107,8 @@ impl Owners {
     }
 
     /// Returns the scale of an owner of any kind from the API server.
-    async fn read_scale(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, Unknown> {
-        let transient = |message: String| Unknown { message, transient: true };
+    async fn read_scale(&self, owner: &OwnerRef, namespace: &str) -> Result<Option<Scale>, ScaleError> {
+        let transient = |message: String| ScaleError { message, transient: true };
         let (kind, version) = (&*owner.kind, &*owner.api_version);
         let found = self.scales.of_kind(version, kind).await.map_err(|error| transient(error.to_string()))?;
         let Some(served) = found else {

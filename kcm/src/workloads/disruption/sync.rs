@@ -19,7 +19,7 @@ use runtime::write::Writer;
 use tracing::warn;
 
 use super::decide::{self, Bounds};
-use super::owners::{Owners, Unknown};
+use super::owners::{Owners, ScaleError};
 use crate::context::Clock;
 use crate::pods::indexes::{by_label, pair};
 
@@ -85,10 +85,10 @@ impl Budgets {
                 let status = decide::status(&budget, bounds, healthy, disrupted.pending, now);
                 (status, disrupted.recheck.map_or(Outcome::Done, Outcome::RequeueAfter))
             }
-            Err(unknown) => {
-                warn!(reason = unknown.message, "pods of the budget cannot be counted; no disruption is allowed");
-                let then = if unknown.transient { Outcome::RequeueWithBackoff } else { Outcome::Done };
-                (decide::failed(&budget, &unknown.message, now), then)
+            Err(error) => {
+                warn!(reason = error.message, "pods of the budget cannot be counted; no disruption is allowed");
+                let then = if error.transient { Outcome::RequeueWithBackoff } else { Outcome::Done };
+                (decide::failed(&budget, &error.message, now), then)
             }
         };
         if status == budget.status {
@@ -131,10 +131,10 @@ impl Budgets {
         &self,
         budget: &PodDisruptionBudget,
         events: &mut Vec<BudgetEvent>,
-    ) -> Result<(Bounds, Vec<Arc<Pod>>), Unknown> {
+    ) -> Result<(Bounds, Vec<Arc<Pod>>), ScaleError> {
         if let Selector::Invalid(why) = &budget.selector {
             events.push(BudgetEvent::warning("NoPods", format!("Failed to get pods: {why}")));
-            return Err(Unknown { message: why.clone(), transient: false });
+            return Err(ScaleError { message: why.clone(), transient: false });
         }
         let pods = self.pods_of(budget);
         if pods.is_empty() {
@@ -143,14 +143,14 @@ impl Budgets {
         }
         let mut counted = decide::count(pods.len());
         if decide::needs_scale(budget) {
-            let wanted = self.owners.wanted(&pods).await.inspect_err(|unknown| events.push(not_counted(unknown)))?;
-            if !wanted.unmanaged.is_empty() {
+            let desired = self.owners.desired_pods(&pods).await.inspect_err(|error| events.push(not_counted(error)))?;
+            if !desired.unmanaged.is_empty() {
                 events.push(BudgetEvent::warning("UnmanagedPods", unmanaged(budget)));
             }
-            counted = wanted.pods;
+            counted = desired.pods;
         }
-        let bounds = decide::bounds(budget, counted).map_err(|message| Unknown { message, transient: false });
-        Ok((bounds.inspect_err(|unknown| events.push(not_counted(unknown)))?, pods))
+        let bounds = decide::bounds(budget, counted).map_err(|message| ScaleError { message, transient: false });
+        Ok((bounds.inspect_err(|error| events.push(not_counted(error)))?, pods))
     }
 
     /// Returns the budget's pods. Compares only pods with the rarest label that the budget requires, or all pods of the
@@ -192,8 +192,8 @@ impl Budgets {
     }
 }
 
-fn not_counted(unknown: &Unknown) -> BudgetEvent {
-    let message = format!("Failed to calculate the number of expected pods: {}", unknown.message);
+fn not_counted(error: &ScaleError) -> BudgetEvent {
+    let message = format!("Failed to calculate the number of expected pods: {}", error.message);
     BudgetEvent::warning("CalculateExpectedPodCountFailed", message)
 }
 

@@ -11,8 +11,8 @@ use kinds::horizontal_pod_autoscaler::{
 };
 use runtime::text::{MAX_MESSAGE_BYTES, shortened};
 
-use super::pace::{Limited, Memory, Range};
-use super::replicas::{Measured, Tolerances};
+use super::pace::{Memory, PacedReplicas, Range};
+use super::replicas::{Measurement, Tolerances};
 
 /// Condition: whether the target can be scaled.
 pub const ABLE_TO_SCALE: &str = "AbleToScale";
@@ -213,7 +213,7 @@ pub struct Proposal {
 }
 
 /// Returns the proposal or failure of a metric. Upstream: pkg/controller/podautoscaler, computeStatusFor...Metric.
-pub fn proposal(metric: &Metric, measured: Measured) -> Result<Proposal, Failure> {
+pub fn proposal(metric: &Metric, measured: Measurement) -> Result<Proposal, Failure> {
     let (reason, name) = match &metric.source {
         Source::Resource { name } => {
             let share = " utilization (percentage of request)";
@@ -308,7 +308,7 @@ pub fn has_goal(metric: &Metric) -> bool {
 
 /// The combined proposal of all metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Combined {
+pub struct CombinedProposal {
     /// The highest number of pods and its metric's name; `None` if too few metrics are known to scale.
     pub wanted: Option<(i32, String)>,
     /// The measured values.
@@ -321,7 +321,7 @@ pub struct Combined {
 
 /// Returns the highest proposal. If a metric failed, the others must not scale down. Upstream:
 /// pkg/controller/podautoscaler, computeReplicasForMetrics.
-pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &mut Draft) -> Combined {
+pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &mut Draft) -> CombinedProposal {
     let mut wanted = None::<(i32, String)>;
     let mut statuses = Vec::new();
     let mut failures = Vec::new();
@@ -359,7 +359,7 @@ pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &
         (None, None) => {}
     }
     let error = error.or_else(|| known.is_none().then(|| "the spec names no metric".to_owned()));
-    Combined { wanted: known, statuses, error, spec }
+    CombinedProposal { wanted: known, statuses, error, spec }
 }
 
 /// Returns the number of pods that the target gets if metrics propose `wanted`, and the reason. Sets conditions.
@@ -379,9 +379,9 @@ pub fn settle(
     };
     let range = Range { min: least(autoscaler), max: autoscaler.max_replicas, current };
     let paced = memory.pace(wanted, range, autoscaler.behavior.as_deref(), window, now);
-    let Limited { mut replicas, able, limited, limit } = paced;
-    draft.set(ABLE_TO_SCALE, true, able.0, able.1);
-    draft.set(SCALING_LIMITED, limited, limit.0, limit.1);
+    let PacedReplicas { mut replicas, able_text, is_limited, limit_text } = paced;
+    draft.set(ABLE_TO_SCALE, true, able_text.0, able_text.1);
+    draft.set(SCALING_LIMITED, is_limited, limit_text.0, limit_text.1);
     // The controller scaled to zero while that was allowed; it no longer is.
     if current == 0 && range.min != 0 && has_scaled_to_zero(autoscaler, gates) && replicas < range.min {
         replicas = range.min;

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::decide::{Gates, has_goal, is_shared};
 use super::metrics_api::{self, CUSTOM, MetricRequest};
-use super::replicas::{self, Goal, Measured, StartupPeriods, Tolerances};
+use super::replicas::{self, Goal, Measurement, StartupPeriods, Tolerances};
 
 type Response = Result<Arc<Value>, String>;
 
@@ -99,7 +99,7 @@ impl Measuring {
     ///
     /// # Errors
     /// The reason why the metric has no usable value, in upstream's wording.
-    pub async fn measure(&self, metric: &Metric, subject: &Subject<'_>) -> Measured {
+    pub async fn measure(&self, metric: &Metric, subject: &Subject<'_>) -> Measurement {
         if !has_goal(metric) {
             return Err(without_goal(&metric.source));
         }
@@ -113,7 +113,12 @@ impl Measuring {
         }
     }
 
-    async fn resource(&self, metric: &Metric, (resource, container): (&str, &str), subject: &Subject<'_>) -> Measured {
+    async fn resource(
+        &self,
+        metric: &Metric,
+        (resource, container): (&str, &str),
+        subject: &Subject<'_>,
+    ) -> Measurement {
         let namespace = &subject.autoscaler.meta.namespace;
         let unable = |why: String| format!("unable to get metrics for resource {resource}: {why}");
         let answer = self.answers.get(MetricRequest::resources(namespace, subject.selector)).await;
@@ -129,7 +134,7 @@ impl Measuring {
         self.of_pods(samples, (goal, resource == "cpu"), subject)
     }
 
-    async fn pods(&self, metric: &Metric, id: &MetricId, subject: &Subject<'_>) -> Measured {
+    async fn pods(&self, metric: &Metric, id: &MetricId, subject: &Subject<'_>) -> Measurement {
         let of = usable(id)?;
         let unable = |why: String| format!("unable to get metric {}: {why}", id.name);
         let answer = async {
@@ -144,7 +149,7 @@ impl Measuring {
         self.of_pods(samples, (goal, false), subject)
     }
 
-    fn of_pods(&self, samples: replicas::Samples, goal: (Goal<'_>, bool), subject: &Subject<'_>) -> Measured {
+    fn of_pods(&self, samples: replicas::Samples, goal: (Goal<'_>, bool), subject: &Subject<'_>) -> Measurement {
         let startup_periods = (self.startup_periods, subject.now);
         replicas::replicas_for_pod_metric(
             subject.pods,
@@ -161,7 +166,7 @@ impl Measuring {
         metric: &Metric,
         (described, id): (&ObjectRef, &MetricId),
         subject: &Subject<'_>,
-    ) -> Measured {
+    ) -> Measurement {
         let of = usable(id)?;
         let namespace = &subject.autoscaler.meta.namespace;
         let value = self.object_value(namespace, described, &id.name, of).await.map_err(|why| {
@@ -216,7 +221,7 @@ impl Measuring {
         metrics_api::custom_version(&versions.unwrap_or_default()).map(str::to_owned)
     }
 
-    async fn external(&self, metric: &Metric, id: &MetricId, subject: &Subject<'_>) -> Measured {
+    async fn external(&self, metric: &Metric, id: &MetricId, subject: &Subject<'_>) -> Measurement {
         let of = usable(id)?;
         let namespace = &subject.autoscaler.meta.namespace;
         let unable = |why: String| {

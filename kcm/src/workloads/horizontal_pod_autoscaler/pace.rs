@@ -5,29 +5,32 @@ use std::time::Duration;
 
 use kinds::horizontal_pod_autoscaler::{Behavior, Policy, Rules, Select};
 
+/// Reason and message of a condition.
+pub type ConditionText = (&'static str, &'static str);
+
 /// The state of an autoscaler between syncs. Times are relative to the start of the process, so that a change of the
 /// clock has no effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Recommendations of metrics, before stabilization.
+    /// Recommendations of metrics before stabilization, with their times.
     recommendations: Vec<(i32, Duration)>,
-    /// Numbers of pods added.
+    /// Numbers of added pods, with the times.
     ups: Vec<(i32, Duration)>,
-    /// Numbers of pods removed.
+    /// Numbers of removed pods, with the times.
     downs: Vec<(i32, Duration)>,
 }
 
-/// A number of pods, and the limit that changed it.
+/// A number of pods after stabilization and limits, and the conditions that report these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limited {
-    /// Pods.
+pub struct PacedReplicas {
+    /// The number of pods.
     pub replicas: i32,
-    /// Reason of the condition `AbleToScale`, and its message.
-    pub able: (&'static str, &'static str),
-    /// A limit changed the number.
-    pub limited: bool,
-    /// Reason of the condition `ScalingLimited`, and its message.
-    pub limit: (&'static str, &'static str),
+    /// The text of the condition `AbleToScale`.
+    pub able_text: ConditionText,
+    /// A limit changed the number: the status of the condition `ScalingLimited`.
+    pub is_limited: bool,
+    /// The text of the condition `ScalingLimited`.
+    pub limit_text: ConditionText,
 }
 
 /// The bounds of an autoscaler's spec, and the current number of pods.
@@ -41,21 +44,21 @@ pub struct Range {
     pub current: i32,
 }
 
-const READY: (&str, &str) = ("ReadyForNewScale", "recommended size matches current size");
-const UP_STABILIZED: (&str, &str) = (
+const READY: ConditionText = ("ReadyForNewScale", "recommended size matches current size");
+const UP_STABILIZED: ConditionText = (
     "ScaleUpStabilized",
     "recent recommendations were lower than current one, applying the lowest recent recommendation",
 );
-const DOWN_STABILIZED: (&str, &str) = (
+const DOWN_STABILIZED: ConditionText = (
     "ScaleDownStabilized",
     "recent recommendations were higher than current one, applying the highest recent recommendation",
 );
-const WITHIN: (&str, &str) = ("DesiredWithinRange", "the desired count is within the acceptable range");
-const TOO_MANY: (&str, &str) = ("TooManyReplicas", "the desired replica count is more than the maximum replica count");
-const TOO_FEW: (&str, &str) = ("TooFewReplicas", "the desired replica count is less than the minimum replica count");
-const UP_LIMIT: (&str, &str) =
+const WITHIN: ConditionText = ("DesiredWithinRange", "the desired count is within the acceptable range");
+const TOO_MANY: ConditionText = ("TooManyReplicas", "the desired replica count is more than the maximum replica count");
+const TOO_FEW: ConditionText = ("TooFewReplicas", "the desired replica count is less than the minimum replica count");
+const UP_LIMIT: ConditionText =
     ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate");
-const DOWN_LIMIT: (&str, &str) =
+const DOWN_LIMIT: ConditionText =
     ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
 impl Memory {
@@ -76,16 +79,21 @@ impl Memory {
         behavior: Option<&Behavior>,
         window: Duration,
         now: Duration,
-    ) -> Limited {
+    ) -> PacedReplicas {
         let (stable, slowed) = match behavior {
             None => self.highest(wanted, window, now),
             Some(behavior) => self.stable(wanted, range.current, behavior, window, now),
         };
-        let (replicas, limit) = match behavior {
+        let (replicas, limit_text) = match behavior {
             None => default_limits(stable, range),
             Some(behavior) => self.rate_limits(stable, range, behavior, now),
         };
-        Limited { replicas, able: if stable == wanted { READY } else { slowed }, limited: replicas != stable, limit }
+        PacedReplicas {
+            replicas,
+            able_text: if stable == wanted { READY } else { slowed },
+            is_limited: replicas != stable,
+            limit_text,
+        }
     }
 
     /// Records that the target was scaled. Only autoscalers with a `behavior` need this.
@@ -100,15 +108,16 @@ impl Memory {
         if to > from { self.ups.push(change) } else { self.downs.push(change) }
     }
 
-    /// Returns the highest recommendation of the window.
-    fn highest(&mut self, wanted: i32, window: Duration, now: Duration) -> (i32, (&'static str, &'static str)) {
+    /// Records a recommendation, and returns the highest one of the window.
+    fn highest(&mut self, wanted: i32, window: Duration, now: Duration) -> (i32, ConditionText) {
         self.recommendations.retain(|(_, at)| now.saturating_sub(*at) <= window);
         self.recommendations.push((wanted, now));
         let highest = self.recommendations.iter().map(|(replicas, _)| *replicas).max();
         (highest.unwrap_or(wanted), DOWN_STABILIZED)
     }
 
-    /// Limits the number to between the lowest recommendation of the upward window and the highest of the downward one.
+    /// Records a recommendation, and returns the number nearest to the current one that is not below the lowest
+    /// recommendation of the window for scaling up, and not above the highest of the window for scaling down.
     fn stable(
         &mut self,
         wanted: i32,
@@ -116,7 +125,7 @@ impl Memory {
         behavior: &Behavior,
         window: Duration,
         now: Duration,
-    ) -> (i32, (&'static str, &'static str)) {
+    ) -> (i32, ConditionText) {
         let up = behavior.up.window.map_or(Duration::ZERO, seconds);
         let down = behavior.down.window.map_or(window, seconds);
         let (mut lowest, mut highest) = (wanted, wanted);
@@ -135,14 +144,8 @@ impl Memory {
         (current.max(lowest).min(highest), slowed)
     }
 
-    /// Limits the number to the policies' maximum or minimum.
-    fn rate_limits(
-        &self,
-        wanted: i32,
-        range: Range,
-        behavior: &Behavior,
-        now: Duration,
-    ) -> (i32, (&'static str, &'static str)) {
+    /// Limits the number to the bounds of the spec and to the change that the policies allow.
+    fn rate_limits(&self, wanted: i32, range: Range, behavior: &Behavior, now: Duration) -> (i32, ConditionText) {
         let Range { min, max, current } = range;
         if wanted > current {
             let limit = self.limit(current, &behavior.up, true, now).max(current);
@@ -160,17 +163,16 @@ impl Memory {
         (wanted, WITHIN)
     }
 
-    /// Returns the most, or least, pods that policies allow now.
+    /// Returns the maximum number of pods that policies allow now if `up`, otherwise the minimum.
     fn limit(&self, current: i32, rules: &Rules, up: bool, now: Duration) -> i32 {
         let allowed = rules.policies.iter().map(|policy| {
-            let start = current.saturating_sub(changed(&self.ups, policy.period, now)).saturating_add(changed(
-                &self.downs,
-                policy.period,
-                now,
-            ));
+            let added = changed(&self.ups, policy.period, now);
+            let removed = changed(&self.downs, policy.period, now);
+            let start = current.saturating_sub(added).saturating_add(removed);
             policy_limit(start, policy, up)
         });
-        // The largest change is the most pods on the way up, and the least on the way down.
+        // `Max` selects the policy with the largest change: the highest limit when scaling up, the lowest when scaling
+        // down.
         let limit = match (rules.select, up) {
             (Select::Disabled, _) => None,
             (Select::Max, true) | (Select::Min, false) => allowed.max(),
@@ -180,7 +182,8 @@ impl Memory {
     }
 }
 
-/// Returns the number of pods that a policy allows at most (`up`) or at least; percentages round up.
+/// Returns the maximum number of pods that a policy allows if `up`, otherwise the minimum. `start` is the number at the
+/// beginning of the policy's period. A change by a percentage is rounded up to whole pods.
 fn policy_limit(start: i32, policy: &Policy, up: bool) -> i32 {
     match (policy.percent, up) {
         (false, true) => start.saturating_add(policy.value),
@@ -197,7 +200,7 @@ fn changed(events: &[(i32, Duration)], period: i32, now: Duration) -> i32 {
 }
 
 /// Returns the limits without a `behavior`: a target may double, or grow to four pods.
-fn default_limits(wanted: i32, Range { min, max, current }: Range) -> (i32, (&'static str, &'static str)) {
+fn default_limits(wanted: i32, Range { min, max, current }: Range) -> (i32, ConditionText) {
     let limit = current.saturating_mul(2).max(4);
     let (most, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };
     if wanted < min {

@@ -68,7 +68,7 @@ pub enum Goal<'a> {
 }
 
 /// The number of pods that a metric proposes, and the metric's current value.
-pub type Measured = Result<(i32, Current), String>;
+pub type Measurement = Result<(i32, Current), String>;
 
 /// The ratio of samples to their goal.
 struct Usage {
@@ -160,7 +160,7 @@ pub fn replicas_for_pod_metric(
     (goal, cpu): (Goal<'_>, bool),
     tolerances: Tolerances,
     (startup_periods, now): (StartupPeriods, Timestamp),
-) -> Measured {
+) -> Measurement {
     if pods.is_empty() {
         return Err(NO_PODS.to_owned());
     }
@@ -259,7 +259,7 @@ pub fn replicas_for_target_value(
     replicas: i32,
     tolerances: Tolerances,
     pods: impl FnOnce() -> Vec<Arc<Pod>>,
-) -> Measured {
+) -> Measurement {
     let current = Current { value: Some(value), ..Current::default() };
     let ratio = value as f64 / target as f64;
     if replicas == 0 {

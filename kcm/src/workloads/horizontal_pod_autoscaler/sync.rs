@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::counts::{Action, Counts, Fault};
-use super::decide::{self, ABLE_TO_SCALE, Combined, Draft, Failure, Proposal, SCALING_ACTIVE, ScaleSource};
+use super::decide::{self, ABLE_TO_SCALE, CombinedProposal, Draft, Failure, Proposal, SCALING_ACTIVE, ScaleSource};
 use super::measure::{Measuring, Subject};
 use super::overlap::{self, Overlaps};
 use super::pace::Memory;
@@ -30,7 +30,7 @@ use crate::context::Clock;
 const TRIES: usize = 5;
 
 /// The delay of the next decision after another client scaled the target.
-const SOON: Duration = Duration::from_millis(100);
+const CONFLICT_DELAY: Duration = Duration::from_millis(100);
 
 /// Settings from the command line.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +43,7 @@ pub struct Settings {
     pub tolerance: f64,
 }
 
-/// The memory of one autoscaler.
+/// The memory of one autoscaler, with the uid of the object that it belongs to.
 pub struct OwnedMemory {
     owner: Uid,
     memory: Arc<Mutex<Memory>>,
@@ -93,11 +93,11 @@ struct Recommendation {
 struct SyncResult {
     action: Action,
     problem: Option<SyncError>,
-    then: Outcome,
+    outcome: Outcome,
 }
 
 /// The result of a change of the scale.
-enum Rescaled {
+enum RescaleResult {
     Done,
     /// Another client scaled the target at the same time.
     Conflict,
@@ -132,21 +132,21 @@ impl Autoscalers {
         self.counts.reconciled(ended.action, fault, began.elapsed());
         match ended.problem {
             Some(problem) => Err(ReconcileError::new(problem.message)),
-            None => Ok(ended.then),
+            None => Ok(ended.outcome),
         }
     }
 
     async fn scale(&self, key: &ObjectKey, autoscaler: Arc<HorizontalPodAutoscaler>) -> SyncResult {
         let mut draft = Draft::of(&autoscaler, (self.clock)());
-        match self.advance(key, autoscaler, &mut draft).await {
+        match self.adjust(key, autoscaler, &mut draft).await {
             Ok(ended) => ended,
-            Err(problem) => SyncResult { action: Action::None, problem: Some(problem), then: Outcome::Done },
+            Err(problem) => SyncResult { action: Action::None, problem: Some(problem), outcome: Outcome::Done },
         }
     }
 
     /// Decides on the number of pods, changes the scale and writes the status. A failure that ends the reconcile early is
     /// returned as an error, with the status written.
-    async fn advance(
+    async fn adjust(
         &self,
         key: &ObjectKey,
         mut autoscaler: Arc<HorizontalPodAutoscaler>,
@@ -162,19 +162,23 @@ impl Autoscalers {
         let recommendation = self.recommend(key, &autoscaler, &scale, &memory, draft).await?;
         let Recommendation { desired, reason, metrics, problem } = recommendation;
         if desired != current {
-            let zero = decide::sets_scaled_to_zero(&autoscaler, current, desired, gates);
-            if zero {
+            let scales_to_zero = decide::sets_scaled_to_zero(&autoscaler, current, desired, gates);
+            if scales_to_zero {
                 autoscaler = self.write_scaled_to_zero(key, autoscaler, draft).await?;
             }
-            // For a moment the cache may not contain the change: the old scale would count as current.
+            // The cache may not contain the change yet: the old scale would count as current.
             lock(&self.scales).remove(key);
             match self.rescale(&resource, &autoscaler, scale, desired).await {
-                Rescaled::Done => {}
-                Rescaled::Conflict => {
+                RescaleResult::Done => {}
+                RescaleResult::Conflict => {
                     // A metric that could not be read is reported after the retry.
-                    return Ok(SyncResult { action: Action::None, problem: None, then: Outcome::RequeueAfter(SOON) });
+                    return Ok(SyncResult {
+                        action: Action::None,
+                        problem: None,
+                        outcome: Outcome::RequeueAfter(CONFLICT_DELAY),
+                    });
                 }
-                Rescaled::Failed(error) => {
+                RescaleResult::Failed(error) => {
                     let message = format!("New size: {desired}; reason: {reason}; error: {error}");
                     self.warn(&autoscaler, "FailedRescale", message);
                     let message = format!("the HPA controller was unable to update the target scale: {error}");
@@ -184,9 +188,9 @@ impl Autoscalers {
                     return Err(SyncError::new(format!("failed to rescale {}: {error}", target(&autoscaler))));
                 }
             }
-            self.record_rescale(&autoscaler, (current, desired), &reason, draft);
+            self.record_rescale(&autoscaler, current, desired, &reason, draft);
             lock(&memory).scaled(current, desired, autoscaler.behavior.as_deref(), self.start.elapsed());
-            decide::set_scaled_to_zero(draft, zero, gates);
+            decide::set_scaled_to_zero(draft, scales_to_zero, gates);
             draft.scaled();
         }
         draft.set_observed(&autoscaler, current, metrics, gates);
@@ -196,11 +200,11 @@ impl Autoscalers {
         Ok(SyncResult {
             action: Action::of(current, desired),
             problem,
-            then: Outcome::RequeueAfter(self.settings.period),
+            outcome: Outcome::RequeueAfter(self.settings.period),
         })
     }
 
-    /// Returns the memory of an autoscaler. One that was created again under its name begins without any.
+    /// Returns the memory of an autoscaler: an empty one if the object is new, or was deleted and created again.
     fn memory(&self, key: &ObjectKey, uid: &Uid) -> Arc<Mutex<Memory>> {
         let mut memories = lock(&self.memories);
         let new = || OwnedMemory { owner: uid.clone(), memory: Arc::default() };
@@ -257,12 +261,12 @@ impl Autoscalers {
             }
             ScaleSource::Bound(bound, reason) => Ok(without_metrics(bound, reason.to_owned())),
             ScaleSource::Metrics => {
-                let Combined { wanted, statuses: metrics, error, spec } =
+                let CombinedProposal { wanted, statuses: metrics, error, spec } =
                     self.combine(key, autoscaler, scale, draft).await;
                 let fault = if spec { Fault::Spec } else { Fault::Internal };
                 let problem = error.map(|message| SyncError { message, fault });
                 let Some((wanted, name)) = wanted else {
-                    return Err(self.give_up(key, autoscaler, draft, (current, metrics), problem).await);
+                    return Err(self.give_up(key, autoscaler, draft, current, metrics, problem).await);
                 };
                 let settings = (self.settings.window, self.start.elapsed(), gates);
                 let proposed = (wanted, name.as_str());
@@ -277,7 +281,8 @@ impl Autoscalers {
     fn record_rescale(
         &self,
         autoscaler: &HorizontalPodAutoscaler,
-        (current, desired): (i32, i32),
+        current: i32,
+        desired: i32,
         reason: &str,
         draft: &mut Draft,
     ) {
@@ -288,13 +293,14 @@ impl Autoscalers {
         info!(current, desired, reason, "rescaled");
     }
 
-    /// Records in the status and in an event that too little is known to scale.
+    /// Records in the status and in an event that the metrics do not suffice to compute a number of pods.
     async fn give_up(
         &self,
         key: &ObjectKey,
         autoscaler: &HorizontalPodAutoscaler,
         draft: &mut Draft,
-        (current, metrics): (i32, Vec<MetricStatus>),
+        current: i32,
+        metrics: Vec<MetricStatus>,
         problem: Option<SyncError>,
     ) -> SyncError {
         draft.set_observed(autoscaler, current, metrics, self.measuring.gates);
@@ -347,10 +353,12 @@ impl Autoscalers {
         autoscaler: &HorizontalPodAutoscaler,
         scale: &Scale,
         draft: &mut Draft,
-    ) -> Combined {
+    ) -> CombinedProposal {
         let (selector, pods) = match self.pods_of(key, autoscaler, scale, draft) {
             Ok(found) => found,
-            Err(error) => return Combined { wanted: None, statuses: Vec::new(), error: Some(error), spec: false },
+            Err(error) => {
+                return CombinedProposal { wanted: None, statuses: Vec::new(), error: Some(error), spec: false };
+            }
         };
         let subject = Subject {
             autoscaler,
@@ -401,8 +409,8 @@ impl Autoscalers {
         let selecting = self.overlaps.selecting(&key.namespace, &pods, most);
         if selecting.len() > 1 {
             let selector = &scale.selector;
-            let selecting = overlap::printed(&selecting);
-            let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {selecting})");
+            let autoscalers = overlap::printed(&selecting);
+            let why = format!("pods by selector {selector} are controlled by more than one HPA (e.g. {autoscalers})");
             self.warn(autoscaler, "AmbiguousSelector", why.clone());
             draft.set(SCALING_ACTIVE, false, "AmbiguousSelector", &why);
             return Err(why);
@@ -432,41 +440,41 @@ impl Autoscalers {
         autoscaler: &HorizontalPodAutoscaler,
         mut scale: Arc<Scale>,
         desired: i32,
-    ) -> Rescaled {
+    ) -> RescaleResult {
         let scales = &self.measuring.scales;
         let key = target_key(autoscaler);
         let mut tries = 1;
         loop {
             let error = match scales.writer.replace_scale(resource, &key, &scale, desired).await {
-                Ok(()) => return Rescaled::Done,
+                Ok(()) => return RescaleResult::Done,
                 Err(error) => error,
             };
             if !error.is_conflict() && !error.is_lost() {
-                return Rescaled::Failed(error);
+                return RescaleResult::Failed(error);
             }
-            let Ok(now) = scales.get(resource, &key).await else { return Rescaled::Failed(error) };
-            if error.is_lost() && now.uid == scale.uid && now.replicas == desired {
-                return Rescaled::Done;
+            let Ok(fresh) = scales.get(resource, &key).await else { return RescaleResult::Failed(error) };
+            if error.is_lost() && fresh.uid == scale.uid && fresh.replicas == desired {
+                return RescaleResult::Done;
             }
-            if (&now.uid, now.replicas, &now.selector) != (&scale.uid, scale.replicas, &scale.selector) {
-                return Rescaled::Conflict;
+            if (&fresh.uid, fresh.replicas, &fresh.selector) != (&scale.uid, scale.replicas, &scale.selector) {
+                return RescaleResult::Conflict;
             }
             if tries == TRIES {
-                return Rescaled::Failed(error);
+                return RescaleResult::Failed(error);
             }
             tries += 1;
-            scale = Arc::new(now);
+            scale = Arc::new(fresh);
         }
     }
 
     /// Writes the status after another failure. A failure of the write is only logged.
     async fn write_anyway(&self, key: &ObjectKey, autoscaler: &HorizontalPodAutoscaler, draft: &Draft) {
         if let Err(problem) = self.write(key, autoscaler, draft).await {
-            warn!(error = problem.message, "status of the autoscaler not written");
+            warn!(error = problem.message, "failed to write the status of the HorizontalPodAutoscaler");
         }
     }
 
-    /// Writes the status if it differs. Returns the object that results.
+    /// Writes the status if it differs. Returns the written object.
     async fn write(
         &self,
         key: &ObjectKey,

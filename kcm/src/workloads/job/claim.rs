@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// The result of claiming pods.
 #[derive(Debug, Default)]
-pub struct Claimed {
+pub struct ClaimResult {
     /// The Job's pods.
     pub pods: Vec<Arc<Pod>>,
     /// Versions of the pods that were written.
@@ -23,8 +23,8 @@ pub struct Claimed {
 
 /// Adopts and releases pods by the Job's selector. An adopted pod is claimed only once the cache contains it with its
 /// finalizer. Upstream: pkg/controller, PodControllerRefManager.
-pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> Claimed {
-    let mut claimed = Claimed::default();
+pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> ClaimResult {
+    let mut claimed = ClaimResult::default();
     let mut may_adopt: Option<Result<(), String>> = None;
     for pod in children {
         let meta = &pod.meta;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use kinds::job::{Action, JobStatus, TRACKING_FINALIZER, Uncounted};
-use kinds::pod::Phase;
 use kinds::condition::Condition;
+use kinds::job::{Action, JobStatus, TRACKING_FINALIZER, UncountedPods};
+use kinds::pod::Phase;
 use kinds::{Job, Pod, Time, Uid};
 
 use super::backoff::{Backoff, finished_at, index_failures};
@@ -27,7 +27,7 @@ pub const SUSPENDED: &str = "Suspended";
 /// The input of a decision about a Job.
 #[derive(Debug, Clone)]
 pub struct View<'a> {
-    /// Whether a Job that is suspended loses its start time.
+    /// True if a Job that is suspended loses its start time.
     pub clears_start: bool,
     /// The Job.
     pub job: &'a Job,
@@ -59,7 +59,7 @@ pub struct Standing {
     /// Pods or indexes that succeeded, including new ones.
     pub succeeded: i32,
     /// Only of an Indexed Job.
-    pub indexed: Option<Indexed>,
+    pub indexed: Option<IndexState>,
     /// Failures since the last success.
     pub backoff: Backoff,
     /// The condition that decides the Job; `None` while it runs.
@@ -70,7 +70,7 @@ pub struct Standing {
 
 /// The state of a Job's indexes.
 #[derive(Debug, Clone, Default)]
-pub struct Indexed {
+pub struct IndexState {
     /// Completed according to the status.
     pub before: Indexes,
     /// Completed, including new ones.
@@ -162,7 +162,7 @@ impl View<'_> {
 
     /// Returns the pods that ended and are neither counted nor recorded yet. Upstream: pkg/controller/job,
     /// getNewFinishedPods.
-    fn newly_ended(&self, uncounted: &Uncounted) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+    fn newly_ended(&self, uncounted: &UncountedPods) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
         let new = pods_where(self.pods, |pod| self.is_tracked(pod) && self.is_in_range(pod));
         let [recorded_successes, recorded_failures] =
             [&uncounted.succeeded, &uncounted.failed].map(|uids| uids.iter().collect::<HashSet<&Uid>>());
@@ -172,7 +172,7 @@ impl View<'_> {
         (succeeded, failed)
     }
 
-    fn indexed(&self, active: &[Arc<Pod>]) -> Indexed {
+    fn indexed(&self, active: &[Arc<Pod>]) -> IndexState {
         let status = &self.job.status;
         let new = |matches: &dyn Fn(&Pod) -> bool| {
             let pods = self.pods.iter().filter(|pod| has_finalizer(pod) && self.is_in_range(pod) && matches(pod));
@@ -180,7 +180,7 @@ impl View<'_> {
         };
         let before = Indexes::parse(&status.completed_indexes, self.completions());
         let completed = before.union(&new(&|pod| pod.phase == Phase::Succeeded));
-        let mut indexed = Indexed { before, completed, failed: None, waiting: BTreeMap::new() };
+        let mut indexed = IndexState { before, completed, failed: None, waiting: BTreeMap::new() };
         if let Some(limit) = self.job.backoff_limit_per_index {
             let known = status.failed_indexes.as_deref().unwrap_or_default();
             let known = Indexes::parse(known, self.completions());
@@ -226,7 +226,7 @@ impl View<'_> {
         &self,
         status: &JobStatus,
         failed: i32,
-        indexed: Option<&Indexed>,
+        indexed: Option<&IndexState>,
     ) -> (Option<Condition>, Option<SignedDuration>) {
         let (job, now) = (self.job, self.now);
         let failure = |reason: &str, message: &str| Some(condition(FAILURE_TARGET, reason, message, now));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use kinds::job::JobStatus;
 use kinds::condition::Condition;
+use kinds::job::JobStatus;
 use kinds::{Pod, Time};
 
 use super::backoff::remaining_of_index;
@@ -88,7 +88,7 @@ fn to_usize(count: i32) -> usize {
 }
 
 impl View<'_> {
-    /// Returns true if pods may be created and deleted at all.
+    /// Returns true if pods may be created and deleted.
     pub fn may_manage(&self) -> bool {
         self.are_deletions_cached && !self.job.meta.is_deleting()
     }

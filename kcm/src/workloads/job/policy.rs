@@ -1,6 +1,6 @@
 //! Policy: the rules of a Job's spec for failed pods and completed indexes.
 
-use kinds::job::{Action, ExitCodes, FailurePolicy, On, SuccessRule};
+use kinds::job::{Action, ExitCodes, FailurePolicy, RuleCondition, SuccessRule};
 use kinds::{Job, Pod};
 
 use super::indexes::Indexes;
@@ -32,15 +32,15 @@ pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
 }
 
 /// Returns the beginning of the message if a rule matches; `None` if it does not.
-fn matched(on: &On, pod: &Pod) -> Option<String> {
+fn matched(on: &RuleCondition, pod: &Pod) -> Option<String> {
     let ending = pod.ending.as_deref()?;
     let (namespace, name) = (&pod.meta.namespace, &pod.meta.name);
     match on {
-        On::ExitCodes(codes) => {
+        RuleCondition::ExitCodes(codes) => {
             let (container, code) = ending.exit_codes.iter().find(|(container, code)| fits(codes, container, *code))?;
             Some(format!("Container {container} for pod {namespace}/{name} failed with exit code {code}"))
         }
-        On::Conditions(patterns) => {
+        RuleCondition::Conditions(patterns) => {
             let (kind, _) = ending.conditions.iter().find(|condition| patterns.contains(condition))?;
             Some(format!("Pod {namespace}/{name} has condition {kind}"))
         }

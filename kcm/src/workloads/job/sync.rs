@@ -58,7 +58,7 @@ pub struct Jobs {
     pub debouncer: StatusDebouncer,
     pub handover: Handover,
     pub refusals: Refusals,
-    /// Whether a Job that is suspended loses its start time (gate MutableSchedulingDirectivesForSuspendedJobs).
+    /// True if a Job that is suspended loses its start time (gate MutableSchedulingDirectivesForSuspendedJobs).
     pub clears_start: bool,
     /// Groups of pods (gate WorkloadWithJob).
     pub scheduling: Option<Scheduling>,
@@ -188,16 +188,8 @@ impl Jobs {
             // Its first status would make it a Job that no longer gets a group.
             return Ok(Outcome::Done);
         }
-        let group = match is_postponed {
-            false => self.group(key, job, &pods, (&plan, &attempt)).await?,
-            true => None,
-        };
-        if let Some(deadline) = standing.deadline_in {
-            self.queue.add_after(key.clone(), timer(deadline));
-        }
-        if let Plan::Wait(wait) = plan {
-            self.queue.add_after(key.clone(), timer(wait).max(BATCH));
-        }
+        let group = if is_postponed { None } else { self.group(key, job, &pods, &plan, &attempt).await? };
+        self.requeue_for_timers(key, standing.deadline_in, &plan);
         *action = action_of(&view, &plan);
         let need = Need::of(job, standing.failed, standing.terminating);
         let creation = Creation { need, group: group.as_deref(), attempt, is_postponed };
@@ -211,6 +203,16 @@ impl Jobs {
             return stopped;
         }
         failure.map_or(Ok(Outcome::Done), |failure| Err(ReconcileError::new(failure)))
+    }
+
+    /// Requeues the key for the Job's deadline, and for the end of the wait that the plan contains.
+    fn requeue_for_timers(&self, key: &ObjectKey, deadline_in: Option<SignedDuration>, plan: &Plan) {
+        if let Some(deadline) = deadline_in {
+            self.queue.add_after(key.clone(), timer(deadline));
+        }
+        if let Plan::Wait(wait) = plan {
+            self.queue.add_after(key.clone(), timer(*wait).max(BATCH));
+        }
     }
 
     /// Returns true if nothing is created for a Job now: its namespace is being deleted, or the same attempt was just
@@ -235,7 +237,8 @@ impl Jobs {
         key: &ObjectKey,
         job: &Job,
         pods: &[Arc<Pod>],
-        (plan, attempt): (&Plan, &Attempt),
+        plan: &Plan,
+        attempt: &Attempt,
     ) -> Result<Option<Str>, ReconcileError> {
         let Some(scheduling) = &self.scheduling else { return Ok(None) };
         let has_pods = !pods.is_empty();

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kinds::condition::Condition;
 use kinds::job::{Action, JobStatus};
 use kinds::pod::Phase;
-use kinds::condition::Condition;
 use kinds::{Pod, Time, Uid};
 
 use super::decide::{
-    COMPLETE, FAILED, FAILURE_TARGET, Indexed, SUCCESS_CRITERIA_MET, Standing, View, condition, index_of,
+    COMPLETE, FAILED, FAILURE_TARGET, IndexState, SUCCESS_CRITERIA_MET, Standing, View, condition, index_of,
 };
 use super::indexes::Indexes;
 use super::manage::{COUNTS_DELAY, Outcome, ensure};
@@ -59,9 +59,11 @@ impl View<'_> {
         let write_delay = if status.active > 0 { COUNTS_DELAY } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(write_delay);
         let counts = counts.into_iter().chain(settled).min();
+        // If a Job failed, its pods that were still running count as failed.
+        let has_job_failed = verdict.as_ref().is_some_and(|verdict| &*verdict.kind != SUCCESS_CRITERIA_MET);
         let mut release = Vec::new();
         let mut completed = Vec::new();
-        let mut judgements = Vec::new();
+        let mut judged = Vec::new();
         let mut full = false;
         let mut urgent = flush;
         for pod in tracked_pods {
@@ -84,14 +86,10 @@ impl View<'_> {
                         flush = true;
                     }
                 }
-            } else if (failed || verdict.as_ref().is_some_and(|verdict| &*verdict.kind != SUCCESS_CRITERIA_MET))
-                && !is_recorded_failure
-                && self.is_in_range(pod)
-            {
-                let judged = policy::judge(self.job.failure_policy.as_ref(), pod);
-                judgements.extend(judged.action);
-                // If a Job failed, its pods that were still running count as failed.
-                if judged.counts {
+            } else if (failed || has_job_failed) && !is_recorded_failure && self.is_in_range(pod) {
+                let judgement = policy::judge(self.job.failure_policy.as_ref(), pod);
+                judged.extend(judgement.action);
+                if judgement.counts {
                     uncounted.failed.push(uid.clone());
                     flush = true;
                 }
@@ -108,18 +106,16 @@ impl View<'_> {
         urgent |= full || decided || end.is_some() || self.job.meta.is_deleting();
         // Successes are known by their finalizers until they are recorded.
         let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
-        let end = end.filter(|_| !full);
-        let judged = judgements;
-        Account { status, flush, counts, write_delay, release, tracked, end, judged }
+        Account { status, flush, counts, write_delay, release, tracked, end: end.filter(|_| !full), judged }
     }
 
     /// Returns the index that a successful pod completes, unless it was completed before.
-    fn completed_index(&self, indexed: &Indexed, pod: &Pod) -> Option<i32> {
+    fn completed_index(&self, indexed: &IndexState, pod: &Pod) -> Option<i32> {
         index_of(pod).filter(|index| *index < self.completions() && !indexed.before.has(*index))
     }
 
     /// Returns true if a pod is needed only for counting. Upstream: pkg/controller/job, canRemoveFinalizer.
-    fn may_release(&self, indexed: Option<&Indexed>, decided: bool, pod: &Pod, failed: bool) -> bool {
+    fn may_release(&self, indexed: Option<&IndexState>, decided: bool, pod: &Pod, failed: bool) -> bool {
         if self.job.meta.is_deleting() || decided || pod.phase == Phase::Succeeded {
             return true;
         }
@@ -153,7 +149,7 @@ impl View<'_> {
     }
 }
 
-fn write_indexes(status: &mut JobStatus, indexed: &Indexed, new: Vec<i32>) -> bool {
+fn write_indexes(status: &mut JobStatus, indexed: &IndexState, new: Vec<i32>) -> bool {
     let completed = indexed.completed.union(&Indexes::of(new));
     let text = completed.to_string().into_boxed_str();
     let failed = indexed.failed.as_ref().map(|failed| failed.to_string().into_boxed_str());

@@ -91,7 +91,10 @@ fn evicted_pods_are_deleted_first_then_the_oldest_then_by_name() {
 #[test]
 fn terminating_pod_without_a_node_or_on_one_out_of_service_is_stuck() {
     let on = |node: &str, deleting: bool| {
-        pod("p", |pod| { pod.node = node.into(); pod.meta.deletion = Time(i64::from(deleting)); })
+        pod("p", |pod| {
+            pod.node = node.into();
+            pod.meta.deletion = Time(i64::from(deleting));
+        })
     };
     let (unready, ready, unknown) = (node("False", true), node("True", true), node("Unknown", true));
     for (pod, node, expected) in [

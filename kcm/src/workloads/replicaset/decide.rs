@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::replicaset::ReplicaSetStatus;
 use kinds::condition::Condition;
+use kinds::replicaset::ReplicaSetStatus;
 use kinds::{Pod, ReplicaSet, Time};
 
 use crate::pods::availability::is_available;

@@ -16,7 +16,7 @@ pub trait PodSet: Kind {
     const QUEUES: &'static [QueueKeys];
     /// The flag for the number of its workers.
     const WORKERS: &'static str;
-    /// Whether the status has a number of terminating pods.
+    /// True if the status has a number of terminating pods.
     const REPORTS_TERMINATING: bool;
 
     /// Returns the spec and status of the object as a ReplicaSet.

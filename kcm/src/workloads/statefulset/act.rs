@@ -79,7 +79,10 @@ impl<'a> Work<'a> {
 
     /// Executes a plan, up to the first stage with a failure.
     pub async fn carry_out(&self, plan: Plan) -> Outcome {
-        self.note(|done| { done.recreation = plan.recreation; done.waits_for = plan.waits_for; });
+        self.note(|done| {
+            done.recreation = plan.recreation;
+            done.waits_for = plan.waits_for;
+        });
         for stage in plan.stages {
             if stage.concurrent {
                 let (_, failure) = slow_start(stage.steps.len(), |at| self.step(&stage.steps[at])).await;

@@ -98,7 +98,7 @@ fn selects(set: &StatefulSet, pod: &Meta) -> bool {
     children::selects(&set.selector, pod) && is_member(set, pod)
 }
 
-/// Returns true if a pod's name says that it is one of this StatefulSet's.
+/// Returns true if a pod's name is that of a pod of this StatefulSet.
 pub fn is_member(set: &StatefulSet, pod: &Meta) -> bool {
     identity::parse(&pod.name).is_some_and(|(parent, _)| *parent == *set.meta.name)
 }

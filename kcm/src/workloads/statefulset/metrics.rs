@@ -43,7 +43,7 @@ impl Unavailable {
 pub struct Availability {
     /// All StatefulSets.
     pub sets: Arc<Store<StatefulSet>>,
-    /// Whether `maxUnavailable` is used (gate MaxUnavailableStatefulSet).
+    /// True if `maxUnavailable` is used (gate MaxUnavailableStatefulSet).
     pub bounded: bool,
     /// Their unavailable pods.
     pub unavailable: Arc<Unavailable>,

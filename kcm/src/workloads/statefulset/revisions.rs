@@ -12,7 +12,7 @@ use super::status::Revisions;
 use crate::workloads::controller_revisions::{self, Draft, HASH_LABEL, History, are_semantically_equal};
 
 /// The result of the search for a StatefulSet's revisions.
-pub enum Resolved {
+pub enum RevisionSearch {
     /// They exist.
     Revisions(Revisions),
     /// The cached StatefulSet is older than the API server's.
@@ -30,24 +30,24 @@ impl StatefulSets {
         template: &Template,
         history: &History<'_>,
         sorted: &[Arc<ControllerRevision>],
-    ) -> Result<Resolved, ReconcileError> {
+    ) -> Result<RevisionSearch, ReconcileError> {
         let mut collisions = set.status.collision_count;
         let update = match self.known(set, template, sorted) {
             Some(name) => name,
             None => {
                 if let Some(left) = history.refused_before() {
-                    return Ok(Resolved::Refused(left));
+                    return Ok(RevisionSearch::Refused(left));
                 }
                 match self.find_or_make(set, history, sorted, &mut collisions).await? {
                     Some(name) => name,
-                    None => return Ok(Resolved::Outdated),
+                    None => return Ok(RevisionSearch::Outdated),
                 }
             }
         };
         self.memory.remember(&set.meta.uid, template, &update);
         let current =
             sorted.iter().map(|revision| &revision.meta.name).find(|name| **name == set.status.current_revision);
-        Ok(Resolved::Revisions(Revisions { current: current.unwrap_or(&update).clone(), update, collisions }))
+        Ok(RevisionSearch::Revisions(Revisions { current: current.unwrap_or(&update).clone(), update, collisions }))
     }
 
     /// Returns the newest revision, if it is known to be that of the template: this process has compared them, or the

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kinds::statefulset::{StatefulSetStatus, Strategy};
 use kinds::condition::Condition;
+use kinds::statefulset::{StatefulSetStatus, Strategy};
 use kinds::{Pod, StatefulSet, Str, Time};
 
 use super::decide::{Recreation, is_running_and_ready};

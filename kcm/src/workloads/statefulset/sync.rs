@@ -22,12 +22,12 @@ use super::act::Work;
 use super::decide::{Plan, PlanInput};
 use super::identity::{self, Member};
 use super::keys::is_member;
-use super::revisions::Resolved;
+use super::revisions::RevisionSearch;
 use super::state::StatefulSets;
 use super::status::{self, Revisions};
 use crate::pods::refusals::Attempt;
 use crate::pods::status_write::{StatusWrite, finish, put_status};
-use crate::workloads::controller_revisions::{History, Unmatched, surplus};
+use crate::workloads::controller_revisions::{History, UnmatchedRevisions, surplus};
 
 /// The result of executing the plan.
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl StatefulSets {
             gate: &self.gate,
             refusals: &self.revision_refusals,
         };
-        let sorted = history.claim::<StatefulSet>(&set.selector, Unmatched::Ignored).await?;
+        let sorted = history.claim::<StatefulSet>(&set.selector, UnmatchedRevisions::Ignored).await?;
         let observed = self.handover.observe(&self.children(&set), |pods| candidates(&set, pods));
         let members = self.members(key, &set, observed.children).await?;
         if !observed.are_deletions_cached {
@@ -88,9 +88,9 @@ impl StatefulSets {
         }
         let revisions = self.revisions(&set, template, &history, &sorted, is_ending).await?;
         let revisions = match revisions {
-            Resolved::Revisions(revisions) => revisions,
-            Resolved::Outdated => return Ok(Outcome::RequeueWithBackoff),
-            Resolved::Refused(left) => return Ok(Outcome::RequeueAfter(left)),
+            RevisionSearch::Revisions(revisions) => revisions,
+            RevisionSearch::Outdated => return Ok(Outcome::RequeueWithBackoff),
+            RevisionSearch::Refused(left) => return Ok(Outcome::RequeueAfter(left)),
         };
         let work = Work::new(self, key, &set, template, history, revisions);
         let worked = self.work(&work, &members, is_ending).await;
@@ -117,11 +117,11 @@ impl StatefulSets {
         history: &History<'_>,
         sorted: &[Arc<ControllerRevision>],
         is_ending: bool,
-    ) -> Result<Resolved, ReconcileError> {
+    ) -> Result<RevisionSearch, ReconcileError> {
         if is_ending && !set.status.update_revision.is_empty() {
             let (current, update) = (set.status.current_revision.clone(), set.status.update_revision.clone());
             let collisions = set.status.collision_count;
-            return Ok(Resolved::Revisions(Revisions { current, update, collisions }));
+            return Ok(RevisionSearch::Revisions(Revisions { current, update, collisions }));
         }
         self.resolve(set, template, history, sorted).await
     }

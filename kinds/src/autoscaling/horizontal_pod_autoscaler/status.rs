@@ -16,9 +16,9 @@ pub struct AutoscalerStatus {
     pub observed_generation: Option<i64>,
     /// Time when the autoscaler last changed the number of pods.
     pub last_scale: Option<Time>,
-    /// Desired pods of its target when it was last read.
+    /// Number of pods that the target's spec requested when it was last read.
     pub current_replicas: i32,
-    /// Desired pods according to the metrics.
+    /// Number of pods according to the metrics.
     pub desired_replicas: i32,
     /// Measured values, in the order of the spec.
     pub current_metrics: Vec<MetricStatus>,

@@ -13,8 +13,8 @@ use crate::value::selector::Selector;
 use crate::wire::schema::{job as object, job_spec as spec, pod_spec};
 use crate::wire::{self, fields, find};
 
-pub use policy::{Action, ExitCodes, FailurePolicy, FailureRule, On, SuccessRule};
-pub use status::{JobStatus, Uncounted};
+pub use policy::{Action, ExitCodes, FailurePolicy, FailureRule, RuleCondition, SuccessRule};
+pub use status::{JobStatus, UncountedPods};
 
 /// The finalizer that keeps a pod until it is counted in its Job's status.
 pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn status_update_keeps_unknown_fields_and_omits_the_spec() {
         let job = Job::decode(&context(Job::TEMPLATE), &object()).expect("well-formed");
-        let status = JobStatus { succeeded: 3, uncounted: Some(Uncounted::default()), ..job.status.clone() };
+        let status = JobStatus { succeeded: 3, uncounted: Some(UncountedPods::default()), ..job.status.clone() };
         let update = job.status_update(&status);
         assert!(find(&update, object::SPEC).is_empty());
         assert_eq!(find(find(&update, object::METADATA), object_meta::RESOURCE_VERSION), b"7");

@@ -35,7 +35,7 @@ pub struct ExitCodes {
 
 /// The condition of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum On {
+pub enum RuleCondition {
     /// Exit codes of containers.
     ExitCodes(ExitCodes),
     /// Conditions of the pod, by type and status; one is enough.
@@ -48,7 +48,7 @@ pub struct FailureRule {
     /// The action.
     pub action: Action,
     /// The condition.
-    pub on: On,
+    pub on: RuleCondition,
 }
 
 /// `spec.podFailurePolicy`: the first rule that matches a pod decides.
@@ -112,7 +112,7 @@ fn failure_rule(interner: &Interner, message: &[u8]) -> Result<FailureRule, Wire
             _ => {}
         }
     }
-    Ok(FailureRule { action, on: codes.map_or(On::Conditions(conditions), On::ExitCodes) })
+    Ok(FailureRule { action, on: codes.map_or(RuleCondition::Conditions(conditions), RuleCondition::ExitCodes) })
 }
 
 fn exit_codes(interner: &Interner, message: &[u8]) -> Result<ExitCodes, WireError> {
@@ -206,8 +206,8 @@ mod tests {
         assert_eq!(
             policy.rules,
             [
-                FailureRule { action: Action::FailJob, on: On::ExitCodes(codes) },
-                FailureRule { action: Action::Ignore, on: On::Conditions(conditions) },
+                FailureRule { action: Action::FailJob, on: RuleCondition::ExitCodes(codes) },
+                FailureRule { action: Action::Ignore, on: RuleCondition::Conditions(conditions) },
             ]
         );
     }

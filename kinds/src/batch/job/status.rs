@@ -20,7 +20,7 @@ const CONDITION: ConditionFields = ConditionFields {
 
 /// Pods that have terminated and are not in the counters yet, because they may still have the tracking finalizer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Uncounted {
+pub struct UncountedPods {
     /// Uids of succeeded pods.
     pub succeeded: Vec<Uid>,
     /// Uids of failed pods.
@@ -36,7 +36,7 @@ pub struct JobStatus {
     pub start: Time,
     /// Completion time; zero unless the Job is complete.
     pub completion: Time,
-    /// Pods that have neither terminated nor are being deleted.
+    /// Pods that have not terminated and are not being deleted.
     pub active: i32,
     /// Succeeded pods; completed indexes for an Indexed Job.
     pub succeeded: i32,
@@ -51,7 +51,7 @@ pub struct JobStatus {
     /// Failed indexes; only with a limit per index.
     pub failed_indexes: Option<Box<str>>,
     /// Uncounted pods; absent until determined once.
-    pub uncounted: Option<Uncounted>,
+    pub uncounted: Option<UncountedPods>,
 }
 
 impl JobStatus {
@@ -143,8 +143,8 @@ impl JobStatus {
     }
 }
 
-fn uncounted(message: &[u8]) -> Result<Uncounted, WireError> {
-    let mut pods = Uncounted::default();
+fn uncounted(message: &[u8]) -> Result<UncountedPods, WireError> {
+    let mut pods = UncountedPods::default();
     for field in fields(message) {
         let field = field?;
         match field.number {

@@ -67,9 +67,10 @@ pub(super) fn read(
     let has_no_grace = fields(meta)
         .flatten()
         .any(|field| field.number == object_meta::DELETION_GRACE_PERIOD_SECONDS && field.value.i64() == 0);
-    let selinux = match context.sections.contains(Pod::SELINUX) {
-        true => selinux::read(interner, spec, &claims.iter().map(|claim| &*claim.volume).collect())?,
-        false => None,
+    let selinux = if context.sections.contains(Pod::SELINUX) {
+        selinux::read(interner, spec, &claims.iter().map(|claim| &*claim.volume).collect())?
+    } else {
+        None
     };
     let (claims, in_tree) = (claims.into(), in_tree.into());
     Ok(Some(Box::new(Volumes { claims, in_tree, is_running: is_running(status)?, has_no_grace, selinux })))

@@ -134,9 +134,10 @@ fn pod(name: &str, node: &str, is_from_template: bool) -> Arc<Pod> {
         spec.put_str(f::pod_spec::NODE_NAME, node);
         spec.put_message(f::pod_spec::RESOURCE_CLAIMS, |entry| {
             entry.put_str(f::pod_resource_claim::NAME, "gpu");
-            let (number, of) = match is_from_template {
-                true => (f::pod_resource_claim::RESOURCE_CLAIM_TEMPLATE_NAME, "template"),
-                false => (f::pod_resource_claim::RESOURCE_CLAIM_NAME, "claim"),
+            let (number, of) = if is_from_template {
+                (f::pod_resource_claim::RESOURCE_CLAIM_TEMPLATE_NAME, "template")
+            } else {
+                (f::pod_resource_claim::RESOURCE_CLAIM_NAME, "claim")
             };
             entry.put_str(number, of);
         });

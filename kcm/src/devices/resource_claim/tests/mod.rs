@@ -24,7 +24,7 @@ use runtime::testing::filled_store;
 use serde_json::json;
 
 use super::decide::{
-    Cached, Gates, Release, binds_to_group, check_pod_owner, created_earlier, group_has_work, has_work, is_done,
+    Gates, Lookups, Release, binds_to_group, check_pod_owner, created_earlier, group_has_work, has_work, is_done,
     lacks_reservation, owning_pod, pod_consumer, release,
 };
 use super::deleted::DeletedUids;
@@ -153,8 +153,8 @@ fn allocated(consumers: &[Consumer]) -> ClaimState {
 }
 
 /// Decides with these claims and PodGroups in the cache.
-fn cached<T>(claims: &[ResourceClaim], groups: &[PodGroup], decide: impl FnOnce(&Cached<'_>) -> T) -> T {
-    decide(&Cached {
+fn cached<T>(claims: &[ResourceClaim], groups: &[PodGroup], decide: impl FnOnce(&Lookups<'_>) -> T) -> T {
+    decide(&Lookups {
         claim: &|name: &Str| claims.iter().find(|claim| claim.meta.name == *name).cloned().map(Arc::new),
         group: &|name: &Str| groups.iter().find(|group| group.meta.name == *name).cloned().map(Arc::new),
     })

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kinds::endpoint_slice::{Contents, Endpoint};
-use kinds::metadata_edit::{Annotations, NewMetadata};
-use kinds::intern::Labels;
 use kinds::int_or_string::IntOrString;
+use kinds::intern::Labels;
 use kinds::ip::Ip;
+use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::pod::{NamedPort, Network, Phase};
 use kinds::schema::{endpoint_slice, object_meta};
 use kinds::service::ServicePort;
@@ -85,7 +85,7 @@ pub struct World {
     pub service: Service,
     pub pods: BTreeMap<u8, Pod>,
     pub slices: Vec<Arc<EndpointSlice>>,
-    pub most: usize,
+    pub max_endpoints: usize,
     /// Zones of nodes.
     pub nodes: BTreeMap<Str, Option<Str>>,
     pub shares: Option<Shares>,
@@ -101,7 +101,7 @@ impl World {
             service,
             pods: pods.into_iter().map(|number| (number, pod(number))).collect(),
             slices: Vec::new(),
-            most: 100,
+            max_endpoints: 100,
             nodes: [("node".into(), None)].into(),
             shares: None,
             was_allocated: false,
@@ -123,7 +123,7 @@ impl World {
             members: &members(&self.service, &pods, place),
             existing: &self.slices,
             labels: &decide::labels(&self.service),
-            most: self.most,
+            max_endpoints: self.max_endpoints,
             may_be_removed: &|endpoint| {
                 endpoint.target.as_ref().is_none_or(|target| !self.unreadable.contains(target.name()))
             },

@@ -57,7 +57,7 @@ fn apply_step(world: &mut World, step: &Step) {
         }
         Step::Sync(all) => {
             let decision = world.decide();
-            let bound = world.slices.len() + 2 * world.pods.len().div_ceil(world.most) + 2;
+            let bound = world.slices.len() + 2 * world.pods.len().div_ceil(world.max_endpoints) + 2;
             assert!(decision.now.writes() + decision.later.writes() <= bound, "more writes than slices");
             world.apply(&decision.now);
             if *all {
@@ -76,7 +76,7 @@ fn apply_step(world: &mut World, step: &Step) {
 /// Returns the desired endpoints, without duplicates.
 fn desired(world: &World) -> BTreeSet<String> {
     let mut alone = World::new(world.service.clone(), []);
-    alone.most = 1000;
+    alone.max_endpoints = 1000;
     alone.pods = world.pods.clone();
     alone.settle();
     alone.shown().concat().into_iter().collect()
@@ -89,7 +89,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let mut world = World::new(service(), []);
-        world.most = most;
+        world.max_endpoints = most;
         for step in &steps {
             apply_step(&mut world, step);
         }
@@ -109,7 +109,7 @@ proptest! {
     #[test]
     fn delayed_writes_concern_only_endpoints_without_traffic(steps in prop::collection::vec(step(), 1..40)) {
         let mut world = World::new(service(), []);
-        world.most = 3;
+        world.max_endpoints = 3;
         for step in &steps {
             apply_step(&mut world, step);
         }
@@ -128,7 +128,7 @@ proptest! {
         order in Just((0u8..20).collect::<Vec<_>>()).prop_shuffle(),
     ) {
         let mut world = World::new(service(), []);
-        world.most = 3;
+        world.max_endpoints = 3;
         for step in &steps {
             apply_step(&mut world, step);
         }
@@ -139,7 +139,7 @@ proptest! {
         world.apply(&decision.later);
         let first = world.shown();
         let mut other = World::new(service(), []);
-        other.most = 3;
+        other.max_endpoints = 3;
         steps.iter().for_each(|step| apply_step(&mut other, step));
         other.apply(&shuffled.now);
         other.apply(&shuffled.later);

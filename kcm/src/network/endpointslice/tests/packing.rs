@@ -10,7 +10,7 @@ use super::builders::{World, pod, port, service, with_port};
 fn world(pods: u8, slices: &[(u8, u8)]) -> World {
     let mut all = World::new(service(), 0..pods);
     let mut full = World::new(service(), 0..pods);
-    full.most = 1000;
+    full.max_endpoints = 1000;
     full.settle();
     let everything = full.slices.first().map(|slice| slice.contents.clone()).expect("a slice");
     for (at, (first, end)) in slices.iter().enumerate() {
@@ -29,7 +29,7 @@ fn world(pods: u8, slices: &[(u8, u8)]) -> World {
 fn new_slices_are_full_except_the_last() {
     for (most, sizes) in [(100, vec![50, 100, 100]), (125, vec![125, 125]), (1000, vec![250])] {
         let mut world = world(250, &[]);
-        world.most = most;
+        world.max_endpoints = most;
         assert_eq!(world.settle(), sizes.len());
         assert_eq!(world.sizes(), sizes);
         assert_eq!(world.settle(), 0);
@@ -129,7 +129,7 @@ fn emptied_slices_are_recycled() {
 #[test]
 fn lower_limit_applies_to_slices_that_change() {
     let mut world = world(100, &[(0, 100)]);
-    world.most = 30;
+    world.max_endpoints = 30;
     assert_eq!(world.settle(), 0, "an unchanged slice above the limit was written");
     world.pods.get_mut(&5).expect("the pod exists").ready = false;
     assert_eq!(world.settle(), 1);

@@ -45,7 +45,7 @@ async fn controller(service: Service) -> EndpointSlices {
         topology: Arc::default(),
         debouncer: Default::default(),
         metrics: Arc::default(),
-        most: 100,
+        max_endpoints: 100,
         stranded: Arc::default(),
         compared: Default::default(),
         former: Default::default(),

@@ -159,7 +159,7 @@ fn pods_on_missing_nodes_are_left_out_unless_all_are_published() {
 #[test]
 fn labels_follow_the_service_except_reserved_ones() {
     let mut world = World::new(service(), [1, 2]);
-    world.most = 1;
+    world.max_endpoints = 1;
     assert_eq!(world.settle(), 2);
     world.service.meta.labels = labels(&[("tier", "front"), ("kubernetes.io/service-name", "stolen")]);
     let decision = world.decide();

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use crate::storage::attach_detach::decide::{
-    Attachment, Forced, MAX_WAIT_FOR_UNMOUNT, NodeState, Rules, Site, Step, decide,
+    Attachment, ForceDetachReason, MAX_WAIT_FOR_UNMOUNT, NodeState, Rules, Site, Step, decide,
 };
 use crate::storage::attach_detach::node_list::NodeList;
 
@@ -161,7 +161,10 @@ impl World {
             Action::Kubelet(node) => self.kubelet(node),
             Action::Driver(node) => self.driver(node),
             Action::SetNode { node, is_ready, is_out_of_service } => {
-                self.change_node(node, |node| { node.is_ready = is_ready; node.is_out_of_service = is_out_of_service; });
+                self.change_node(node, |node| {
+                    node.is_ready = is_ready;
+                    node.is_out_of_service = is_out_of_service;
+                });
             }
             Action::DeleteRequest(node) => {
                 // Other clients break the rules only while nothing is mounted.
@@ -312,11 +315,11 @@ impl World {
         self.leading().lists[node].decide(&Str::from(VOLUME), is_listed, true);
     }
 
-    fn detach(&mut self, node: usize, forced: Option<Forced>) {
+    fn detach(&mut self, node: usize, forced: Option<ForceDetachReason>) {
         let record = self.server.nodes[node];
         let is_forced = match forced {
-            Some(Forced::Timeout) => !record.is_ready,
-            Some(Forced::OutOfService) => record.is_out_of_service,
+            Some(ForceDetachReason::Timeout) => !record.is_ready,
+            Some(ForceDetachReason::OutOfService) => record.is_out_of_service,
             None => false,
         };
         // The response to the write of the list replaces a read.

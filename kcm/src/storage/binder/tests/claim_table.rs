@@ -352,8 +352,12 @@ fn binding_continues_after_the_last_write_that_succeeded() {
 #[test]
 fn status_of_a_bound_claim_follows_the_volume_only_when_it_becomes_bound() {
     const PRE_RESIZE: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
-    let bound =
-        |capacity: &'static str| claim("data").with(|claim| { claim.phase = "Bound"; claim.capacity = capacity; });
+    let bound = |capacity: &'static str| {
+        claim("data").with(|claim| {
+            claim.phase = "Bound";
+            claim.capacity = capacity;
+        })
+    };
     for (case, claim, volume, phase, capacity) in [
         ("becomes bound", claim("data"), sized("a", "10Gi"), Some(Phase::Bound), Some("10Gi")),
         (
@@ -391,7 +395,12 @@ fn status_of_a_bound_claim_follows_the_volume_only_when_it_becomes_bound() {
 
 #[test]
 fn status_of_an_unbound_claim_is_cleared() {
-    let stale = claim("data").with(|claim| { claim.phase = "Bound"; claim.capacity = "1Gi"; }).record();
+    let stale = claim("data")
+        .with(|claim| {
+            claim.phase = "Bound";
+            claim.capacity = "1Gi";
+        })
+        .record();
     let edit = unbound_status(&stale, Phase::Pending).expect("an edit is needed");
     assert_eq!((edit.phase, edit.capacity, edit.access_modes), (Some(Phase::Pending), Some(""), None));
     assert_eq!(unbound_status(&claim("data").record(), Phase::Pending), None);

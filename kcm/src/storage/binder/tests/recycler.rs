@@ -60,7 +60,7 @@ impl Server {
             }
             (&Method::POST, _) => {
                 self.has_pod = true;
-                self.created_pods = self.created_pods + 1;
+                self.created_pods += 1;
                 return (201, self.pod());
             }
             (_, "namespaces/default/pods/recycler-for-pv") => {

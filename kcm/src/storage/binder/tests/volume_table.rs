@@ -98,10 +98,10 @@ fn only_a_volume_without_its_claim_may_be_wiped() {
 #[test]
 fn reclaim_follows_policy_provisioner_and_backend() {
     let of = |policy: &'static str, backend| {
-        volume("a")
-            .of("data", "uid-data")
-            .phase("Released")
-            .with(|volume| { volume.policy = policy; volume.backend = backend; })
+        volume("a").of("data", "uid-data").phase("Released").with(|volume| {
+            volume.policy = policy;
+            volume.backend = backend;
+        })
     };
     let by = |provisioner: &'static str, backend| of("Delete", backend).annotated(PROVISIONED_BY, provisioner);
     const DIRECTORY: Backend = Backend::HostPath("/tmp/a");

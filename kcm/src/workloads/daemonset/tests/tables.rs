@@ -15,7 +15,7 @@ use super::*;
 use crate::pods::keys::owners_of_pod;
 use crate::workloads::daemonset::decide::{BURST, Backoff, Notice, attempt_order, delay, manage, next_check, status};
 use crate::workloads::daemonset::decide_place::{fit, places};
-use crate::workloads::daemonset::decide_revision::{Sorted, hash_of, surplus};
+use crate::workloads::daemonset::decide_revision::{RevisionsByTemplate, hash_of, surplus};
 use crate::workloads::daemonset::decide_roll::{Bounds, bounds, roll};
 use crate::workloads::daemonset::keys::{affects_fitness, has_same_fitness, of_revision, of_set};
 
@@ -468,13 +468,13 @@ fn newest_revision_of_the_template_is_the_current_one() {
     let named = |revisions: &[Arc<ControllerRevision>]| {
         revisions.iter().map(|revision| revision.meta.name.to_string()).collect::<Vec<_>>()
     };
-    let sorted = Sorted::by(all.clone(), Fingerprint::of(b"x"));
+    let sorted = RevisionsByTemplate::by(all.clone(), Fingerprint::of(b"x"));
     assert_eq!(sorted.current.as_ref().map(|current| &*current.meta.name), Some("c"));
     assert_eq!((named(&sorted.duplicates), named(&sorted.old)), (vec!["a".into()], vec!["b".into(), "d".into()]));
     assert_eq!(sorted.number(), 8, "it has to be the newest");
-    let sorted = Sorted::by(all, Fingerprint::of(b"new"));
+    let sorted = RevisionsByTemplate::by(all, Fingerprint::of(b"new"));
     assert_eq!((sorted.current, sorted.old.len()), (None, 4));
-    assert_eq!(Sorted::by(Vec::new(), Fingerprint::of(b"x")).number(), 1);
+    assert_eq!(RevisionsByTemplate::by(Vec::new(), Fingerprint::of(b"x")).number(), 1);
 }
 
 #[test]

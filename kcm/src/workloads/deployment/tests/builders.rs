@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
+use kinds::condition::Condition;
 use kinds::deployment::{NewReplicaSet, Strategy};
 use kinds::int_or_string::IntOrString;
 use kinds::meta::OwnerRef;
+use kinds::raw_object::AnnotationEdits;
 use kinds::schema::{
     container, deployment, deployment_spec, deployment_strategy, label_selector, object_meta, pod, pod_spec,
     pod_status, pod_template_spec, replica_set, replica_set_spec,
 };
-use kinds::condition::Condition;
 use kinds::template::Template;
 use kinds::wire::{Put, copy_fields, find};
-use kinds::raw_object::AnnotationEdits;
 use kinds::{Decode, Deployment, Interner, Kind, Pod, ReplicaSet, Str, Time, Uid};
 
 use crate::workloads::deployment::sets::Sets;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use kinds::deployment::{DeploymentStatus, Strategy};
 use kinds::condition::Condition;
+use kinds::deployment::{DeploymentStatus, Strategy};
 use kinds::{Deployment, ReplicaSet, Time};
 
 use super::builders::{DEADLINE, condition, deployment, int, rolling, set, sets};
@@ -448,7 +448,11 @@ fn final_states_and_conditions_are_written_immediately_and_changing_counts_later
         ("a condition was removed", with(|status| status.conditions.clear()), at_once),
         (
             "it is complete",
-            with(|status| { status.replicas = 3; status.updated_replicas = 3; status.available_replicas = 3; }),
+            with(|status| {
+                status.replicas = 3;
+                status.updated_replicas = 3;
+                status.available_replicas = 3;
+            }),
             at_once,
         ),
     ] {

@@ -94,7 +94,10 @@ fn bounds_follow_from_the_budget() {
         (None, Some(text("100%")), 3, true, bound(3, 0)),
         (Some(int(2)), Some(int(1)), 10, true, bound(10, 9)),
     ] {
-        let budget = budget(|budget| { budget.min_available = min; budget.max_unavailable = max; });
+        let budget = budget(|budget| {
+            budget.min_available = min;
+            budget.max_unavailable = max;
+        });
         assert_eq!(needs_scale(&budget), scaled, "{budget:?}");
         assert_eq!(bounds(&budget, count), expected, "{budget:?}");
     }
@@ -301,9 +304,27 @@ fn announcements_are_valid_for_two_minutes() {
         (pod("a", |pod| pod.disruption = disrupted_since(9999, false)), Some(0)),
         (pod("a", |pod| pod.disruption = disrupted_since(9999, true)), None),
         (pod("a", |pod| pod.disruption = disrupted_since(-100, false)), Some(220)),
-        (pod("a", |pod| { pod.disruption = disrupted_since(9999, false); pod.phase = Phase::Pending; }), Some(0)),
-        (pod("a", |pod| { pod.disruption = disrupted_since(9999, false); pod.phase = Phase::Failed; }), None),
-        (pod("a", |pod| { pod.disruption = disrupted_since(9999, false); pod.meta.deletion = Time(NOW); }), None),
+        (
+            pod("a", |pod| {
+                pod.disruption = disrupted_since(9999, false);
+                pod.phase = Phase::Pending;
+            }),
+            Some(0),
+        ),
+        (
+            pod("a", |pod| {
+                pod.disruption = disrupted_since(9999, false);
+                pod.phase = Phase::Failed;
+            }),
+            None,
+        ),
+        (
+            pod("a", |pod| {
+                pod.disruption = disrupted_since(9999, false);
+                pod.meta.deletion = Time(NOW);
+            }),
+            None,
+        ),
     ] {
         assert_eq!(remaining(&pod, now()), expected.map(Duration::from_secs), "{pod:?}");
         assert_eq!(is_announced(&pod), expected.is_some());

@@ -17,7 +17,7 @@ use runtime::testing::{NoEvents, clients, filled_store, writer_of};
 use runtime::worker::{Outcome, Reconcile as _, ReconcileError};
 use serde_json::Value;
 
-use super::super::owners::{Owners, Wanted};
+use super::super::owners::{DesiredPods, Owners};
 use super::super::sync::Budgets;
 use super::*;
 use crate::pods::indexes::by_label;
@@ -160,7 +160,7 @@ impl Caches {
 struct Bench {
     reconciler: Budgets,
     written: Arc<Mutex<Vec<BudgetStatus>>>,
-    /// Whether the API server serves the kind that is defined late.
+    /// True if the API server serves the kind that is defined late.
     has_late: Arc<AtomicBool>,
     /// Number of requests for discovery.
     discoveries: Arc<AtomicUsize>,
@@ -365,12 +365,12 @@ async fn owner_counts_by_its_kind_group_and_uid() {
             .with_stateful_set("stateful", 7)
             .with_deployment("above", 8);
         let bench = Bench::new(at_most(IntOrString::Int(1)), caches, 200).await;
-        let wanted = bench.reconciler.owners.wanted(&[Arc::new(member("pod-0", Some(&owner), true))]).await;
-        match (wanted, expected) {
-            (Ok(wanted), Ok(pods)) => assert_eq!(wanted, Wanted { pods, unmanaged: Vec::new() }, "{name}"),
-            (Err(unknown), Err(message)) => {
-                assert!(unknown.message.contains(message), "{name}: {unknown:?}");
-                assert_eq!(unknown.transient, message != missing, "{name}: the kind may be served later");
+        let desired = bench.reconciler.owners.desired_pods(&[Arc::new(member("pod-0", Some(&owner), true))]).await;
+        match (desired, expected) {
+            (Ok(desired), Ok(pods)) => assert_eq!(desired, DesiredPods { pods, unmanaged: Vec::new() }, "{name}"),
+            (Err(error), Err(message)) => {
+                assert!(error.message.contains(message), "{name}: {error:?}");
+                assert_eq!(error.transient, message != missing, "{name}: the kind may be served later");
             }
             (found, _) => panic!("{name}: {found:?}"),
         }

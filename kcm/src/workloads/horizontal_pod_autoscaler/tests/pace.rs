@@ -37,7 +37,7 @@ fn target_without_behavior_doubles_at_most() {
         (i32::MAX, range(1, i32::MAX, i32::MAX - 1), i32::MAX, false, "DesiredWithinRange"),
     ] {
         let limits = Memory::default().pace(wanted, range, None, WINDOW, at(0));
-        let seen = (limits.replicas, limits.limited, limits.limit.0);
+        let seen = (limits.replicas, limits.is_limited, limits.limit_text.0);
         assert_eq!(seen, (replicas, limited, reason), "{wanted} in {range:?}");
     }
 }
@@ -55,7 +55,7 @@ fn scaling_down_waits_for_the_stabilization_window() {
         (321, 2, 2, "ReadyForNewScale"),
     ] {
         let limits = memory.pace(wanted, range(1, 10, 5), None, WINDOW, at(second));
-        assert_eq!((limits.replicas, limits.able.0), (replicas, reason), "after {second} s");
+        assert_eq!((limits.replicas, limits.able_text.0), (replicas, reason), "after {second} s");
     }
 }
 
@@ -75,7 +75,11 @@ fn behavior_limits_both_directions() {
         (400, 1, 9, 4, "ReadyForNewScale", "ScaleDownLimit"),
     ] {
         let limits = memory.pace(wanted, range(1, 20, current), Some(&behavior), WINDOW, at(second));
-        assert_eq!((limits.replicas, limits.able.0, limits.limit.0), (replicas, able, limit), "after {second} s");
+        assert_eq!(
+            (limits.replicas, limits.able_text.0, limits.limit_text.0),
+            (replicas, able, limit),
+            "after {second} s"
+        );
     }
 }
 

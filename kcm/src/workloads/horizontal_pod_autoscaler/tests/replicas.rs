@@ -12,8 +12,8 @@ use serde_json::json;
 
 use super::super::metrics_api;
 use super::super::replicas::{
-    Goal, Measured, Sample, Samples, StartupPeriods, Tolerances, replicas_for_pod_metric, replicas_for_target_per_pod,
-    replicas_for_target_value,
+    Goal, Measurement, Sample, Samples, StartupPeriods, Tolerances, replicas_for_pod_metric,
+    replicas_for_target_per_pod, replicas_for_target_value,
 };
 
 const NOW: i64 = 1_000_000;
@@ -103,7 +103,7 @@ fn utilization(percent: i32) -> Goal<'static> {
     Goal::Utilization { percent, resource: "cpu", container: "", pod_level: true }
 }
 
-fn measured(states: &[PodState], values: &[Option<i64>], current: usize, goal: Goal<'_>, cpu: bool) -> Measured {
+fn measured(states: &[PodState], values: &[Option<i64>], current: usize, goal: Goal<'_>, cpu: bool) -> Measurement {
     let current = i32::try_from(current).expect("few");
     replicas_for_pod_metric(
         &pods(states, 1000),

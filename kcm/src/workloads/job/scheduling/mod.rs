@@ -194,9 +194,10 @@ impl Scheduling {
             return Ok(ungrouped);
         };
         let group = self.ensure_pod_group(key, job, (&fresh, &workload, template), (is_new, !is_delegated)).await?;
-        let size = match is_delegated {
-            true => template["schedulingPolicy"]["gang"]["minCount"].as_i64(),
-            false => compile::gang_size(&fresh),
+        let size = if is_delegated {
+            template["schedulingPolicy"]["gang"]["minCount"].as_i64()
+        } else {
+            compile::gang_size(&fresh)
         };
         if let Some(size) = size {
             let resized = compile::workload_resize(&workload, size).filter(|_| !is_delegated);
@@ -320,9 +321,10 @@ impl Scheduling {
             if error.is_namespace_terminating() {
                 self.gate.close(&key.namespace);
             }
-            match error.is_denied() {
-                true => GroupError::Refused(error.to_string()),
-                false => GroupError::Other(error.to_string()),
+            if error.is_denied() {
+                GroupError::Refused(error.to_string())
+            } else {
+                GroupError::Other(error.to_string())
             }
         })?;
         let meta = created.meta().map_err(|error| error.to_string())?;

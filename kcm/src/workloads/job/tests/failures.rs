@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use kinds::job::{Action, ExitCodes, FailurePolicy, FailureRule, On};
+use kinds::job::{Action, ExitCodes, FailurePolicy, FailureRule, RuleCondition};
 use kinds::pod::Phase;
 use kinds::{Pod, Time};
 
@@ -73,9 +73,9 @@ fn wait_of_an_index_doubles_with_its_failures_counted_or_ignored() {
 #[test]
 fn rule_matches_exit_codes_and_conditions() {
     let codes = |container: Option<&str>, within, values: &[i32]| {
-        On::ExitCodes(ExitCodes { container: container.map(Into::into), within, values: values.to_vec() })
+        RuleCondition::ExitCodes(ExitCodes { container: container.map(Into::into), within, values: values.to_vec() })
     };
-    let condition = |kind: &str, status: &str| On::Conditions(vec![(kind.into(), status.into())]);
+    let condition = |kind: &str, status: &str| RuleCondition::Conditions(vec![(kind.into(), status.into())]);
     let pod = failed(|pod| {
         let ending = ending(pod);
         ending.exit_codes = vec![("main".into(), -1), ("side".into(), 2), ("init".into(), 5)];

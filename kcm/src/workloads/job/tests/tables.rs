@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use kinds::job::{Action, CompletionMode, ExitCodes, FailurePolicy, FailureRule, On, SuccessRule};
+use kinds::job::{Action, CompletionMode, ExitCodes, FailurePolicy, FailureRule, RuleCondition, SuccessRule};
 use kinds::pod::Phase;
 use kinds::{Job, Pod, Time};
 
@@ -266,9 +266,9 @@ fn recording_of_successes_is_delayed_while_pods_run() {
 #[test]
 fn failure_policy_uses_the_first_rule_that_matches() {
     let codes = |within, values: &[i32]| {
-        On::ExitCodes(ExitCodes { container: None, within: Some(within), values: values.to_vec() })
+        RuleCondition::ExitCodes(ExitCodes { container: None, within: Some(within), values: values.to_vec() })
     };
-    let disrupted = || On::Conditions(vec![("DisruptionTarget".into(), "True".into())]);
+    let disrupted = || RuleCondition::Conditions(vec![("DisruptionTarget".into(), "True".into())]);
     let mut pod = a_pod("p", Phase::Failed, None);
     let ending = pod.ending.as_mut().expect("an ending");
     ending.exit_codes = vec![("main".into(), 42), ("init".into(), 7)];

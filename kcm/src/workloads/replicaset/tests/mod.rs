@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kinds::condition::Condition;
 use kinds::meta::{OwnerRef, Uid};
 use kinds::pod::Phase;
 use kinds::replicaset::ReplicaSetStatus;
 use kinds::schema::{object_meta, pod_template_spec, replica_set, replica_set_spec, replica_set_status};
-use kinds::condition::Condition;
 use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Meta, Pod, ReplicaSet, Sections, Time};
 use proptest::prelude::*;

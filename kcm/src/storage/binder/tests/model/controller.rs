@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kinds::metadata_edit::annotated;
 use kinds::meta::ObjectKey;
+use kinds::metadata_edit::annotated;
 use kinds::persistent_volume::{Phase as VolumePhase, ReclaimPolicy, with_phase};
 use kinds::persistent_volume_claim::{Phase, STORAGE_PROVISIONER, with_class, with_status};
 use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};

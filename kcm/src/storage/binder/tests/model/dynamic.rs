@@ -114,7 +114,10 @@ impl World {
         }
         self.server.uids += 1;
         let uid = format!("uid-{}", self.server.uids);
-        let made = claim(name).with(|claim| { claim.head.uid = uid; claim.class = class; });
+        let made = claim(name).with(|claim| {
+            claim.head.uid = uid;
+            claim.class = class;
+        });
         self.server.store(&id, Some(made.object()));
     }
 

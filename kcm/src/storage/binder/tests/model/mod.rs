@@ -41,7 +41,7 @@ enum Step {
         volume: usize,
         is_delete: bool,
     },
-    /// The scheduler, or an external provisioner, lets a free volume refer to a claim.
+    /// The scheduler, or an external provisioner, sets a free volume's reference to a claim.
     Reserve {
         volume: usize,
         claim: usize,

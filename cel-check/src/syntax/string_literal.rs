@@ -30,6 +30,7 @@ pub fn unescape(content: &str, is_bytes: bool) -> Result<String, &'static str> {
     Ok(out)
 }
 
+/// Reads the code point of a numeric escape sequence: `digits` digits, which follow the digit with the value `first`.
 fn number(characters: &mut std::str::Chars<'_>, digits: u32, radix: u32, first: u32) -> Result<char, &'static str> {
     let mut value = first;
     for _ in 0..digits {
