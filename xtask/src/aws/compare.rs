@@ -74,7 +74,7 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
     bed.join(3).await?;
     label(bed, 0, "pool", "blue").await?;
     bed.run(manager)?;
-    bed.until_initialised().await?;
+    bed.until_initialized().await?;
     record_step(bed, manager.name, &mut steps, "nodes join").await?;
     let ids = ids(bed).await?;
     for (title, cases) in [("shapes", &SHAPES[..]), ("annotations", &ANNOTATIONS)] {
@@ -91,7 +91,7 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
         record_step(bed, manager.name, &mut steps, &format!("{title} changed")).await?;
         if title == "shapes" {
             bed.join(1).await?;
-            bed.until_initialised().await?;
+            bed.until_initialized().await?;
             record_step(bed, manager.name, &mut steps, "a node joins").await?;
             label(bed, 1, "node.kubernetes.io/exclude-from-external-load-balancers", "").await?;
             record_step(bed, manager.name, &mut steps, "a node is excluded").await?;

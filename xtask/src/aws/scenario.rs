@@ -38,7 +38,7 @@ pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result
         bed.moto.proxy.url()
     ));
 
-    let step = Step::begin(page, 2, "ccm starts with the rights of its manifest and initialises the nodes");
+    let step = Step::begin(page, 2, "ccm starts with the rights of its manifest and initializes the nodes");
     let process = bed.run(manager)?;
     let with_log =
         |error: anyhow::Error| error.context(format!("ccm's log is {}", bed.cluster.log(manager.name).display()));
@@ -56,7 +56,7 @@ pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result
     step.done("no node has the taint that kept pods away");
 
     let step = Step::begin(page, 3, "The nodes' pod networks get routes");
-    bed.until_initialised().await.map_err(with_log)?;
+    bed.until_initialized().await.map_err(with_log)?;
     for (network, instance) in bed.moto.routes(&bed.moto.network.table).await?.iter().take(5) {
         step.happened(&format!("{network} -> {instance}"));
     }

@@ -78,7 +78,7 @@ fn service(name: &str, class: Option<&str>, kind: Option<&str>) -> Result<KubeSe
 pub async fn installation_on_eks_serves_only_its_class(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     bed.moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
-    // EKS initialises nodes.
+    // EKS initializes nodes.
     let instances = bed.moto.run(2).await?;
     for instance in &instances {
         bed.register(instance, json!({"spec": {"providerID": instance.provider_id(), "taints": []}})).await?;
