@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::serving::bare;
+use super::serving::bare_control_plane;
 
 const GROUP: &str = "many.example.com";
 
@@ -300,7 +300,7 @@ async fn start_a_manager_with_existing_kinds(
 }
 
 async fn works_with_kinds(count: usize) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let client = cluster.client(Identity::Admin).await?;
     let end_of_log = |manager: &Process| {
         let log = manager.log(&cluster).unwrap_or_default();

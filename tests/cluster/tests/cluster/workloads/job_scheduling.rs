@@ -204,8 +204,8 @@ async fn refuse_groups(space: &Space) -> Result<()> {
 /// Changes the labels of Jobs until their PodGroups were refused this often, so that they are reconciled between these
 /// attempts, too. Checks that they have neither pods nor a status, so that they may still get their groups.
 async fn wait_for_their_groups(space: &Space, jobs: &[&str], faults: &Faults, refusals: usize) -> Result<()> {
-    let is_refusal = |seen: &&RecordedRequest| {
-        (seen.call.verb, &*seen.call.resource) == (Verb::Create, "podgroups") && seen.status == Some(403)
+    let is_refusal = |request: &&RecordedRequest| {
+        (request.call.verb, &*request.call.resource) == (Verb::Create, "podgroups") && request.status == Some(403)
     };
     let changes = AtomicUsize::new(0);
     let early = eventually("the PodGroups are refused again and again", || async {
