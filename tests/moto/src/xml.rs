@@ -44,7 +44,7 @@ impl Element {
         document.children.into_iter().next().context("no element")
     }
 
-    /// An element with a text and no children.
+    /// Returns an element with a text and no children.
     pub(crate) fn leaf(name: &str, text: &str) -> Self {
         Self { name: name.to_owned(), text: text.to_owned(), children: Vec::new() }
     }

@@ -29,14 +29,14 @@ pub fn differential(ccm: Option<&Path>) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
     let (own, theirs) = runtime.block_on(futures::future::try_join(play(&own), play(&theirs)))?;
     let found = differences(&own, &theirs);
-    let Verdict { unexpected, needed } = classify(&found);
-    for (intended, _) in INTENDED.iter().zip(&needed).filter(|(_, needed)| **needed) {
+    let Verdict { unexpected, occurred } = classify(&found);
+    for (intended, _) in INTENDED.iter().zip(&occurred).filter(|(_, occurred)| **occurred) {
         println!(
             "differs on purpose: {}: {}; {}: {} ({})",
             UPSTREAM, intended.upstream, OURS, intended.here, intended.why
         );
     }
-    let idle = INTENDED.iter().zip(&needed).filter(|(intended, needed)| intended.always && !**needed);
+    let idle = INTENDED.iter().zip(&occurred).filter(|(intended, occurred)| intended.always && !**occurred);
     let idle: Vec<&str> = idle.map(|(intended, _)| intended.here).collect();
     ensure!(unexpected.is_empty(), "{} facts differ that should not:\n{}", unexpected.len(), unexpected.join("\n"));
     ensure!(idle.is_empty(), "listed as different, but the same: {}", idle.join("; "));

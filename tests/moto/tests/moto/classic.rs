@@ -11,7 +11,7 @@ use crate::bed::CLUSTER;
 
 const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
-/// A Service of type LoadBalancer without an annotation for the type of load balancer.
+/// Returns a Service of type LoadBalancer without an annotation for the type of load balancer.
 fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     let mut spec = spec(number, annotations);
     spec.annotations.remove(&format!("{PREFIX}type"));

@@ -12,7 +12,7 @@ use providers::{Deletion, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Plann
 use crate::balancers::{AccountResources, id, new_process, port, settle, spec, targets, texts};
 use crate::bed::{CLUSTER, POLICY, provider_of};
 
-/// A Service with one port on the load balancer of a group.
+/// Returns a Service with one port on the load balancer of a group.
 fn member(number: usize, group: &str, listens: u16) -> LoadBalancerSpec {
     LoadBalancerSpec { ports: vec![port(listens)], ..spec(number, &[("group", group)]) }
 }

@@ -48,7 +48,7 @@ async fn attach(moto: &Moto, interface: &str, instance: &Instance) -> Result<()>
     moto.aws.call(Service::Ec2, "AttachNetworkInterface", &attachment).await.map(drop)
 }
 
-/// A pod on the node of an instance, with its address.
+/// Returns a pod on the node of an instance, with its address.
 fn pod(address: [u8; 4], instance: &Instance, uid: &str) -> EndpointTarget {
     EndpointTarget {
         port_name: "p80".into(),

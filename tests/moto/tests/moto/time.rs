@@ -13,7 +13,7 @@ use crate::bed::CLUSTER;
 /// Numbers of reads that miss a created resource.
 const DELAYS: [u64; 4] = [1, 2, 3, 5];
 
-/// A Service with two ports.
+/// Returns a Service with two ports.
 fn two_ports(number: usize) -> LoadBalancerSpec {
     LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(number, &[]) }
 }

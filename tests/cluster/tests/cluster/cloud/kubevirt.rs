@@ -50,8 +50,8 @@ async fn run_suite(infrastructure: &Arc<Infrastructure>, targets: Targets, mode:
     Ok(skipped.map(|result| result.name.to_owned()).collect())
 }
 
-/// The cases that KubeVirt's API makes impossible: it has no annotations of its own, no routes and no firewall, and each
-/// read returns what was written before. The provider sets labels only on new nodes, and reads no Secrets.
+/// Returns the cases that KubeVirt's API makes impossible: it has no annotations of its own, no routes and no firewall,
+/// and each read returns what was written before. The provider sets labels only on new nodes, and reads no Secrets.
 fn expected_skips() -> Vec<&'static str> {
     let mut names = vec![
         "invalid_annotation_is_reported_and_nothing_created",

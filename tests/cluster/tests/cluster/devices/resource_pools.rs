@@ -58,7 +58,7 @@ fn create_claim(bed: &Bed, space: &Space, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// A control plane that serves requests for the state of pools.
+/// Starts a control plane that serves requests for the state of pools.
 async fn serving() -> Result<Arc<Bed>> {
     let flags = [GATE, "--runtime-config=resource.k8s.io/v1alpha3=true"].map(str::to_owned).to_vec();
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags: flags, ..Options::default() };

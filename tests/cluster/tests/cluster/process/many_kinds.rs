@@ -58,7 +58,7 @@ fn definition(number: usize) -> Value {
     CustomKind::new(GROUP, format!("Kind{number}")).definition()
 }
 
-/// An object whose owner does not exist: it is deleted once its kind is watched.
+/// Returns an object whose owner does not exist: it is deleted once its kind is watched.
 fn garbage(number: usize) -> Value {
     json!({
         "apiVersion": format!("{GROUP}/v1"), "kind": format!("Kind{number}"),
@@ -247,7 +247,7 @@ fn watches_share_few_connections(cluster: &ControlPlane, manager: &Process, kind
     Ok(())
 }
 
-/// A manager that leads while all kinds are created.
+/// Returns a manager that leads while all kinds are created.
 async fn create_kinds_while_a_manager_leads(
     cluster: &ControlPlane,
     client: &Client,

@@ -42,7 +42,7 @@ impl Storage {
         Self { space: space.clone(), volumes, class: space.namespace.clone() }
     }
 
-    /// Name of a volume, unique among all tests.
+    /// Returns the name of a volume, unique among all tests.
     fn name(&self, volume: &str) -> String {
         format!("{}-{volume}", self.space.namespace)
     }
