@@ -155,15 +155,15 @@ async fn ids(bed: &Bed) -> Result<Vec<(String, String)>> {
     let subnets = (1..).zip(&bed.moto.network.subnets).map(|(number, id)| (format!("$subnet{number}"), id.clone()));
     let mut ids: Vec<(String, String)> = subnets.collect();
     for number in 1..=3 {
-        let answer = aws.call(Service::Ec2, "AllocateAddress", &[("Domain", "vpc")]).await?;
-        ids.push((format!("$address{number}"), Element::parse(&answer)?.text("allocationId").to_owned()));
+        let response = aws.call(Service::Ec2, "AllocateAddress", &[("Domain", "vpc")]).await?;
+        ids.push((format!("$address{number}"), Element::parse(&response)?.text("allocationId").to_owned()));
     }
     for number in 1..=2 {
         let name = format!("certificate-{number}");
         let parts = [("ServerCertificateName", &*name), ("CertificateBody", "body"), ("PrivateKey", "key")];
-        let answer = aws.call(Service::Iam, "UploadServerCertificate", &parts).await?;
+        let response = aws.call(Service::Iam, "UploadServerCertificate", &parts).await?;
         let path = "UploadServerCertificateResult/ServerCertificateMetadata/Arn";
-        ids.push((format!("$certificate{number}"), Element::parse(&answer)?.text(path).to_owned()));
+        ids.push((format!("$certificate{number}"), Element::parse(&response)?.text(path).to_owned()));
     }
     ensure!(ids.iter().all(|(_, id)| !id.is_empty()), "moto returned empty ids: {ids:?}");
     Ok(ids)

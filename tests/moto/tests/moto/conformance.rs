@@ -166,7 +166,7 @@ impl Fixture for MotoFixture {
         Ok(items.any(|item| item.contains(&route) && item.contains(&self.moto.network.gateway)))
     }
 
-    /// A load balancer that AWS would return as created, because the provider would ask for the same settings.
+    /// A load balancer that AWS would return as created, because the provider would request the same settings.
     async fn create_foreign_load_balancer(&self, id: &LoadBalancerId) -> Result<(), FixtureError> {
         let [a, b, c] = [0, 1, 2].map(|index| &*self.moto.network.subnets[index]);
         let name = id.default_name();

@@ -41,7 +41,7 @@ async fn install(bed: &AwsBed) -> Result<()> {
     Ok(())
 }
 
-/// Runs ccm as the Deployment says: its flags, its configuration, and its service account.
+/// Runs ccm as the Deployment does: with its flags, its configuration, and its service account.
 async fn run_installed(bed: &AwsBed) -> Result<Manager> {
     let client = &bed.cloud.bed.client;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);

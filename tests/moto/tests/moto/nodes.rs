@@ -23,7 +23,7 @@ pub async fn nodes_get_the_data_of_their_instances(_: Space) -> Result<()> {
         json!({"metadata": {"labels": {"topology.k8s.aws/zone-id": "own"}}, "spec": {"taints": [
             {"key": UNINITIALIZED, "effect": "NoSchedule"}, {"key": "other", "effect": "NoExecute"},
         ]}}),
-        // A kubelet that knows its provider ID.
+        // The kubelet sets the provider ID.
         json!({"spec": {"providerID": instances[2].provider_id()}}),
     ]) {
         bed.register(instance, more).await?;

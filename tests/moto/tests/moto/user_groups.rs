@@ -79,9 +79,9 @@ impl UsersBalancer {
             calls.push(("DescribeTags", "ResourceArns.member.1", group));
         }
         for (action, parameter, arn) in calls {
-            let answer = moto.aws.call(Service::Elb, action, &[(parameter, arn)]).await?;
+            let response = moto.aws.call(Service::Elb, action, &[(parameter, arn)]).await?;
             // Without the id of the request.
-            all.push(answer.split("<ResponseMetadata>").next().unwrap_or_default().to_owned());
+            all.push(response.split("<ResponseMetadata>").next().unwrap_or_default().to_owned());
         }
         Ok(all)
     }

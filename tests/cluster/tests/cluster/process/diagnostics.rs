@@ -52,6 +52,39 @@ impl Page<'_> {
     }
 }
 
+/// Checks that the page names the quota, the owner, the last decision and the failures of a ReplicaSet without pods.
+async fn check_quota_is_named(page: &Page<'_>, set: &str) -> Result<()> {
+    let report = page.until_waiting_for("ReplicaSet", set, "quota", "exceeded quota: few").await?;
+    ensure!(report["owners"][0]["kind"] == "Deployment" && report["owners"][0]["name"] == "web", "{report:#}");
+    let controller = &report["controllers"][0];
+    ensure!(controller["controller"] == "replicaset-controller", "{report:#}");
+    let did = controller["lastDecision"]["did"].as_str().unwrap_or_default();
+    ensure!(did.contains("POST /api/v1/namespaces/shop/pods: ") && did.contains("event FailedCreate"), "{report:#}");
+    let deployment = page.json("?kind=deployments.apps&namespace=shop&name=web").await?;
+    ensure!(deployment["dependents"]["shown"][0]["name"] == set, "{deployment:#}");
+
+    let graph = format!(
+        "/debug/controllers/garbage-collector-controller/graph?uid={}",
+        report["object"]["uid"].as_str().unwrap_or_default()
+    );
+    let graph = page.kcm.request(&page.admin, "GET", &graph, "").await?;
+    ensure!(graph.status == 200 && graph.head.contains("content-type: text/vnd.graphviz"), "{}", graph.head);
+    for name in [format!("ReplicaSet.v1.apps/{set}"), "Deployment.v1.apps/web".to_owned(), " -> ".to_owned()] {
+        ensure!(graph.body.contains(&name), "{name} is not in {}", graph.body);
+    }
+
+    let all = page.json("").await?;
+    let controllers = all["controllers"].as_array().context("no list")?;
+    let sets = controllers
+        .iter()
+        .find(|controller| controller["name"] == "replicaset-controller")
+        .context("no replicaset-controller")?;
+    let failing = sets["failing"].as_array().and_then(|failing| failing.first()).context("nothing fails")?;
+    ensure!(failing["key"] == format!("shop/{set}") && failing["times"].as_u64() > Some(0), "{failing:#}");
+    ensure!(failing["nextTryInSeconds"].as_f64().is_some(), "{failing:#}");
+    Ok(())
+}
+
 /// A Deployment whose pods a quota forbids, and whose deletion waits for a foreign finalizer.
 pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     let cluster = bare_control_plane().await?;
@@ -74,34 +107,7 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     })
     .await?;
 
-    let report = page.until_waiting_for("ReplicaSet", &set, "quota", "exceeded quota: few").await?;
-    ensure!(report["owners"][0]["kind"] == "Deployment" && report["owners"][0]["name"] == "web", "{report:#}");
-    let controller = &report["controllers"][0];
-    ensure!(controller["controller"] == "replicaset-controller", "{report:#}");
-    let did = controller["lastDecision"]["did"].as_str().unwrap_or_default();
-    ensure!(did.contains("POST /api/v1/namespaces/shop/pods: ") && did.contains("event FailedCreate"), "{report:#}");
-    let deployment = page.json("?kind=deployments.apps&namespace=shop&name=web").await?;
-    ensure!(deployment["dependents"]["shown"][0]["name"] == set.as_str(), "{deployment:#}");
-
-    let graph = format!(
-        "/debug/controllers/garbage-collector-controller/graph?uid={}",
-        report["object"]["uid"].as_str().unwrap_or_default()
-    );
-    let graph = kcm.request(&page.admin, "GET", &graph, "").await?;
-    ensure!(graph.status == 200 && graph.head.contains("content-type: text/vnd.graphviz"), "{}", graph.head);
-    for name in [format!("ReplicaSet.v1.apps/{set}"), "Deployment.v1.apps/web".to_owned(), " -> ".to_owned()] {
-        ensure!(graph.body.contains(&name), "{name} is not in {}", graph.body);
-    }
-
-    let all = page.json("").await?;
-    let controllers = all["controllers"].as_array().context("no list")?;
-    let sets = controllers
-        .iter()
-        .find(|controller| controller["name"] == "replicaset-controller")
-        .context("no replicaset-controller")?;
-    let failing = sets["failing"].as_array().and_then(|failing| failing.first()).context("nothing fails")?;
-    ensure!(failing["key"] == format!("shop/{set}") && failing["times"].as_u64() > Some(0), "{failing:#}");
-    ensure!(failing["nextTryInSeconds"].as_f64().is_some(), "{failing:#}");
+    check_quota_is_named(&page, &set).await?;
     check_html_page(&page, &set).await?;
 
     let held = r#"{"metadata":{"finalizers":["example.com/hold"]}}"#;

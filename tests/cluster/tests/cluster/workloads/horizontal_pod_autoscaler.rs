@@ -142,7 +142,7 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // DaemonSets cannot be scaled: the API server says so, in the same words as to upstream.
+    // DaemonSets cannot be scaled: the error is the same as upstream's.
     let daemons = json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "web"}});
     space.create::<HorizontalPodAutoscaler>(autoscaler("daemons", daemons)).await?;
     eventually("the missing scale is reported", || async {
