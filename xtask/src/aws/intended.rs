@@ -32,7 +32,7 @@ pub const INTENDED: [Intended; 17] = [
         ours: &["*: tag kubernetes.io/service-uid=*"],
         upstreams: &[],
         upstream: "resources of a Service have its name in a tag",
-        here: "and its uid",
+        here: "its name and its uid",
         why: "resources of an earlier Service of that name are not attributed to this one",
         always: true,
     },
