@@ -156,6 +156,8 @@ async fn until_secrets_are_processed(bed: &Bed) -> Result<String> {
 /// with a wrong one.
 async fn publish(bed: &Bed, wrong_token: &str) -> Result<Published> {
     let cluster = &bed.cluster;
+    // Writes the kubeconfig that `FLAGS` names.
+    cluster.kubeconfig(Identity::ControllerManager)?;
     let process = Process::start(cluster, "secrecy", &command(cluster, KCM)?, &FLAGS.map(str::to_owned))?;
     process.until_healthy(cluster, "/healthz").await?;
     let kubectl = |arguments: &str| {
