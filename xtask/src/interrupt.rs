@@ -23,8 +23,8 @@ impl ExitCode {
 }
 
 impl Interrupted {
-    /// Starts listening: from now on neither signal ends the process by itself. A second one does, even if the process
-    /// hangs: what it has started ends with it.
+    /// Starts listening: from now on the first signal does not end the process. A second one does, with the programs that
+    /// the process has started, even if the process hangs.
     pub fn listen() -> Result<Self> {
         let mut others = Self::streams()?;
         tokio::spawn(async move {
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Held by a test that sends a signal to this process, which all of them would receive.
+    /// Held by a test that sends a signal to this process, because all tests would receive it.
     static SIGNALS: Mutex<()> = Mutex::new(());
 
     #[test]

@@ -10,13 +10,13 @@ mod bench;
 mod cargo;
 mod cluster;
 mod conformance;
+mod console;
 mod control_plane;
 mod demo;
 mod differential;
 mod docs;
 mod image;
 mod interrupt;
-mod page;
 mod report_folder;
 mod root;
 mod soak;
@@ -49,6 +49,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     let given: Vec<String> = std::env::args_os().map(|text| text.to_string_lossy().into_owned()).collect();
+    // A test cluster starts its nodes by executing this program again, with a word that is no command.
     if let [_, first, rest @ ..] = given.as_slice()
         && first == real_cluster::inside::INSIDE
     {

@@ -42,14 +42,14 @@ pub fn restart(binaries: &[(&str, &Path)]) -> Result<()> {
     Err(error).context("root rights are needed, and sudo cannot be started: start this command as root")
 }
 
-/// Returns what this machine lacks for [`restart`], as a sentence, or `None`.
+/// Returns a sentence about the missing requirement of [`restart`], or `None`.
 pub fn obstacle() -> Option<String> {
     (!is_root() && !requirements::tools(&[("sudo", "sudo")]).is_empty())
         .then(|| "root rights: install sudo, or start this command as root".to_owned())
 }
 
-/// Tries what needs root rights, so that a user learns before anything is built that it fails. sudo may ask for the
-/// password, unless `is_silent`. Returns a sentence for each failure.
+/// Tries the operations that need root rights before anything is built; returns a sentence for each that fails. sudo may
+/// ask for the password, unless `is_silent`.
 ///
 /// # Errors
 /// When sudo cannot be started, or refuses.
@@ -80,8 +80,8 @@ fn this_program(binaries: &[(&str, &Path)], arguments: impl Iterator<Item = OsSt
     Ok(sudo_arguments(&variables, binaries).into_iter().chain([program.into()]).chain(arguments).collect())
 }
 
-/// The arguments of sudo before the program. Variables go through sudo's own list, so that other users do not read their
-/// values in the list of processes; PATH and HOME, which sudo replaces in any case, go through `env`.
+/// Returns the arguments of sudo before the program. Variables go through sudo's own list, so that other users do not
+/// read their values in the list of processes; PATH and HOME, which sudo replaces in any case, go through `env`.
 fn sudo_arguments(variables: &[(OsString, OsString)], binaries: &[(&str, &Path)]) -> Vec<OsString> {
     let value = |name: &str| variables.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_os_str());
     let kept = variables.iter().filter_map(|(name, _)| name.to_str()).filter(|name| is_kept(name));
@@ -105,7 +105,7 @@ fn is_kept(name: &str) -> bool {
         || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The user's PATH, followed by folders of administrators that are not in it.
+/// Returns the user's PATH, followed by folders of administrators that are not in it.
 fn search_path(own: &OsStr) -> OsString {
     let mut folders: Vec<PathBuf> = env::split_paths(own).collect();
     for folder in ADMINISTRATOR.map(PathBuf::from) {

@@ -54,7 +54,7 @@ enum Part {
     Crashes,
     /// A tenant that disturbs other namespaces, 500 custom kinds, upstream's metrics, and alert rules; on real control
     /// planes, one after the other
-    Crowds,
+    Hostile,
     /// Any bytes and texts that a server or a tenant may send, for all parsers; no control plane
     Fuzz,
 }
@@ -63,7 +63,7 @@ enum Part {
 pub const CRASHES: &str = "faults::";
 
 /// Cluster tests that need much time or the whole host, by parts of their names.
-pub const CROWDS: [&str; 7] = [
+pub const HOSTILE: [&str; 7] = [
     "hostile_tenant::",
     "many_kinds::",
     "monitoring::",
@@ -98,7 +98,7 @@ struct Call {
 }
 
 impl Part {
-    const ALL: [Self; 6] = [Self::Histories, Self::Services, Self::Aws, Self::Crashes, Self::Crowds, Self::Fuzz];
+    const ALL: [Self; 6] = [Self::Histories, Self::Services, Self::Aws, Self::Crashes, Self::Hostile, Self::Fuzz];
 
     fn call(self, arguments: &Arguments, seed: u64) -> Call {
         let histories = arguments.histories;
@@ -133,12 +133,12 @@ impl Part {
             },
             Self::Crashes => Call {
                 // One scenario at a time: each runs several variants concurrently.
-                arguments: alone(&[CRASHES]),
+                arguments: one_at_a_time(&[CRASHES]),
                 environment: Vec::new(),
             },
-            Self::Crowds => Call {
+            Self::Hostile => Call {
                 // They measure durations: one test at a time.
-                arguments: alone(&CROWDS),
+                arguments: one_at_a_time(&HOSTILE),
                 environment: Vec::new(),
             },
             Self::Fuzz => Call {
@@ -158,12 +158,12 @@ impl Part {
 }
 
 /// Returns cargo's arguments for ignored cluster tests with these parts of names, one at a time.
-fn alone(names: &[&'static str]) -> Vec<&'static str> {
+fn one_at_a_time(names: &[&'static str]) -> Vec<&'static str> {
     [one_program("cluster"), words("--ignored --test-threads 1"), names.to_vec()].concat()
 }
 
 /// Returns a random seed.
-fn another_seed() -> u64 {
+fn random_seed() -> u64 {
     std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0)
 }
 
@@ -173,7 +173,7 @@ fn words(text: &'static str) -> Vec<&'static str> {
 
 /// Runs all parts, even after one has failed.
 pub fn run(arguments: Arguments) -> Result<()> {
-    let seed = arguments.seed.unwrap_or_else(another_seed);
+    let seed = arguments.seed.unwrap_or_else(random_seed);
     println!("histories: {}, seed: {seed}", arguments.histories);
     let mut failed = Vec::new();
     for part in Part::ALL.into_iter().filter(|part| arguments.only.is_none_or(|only| only == *part)) {

@@ -116,8 +116,11 @@ pub fn status(
     now: Timestamp,
 ) -> EchoStatus {
     let count = |of: fn(&DeploymentStatus) -> Option<i32>| servers.and_then(of).unwrap_or(0);
-    let (all, updated, ready) =
-        (count(|all| all.replicas), count(|all| all.updated_replicas), count(|all| all.ready_replicas));
+    let (all, updated, ready) = (
+        count(|status| status.replicas),
+        count(|status| status.updated_replicas),
+        count(|status| status.ready_replicas),
+    );
     // While old servers exist, any of the ready ones may be one of them.
     let responding = (ready - (all - updated)).clamp(0, updated);
     let (status, reason) = match servers.is_some() && responding >= spec.replicas && all == updated {

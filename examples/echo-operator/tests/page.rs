@@ -40,14 +40,14 @@ fn listings_are_a_complete_program() {
 }
 
 #[test]
-fn dependencies_equal_the_workspaces() {
+fn dependencies_have_the_versions_of_the_workspace() {
     let [manifest] = listings("toml")[..] else { panic!("the page should have one listing of Cargo.toml") };
-    let (mut foreign, mut here) = (0, 0);
+    let (mut published, mut in_workspace) = (0, 0);
     for line in manifest.lines().filter(|line| line.contains(" = ")) {
         if let Some((_, path)) = line.split_once(CHECKOUT) {
             let folder = path.trim_end_matches(['"', ' ', '}']);
             assert!(root().join(folder).join("Cargo.toml").is_file(), "{line}");
-            here += 1;
+            in_workspace += 1;
             continue;
         }
         // An operator needs fewer features than the workspace; only the version is compared.
@@ -55,9 +55,10 @@ fn dependencies_equal_the_workspaces() {
         let version = rest.split('"').nth(1).unwrap();
         let ours = WORKSPACE.lines().find_map(|ours| ours.strip_prefix(&format!("{name} = "))).unwrap_or_default();
         assert_eq!(ours.split('"').nth(1), Some(version), "{name}");
-        foreign += 1;
+        published += 1;
     }
-    assert_eq!((here, foreign), (1, 5));
+    // The runtime, and five crates of the registry.
+    assert_eq!((in_workspace, published), (1, 5));
 }
 
 #[test]
@@ -83,7 +84,7 @@ async fn program_behaves_as_the_page_describes() -> Result<()> {
     let kubectl = |arguments: &str| cluster.kubectl(&arguments.split(' ').collect::<Vec<_>>());
     cluster.kubectl_with_input(&["apply", "-f", "-"], include_str!("../deploy/crd.yaml"))?;
     let [object] = listings("yaml")[..] else { anyhow::bail!("the page should have one listing of an object") };
-    until("the object is created", || cluster.kubectl_with_input(&["apply", "-f", "-"], object)).await?;
+    eventually("the object is created", || cluster.kubectl_with_input(&["apply", "-f", "-"], object)).await?;
 
     let kubeconfig = Some(cluster.kubeconfig(Identity::Admin)?);
     let clients = Arc::new(connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?);
@@ -91,8 +92,8 @@ async fn program_behaves_as_the_page_describes() -> Result<()> {
     let operator = operator.manager(clients, ManagerOptions::default())?;
     let running = tokio::spawn(operator.run(std::future::pending()));
 
-    let pods =
-        until("the Deployment exists", || kubectl("get deployment echo -o jsonpath={.spec.template.spec}")).await?;
+    let pods = eventually("the Deployment exists", || kubectl("get deployment echo -o jsonpath={.spec.template.spec}"))
+        .await?;
     ensure!(pods.contains("-text=hello"), "{pods}");
     let status = "get echoconfig echo -o jsonpath={.status}";
     let has_status = |expected: &'static str| {
@@ -102,7 +103,7 @@ async fn program_behaves_as_the_page_describes() -> Result<()> {
             Ok(())
         }
     };
-    until("the status exists", has_status(r#"{"readyReplicas":0}"#)).await?;
+    eventually("the status exists", has_status(r#"{"readyReplicas":0}"#)).await?;
     let ready = [
         "patch",
         "deployment",
@@ -113,14 +114,14 @@ async fn program_behaves_as_the_page_describes() -> Result<()> {
         r#"{"status":{"replicas":2,"readyReplicas":2}}"#,
     ];
     cluster.kubectl(&ready)?;
-    until("the status is updated", has_status(r#"{"readyReplicas":2}"#)).await?;
+    eventually("the status is updated", has_status(r#"{"readyReplicas":2}"#)).await?;
     kubectl("delete service echo")?;
-    until("the Service is recreated", || kubectl("get service echo")).await?;
+    eventually("the Service is recreated", || kubectl("get service echo")).await?;
     running.abort();
     Ok(())
 }
 
-async fn until<T>(what: &str, read: impl Fn() -> Result<T>) -> Result<T> {
+async fn eventually<T>(what: &str, read: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match read() {

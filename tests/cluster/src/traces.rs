@@ -34,7 +34,7 @@ const OTHER_SOURCES: &[&str] = &["", "default-scheduler", "kubelet", "kwok"];
 ///
 /// # Errors
 /// When kubectl fails.
-pub async fn traces(space: &Space) -> Result<Trace> {
+pub async fn read_trace(space: &Space) -> Result<Trace> {
     let mut lists = BTreeMap::new();
     for kind in KINDS.iter().chain(&["events"]) {
         let text = space.kubectl(&["get", kind, "--output=json", "--show-managed-fields"]).await?;
@@ -58,7 +58,7 @@ fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
         for item in items {
             let lines = match *kind {
                 "events" => vec![event(item)],
-                "pods" => fields(&of_pod(item)),
+                "pods" => fields(&controller_fields(item)),
                 _ => fields(item),
             };
             for line in lines {
@@ -123,7 +123,7 @@ fn without_names(text: &str, names: &[(String, String)]) -> String {
 
 /// Returns the fields of a pod that a controller decides; the others belong to the scheduler, admission and the
 /// kubelet.
-fn of_pod(pod: &Value) -> Value {
+fn controller_fields(pod: &Value) -> Value {
     let meta = &pod["metadata"];
     serde_json::json!({
         "generateName": meta["generateName"], "labels": meta["labels"], "annotations": meta["annotations"],
@@ -132,7 +132,7 @@ fn of_pod(pod: &Value) -> Value {
     })
 }
 
-/// Returns the content of an event; without its count and intermediate steps.
+/// Returns the content of an event, without its count and with `<n>` instead of numbers in its message.
 fn event(event: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let about = &event["involvedObject"];
@@ -152,10 +152,8 @@ fn event(event: &Value) -> String {
 fn fields(object: &Value) -> Vec<String> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let mut object = object.clone();
-    for list in ["/status/conditions"] {
-        if let Some(conditions) = object.pointer_mut(list).and_then(Value::as_array_mut) {
-            conditions.sort_by_key(|condition| condition["type"].as_str().map(ToOwned::to_owned));
-        }
+    if let Some(conditions) = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut) {
+        conditions.sort_by_key(|condition| condition["type"].as_str().map(ToOwned::to_owned));
     }
     if let Some(managers) = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut) {
         managers.sort_by_key(|entry| format!("{} {} {}", entry["manager"], entry["operation"], entry["subresource"]));

@@ -63,6 +63,7 @@ impl Responder for HostileServer {
     }
 }
 
+/// Responds to a request for a path: discovery works, lists and watches misbehave.
 async fn respond(stream: &mut Connection, path: &str) -> Result<()> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let group = parts.get(1).copied().unwrap_or_default();

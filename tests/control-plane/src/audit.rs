@@ -1,7 +1,7 @@
 //! Requests of managers to the API server, counted from its audit log.
 //!
-//! The log holds the requests of the controller manager and of its
-//! controllers' service accounts, from any implementation.
+//! The log contains the requests of the controller manager and of its controllers' service accounts, for any
+//! implementation.
 
 use std::collections::BTreeMap;
 
@@ -24,13 +24,12 @@ rules:
 /// A kind of request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
-    /// The user name, for instance
-    /// `system:serviceaccount:kube-system:replicaset-controller`.
+    /// The user name, for instance `system:serviceaccount:kube-system:replicaset-controller`.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, ...
     pub verb: String,
-    /// The resource with its group as kubectl spells it (`pods`,
-    /// `deployments.apps`), or the path of a request without a resource.
+    /// The resource with its group as kubectl spells it (`pods`, `deployments.apps`), or the path of a request without a
+    /// resource.
     pub resource: String,
     /// The subresource, empty if there is none.
     pub subresource: String,
@@ -59,11 +58,11 @@ pub fn count(log: &str) -> Result<Counts> {
 fn request(event: &Value) -> Option<Request> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let verb = text("/verb");
-    let counted = if verb == "watch" { "ResponseStarted" } else { "ResponseComplete" };
+    let counted_stage = if verb == "watch" { "ResponseStarted" } else { "ResponseComplete" };
     let stage = text("/stage");
     let code = event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default();
     let refused_watch = verb == "watch" && stage == "ResponseComplete" && code >= 400;
-    if stage != counted && !refused_watch {
+    if stage != counted_stage && !refused_watch {
         return None;
     }
     let resource = match (text("/objectRef/resource"), text("/objectRef/apiGroup")) {

@@ -19,7 +19,7 @@ use crate::assets::{Assets, Program};
 use crate::command::output_with_input;
 use crate::pki::{self, Pki};
 use crate::processes::Processes;
-use crate::{Identity, audit, flags, nodes, proxy, removal};
+use crate::{Identity, audit, flags, kubelet_policy, nodes, proxy};
 
 /// Maximum time for a start on a busy host.
 const START_DEADLINE: Duration = Duration::from_secs(90);
@@ -118,8 +118,8 @@ pub struct ControlPlane {
     port: u16,
     assets: Assets,
     audit: bool,
-    /// The API server's flags.
-    apiserver: OnceLock<Vec<String>>,
+    /// The API server's flags, for a restart.
+    apiserver_flags: OnceLock<Vec<String>>,
 }
 
 impl ControlPlane {
@@ -162,7 +162,7 @@ impl ControlPlane {
             audit: options.audit,
             processes: Arc::new(processes),
             assets,
-            apiserver: OnceLock::new(),
+            apiserver_flags: OnceLock::new(),
         };
         let started = cluster.start_programs(options).await;
         started.with_context(|| format!("the control plane did not start; {}", cluster.processes.place_of_logs()))?;
@@ -180,7 +180,7 @@ impl ControlPlane {
 
         self.start_program(Program::Etcd, &flags::etcd(folder))?;
         let flags = flags::apiserver(folder, &self.pki, self.port, audit, options);
-        self.start_program(Program::KubeApiserver, self.apiserver.get_or_init(|| flags))?;
+        self.start_program(Program::KubeApiserver, self.apiserver_flags.get_or_init(|| flags))?;
         self.until_ready().await?;
         if options.scheduler {
             let kubeconfig = self.kubeconfig(Identity::Scheduler)?;
@@ -188,9 +188,10 @@ impl ControlPlane {
             self.start_program(Program::KubeScheduler, &flags)?;
         }
         if options.kwok {
-            let restricted = removal::restrict_deletions(&self.client(Identity::Admin).await?).await;
+            let restricted = kubelet_policy::restrict_deletions(&self.client(Identity::Admin).await?).await;
             restricted.with_context(|| self.processes.last_lines())?;
-            let kubelets = Identity::User { name: removal::KUBELETS.into(), groups: vec!["system:masters".into()] };
+            let kubelets =
+                Identity::User { name: kubelet_policy::KUBELETS.into(), groups: vec!["system:masters".into()] };
             let kubeconfig = self.kubeconfig(kubelets)?;
             let stages = pki::write(folder, "stages.yaml", STAGES)?;
             self.start_program(Program::Kwok, &flags::kwok(&kubeconfig, &stages, options.node_lease_seconds))?;
@@ -213,7 +214,7 @@ impl ControlPlane {
     /// If it does not respond in time.
     pub async fn restart_apiserver(&self) -> Result<()> {
         self.kill(Program::KubeApiserver.file_name())?;
-        let arguments = self.apiserver.get().context("the API server was never started")?;
+        let arguments = self.apiserver_flags.get().context("the API server was never started")?;
         self.start_program(Program::KubeApiserver, arguments)?;
         self.until_ready().await
     }
@@ -305,12 +306,11 @@ impl ControlPlane {
         Ok(Client::try_from(config)?)
     }
 
-    /// Creates the fake nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for them to
-    /// be Ready and returns their names. Fails if one exists already, or if
-    /// the control plane has no fake kubelets.
-    pub async fn add_nodes(&self, n: u32, prefix: &str) -> Result<Vec<String>> {
+    /// Creates the fake nodes `{prefix}-0` to `{prefix}-{count-1}`, waits for them to be Ready and returns their names.
+    /// Fails if one exists already, or if the control plane has no fake kubelets.
+    pub async fn add_nodes(&self, count: u32, prefix: &str) -> Result<Vec<String>> {
         let client = self.client(Identity::Admin).await?;
-        let added = nodes::add(&client, n, prefix).await;
+        let added = nodes::add(&client, count, prefix).await;
         added.map_err(|error| error.context(self.processes.last_lines()))
     }
 

@@ -32,12 +32,12 @@ mod custom_kind;
 mod file_lock;
 mod flags;
 mod identity;
+mod kubelet_policy;
 pub mod metrics;
 mod nodes;
 mod pki;
 mod processes;
 pub mod proxy;
-mod removal;
 mod stored;
 
 pub use abandoned::remove_abandoned;

@@ -1,4 +1,4 @@
-//! The metrics APIs, served like by a metrics adapter: an HTTPS server behind APIServices, with metrics that tests set.
+//! The metrics APIs, as a metrics adapter serves them: an HTTPS server behind APIServices, with metrics that tests set.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

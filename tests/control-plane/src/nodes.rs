@@ -21,11 +21,11 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// The namespace of the kubelets' leases.
 const LEASES: &str = "kube-node-lease";
 
-/// Creates the nodes `{prefix}-0` to `{prefix}-{n-1}`, waits for all of them to be Ready, and removes their taints:
+/// Creates the nodes `{prefix}-0` to `{prefix}-{count-1}`, waits for all of them to be Ready, and removes their taints:
 /// most control planes here have no controller that does.
-pub(crate) async fn add(client: &kube::Client, n: u32, prefix: &str) -> Result<Vec<String>> {
+pub(crate) async fn add(client: &kube::Client, count: u32, prefix: &str) -> Result<Vec<String>> {
     let api: Api<Node> = Api::all(client.clone());
-    let names: Vec<String> = (0..n).map(|index| format!("{prefix}-{index}")).collect();
+    let names: Vec<String> = (0..count).map(|index| format!("{prefix}-{index}")).collect();
     stream::iter(&names)
         .map(Ok::<_, anyhow::Error>)
         .try_for_each_concurrent(CONCURRENT_CREATIONS, |name| {
@@ -38,18 +38,18 @@ pub(crate) async fn add(client: &kube::Client, n: u32, prefix: &str) -> Result<V
         })
         .await?;
 
-    let deadline = Instant::now() + Duration::from_secs(30) + Duration::from_millis(50) * n;
-    let mut not_usable: BTreeSet<&String> = names.iter().collect();
-    while !not_usable.is_empty() {
+    let deadline = Instant::now() + Duration::from_secs(30) + Duration::from_millis(50) * count;
+    let mut pending: BTreeSet<&String> = names.iter().collect();
+    while !pending.is_empty() {
         if Instant::now() > deadline {
-            bail!("{} of {n} nodes are not Ready, for instance {:?}", not_usable.len(), not_usable.first());
+            bail!("{} of {count} nodes are not Ready, for instance {:?}", pending.len(), pending.first());
         }
         let nodes = api.list(&ListParams::default()).await.context("list nodes")?;
         for node in nodes.iter().filter(|node| is_ready(node)) {
-            if let Some(name) = node.metadata.name.as_ref().filter(|name| not_usable.contains(name))
+            if let Some(name) = node.metadata.name.as_ref().filter(|name| pending.contains(name))
                 && remove_taint(&api, node).await?
             {
-                not_usable.remove(name);
+                pending.remove(name);
             }
         }
         sleep(Duration::from_millis(100)).await;
@@ -74,8 +74,8 @@ async fn remove_taint(api: &Api<Node>, node: &Node) -> Result<bool> {
     }
 }
 
-/// Assigns a node's lease to another holder, for a day: fake kubelets serve only nodes whose lease they hold. It is
-/// renewed once, because upstream's manager waits for the next renewal of a lease that has changed without one.
+/// Assigns a node's lease to another holder, for a day: fake kubelets serve only nodes whose lease they hold. The renewal
+/// time is set too, so that the grace period of a manager begins now, and not at the last renewal by the fake kubelet.
 pub(crate) async fn stop(client: &kube::Client, name: &str) -> Result<()> {
     let now = MicroTime(jiff::Timestamp::now());
     let spec = json!({ "holderIdentity": "nobody", "leaseDurationSeconds": 24 * 60 * 60, "renewTime": now });

@@ -262,12 +262,12 @@ mod tests {
 
     #[test]
     fn kept_folder_is_handed_over_after_the_end_of_its_processes() {
-        fn append(folder: &Path) {
+        fn copy_log(folder: &Path) {
             let log = folder.join("sleeper.log");
             fs::write(log.with_extension("copy"), fs::read(log).unwrap()).unwrap();
         }
         let mut processes = Processes::new(true, None, None).unwrap();
-        processes.when_kept = Some(append);
+        processes.when_kept = Some(copy_log);
         let folder = processes.folder().to_owned();
         assert!(processes.place_of_logs().contains(folder.to_str().unwrap()));
         processes.start("sleeper", Path::new("sh"), &sh("sleep 600")).unwrap();

@@ -106,25 +106,28 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
     let target = evicted.conditions.iter().flatten().find(|condition| condition.type_ == "DisruptionTarget");
     ensure!(target.is_some_and(|target| target.reason.as_deref() == Some("TerminationByKubelet")), "{evicted:?}");
 
+    kubelets_remove_only_deleted_pods(cluster, &pods, &cases.map(|(name, ..)| name)).await
+}
+
+/// Fake kubelets may remove a pod only once it is being deleted. All pods are deleted.
+async fn kubelets_remove_only_deleted_pods(cluster: &ControlPlane, pods: &Api<Pod>, names: &[&str]) -> Result<()> {
     let kubelets = Identity::User { name: "kwok".into(), groups: vec!["system:masters".into()] };
     let by_kubelets: Api<Pod> = Api::namespaced(cluster.client(kubelets).await?, "default");
-    let tried = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
     let deadline = Instant::now() + DEADLINE;
-    while by_kubelets.delete("plain", &tried).await.is_ok() {
+    while by_kubelets.delete("plain", &dry_run).await.is_ok() {
         ensure!(Instant::now() < deadline, "fake kubelets may remove a pod that is not being deleted");
         sleep(Duration::from_millis(100)).await;
     }
-    for (name, _, _) in cases {
+    for name in names {
         pods.delete(name, &DeleteParams::default()).await?;
     }
-    by_kubelets.delete("terminating", &tried).await.context("fake kubelets cannot remove a deleted pod")?;
+    by_kubelets.delete("terminating", &dry_run).await.context("fake kubelets cannot remove a deleted pod")?;
     for name in ["plain", "unready", "fail", "succeed", "pending", "evicted", "flap"] {
-        until(&pods, name, "deleted", |pod| pod.is_none()).await?;
+        until(pods, name, "deleted", |pod| pod.is_none()).await?;
     }
-    until(&pods, "ready", "Failed and kept by its finalizer", |pod| {
-        pod.is_some_and(|pod| state(pod) == "Failed false")
-    })
-    .await?;
+    until(pods, "ready", "Failed and kept by its finalizer", |pod| pod.is_some_and(|pod| state(pod) == "Failed false"))
+        .await?;
     let terminating = pods.get("terminating").await?;
     ensure!(state(&terminating) == "Running true" && terminating.metadata.deletion_timestamp.is_some());
     Ok(())
@@ -185,7 +188,7 @@ async fn owner_that_waits_to_be_killed() -> Result<()> {
     Ok(())
 }
 
-/// etcd and an API server only.
+/// Returns the options of a control plane with etcd and an API server only.
 fn without_nodes() -> Options {
     Options { kwok: false, scheduler: false, ..Options::default() }
 }

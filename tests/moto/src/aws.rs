@@ -108,7 +108,7 @@ impl Aws {
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded; charset=utf-8")
             .header("x-moto-account-id", &self.account)
             .body(Full::from(body))?;
-        let response = self.client.request(request).await.with_context(|| format!("ask moto for {action}"))?;
+        let response = self.client.request(request).await.with_context(|| format!("send {action} to moto"))?;
         if is_change(action) {
             self.count_change();
         }
@@ -135,7 +135,7 @@ impl Aws {
             .header("x-amz-target", format!("CertificateManager.{action}"))
             .header("x-moto-account-id", &self.account)
             .body(Full::from(parameters.to_string()))?;
-        let response = self.client.request(request).await.with_context(|| format!("ask moto for {action}"))?;
+        let response = self.client.request(request).await.with_context(|| format!("send {action} to moto"))?;
         let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();
         ensure!(status.is_success(), "{action} with {parameters}: {}", String::from_utf8_lossy(&body));

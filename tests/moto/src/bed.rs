@@ -92,7 +92,7 @@ impl Moto {
     /// Returns the `--cloud-config` for a process on an instance of the cluster, which reads the network and the
     /// cluster's id from the metadata service.
     pub fn cloud_config_in_aws(&self, instance: &Instance) -> String {
-        self.proxy.run_on(&instance.id);
+        self.proxy.serve_metadata_of(&instance.id);
         self.config("", &["ACM", "EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "ec2imds"])
     }
 

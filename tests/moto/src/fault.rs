@@ -103,17 +103,17 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault in the next call of the action.
+    /// Returns a fault in the next call of the action.
     pub fn first(action: &str, effect: Effect) -> Self {
         Self::nth(action, 1, effect)
     }
 
-    /// A fault in the `nth` call of the action.
+    /// Returns a fault in the `nth` call of the action.
     pub fn nth(action: &str, nth: u64, effect: Effect) -> Self {
         Self { action: action.into(), nth, times: Some(1), effect }
     }
 
-    /// A fault in all calls of the action.
+    /// Returns a fault in all calls of the action.
     pub fn always(action: &str, effect: Effect) -> Self {
         Self { action: action.into(), nth: 1, times: None, effect }
     }

@@ -155,7 +155,7 @@ pub fn classic_name(arn: &str) -> Option<&str> {
     (!name.contains('/')).then_some(name)
 }
 
-/// Returns the ids and ARNs whose tags decide about a call.
+/// Returns the ids and ARNs of the resources whose tags the decision about a call depends on.
 pub fn checked_ids(action: &str, pairs: &Pairs) -> Vec<String> {
     let one =
         |name: &str| Some(value(pairs, name).to_owned()).filter(|id| !id.is_empty()).into_iter().collect::<Vec<_>>();
@@ -256,11 +256,11 @@ mod tests {
         policy: &Policy,
         ec2: bool,
         action: &str,
-        pairs_given: &[(&str, &str)],
-        known: &[(&str, &[(&str, &str)])],
+        parameters: &[(&str, &str)],
+        tags_by_id: &[(&str, &[(&str, &str)])],
     ) -> bool {
-        let known = known.iter().map(|(id, tags)| ((*id).to_owned(), pairs(tags).into_iter().collect())).collect();
-        accesses(ec2, action, &pairs(pairs_given), &known).iter().all(|access| policy.denies(access).is_none())
+        let known = tags_by_id.iter().map(|(id, tags)| ((*id).to_owned(), pairs(tags).into_iter().collect())).collect();
+        accesses(ec2, action, &pairs(parameters), &known).iter().all(|access| policy.denies(access).is_none())
     }
 
     #[test]
@@ -277,158 +277,217 @@ mod tests {
         }
     }
 
+    /// A name and its value: of a parameter, or of a tag.
+    type Pair = (&'static str, &'static str);
+
+    const OWNED: &[Pair] = &[(OWN, "owned")];
+    const SHARED: &[Pair] = &[(OWN, "shared")];
+    const FOREIGN: &[Pair] = &[("kubernetes.io/cluster/d", "owned")];
+    const CLUSTER_TAG_EC2: [Pair; 2] =
+        [("TagSpecification.1.Tag.1.Key", OWN), ("TagSpecification.1.Tag.1.Value", "owned")];
+    const CLUSTER_TAG_ELB: [Pair; 2] = [("Tags.member.1.Key", OWN), ("Tags.member.1.Value", "owned")];
+    const RULE: Pair = ("SecurityGroupRule.1.SecurityGroupRuleId", "sgr-1");
+
+    /// A call and the decision of the published policy.
+    struct Row {
+        name: &'static str,
+        action: &'static str,
+        parameters: &'static [Pair],
+        /// The tags of existing resources, by id or ARN.
+        tags: &'static [(&'static str, &'static [Pair])],
+        allowed: bool,
+    }
+
+    const EC2_ROWS: &[Row] = &[
+        Row { name: "reads", action: "DescribeInstances", parameters: &[], tags: &[], allowed: true },
+        Row {
+            name: "a group in a network without tags",
+            action: "CreateSecurityGroup",
+            parameters: &[("VpcId", "vpc-1"), CLUSTER_TAG_EC2[0], CLUSTER_TAG_EC2[1]],
+            tags: &[],
+            allowed: true,
+        },
+        Row {
+            name: "a group without tags",
+            action: "CreateSecurityGroup",
+            parameters: &[("VpcId", "vpc-1")],
+            tags: &[],
+            allowed: false,
+        },
+        Row {
+            name: "rules of nodes",
+            action: "AuthorizeSecurityGroupIngress",
+            parameters: &[("GroupId", "sg-1")],
+            tags: &[("sg-1", SHARED)],
+            allowed: true,
+        },
+        Row {
+            name: "rules of others",
+            action: "AuthorizeSecurityGroupIngress",
+            parameters: &[("GroupId", "sg-1")],
+            tags: &[("sg-1", FOREIGN)],
+            allowed: false,
+        },
+        Row {
+            name: "a rule, which has no tags",
+            action: "ModifySecurityGroupRules",
+            parameters: &[("GroupId", "sg-1"), RULE],
+            tags: &[("sg-1", OWNED)],
+            allowed: true,
+        },
+        Row {
+            name: "a rule of others",
+            action: "ModifySecurityGroupRules",
+            parameters: &[("GroupId", "sg-1"), RULE],
+            tags: &[],
+            allowed: false,
+        },
+        Row {
+            name: "an endpoint service",
+            action: "CreateVpcEndpointServiceConfiguration",
+            parameters: &[CLUSTER_TAG_EC2[0], CLUSTER_TAG_EC2[1]],
+            tags: &[],
+            allowed: true,
+        },
+        Row {
+            name: "an endpoint service without tags",
+            action: "CreateVpcEndpointServiceConfiguration",
+            parameters: &[],
+            tags: &[],
+            allowed: false,
+        },
+        Row {
+            name: "deletes the cluster's endpoint service",
+            action: "DeleteVpcEndpointServiceConfigurations",
+            parameters: &[("ServiceId.1", "vpce-svc-1")],
+            tags: &[("vpce-svc-1", OWNED)],
+            allowed: true,
+        },
+        Row {
+            name: "principals of others",
+            action: "ModifyVpcEndpointServicePermissions",
+            parameters: &[("ServiceId", "vpce-svc-1")],
+            tags: &[("vpce-svc-1", SHARED)],
+            allowed: false,
+        },
+        Row {
+            name: "deletes the cluster's group",
+            action: "DeleteSecurityGroup",
+            parameters: &[("GroupId", "sg-1")],
+            tags: &[("sg-1", OWNED)],
+            allowed: true,
+        },
+        Row {
+            name: "deletes the nodes' group",
+            action: "DeleteSecurityGroup",
+            parameters: &[("GroupId", "sg-1")],
+            tags: &[("sg-1", SHARED)],
+            allowed: false,
+        },
+        Row {
+            name: "tags the cluster's group",
+            action: "CreateTags",
+            parameters: &[("ResourceId.1", "sg-1"), ("Tag.1.Key", OWN), ("Tag.1.Value", "owned")],
+            tags: &[("sg-1", OWNED)],
+            allowed: true,
+        },
+        Row {
+            name: "tags a group of another cluster as its own",
+            action: "CreateTags",
+            parameters: &[("ResourceId.1", "sg-1"), ("Tag.1.Key", OWN), ("Tag.1.Value", "owned")],
+            tags: &[("sg-1", FOREIGN)],
+            allowed: false,
+        },
+        Row {
+            name: "disables the source/destination check of a node",
+            action: "ModifyInstanceAttribute",
+            parameters: &[("InstanceId", "i-1"), ("SourceDestCheck.Value", "false")],
+            tags: &[("i-1", SHARED)],
+            allowed: true,
+        },
+        Row {
+            name: "changes the user data of a node",
+            action: "ModifyInstanceAttribute",
+            parameters: &[("InstanceId", "i-1"), ("UserData.Value", "x")],
+            tags: &[("i-1", OWNED)],
+            allowed: false,
+        },
+    ];
+
+    const ELB_ROWS: &[Row] = &[
+        Row {
+            name: "creates a target group",
+            action: "CreateTargetGroup",
+            parameters: &[CLUSTER_TAG_ELB[0], CLUSTER_TAG_ELB[1]],
+            tags: &[],
+            allowed: true,
+        },
+        Row {
+            name: "creates a target group without the tag",
+            action: "CreateTargetGroup",
+            parameters: &[],
+            tags: &[],
+            allowed: false,
+        },
+        Row {
+            name: "tags a target group of another cluster as its own",
+            action: "AddTags",
+            parameters: &[("ResourceArns.member.1", GROUP), CLUSTER_TAG_ELB[0], CLUSTER_TAG_ELB[1]],
+            tags: &[(GROUP, FOREIGN)],
+            allowed: false,
+        },
+        Row {
+            name: "tags the cluster's target group",
+            action: "AddTags",
+            parameters: &[("ResourceArns.member.1", GROUP), CLUSTER_TAG_ELB[0], CLUSTER_TAG_ELB[1]],
+            tags: &[(GROUP, OWNED)],
+            allowed: true,
+        },
+        Row {
+            name: "registers targets in a target group of a user",
+            action: "RegisterTargets",
+            parameters: &[("TargetGroupArn", GROUP)],
+            tags: &[(GROUP, SHARED)],
+            allowed: true,
+        },
+        Row {
+            name: "registers targets in a target group of another cluster",
+            action: "RegisterTargets",
+            parameters: &[("TargetGroupArn", GROUP)],
+            tags: &[(GROUP, FOREIGN)],
+            allowed: false,
+        },
+        Row {
+            name: "changes a target group of a user",
+            action: "ModifyTargetGroup",
+            parameters: &[("TargetGroupArn", GROUP)],
+            tags: &[(GROUP, SHARED)],
+            allowed: false,
+        },
+        Row {
+            name: "deletes the cluster's target group",
+            action: "DeleteTargetGroup",
+            parameters: &[("TargetGroupArn", GROUP)],
+            tags: &[(GROUP, OWNED)],
+            allowed: true,
+        },
+        Row {
+            name: "deletes a target group of another cluster",
+            action: "DeleteTargetGroup",
+            parameters: &[("TargetGroupArn", GROUP)],
+            tags: &[(GROUP, FOREIGN)],
+            allowed: false,
+        },
+    ];
+
     #[test]
     fn published_policy_allows_only_resources_of_the_cluster() {
         let policy = Policy::parse(&[POLICY], &[("CLUSTER", "c")]).unwrap();
-        let own: &[(&str, &str)] = &[(OWN, "owned")];
-        let shared: &[(&str, &str)] = &[(OWN, "shared")];
-        let foreign: &[(&str, &str)] = &[("kubernetes.io/cluster/d", "owned")];
-        let tag = [("Tag.1.Key", OWN), ("Tag.1.Value", "owned")];
-        let sg = |more: &[(&'static str, &'static str)]| [&[("ResourceId.1", "sg-1")], more].concat();
-        let created =
-            [("VpcId", "vpc-1"), ("TagSpecification.1.Tag.1.Key", OWN), ("TagSpecification.1.Tag.1.Value", "owned")];
-        let elb = [("Tags.member.1.Key", OWN), ("Tags.member.1.Value", "owned")];
-        let add = [&[("ResourceArns.member.1", GROUP)], &elb[..]].concat();
-        let rule = [("GroupId", "sg-1"), ("SecurityGroupRule.1.SecurityGroupRuleId", "sgr-1")];
-        let check = [("InstanceId", "i-1"), ("SourceDestCheck.Value", "false")];
-        let data = [("InstanceId", "i-1"), ("UserData.Value", "x")];
-        type Row<'a> =
-            (&'a str, bool, &'a str, Vec<(&'a str, &'a str)>, Vec<(&'a str, &'a [(&'a str, &'a str)])>, bool);
-        let rows: Vec<Row<'_>> = vec![
-            ("reads", true, "DescribeInstances", vec![], vec![], true),
-            ("a group in a network without tags", true, "CreateSecurityGroup", created.to_vec(), vec![], true),
-            ("a group without tags", true, "CreateSecurityGroup", vec![("VpcId", "vpc-1")], vec![], false),
-            (
-                "rules of nodes",
-                true,
-                "AuthorizeSecurityGroupIngress",
-                vec![("GroupId", "sg-1")],
-                vec![("sg-1", shared)],
-                true,
-            ),
-            (
-                "rules of others",
-                true,
-                "AuthorizeSecurityGroupIngress",
-                vec![("GroupId", "sg-1")],
-                vec![("sg-1", foreign)],
-                false,
-            ),
-            ("a rule, which has no tags", true, "ModifySecurityGroupRules", rule.to_vec(), vec![("sg-1", own)], true),
-            ("a rule of others", true, "ModifySecurityGroupRules", rule.to_vec(), vec![], false),
-            ("an endpoint service", true, "CreateVpcEndpointServiceConfiguration", created[1..].to_vec(), vec![], true),
-            ("one without tags", true, "CreateVpcEndpointServiceConfiguration", vec![], vec![], false),
-            (
-                "its endpoint service",
-                true,
-                "DeleteVpcEndpointServiceConfigurations",
-                vec![("ServiceId.1", "vpce-svc-1")],
-                vec![("vpce-svc-1", own)],
-                true,
-            ),
-            (
-                "principals of others",
-                true,
-                "ModifyVpcEndpointServicePermissions",
-                vec![("ServiceId", "vpce-svc-1")],
-                vec![("vpce-svc-1", shared)],
-                false,
-            ),
-            (
-                "deletes the cluster's group",
-                true,
-                "DeleteSecurityGroup",
-                vec![("GroupId", "sg-1")],
-                vec![("sg-1", own)],
-                true,
-            ),
-            (
-                "deletes the nodes' group",
-                true,
-                "DeleteSecurityGroup",
-                vec![("GroupId", "sg-1")],
-                vec![("sg-1", shared)],
-                false,
-            ),
-            ("tags the cluster's group", true, "CreateTags", sg(&tag), vec![("sg-1", own)], true),
-            (
-                "tags a group of another cluster as its own",
-                true,
-                "CreateTags",
-                sg(&tag),
-                vec![("sg-1", foreign)],
-                false,
-            ),
-            (
-                "disables the source/destination check of a node",
-                true,
-                "ModifyInstanceAttribute",
-                check.to_vec(),
-                vec![("i-1", shared)],
-                true,
-            ),
-            (
-                "changes the user data of a node",
-                true,
-                "ModifyInstanceAttribute",
-                data.to_vec(),
-                vec![("i-1", own)],
-                false,
-            ),
-            ("creates a target group", false, "CreateTargetGroup", elb.to_vec(), vec![], true),
-            ("creates a target group without the tag", false, "CreateTargetGroup", vec![], vec![], false),
-            (
-                "tags a target group of another cluster as its own",
-                false,
-                "AddTags",
-                add.clone(),
-                vec![(GROUP, foreign)],
-                false,
-            ),
-            ("tags the cluster's target group", false, "AddTags", add, vec![(GROUP, own)], true),
-            (
-                "registers targets in a target group of a user",
-                false,
-                "RegisterTargets",
-                vec![("TargetGroupArn", GROUP)],
-                vec![(GROUP, shared)],
-                true,
-            ),
-            (
-                "registers targets in a target group of another cluster",
-                false,
-                "RegisterTargets",
-                vec![("TargetGroupArn", GROUP)],
-                vec![(GROUP, foreign)],
-                false,
-            ),
-            (
-                "changes a target group of a user",
-                false,
-                "ModifyTargetGroup",
-                vec![("TargetGroupArn", GROUP)],
-                vec![(GROUP, shared)],
-                false,
-            ),
-            (
-                "deletes the cluster's target group",
-                false,
-                "DeleteTargetGroup",
-                vec![("TargetGroupArn", GROUP)],
-                vec![(GROUP, own)],
-                true,
-            ),
-            (
-                "deletes a target group of another cluster",
-                false,
-                "DeleteTargetGroup",
-                vec![("TargetGroupArn", GROUP)],
-                vec![(GROUP, foreign)],
-                false,
-            ),
-        ];
-        for (what, ec2, action, pairs_given, known, expected) in rows {
-            assert_eq!(allowed(&policy, ec2, action, &pairs_given, &known), expected, "{what}");
+        for (ec2, rows) in [(true, EC2_ROWS), (false, ELB_ROWS)] {
+            for row in rows {
+                let found = allowed(&policy, ec2, row.action, row.parameters, row.tags);
+                assert_eq!(found, row.allowed, "{}", row.name);
+            }
         }
         let linked = |service: &str| Access {
             action: "iam:CreateServiceLinkedRole".into(),

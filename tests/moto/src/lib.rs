@@ -5,10 +5,10 @@
 //! use moto::{Effect, Fault, Moto};
 //!
 //! let moto = Moto::start("my-cluster").await?;
-//! let machines = moto.run(3).await?;
+//! let instances = moto.run(3).await?;
 //! moto.proxy.arm(Fault::first("DescribeInstances", Effect::Throttle { retry_after: Some(1) }));
 //! println!("--cloud-config holds\n{}", moto.cloud_config());
-//! # drop(machines);
+//! # drop(instances);
 //! # Ok(())
 //! # }
 //! ```

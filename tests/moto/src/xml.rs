@@ -44,7 +44,7 @@ impl Element {
         document.children.into_iter().next().context("no element")
     }
 
-    /// An element with a text and no children.
+    /// Returns an element with a text and no children.
     pub(crate) fn leaf(name: &str, text: &str) -> Self {
         Self { name: name.to_owned(), text: text.to_owned(), children: Vec::new() }
     }
@@ -110,28 +110,24 @@ pub(crate) fn blackhole(xml: &str, instance: &str) -> String {
 
 /// Returns the response with this target in its first checks, like AWS soon after its registration.
 pub(crate) fn in_first_checks(xml: &str, target: &str) -> String {
-    let marker = format!("<Id>{target}</Id>");
     let initial = "<State>initial</State><Reason>Elb.InitialHealthChecking</Reason>\
                    <Description>Initial health checks in progress</Description>";
-    let parts = xml.split("<member>").enumerate().map(|(number, part)| {
-        let open_tag = if number == 0 { "" } else { "<member>" };
-        match part.contains(&marker) {
-            true => format!("{open_tag}{}", part.replacen("<State>healthy</State>", initial, 1)),
-            false => format!("{open_tag}{part}"),
-        }
-    });
-    parts.collect()
+    replace_health(xml, &[format!("<Id>{target}</Id>")], initial)
 }
 
 /// Returns the response with this target unhealthy, like AWS for one that it does not reach.
 pub(crate) fn unreached(xml: &str, target: &str, port: &str) -> String {
-    let markers = [format!("<Id>{target}</Id>"), format!("<Port>{port}</Port>")];
     let unhealthy =
         "<State>unhealthy</State><Reason>Target.Timeout</Reason><Description>Request timed out</Description>";
+    replace_health(xml, &[format!("<Id>{target}</Id>"), format!("<Port>{port}</Port>")], unhealthy)
+}
+
+/// Returns the response with `health` instead of the state `healthy` in each member that contains all markers.
+fn replace_health(xml: &str, markers: &[String], health: &str) -> String {
     let parts = xml.split("<member>").enumerate().map(|(number, part)| {
         let open_tag = if number == 0 { "" } else { "<member>" };
         match markers.iter().all(|marker| part.contains(marker)) {
-            true => format!("{open_tag}{}", part.replacen("<State>healthy</State>", unhealthy, 1)),
+            true => format!("{open_tag}{}", part.replacen("<State>healthy</State>", health, 1)),
             false => format!("{open_tag}{part}"),
         }
     });
@@ -151,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_come_in_order() {
+    fn texts_are_in_order() {
         let xml = "<a><id>1</id><b><id> 2 </id></b><idle>3</idle><id/></a>";
         assert_eq!(texts(xml, "id"), ["1", "2"]);
         assert_eq!(texts(xml, "c"), Vec::<String>::new());

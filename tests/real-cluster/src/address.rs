@@ -34,27 +34,27 @@ impl Addresses {
     /// The largest number of clusters on one machine.
     pub const CLUSTERS: u8 = 2 * CLUSTERS_PER_BLOCK;
 
-    /// The API server, and the router between nodes.
+    /// Returns the address of the API server, which is also that of the router between nodes.
     pub fn gateway(self) -> Ipv4Addr {
         self.host(1)
     }
 
-    /// This machine, as seen from the cluster.
+    /// Returns the address of this machine in the network of the cluster.
     pub fn machine(self) -> Ipv4Addr {
         self.host(254)
     }
 
-    /// A node, counted from 1.
+    /// Returns the address of a node. Nodes are counted from 1.
     pub fn node(self, number: u8) -> Ipv4Addr {
         self.host(100 + number)
     }
 
-    /// The range of load balancers.
+    /// Returns the address range of load balancers.
     pub fn balancers(self) -> String {
         self.ranges()[1].to_string()
     }
 
-    /// All ranges that this machine has routes to while the cluster runs: of nodes, and of load balancers.
+    /// Returns all ranges that this machine has routes to while the cluster runs: of nodes, and of load balancers.
     pub fn ranges(self) -> [Range; 2] {
         self.networks().map(Range::around)
     }
@@ -70,7 +70,7 @@ impl Addresses {
     }
 }
 
-/// The name of a node, counted from 1.
+/// Returns the name of a node. Nodes are counted from 1.
 pub fn node_name(number: u8) -> String {
     format!("node-{number}")
 }

@@ -89,7 +89,7 @@ impl Layout {
         }
     }
 
-    /// A cluster's branches that exist.
+    /// Returns a cluster's branches that exist.
     pub fn branches(&self, cluster: &str) -> Vec<PathBuf> {
         let branches = self.mounts().into_iter().map(|mount| mount.join(cluster));
         branches.filter(|branch| branch.exists()).collect()
@@ -276,7 +276,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {text:?} to {}", path.display()))
 }
 
-/// The mount options that identify a hierarchy of v1, without those of the file system.
+/// Returns the mount options that identify a hierarchy of v1, without those of the file system.
 fn name_of_hierarchy(options: &str) -> String {
     let named = options.split(',').filter(|option| {
         !matches!(*option, "rw" | "ro" | "xattr" | "clone_children" | "noprefix")

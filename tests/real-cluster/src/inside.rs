@@ -1,5 +1,5 @@
-//! Processes inside a cluster: its keeper, and the first process of each node; and trials of what they do. To start them,
-//! the owner executes its own program with [`INSIDE`].
+//! Processes inside a cluster: its keeper, and the first process of each node; and trials of the operations that need root
+//! rights. The owner starts them by executing its own program with [`INSIDE`].
 
 use std::path::Path;
 

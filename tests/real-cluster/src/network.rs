@@ -33,7 +33,7 @@ const ROUTER_SETTINGS: [(&str, &str); 7] = [
     ("bridge/bridge-nf-call-iptables", "0"),
 ];
 
-/// The file of a process' network namespace.
+/// Returns the file of a process' network namespace.
 pub fn namespace(process: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{process}/ns/net"))
 }

@@ -19,7 +19,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The range of 256 addresses that an address is in.
+    /// Returns the range of 256 addresses that an address is in.
     pub fn around(address: Ipv4Addr) -> Self {
         Self { address, prefix: 24 }
     }

@@ -94,7 +94,7 @@ const CONFORMANCE: [Part; 5] = [
     part("e2e.test", "kubernetes", "k8s.io/kubernetes/test/e2e", Build::Test),
 ];
 
-/// The certificate and key of an HTTPS server in upstream's source, which is in the image of the suite.
+/// The certificate and key of the HTTPS server `porter` in upstream's source; the image of the suite contains them.
 pub const PORTER: [&str; 2] = ["localhost.crt", "localhost.key"];
 
 /// The folder with the programs.
@@ -150,7 +150,7 @@ impl Programs {
         CONFORMANCE.iter().all(|part| self.has(part)) && PORTER.iter().all(|name| self.path(name).is_file())
     }
 
-    /// Copies files of upstream's source. Go is not called again when images are created as root.
+    /// Copies the files of `porter` from upstream's source, so that Go is not needed when root creates images.
     fn copy_porter(&self) -> Result<()> {
         if PORTER.iter().all(|name| self.path(name).is_file()) {
             return Ok(());

@@ -155,7 +155,7 @@ impl Bed {
     ///
     /// # Errors
     /// Same as [`Bed::until`].
-    pub async fn until_initialised(&self) -> Result<Duration> {
+    pub async fn until_initialized(&self) -> Result<Duration> {
         self.until(|| async {
             let nodes = self.nodes().list(&ListParams::default()).await.context("list the nodes")?.items;
             let tainted = nodes.iter().filter(|node| is_tainted(node)).count();

@@ -92,7 +92,7 @@ async fn measure(manager: &Manager, size: Size) -> Result<Measured> {
     let mut bed = Bed::start(false).await?;
     bed.join(FIRST).await?;
     let process = bed.run(manager)?;
-    bed.until_initialised().await?;
+    bed.until_initialized().await?;
     bed.until_quiet(REST).await?;
     let result = work(&mut bed, manager, process, size).await;
     if result.is_err() {
@@ -109,7 +109,7 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
 
     let mark = Mark::now(bed, format!("{nodes} nodes join"));
     bed.join(nodes).await?;
-    bed.until_initialised().await?;
+    bed.until_initialized().await?;
     scenarios.push(mark.at(bed, Instant::now()));
     bed.until_quiet(REST).await?;
 
@@ -123,7 +123,7 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
 
     let mark = Mark::now(bed, format!("a node joins {services} Services"));
     bed.join(1).await?;
-    bed.until_initialised().await?;
+    bed.until_initialized().await?;
     scenarios.push(mark.after(bed).await?);
     targets(bed, services, FIRST + nodes + 1).await?;
 

@@ -29,14 +29,14 @@ pub fn differential(ccm: Option<&Path>) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
     let (own, theirs) = runtime.block_on(futures::future::try_join(play(&own), play(&theirs)))?;
     let found = differences(&own, &theirs);
-    let Verdict { unexpected, needed } = classify(&found);
-    for (intended, _) in INTENDED.iter().zip(&needed).filter(|(_, needed)| **needed) {
+    let Verdict { unexpected, occurred } = classify(&found);
+    for (intended, _) in INTENDED.iter().zip(&occurred).filter(|(_, occurred)| **occurred) {
         println!(
             "differs on purpose: {}: {}; {}: {} ({})",
             UPSTREAM, intended.upstream, OURS, intended.here, intended.why
         );
     }
-    let idle = INTENDED.iter().zip(&needed).filter(|(intended, needed)| intended.always && !**needed);
+    let idle = INTENDED.iter().zip(&occurred).filter(|(intended, occurred)| intended.always && !**occurred);
     let idle: Vec<&str> = idle.map(|(intended, _)| intended.here).collect();
     ensure!(unexpected.is_empty(), "{} facts differ that should not:\n{}", unexpected.len(), unexpected.join("\n"));
     ensure!(idle.is_empty(), "listed as different, but the same: {}", idle.join("; "));
@@ -74,7 +74,7 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
     bed.join(3).await?;
     label(bed, 0, "pool", "blue").await?;
     bed.run(manager)?;
-    bed.until_initialised().await?;
+    bed.until_initialized().await?;
     record_step(bed, manager.name, &mut steps, "nodes join").await?;
     let ids = ids(bed).await?;
     for (title, cases) in [("shapes", &SHAPES[..]), ("annotations", &ANNOTATIONS)] {
@@ -91,7 +91,7 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
         record_step(bed, manager.name, &mut steps, &format!("{title} changed")).await?;
         if title == "shapes" {
             bed.join(1).await?;
-            bed.until_initialised().await?;
+            bed.until_initialized().await?;
             record_step(bed, manager.name, &mut steps, "a node joins").await?;
             label(bed, 1, "node.kubernetes.io/exclude-from-external-load-balancers", "").await?;
             record_step(bed, manager.name, &mut steps, "a node is excluded").await?;
@@ -155,15 +155,15 @@ async fn ids(bed: &Bed) -> Result<Vec<(String, String)>> {
     let subnets = (1..).zip(&bed.moto.network.subnets).map(|(number, id)| (format!("$subnet{number}"), id.clone()));
     let mut ids: Vec<(String, String)> = subnets.collect();
     for number in 1..=3 {
-        let answer = aws.call(Service::Ec2, "AllocateAddress", &[("Domain", "vpc")]).await?;
-        ids.push((format!("$address{number}"), Element::parse(&answer)?.text("allocationId").to_owned()));
+        let response = aws.call(Service::Ec2, "AllocateAddress", &[("Domain", "vpc")]).await?;
+        ids.push((format!("$address{number}"), Element::parse(&response)?.text("allocationId").to_owned()));
     }
     for number in 1..=2 {
         let name = format!("certificate-{number}");
         let parts = [("ServerCertificateName", &*name), ("CertificateBody", "body"), ("PrivateKey", "key")];
-        let answer = aws.call(Service::Iam, "UploadServerCertificate", &parts).await?;
+        let response = aws.call(Service::Iam, "UploadServerCertificate", &parts).await?;
         let path = "UploadServerCertificateResult/ServerCertificateMetadata/Arn";
-        ids.push((format!("$certificate{number}"), Element::parse(&answer)?.text(path).to_owned()));
+        ids.push((format!("$certificate{number}"), Element::parse(&response)?.text(path).to_owned()));
     }
     ensure!(ids.iter().all(|(_, id)| !id.is_empty()), "moto returned empty ids: {ids:?}");
     Ok(ids)

@@ -32,7 +32,7 @@ pub const INTENDED: [Intended; 17] = [
         ours: &["*: tag kubernetes.io/service-uid=*"],
         upstreams: &[],
         upstream: "resources of a Service have its name in a tag",
-        here: "and its uid",
+        here: "its name and its uid",
         why: "resources of an earlier Service of that name are not attributed to this one",
         always: true,
     },
@@ -191,8 +191,8 @@ pub const INTENDED: [Intended; 17] = [
 pub struct Verdict {
     /// Descriptions of unintended ones.
     pub unexpected: Vec<String>,
-    /// For each intended one, whether it occurred.
-    pub needed: Vec<bool>,
+    /// For each intended difference, in order: true if it occurred.
+    pub occurred: Vec<bool>,
 }
 
 /// Classifies differences: the manager that has the fact, the step, and the fact.
@@ -201,15 +201,16 @@ pub fn classify(found: &[(Side, String, String)]) -> Verdict {
 }
 
 fn classify_by(table: &[Intended], found: &[(Side, String, String)]) -> Verdict {
-    let mut verdict = Verdict { unexpected: Vec::new(), needed: vec![false; table.len()] };
+    let mut verdict = Verdict { unexpected: Vec::new(), occurred: vec![false; table.len()] };
     for (side, step, fact) in found {
         let patterns = |intended: &Intended| match side {
             Side::Ours => intended.ours,
             Side::Upstream => intended.upstreams,
         };
-        let meant = table.iter().position(|intended| patterns(intended).iter().any(|pattern| matches(pattern, fact)));
-        match meant {
-            Some(place) => verdict.needed[place] = true,
+        let position =
+            table.iter().position(|intended| patterns(intended).iter().any(|pattern| matches(pattern, fact)));
+        match position {
+            Some(position) => verdict.occurred[position] = true,
             None => verdict.unexpected.push(format!("{step}: only {side:?} has {fact:?}")),
         }
     }
@@ -267,7 +268,7 @@ mod tests {
         let found = [fact(Side::Ours, "x 1"), fact(Side::Upstream, "x 1"), fact(Side::Upstream, "y")];
         let verdict = classify_by(&table, &found);
         assert_eq!(verdict.unexpected, ["s: only Upstream has \"x 1\""]);
-        assert_eq!(verdict.needed, [true, false]);
+        assert_eq!(verdict.occurred, [true, false]);
     }
 
     #[test]

@@ -16,8 +16,8 @@ use control_plane::Identity;
 use control_plane::assets::{Program, upstream_aws_manager};
 
 use crate::cargo;
+use crate::console::Console;
 use crate::interrupt::Interrupted;
-use crate::page::Page;
 use bed::{Bed, Manager};
 
 pub use bench::bench;
@@ -69,17 +69,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 async fn show(arguments: &Arguments, manager: &Manager) -> Result<()> {
     let mut interrupted = Interrupted::listen()?;
-    let page = Page::output();
+    let console = Console::output();
     let played = tokio::select! {
-        played = scenario::run_scenario(page, manager, arguments.nodes.into()) => played,
+        played = scenario::run_scenario(console, manager, arguments.nodes.into()) => played,
         _ = interrupted.wait() => anyhow::bail!("interrupted before the end of the scenario"),
     };
     let bed = played?;
     if !arguments.once {
-        page.line(&instructions(&bed, manager)?);
+        console.line(&instructions(&bed, manager)?);
         tokio::select! {
             ended = watch_processes(&bed) => ended?,
-            _ = interrupted.wait() => page.line("ending"),
+            _ = interrupted.wait() => console.line("ending"),
         }
     }
     Ok(())

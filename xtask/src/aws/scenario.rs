@@ -9,7 +9,7 @@ use kube::api::ListParams;
 use moto::Service;
 
 use super::bed::{Bed, Manager, hostname, is_tainted};
-use crate::page::Page;
+use crate::console::Console;
 
 const STEPS: usize = 5;
 const SERVICE: &str = "web";
@@ -26,8 +26,8 @@ struct AccountResources {
 }
 
 /// Runs the scenario; the cluster keeps running.
-pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result<Bed> {
-    let step = Step::begin(page, 1, "A control plane and an AWS account, with an instance for each node");
+pub async fn run_scenario(console: Console, manager: &Manager, nodes: usize) -> Result<Bed> {
+    let step = Step::begin(console, 1, "A control plane and an AWS account, with an instance for each node");
     let mut bed = Bed::start(true).await?;
     let before = read_resources(&bed).await?;
     bed.join(nodes).await?;
@@ -38,7 +38,7 @@ pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result
         bed.moto.proxy.url()
     ));
 
-    let step = Step::begin(page, 2, "ccm starts with the rights of its manifest and initialises the nodes");
+    let step = Step::begin(console, 2, "ccm starts with the rights of its manifest and initializes the nodes");
     let process = bed.run(manager)?;
     let with_log =
         |error: anyhow::Error| error.context(format!("ccm's log is {}", bed.cluster.log(manager.name).display()));
@@ -55,14 +55,14 @@ pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result
     }
     step.done("no node has the taint that kept pods away");
 
-    let step = Step::begin(page, 3, "The nodes' pod networks get routes");
-    bed.until_initialised().await.map_err(with_log)?;
+    let step = Step::begin(console, 3, "The nodes' pod networks get routes");
+    bed.until_initialized().await.map_err(with_log)?;
     for (network, instance) in bed.moto.routes(&bed.moto.network.table).await?.iter().take(5) {
         step.happened(&format!("{network} -> {instance}"));
     }
     step.done(&format!("{nodes} routes in {}", bed.moto.network.table));
 
-    let step = Step::begin(page, 4, "A Service of type LoadBalancer gets a Network Load Balancer");
+    let step = Step::begin(console, 4, "A Service of type LoadBalancer gets a Network Load Balancer");
     step.command(&CREATE);
     bed.cluster.kubectl(&CREATE)?;
     bed.until_reachable(1).await.map_err(with_log)?;
@@ -72,7 +72,7 @@ pub async fn run_scenario(page: Page, manager: &Manager, nodes: usize) -> Result
     step.happened(&format!("AWS has a load balancer with {} target groups", created.target_groups));
     step.done(&format!("it is reached by {}", hostname(&service).unwrap_or_default()));
 
-    let step = Step::begin(page, 5, "The Service is deleted");
+    let step = Step::begin(console, 5, "The Service is deleted");
     step.command(&DELETE);
     bed.cluster.kubectl(&DELETE)?;
     bed.until_quiet(Duration::from_secs(2)).await?;
@@ -121,25 +121,25 @@ fn line(node: &Node) -> String {
 }
 
 struct Step {
-    page: Page,
+    console: Console,
     begun: Instant,
 }
 
 impl Step {
-    fn begin(page: Page, number: usize, title: &str) -> Self {
-        page.title(&format!("{number}/{STEPS} {title}"));
-        Self { page, begun: Instant::now() }
+    fn begin(console: Console, number: usize, title: &str) -> Self {
+        console.title(&format!("{number}/{STEPS} {title}"));
+        Self { console, begun: Instant::now() }
     }
 
     fn command(&self, words: &[&str]) {
-        self.page.command(&format!("kubectl {}", words.join(" ")));
+        self.console.command(&format!("kubectl {}", words.join(" ")));
     }
 
     fn happened(&self, text: &str) {
-        self.page.happened(self.begun.elapsed(), text);
+        self.console.happened(self.begun.elapsed(), text);
     }
 
     fn done(&self, text: &str) {
-        self.page.done(self.begun.elapsed(), text);
+        self.console.done(self.begun.elapsed(), text);
     }
 }

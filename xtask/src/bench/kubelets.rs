@@ -80,7 +80,7 @@ async fn register(client: &Client, name: &str) -> Result<()> {
     api::create(client, LEASES, "kubelet", &lease).await.map(drop)
 }
 
-/// A node as its kubelet registers it.
+/// Returns a node as its kubelet registers it.
 fn node(name: &str) -> Value {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let condition = |kind: &str, status: &str, reason: &str| json!({ "type": kind, "status": status, "reason": reason, "lastHeartbeatTime": now, "lastTransitionTime": now });

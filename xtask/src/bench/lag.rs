@@ -28,10 +28,13 @@ use super::workload::App;
 const NAMESPACE: &str = "lag";
 
 /// Maximum number of endpoints in a slice.
-const SLICE: u32 = 100;
+const MAX_ENDPOINTS: u32 = 100;
 
-/// Pods of the Service whose changes are the load, and their changes a second.
-const LOAD: (u32, u32) = (250, 50);
+/// Number of pods of the Service whose changes are the load.
+const LOAD_PODS: u32 = 250;
+
+/// Changes of these pods per second.
+const LOAD_RATE: u32 = 50;
 
 /// Maximum number of concurrent changes.
 const CONCURRENT_CHANGES: usize = 24;
@@ -44,7 +47,7 @@ const STRIDE: u32 = 7919;
 const BLOCKS: u32 = 5;
 
 /// The time without a write of the slices after which a block is over: longer than upstream's first backoff.
-const SETTLED: Duration = Duration::from_millis(1200);
+const QUIET_TIME: Duration = Duration::from_millis(1200);
 
 /// The cases: sizes of Services; changes per second, with the number of seconds; without and with load.
 #[derive(Clone, Copy, Debug)]
@@ -68,9 +71,9 @@ impl Size {
         })
     }
 
-    /// The Services; the last one is the load.
+    /// Returns the Services; the last one is the load.
     fn apps(self) -> Vec<App> {
-        self.pods.iter().map(|pods| app(&format!("size-{pods}"), *pods)).chain([app("load", LOAD.0)]).collect()
+        self.pods.iter().map(|pods| app(&format!("size-{pods}"), *pods)).chain([app("load", LOAD_PODS)]).collect()
     }
 }
 
@@ -95,7 +98,7 @@ pub async fn measure(
     for (subject, plane) in &planes {
         tracks.push(Track::start(plane, binaries, *subject, mode, size).await?);
     }
-    let measured = cases(&mut tracks, mode, size).await;
+    let measured = measure_cases(&mut tracks, mode, size).await;
     for track in tracks {
         let name = format!("{}-{}-{}", Scenario::EndpointLag.name(), mode.name(), track.subject.name());
         track.manager.keep_log(&report.log(&name))?;
@@ -104,7 +107,7 @@ pub async fn measure(
     measured
 }
 
-async fn cases(tracks: &mut [Track<'_>], mode: Mode, size: Size) -> Result<Vec<Measurement>> {
+async fn measure_cases(tracks: &mut [Track<'_>], mode: Mode, size: Size) -> Result<Vec<Measurement>> {
     let mut measurements = Vec::new();
     for (case, changes) in size.cases() {
         for track in &mut *tracks {
@@ -112,7 +115,7 @@ async fn cases(tracks: &mut [Track<'_>], mode: Mode, size: Size) -> Result<Vec<M
         }
         for _ in 0..BLOCKS {
             for track in &mut *tracks {
-                track.block(case, changes / BLOCKS).await?;
+                track.run_block(case, changes / BLOCKS).await?;
             }
             // The order alternates: the first manager of a pair changes the machine's state for the second one.
             tracks.reverse();
@@ -170,7 +173,7 @@ impl<'a> Track<'a> {
         let manager = Running::start(&plane.cluster, binaries, subject, mode, &[ENDPOINTS])?;
         manager.until_leader(&plane.client).await?;
         let slices: Api<EndpointSlice> = Api::namespaced(plane.client.clone(), NAMESPACE);
-        let expected: u32 = size.apps().iter().map(|app| app.replicas.div_ceil(SLICE)).sum();
+        let expected: u32 = size.apps().iter().map(|app| app.replicas.div_ceil(MAX_ENDPOINTS)).sum();
         until_none(&manager, "slices do not exist", async || {
             let existing = slices.list_metadata(&ListParams::default()).await?.items.len();
             Ok((expected as usize).saturating_sub(existing))
@@ -201,7 +204,7 @@ impl<'a> Track<'a> {
         Ok(values.into())
     }
 
-    async fn block(&mut self, case: Case, changes: u32) -> Result<()> {
+    async fn run_block(&mut self, case: Case, changes: u32) -> Result<()> {
         let Self { plane, manager, watch, services, load, .. } = self;
         let service = services.get_mut(&case.pods).context("no Service of this size")?;
         let wait_for_changes = async {
@@ -209,7 +212,7 @@ impl<'a> Track<'a> {
             until_none(manager, "changes are not in a slice yet", async || Ok(watch.pending())).await
         };
         if case.loaded {
-            let load = load.change(&plane.client, LOAD.1, None, None);
+            let load = load.change(&plane.client, LOAD_RATE, None, None);
             match future::select(Box::pin(wait_for_changes), Box::pin(load)).await {
                 Either::Left((result, _)) => result?,
                 Either::Right((load, _)) => return load.context("change the load's pods"),
@@ -228,7 +231,7 @@ impl<'a> Track<'a> {
             apps.map(|service| self.watch.writes(&service.app.name)).sum()
         };
         let (mut last, mut since) = (all(), Instant::now());
-        while since.elapsed() < SETTLED {
+        while since.elapsed() < QUIET_TIME {
             sleep(Duration::from_millis(50)).await;
             if all() != last {
                 (last, since) = (all(), Instant::now());

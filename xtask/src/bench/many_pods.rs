@@ -67,7 +67,7 @@ pub enum ControllerSet {
 }
 
 impl ControllerSet {
-    /// Its name in files.
+    /// Returns its name in files.
     pub fn name(self) -> &'static str {
         match self {
             ControllerSet::Workloads => "crowd",
@@ -76,7 +76,7 @@ impl ControllerSet {
         }
     }
 
-    /// Its scenarios: a start, and the time after it.
+    /// Returns its scenarios: a start, and the time after it.
     pub fn scenarios(self) -> [Scenario; 2] {
         match self {
             ControllerSet::Workloads => [Scenario::ColdStart, Scenario::Memory],

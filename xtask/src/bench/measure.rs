@@ -153,7 +153,7 @@ pub struct Row {
 }
 
 impl Scenario {
-    /// Its name in tables, as on the command line.
+    /// Returns its name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Scenario::Create => "create",
@@ -226,7 +226,7 @@ impl Scenario {
 }
 
 impl Metric {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Wall => "wall time (s)",
@@ -244,7 +244,7 @@ impl Metric {
         }
     }
 
-    /// A value as tables show it.
+    /// Returns a value as tables show it.
     pub fn show(self, value: f64) -> String {
         match self {
             Metric::Wall | Metric::Cpu => format!("{value:.2}"),
@@ -281,7 +281,7 @@ impl Measurement {
 }
 
 impl Row {
-    /// The scenario's name, with its variant.
+    /// Returns the scenario's name, with its variant.
     pub fn scenario(&self) -> String {
         let name = self.scenario.name();
         self.case.map_or_else(|| name.to_owned(), |case| format!("{name} ({case})"))
@@ -292,7 +292,7 @@ impl Row {
         self.upstream.filter(|value| *value > 0.0).and_then(|upstream| Some(self.ours? / upstream))
     }
 
-    /// The goal, if there is one.
+    /// Returns the goal, if there is one.
     pub fn goal(&self) -> Option<Goal> {
         self.scenario.goal(self.metric)
     }
@@ -311,7 +311,7 @@ impl Row {
 /// The identity of a row.
 type Heading = (Mode, Scenario, Option<Case>, Metric);
 
-/// The medians of all runs, in the order of modes, scenarios and metrics.
+/// Returns the medians of all runs, in the order of modes, scenarios and metrics.
 pub fn rows(measurements: &[Measurement]) -> Vec<Row> {
     let mut groups: BTreeMap<Heading, BTreeMap<Subject, Vec<f64>>> = BTreeMap::new();
     for measurement in measurements {

@@ -31,9 +31,8 @@ pub fn usage(id: u32) -> Result<Usage> {
     })
 }
 
-/// Seconds of user and system time in the text of a `stat` file. The program's
-/// name, in brackets, may hold anything; the times are the 12th and 13th field
-/// behind it.
+/// Returns the seconds of user and system time in the text of a `stat` file. The program's name, in brackets, may hold
+/// anything; the times are the 12th and 13th field behind it.
 fn cpu(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11).map(str::parse::<f64>);
@@ -41,7 +40,7 @@ fn cpu(stat: &str) -> Option<f64> {
     Some((user + system) / TICKS)
 }
 
-/// MiB of a line such as `VmRSS:   2048 kB`.
+/// Returns the MiB of a line such as `VmRSS:   2048 kB`.
 fn memory(status: &str, name: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

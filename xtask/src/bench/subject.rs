@@ -52,7 +52,7 @@ pub enum Mode {
 }
 
 impl Subject {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Subject::Ours => "ours",
@@ -62,7 +62,7 @@ impl Subject {
 }
 
 impl Mode {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Raised => "raised",

@@ -204,7 +204,7 @@ fn no_proxy(variable: impl Fn(&str) -> Option<String>, addresses: Addresses) -> 
     format!("  export NO_PROXY={list} no_proxy={list}\n")
 }
 
-/// A path as a word of a shell's command.
+/// Returns a path as a word of a shell's command.
 fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%,".contains(letter);

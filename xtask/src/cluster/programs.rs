@@ -47,7 +47,7 @@ impl FromStr for Manager {
 }
 
 impl Manager {
-    /// The path of its program, which is built with a profile of cargo if it must be.
+    /// Returns the path of its program, which is built with a profile of cargo if it must be.
     pub fn program(&self, profile: &str) -> Result<PathBuf> {
         match self {
             Self::Ours => cargo::build("kcm", &["--profile", profile]),

@@ -56,7 +56,7 @@ struct Facts {
     may_build: bool,
     /// Everything is built.
     is_built: bool,
-    /// What this machine lacks.
+    /// The missing requirements of this machine.
     missing: Vec<String>,
 }
 
@@ -71,8 +71,8 @@ pub fn decide(is_selected: bool) -> Result<Decision> {
     Ok(decision(&Facts { is_required: is_selected || is_set, may_build: is_set, is_built, missing }))
 }
 
-/// Returns what this machine lacks. As a user, root's trials run with sudo, which must not ask for a password: tests often run
-/// unattended.
+/// Returns the missing requirements of this machine. A user's trials run with sudo, which must not ask for a password:
+/// tests often run unattended.
 fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
     if root::is_root() {
         return requirements::missing(programs, demand);
@@ -135,8 +135,8 @@ async fn run_test(setup: Setup) -> Result<Footprint> {
     cluster.footprint()
 }
 
-/// Replaces the manager by a program that is then rebuilt, broken, at the same path: the swap to that fails, and the
-/// manager before it works again.
+/// Replaces the manager by another program. Then that program is broken by a rebuild: the next replacement fails, and the
+/// previous manager works again.
 async fn swap_manager(cluster: &RealCluster, program: &Path, web: &Web) -> Result<()> {
     let build = cluster.control_plane().folder().join("smoke-manager");
     fs::copy(program, &build).with_context(|| format!("copy {}", program.display()))?;

@@ -59,7 +59,7 @@ impl Results {
         Ok(())
     }
 
-    /// Whether all specs passed, and the suite ran to its end.
+    /// Returns true if all specs passed, and the suite ran to its end.
     pub fn is_perfect(&self) -> bool {
         self.faults.is_empty() && self.specs.values().all(Option::is_none)
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::page::Page;
+use crate::console::Console;
 
 /// The name of the cloud manager's package, process and log.
 pub const CLOUD_MANAGER: &str = "ccm";
@@ -60,8 +60,8 @@ impl Cloud {
     }
 
     /// Changes the cloud, by its API.
-    pub async fn call(&self, page: &Page, method: &str, path: &str) -> Result<()> {
-        page.command(&format!("curl --request {method} http://{}{path}", self.address));
+    pub async fn call(&self, console: &Console, method: &str, path: &str) -> Result<()> {
+        console.command(&format!("curl --request {method} http://{}{path}", self.address));
         self.request(method, path).await?;
         Ok(())
     }

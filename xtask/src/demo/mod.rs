@@ -3,9 +3,9 @@
 
 mod cloud;
 mod cloud_steps;
+mod environment;
 mod pods;
 mod scenario;
-mod stage;
 mod steps;
 mod volumes;
 
@@ -17,10 +17,10 @@ use control_plane::{ControlPlane, Identity, Options};
 use tokio::time::{Duration, sleep};
 
 use crate::cargo;
+use crate::console::Console;
 use crate::interrupt::Interrupted;
-use crate::page::Page;
 use cloud::CLOUD_MANAGER;
-use stage::{MANAGER, Stage};
+use environment::{DemoEnvironment, MANAGER};
 
 /// Watch kcm manage a Deployment, and ccm the instances of a mock cloud, on a real Kubernetes API server.
 ///
@@ -57,15 +57,15 @@ pub struct Arguments {
 /// Plays the scenario. A failure ends the process, after one sentence and the cleanup.
 pub fn run(arguments: Arguments) -> Result<()> {
     if let Err(error) = prepare_and_show(&arguments) {
-        Page::error().failed(&format!("{error:#}"));
+        Console::error().failed(&format!("{error:#}"));
         std::process::exit(1);
     }
     Ok(())
 }
 
 fn prepare_and_show(arguments: &Arguments) -> Result<()> {
-    let page = Page::output();
-    page.title("Preparing");
+    let console = Console::output();
+    console.title("Preparing");
     Assets::base()?;
     let manager = match &arguments.manager {
         Some(path) if path.is_file() => path.canonicalize().with_context(|| format!("resolve {}", path.display()))?,
@@ -74,7 +74,7 @@ fn prepare_and_show(arguments: &Arguments) -> Result<()> {
     };
     let cloud_manager = cargo::build(CLOUD_MANAGER, &["--no-default-features"])?;
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
-    runtime.block_on(show(arguments, page, Binaries { manager, cloud_manager }))
+    runtime.block_on(show(arguments, console, Binaries { manager, cloud_manager }))
 }
 
 /// The managers' binaries.
@@ -83,53 +83,53 @@ struct Binaries {
     cloud_manager: PathBuf,
 }
 
-async fn show(arguments: &Arguments, page: Page, binaries: Binaries) -> Result<()> {
+async fn show(arguments: &Arguments, console: Console, binaries: Binaries) -> Result<()> {
     let mut interrupted = Interrupted::listen()?;
     let options = Options { nodes: arguments.nodes, ..Options::default() };
-    let stage = tokio::select! {
-        stage = start(options, page, binaries) => stage?,
+    let environment = tokio::select! {
+        environment = start(options, console, binaries) => environment?,
         _ = interrupted.wait() => bail!("interrupted while the control plane was starting"),
     };
     let played = tokio::select! {
-        played = scenario::run(&stage, steps::SCENARIO) => played,
+        played = scenario::run(&environment, steps::SCENARIO) => played,
         _ = interrupted.wait() => bail!("interrupted before the end of the scenario"),
     };
     if played.is_err() || arguments.keep_logs {
-        match stage.keep_logs().await {
-            Ok(folder) => page.line(&format!("The logs are in {}", folder.display())),
-            Err(error) => page.line(&format!("The logs could not be kept: {error:#}")),
+        match environment.keep_logs().await {
+            Ok(folder) => console.line(&format!("The logs are in {}", folder.display())),
+            Err(error) => console.line(&format!("The logs could not be kept: {error:#}")),
         }
     }
     played?;
     if !arguments.once {
-        page.line(&invitation(&stage)?);
+        console.line(&invitation(&environment)?);
         tokio::select! {
-            ended = watch_over(&stage.cluster) => ended?,
-            _ = interrupted.wait() => page.line("ending"),
+            ended = watch_over(&environment.cluster) => ended?,
+            _ = interrupted.wait() => console.line("ending"),
         }
         if arguments.keep_logs {
-            stage.keep_logs().await?;
+            environment.keep_logs().await?;
         }
     }
     Ok(())
 }
 
 /// Starts the control plane and the managers.
-async fn start(options: Options, page: Page, binaries: Binaries) -> Result<Stage> {
+async fn start(options: Options, console: Console, binaries: Binaries) -> Result<DemoEnvironment> {
     let nodes = options.nodes;
     let start = std::time::Instant::now();
     let cluster = ControlPlane::start(options).await?;
-    page.line(&format!(
+    console.line(&format!(
         "Kubernetes 1.37 runs at {} with {nodes} fake nodes ({:.1} s).",
         cluster.server(),
         start.elapsed().as_secs_f64()
     ));
-    let stage = Stage::new(cluster, page, binaries.manager, binaries.cloud_manager).await?;
-    stage.start_manager()?;
-    Ok(stage)
+    let environment = DemoEnvironment::new(cluster, console, binaries.manager, binaries.cloud_manager).await?;
+    environment.start_manager()?;
+    Ok(environment)
 }
 
-fn invitation(stage: &Stage) -> Result<String> {
+fn invitation(environment: &DemoEnvironment) -> Result<String> {
     Ok(format!(
         "
 The cluster keeps running; try it in another terminal:
@@ -141,11 +141,11 @@ The cluster keeps running; try it in another terminal:
 
 The managers' logs: {} and {}
 Ctrl-C ends it and leaves nothing behind.",
-        stage.cluster.kubeconfig(Identity::Admin)?.display(),
-        stage.cluster.assets().path(Program::Kubectl)?.display(),
+        environment.cluster.kubeconfig(Identity::Admin)?.display(),
+        environment.cluster.assets().path(Program::Kubectl)?.display(),
         steps::DEPLOYMENT,
-        stage.cluster.log(MANAGER).display(),
-        stage.cluster.log(CLOUD_MANAGER).display(),
+        environment.cluster.log(MANAGER).display(),
+        environment.cluster.log(CLOUD_MANAGER).display(),
     ))
 }
 

@@ -16,7 +16,7 @@ use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use super::stage::Stage;
+use super::environment::DemoEnvironment;
 
 /// Interval of the checks of processes, and of pods that become available by time alone.
 const TICK: Duration = Duration::from_millis(250);
@@ -42,7 +42,7 @@ impl Count {
         count
     }
 
-    /// Pods that are not being deleted.
+    /// Returns the number of pods that are not being deleted.
     pub fn alive(&self) -> usize {
         self.images.values().sum()
     }
@@ -76,7 +76,7 @@ fn ready_since(pod: &Pod) -> Option<Timestamp> {
 
 /// The pods with one label and their ReplicaSets, watched from a point in time.
 pub struct Pods<'a> {
-    stage: &'a Stage,
+    environment: &'a DemoEnvironment,
     min_ready: SignedDuration,
     changes: BoxStream<'static, Result<Change>>,
     pods: BTreeMap<String, Pod>,
@@ -99,9 +99,15 @@ enum Change {
 impl<'a> Pods<'a> {
     /// Follows the pods and ReplicaSets with this label (`name=value`) in a namespace from now on. Pods count as
     /// available once they have been Ready for `min_ready` seconds.
-    pub async fn follow(stage: &'a Stage, namespace: &str, label: &str, min_ready: i64) -> Result<Self> {
-        let (pods, pod_events) = watched::<Pod>(stage, namespace, label).await.context("watch pods")?;
-        let (sets, set_events) = watched::<ReplicaSet>(stage, namespace, label).await.context("watch ReplicaSets")?;
+    pub async fn follow(
+        environment: &'a DemoEnvironment,
+        namespace: &str,
+        label: &str,
+        min_ready: i64,
+    ) -> Result<Self> {
+        let (pods, pod_events) = watched::<Pod>(environment, namespace, label).await.context("watch pods")?;
+        let (sets, set_events) =
+            watched::<ReplicaSet>(environment, namespace, label).await.context("watch ReplicaSets")?;
         let pod_changes = pod_events.map(|event| Ok(Change::Pod(event?))).chain(ended("pods"));
         let set_changes = set_events.map(|event| Ok(Change::Set(event?))).chain(ended("ReplicaSets"));
         let min_ready = SignedDuration::from_secs(min_ready);
@@ -109,7 +115,7 @@ impl<'a> Pods<'a> {
         let sets = sets.into_iter().map(|set| (uid(&set), requested(&set))).collect::<BTreeMap<_, _>>();
         let last_reported = Count::of(pods.values(), min_ready, Timestamp::now());
         Ok(Self {
-            stage,
+            environment,
             min_ready,
             changes: stream::select(pod_changes, set_changes).boxed(),
             min_available: last_reported.available,
@@ -140,7 +146,7 @@ impl<'a> Pods<'a> {
             self.min_available = self.min_available.min(count.available);
             self.most = self.most.max(self.sets.values().sum());
             if count != self.last_reported {
-                self.stage.report_event(&count.to_string());
+                self.environment.report_event(&count.to_string());
                 self.last_reported = count.clone();
             }
             if reached(&count) {
@@ -149,7 +155,7 @@ impl<'a> Pods<'a> {
             if let Ok(change) = tokio::time::timeout(TICK, self.changes.next()).await {
                 self.apply(change.context("both watches ended")??)?;
             } else {
-                self.stage.cluster.check()?;
+                self.environment.cluster.check()?;
             }
         }
     }
@@ -179,7 +185,7 @@ impl<'a> Pods<'a> {
 
 /// Returns the objects of a kind with a label, then their changes.
 async fn watched<K>(
-    stage: &Stage,
+    environment: &DemoEnvironment,
     namespace: &str,
     label: &str,
 ) -> Result<(Vec<K>, BoxStream<'static, kube::Result<WatchEvent<K>>>)>
@@ -191,7 +197,7 @@ where
         + Send
         + 'static,
 {
-    let api: Api<K> = Api::namespaced(stage.client.clone(), namespace);
+    let api: Api<K> = Api::namespaced(environment.client.clone(), namespace);
     let list = api.list(&ListParams::default().labels(label)).await?;
     let version = list.metadata.resource_version.context("the list has no version")?;
     let events = api.watch(&WatchParams::default().labels(label), &version).await?.boxed();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use futures::future::BoxFuture;
 
-use super::stage::Stage;
+use super::environment::DemoEnvironment;
 
 /// A step of the scenario.
 pub struct Step {
@@ -14,22 +14,26 @@ pub struct Step {
     /// Maximum duration, on a machine that is busy with other programs.
     pub deadline: Duration,
     /// Runs the step; returns a sentence about the result.
-    pub run: for<'a> fn(&'a Stage) -> BoxFuture<'a, Result<String>>,
+    pub run: for<'a> fn(&'a DemoEnvironment) -> BoxFuture<'a, Result<String>>,
 }
 
 /// Runs the steps in order, up to the first that fails or exceeds its deadline.
-pub async fn run(stage: &Stage, steps: &[Step]) -> Result<()> {
+pub async fn run(environment: &DemoEnvironment, steps: &[Step]) -> Result<()> {
     let start = Instant::now();
     for (index, step) in steps.iter().enumerate() {
         let number = format!("{}/{}", index + 1, steps.len());
-        stage.page.title(&format!("{number} {}", step.title));
-        stage.begin_step();
-        let result = tokio::time::timeout(step.deadline, (step.run)(stage)).await;
-        let outcome = result.unwrap_or_else(|_| Err(exceeded(step, &stage.last_event())));
+        environment.console.title(&format!("{number} {}", step.title));
+        environment.begin_step();
+        let result = tokio::time::timeout(step.deadline, (step.run)(environment)).await;
+        let outcome = result.unwrap_or_else(|_| Err(exceeded(step, &environment.last_event())));
         let outcome = outcome.with_context(|| format!("step {number} failed ({})", step.title))?;
-        stage.page.done(stage.since_step(), &outcome);
+        environment.console.done(environment.since_step(), &outcome);
     }
-    stage.page.line(&format!("\nAll {} steps succeeded, in {:.1} s.", steps.len(), start.elapsed().as_secs_f64()));
+    environment.console.line(&format!(
+        "\nAll {} steps succeeded, in {:.1} s.",
+        steps.len(),
+        start.elapsed().as_secs_f64()
+    ));
     Ok(())
 }
 

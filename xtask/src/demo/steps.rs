@@ -8,9 +8,9 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use kube::api::{Api, ListParams};
 
 use super::cloud_steps;
+use super::environment::{DemoEnvironment, MANAGER};
 use super::pods::Pods;
 use super::scenario::Step;
-use super::stage::{MANAGER, Stage};
 use super::volumes;
 
 /// The Deployment of the scenario.
@@ -51,41 +51,49 @@ pub const SCENARIO: &[Step] = &[
     Step {
         title: "A Deployment with three replicas is created",
         deadline: Duration::from_secs(60),
-        run: |stage| create_deployment(stage).boxed(),
+        run: |environment| create_deployment(environment).boxed(),
     },
     Step {
         title: "A deleted pod is replaced",
         deadline: Duration::from_secs(30),
-        run: |stage| delete_pod(stage).boxed(),
+        run: |environment| delete_pod(environment).boxed(),
     },
-    Step { title: "A rolling update completes", deadline: Duration::from_secs(60), run: |stage| update(stage).boxed() },
-    Step { title: "The update is undone", deadline: Duration::from_secs(60), run: |stage| undo(stage).boxed() },
+    Step {
+        title: "A rolling update completes",
+        deadline: Duration::from_secs(60),
+        run: |environment| update(environment).boxed(),
+    },
+    Step {
+        title: "The update is undone",
+        deadline: Duration::from_secs(60),
+        run: |environment| undo(environment).boxed(),
+    },
     Step {
         title: "The manager is killed in the middle of a rolling update, and started again",
         deadline: Duration::from_secs(120),
-        run: |stage| crash(stage).boxed(),
+        run: |environment| crash(environment).boxed(),
     },
     volumes::VOLUMES,
     cloud_steps::BALANCE,
     cloud_steps::LEAVE,
 ];
 
-async fn create_deployment(stage: &Stage) -> Result<String> {
-    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
+async fn create_deployment(environment: &DemoEnvironment) -> Result<String> {
+    let mut pods = Pods::follow(environment, NAMESPACE, LABEL, 0).await?;
     for line in MANIFEST.lines() {
-        stage.page.line(&format!("      {line}"));
+        environment.console.line(&format!("      {line}"));
     }
-    stage.kubectl_with_input(&["apply", "--filename=-"], MANIFEST).await?;
+    environment.kubectl_with_input(&["apply", "--filename=-"], MANIFEST).await?;
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
-    rolled_out(stage).await?;
+    rolled_out(environment).await?;
     Ok(format!("{REPLICAS} of {REPLICAS} pods are available"))
 }
 
-async fn delete_pod(stage: &Stage) -> Result<String> {
-    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
+async fn delete_pod(environment: &DemoEnvironment) -> Result<String> {
+    let mut pods = Pods::follow(environment, NAMESPACE, LABEL, 0).await?;
     let before: Vec<String> = pods.names().into_iter().map(String::from).collect();
     let deleted = before.first().context("there is no pod to delete")?;
-    stage.kubectl(&["delete", "pod", deleted, "--wait=false"]).await?;
+    environment.kubectl(&["delete", "pod", deleted, "--wait=false"]).await?;
     pods.until(|count| count.available < REPLICAS).await.context("wait for the pod's deletion")?;
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
     let new: Vec<_> = pods.names().into_iter().filter(|name| !before.iter().any(|old| old == name)).collect();
@@ -95,49 +103,49 @@ async fn delete_pod(stage: &Stage) -> Result<String> {
     Ok(format!("{} replaces {deleted}; the other pods were not changed", new[0]))
 }
 
-async fn update(stage: &Stage) -> Result<String> {
-    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
-    set_image(stage, SECOND).await?;
+async fn update(environment: &DemoEnvironment) -> Result<String> {
+    let mut pods = Pods::follow(environment, NAMESPACE, LABEL, 0).await?;
+    set_image(environment, SECOND).await?;
     pods.until(|count| count.is_all(SECOND, REPLICAS)).await?;
-    rolled_out(stage).await?;
+    rolled_out(environment).await?;
     pods.kept_within(MIN_AVAILABLE, MAX_PODS)
 }
 
-async fn undo(stage: &Stage) -> Result<String> {
-    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, 0).await?;
-    stage.kubectl(&["rollout", "undo", &resource()]).await?;
+async fn undo(environment: &DemoEnvironment) -> Result<String> {
+    let mut pods = Pods::follow(environment, NAMESPACE, LABEL, 0).await?;
+    environment.kubectl(&["rollout", "undo", &resource()]).await?;
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
-    rolled_out(stage).await?;
-    let sets = replica_sets(stage).await?;
+    rolled_out(environment).await?;
+    let sets = replica_sets(environment).await?;
     ensure!(sets.len() == 2, "the first ReplicaSet should be used again, but there are {}", sets.len());
     let kept = pods.kept_within(MIN_AVAILABLE, MAX_PODS)?;
     Ok(format!("back at {FIRST} by its old ReplicaSet; {kept}"))
 }
 
-async fn crash(stage: &Stage) -> Result<String> {
+async fn crash(environment: &DemoEnvironment) -> Result<String> {
     let patch = format!(r#"--patch={{"spec":{{"minReadySeconds":{MIN_READY_SECONDS}}}}}"#);
-    stage.kubectl(&["patch", &resource(), &patch]).await?;
-    rolled_out(stage).await?;
+    environment.kubectl(&["patch", &resource(), &patch]).await?;
+    rolled_out(environment).await?;
     // Pods that were just created have not been ready for that long yet.
-    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY_SECONDS).await?;
+    let mut pods = Pods::follow(environment, NAMESPACE, LABEL, MIN_READY_SECONDS).await?;
     pods.until(|count| count.is_all(FIRST, REPLICAS)).await?;
 
-    let mut pods = Pods::follow(stage, NAMESPACE, LABEL, MIN_READY_SECONDS).await?;
-    set_image(stage, THIRD).await?;
+    let mut pods = Pods::follow(environment, NAMESPACE, LABEL, MIN_READY_SECONDS).await?;
+    set_image(environment, THIRD).await?;
     pods.until(|count| count.images.contains_key(THIRD)).await?;
-    stage.kill_manager()?;
-    stage.page.command(&format!("kill -9 {MANAGER}"));
+    environment.kill_manager()?;
+    environment.console.command(&format!("kill -9 {MANAGER}"));
     let halfway = pods.count();
     ensure!(halfway.images.contains_key(FIRST), "the update was complete before the manager was killed: {halfway}");
-    stage.report_event(&format!("killed with the update half done; {halfway}"));
+    environment.report_event(&format!("killed with the update half done; {halfway}"));
 
-    stage.start_manager()?;
-    stage.report_event(
+    environment.start_manager()?;
+    environment.report_event(
         "the new process waits until the Lease of the killed one has expired, for slightly more than 15 s at most",
     );
     pods.until(|count| count.is_all(THIRD, REPLICAS)).await?;
-    rolled_out(stage).await?;
-    let sets = replica_sets(stage).await?;
+    rolled_out(environment).await?;
+    let sets = replica_sets(environment).await?;
     let in_use: Vec<_> = sets.iter().filter(|(_, replicas)| *replicas > 0).collect();
     ensure!(in_use.len() == 1, "one ReplicaSet should have pods, but these have: {in_use:?}");
     ensure!(sets.len() == 3, "three templates were used, but there are {} ReplicaSets: {sets:?}", sets.len());
@@ -149,21 +157,21 @@ fn resource() -> String {
     format!("deployment/{DEPLOYMENT}")
 }
 
-async fn set_image(stage: &Stage, image: &str) -> Result<()> {
-    stage.kubectl(&["set", "image", &resource(), &format!("nginx={image}")]).await?;
+async fn set_image(environment: &DemoEnvironment, image: &str) -> Result<()> {
+    environment.kubectl(&["set", "image", &resource(), &format!("nginx={image}")]).await?;
     Ok(())
 }
 
 /// Waits until kubectl finds the rollout complete in the Deployment's status.
-async fn rolled_out(stage: &Stage) -> Result<()> {
-    let output = stage.kubectl(&["rollout", "status", &resource()]).await?;
-    stage.report_event(output.lines().last().unwrap_or("kubectl printed nothing"));
+async fn rolled_out(environment: &DemoEnvironment) -> Result<()> {
+    let output = environment.kubectl(&["rollout", "status", &resource()]).await?;
+    environment.report_event(output.lines().last().unwrap_or("kubectl printed nothing"));
     Ok(())
 }
 
 /// Returns the names of the Deployment's ReplicaSets, with their desired replicas.
-async fn replica_sets(stage: &Stage) -> Result<Vec<(String, i32)>> {
-    let api: Api<ReplicaSet> = Api::namespaced(stage.client.clone(), NAMESPACE);
+async fn replica_sets(environment: &DemoEnvironment) -> Result<Vec<(String, i32)>> {
+    let api: Api<ReplicaSet> = Api::namespaced(environment.client.clone(), NAMESPACE);
     let sets = api.list(&ListParams::default().labels(LABEL)).await.context("list ReplicaSets")?;
     let replicas = |set: &ReplicaSet| set.spec.replicas.unwrap_or(1);
     Ok(sets.iter().map(|set| (set.metadata.name.clone().unwrap_or_default(), replicas(set))).collect())

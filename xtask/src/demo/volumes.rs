@@ -10,8 +10,8 @@ use kube::api::Api;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
+use super::environment::DemoEnvironment;
 use super::scenario::Step;
-use super::stage::Stage;
 
 const VOLUME: &str = "disk";
 const CLAIM: &str = "data";
@@ -48,7 +48,7 @@ spec:
 pub const VOLUMES: Step = Step {
     title: "A pod gets its volume, and keeps it while the claim is being deleted",
     deadline: Duration::from_secs(60),
-    run: |stage| keep(stage).boxed(),
+    run: |environment| keep(environment).boxed(),
 };
 
 fn phase(volume: &PersistentVolume) -> &str {
@@ -78,26 +78,26 @@ where
     }
 }
 
-async fn keep(stage: &Stage) -> Result<String> {
-    let volumes: Api<PersistentVolume> = Api::all(stage.client.clone());
-    let claims: Api<PersistentVolumeClaim> = Api::default_namespaced(stage.client.clone());
-    let pods: Api<Pod> = Api::default_namespaced(stage.client.clone());
+async fn keep(environment: &DemoEnvironment) -> Result<String> {
+    let volumes: Api<PersistentVolume> = Api::all(environment.client.clone());
+    let claims: Api<PersistentVolumeClaim> = Api::default_namespaced(environment.client.clone());
+    let pods: Api<Pod> = Api::default_namespaced(environment.client.clone());
     for line in MANIFEST.lines() {
-        stage.page.line(&format!("      {line}"));
+        environment.console.line(&format!("      {line}"));
     }
-    stage.kubectl_with_input(&["apply", "--filename=-"], MANIFEST).await?;
+    environment.kubectl_with_input(&["apply", "--filename=-"], MANIFEST).await?;
     until(&claims, CLAIM, |claim| claim.is_some_and(is_bound)).await?;
     until(&pods, POD, |pod| pod.is_some_and(is_ready)).await?;
-    stage.kubectl(&["get", "persistentvolumes,persistentvolumeclaims"]).await?;
+    environment.kubectl(&["get", "persistentvolumes,persistentvolumeclaims"]).await?;
 
-    stage.kubectl(&["delete", "persistentvolumeclaim", CLAIM, "--wait=false"]).await?;
-    stage.report_event("the claim is being deleted, and still exists: a pod uses it");
+    environment.kubectl(&["delete", "persistentvolumeclaim", CLAIM, "--wait=false"]).await?;
+    environment.report_event("the claim is being deleted, and still exists: a pod uses it");
     let claim = claims.get(CLAIM).await.context("the claim was deleted while its pod used it")?;
     ensure!(claim.metadata.deletion_timestamp.is_some() && is_bound(&claim), "{:?}", claim.status);
-    stage.kubectl(&["delete", "pod", POD]).await?;
+    environment.kubectl(&["delete", "pod", POD]).await?;
     until(&claims, CLAIM, |claim| claim.is_none()).await?;
     until(&volumes, VOLUME, |volume| volume.is_some_and(|volume| phase(volume) == "Released")).await?;
-    stage.kubectl(&["get", "persistentvolumes"]).await?;
-    stage.kubectl(&["delete", "persistentvolume", VOLUME]).await?;
+    environment.kubectl(&["get", "persistentvolumes"]).await?;
+    environment.kubectl(&["delete", "persistentvolume", VOLUME]).await?;
     Ok("the claim was deleted after its pod, and the volume was released with its data".to_owned())
 }

@@ -88,12 +88,12 @@ pub fn write(layout: &Path, name: &str, platforms: &[Platform]) -> Result<()> {
     }
     let mut top = match manifests.as_slice() {
         [one] => one.clone(),
-        several => descriptor(&blobs, INDEX, &document(&index(several))?)?,
+        several => descriptor(&blobs, INDEX, &to_json(&index(several))?)?,
     };
     let tag = name.rsplit_once(':').map_or(name, |(_, tag)| tag);
     top["annotations"] = json!({"org.opencontainers.image.ref.name": tag, "io.containerd.image.name": name});
-    put(&layout.join("index.json"), &document(&index(&[top]))?)?;
-    put(&layout.join("oci-layout"), &document(&json!({"imageLayoutVersion": "1.0.0"}))?)
+    write_file(&layout.join("index.json"), &to_json(&index(&[top]))?)?;
+    write_file(&layout.join("oci-layout"), &to_json(&json!({"imageLayoutVersion": "1.0.0"}))?)
 }
 
 /// Packs a layout into a tar file.
@@ -115,13 +115,13 @@ pub fn pack(layout: &Path, tar: &Path) -> Result<()> {
 /// Reads a layout's images. Fails unless the size and the digest of each blob match its references.
 pub fn read(layout: &Path) -> Result<Vec<Image>> {
     let text = fs::read(layout.join("index.json")).context("read index.json")?;
-    let mut waiting = manifests(&serde_json::from_slice(&text).context("read index.json")?)?;
+    let mut remaining = manifests(&serde_json::from_slice(&text).context("read index.json")?)?;
     let mut images = Vec::new();
-    while let Some(descriptor) = waiting.pop() {
+    while let Some(descriptor) = remaining.pop() {
         let blob = blob(layout, &descriptor)?;
         let document: Value = serde_json::from_slice(&blob)?;
         if descriptor["mediaType"] == INDEX {
-            waiting.extend(manifests(&document)?);
+            remaining.extend(manifests(&document)?);
         } else {
             images.push(read_image(layout, &document, &descriptor["platform"])?);
         }
@@ -149,11 +149,12 @@ fn manifests(index: &Value) -> Result<Vec<Value>> {
 
 /// Returns the blob that a descriptor refers to.
 fn blob(layout: &Path, descriptor: &Value) -> Result<Vec<u8>> {
-    let said = descriptor["digest"].as_str().context("a descriptor without a digest")?;
-    let hash = said.strip_prefix("sha256:").with_context(|| format!("{said} is no SHA-256"))?;
-    let bytes = fs::read(layout.join("blobs/sha256").join(hash)).with_context(|| format!("read the blob {said}"))?;
-    ensure!(digest(&bytes) == said, "the blob {said} has another digest");
-    ensure!(descriptor["size"] == bytes.len(), "the blob {said} has {} bytes: {descriptor}", bytes.len());
+    let expected = descriptor["digest"].as_str().context("a descriptor without a digest")?;
+    let hash = expected.strip_prefix("sha256:").with_context(|| format!("{expected} is no SHA-256"))?;
+    let bytes =
+        fs::read(layout.join("blobs/sha256").join(hash)).with_context(|| format!("read the blob {expected}"))?;
+    ensure!(digest(&bytes) == expected, "the blob {expected} has another digest");
+    ensure!(descriptor["size"] == bytes.len(), "the blob {expected} has {} bytes: {descriptor}", bytes.len());
     Ok(bytes)
 }
 
@@ -171,9 +172,9 @@ fn write_manifest(blobs: &Path, platform: &Platform) -> Result<Vec<u8>> {
         "rootfs": {"type": "layers", "diff_ids": [digest(&layer)]},
         "history": [{"created_by": "cargo xtask image"}],
     });
-    document(&json!({
+    to_json(&json!({
         "schemaVersion": 2, "mediaType": MANIFEST,
-        "config": descriptor(blobs, CONFIG, &document(&config)?)?,
+        "config": descriptor(blobs, CONFIG, &to_json(&config)?)?,
         "layers": [descriptor(blobs, LAYER, &packed.finish()?)?],
         "annotations": platform.labels,
     }))
@@ -219,15 +220,15 @@ fn index(manifests: &[Value]) -> Value {
 /// Writes a blob; returns its descriptor.
 fn descriptor(blobs: &Path, media_type: &str, bytes: &[u8]) -> Result<Value> {
     let digest = digest(bytes);
-    put(&blobs.join(digest.trim_start_matches("sha256:")), bytes)?;
+    write_file(&blobs.join(digest.trim_start_matches("sha256:")), bytes)?;
     Ok(json!({"mediaType": media_type, "digest": digest, "size": bytes.len()}))
 }
 
-fn put(path: &Path, bytes: &[u8]) -> Result<()> {
+fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| format!("write {}", path.display()))
 }
 
-fn document(value: &Value) -> Result<Vec<u8>> {
+fn to_json(value: &Value) -> Result<Vec<u8>> {
     Ok(serde_json::to_vec(value)?)
 }
 

@@ -77,7 +77,7 @@ pub fn run(stages: &[Stage], keep_going: bool, filtered: bool) -> Result<bool> {
     }
     let not_run: Vec<_> = stages.iter().skip(rows.len()).map(|stage| stage.name).collect();
     let sum = total(&rows);
-    // Once more, so that the end of the output of any length has the reasons.
+    // Again, so that the reasons are at the end of the output.
     for row in rows.iter().filter(|row| !row.failures.is_empty()) {
         println!("\n==> failures of {}\n{}", row.name, row.failures.join("\n"));
     }

@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use cluster_tests::eventually;
 use control_plane::{ControlPlane, CustomKind, Identity, Options};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
+use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use runtime::client::{ConnectOptions, connect};
 use runtime::manager::ManagerOptions;
@@ -84,6 +86,73 @@ fn controller() -> Prepared {
         .reconcile(write_note)
 }
 
+/// The notes of a cluster, and the ConfigMaps that the operator writes.
+struct Notes {
+    client: Client,
+    notes: Api<Note>,
+    maps: Api<ConfigMap>,
+}
+
+impl Notes {
+    /// Waits until the first note is written with this text.
+    async fn until_written(&self, text: &str) -> Result<ConfigMap> {
+        eventually("the note is written", || async {
+            let map = self.maps.get("first").await?;
+            ensure!(map.data.as_ref().is_some_and(|data| data["text"] == text), "{map:?}");
+            let status = self.notes.get("first").await?.status;
+            ensure!(status == Some(NoteStatus { written: text.to_owned() }), "{status:?}");
+            Ok(map)
+        })
+        .await
+    }
+
+    /// A child that is deleted or edited is restored, and fields of other owners are kept.
+    async fn child_is_repaired(&self) -> Result<()> {
+        self.maps.delete("first", &DeleteParams::default()).await?;
+        self.until_written("a").await?;
+        let edit = json!({"data": {"text": "edited", "other": "theirs"}});
+        self.maps.patch("first", &PatchParams::default(), &Patch::Merge(edit)).await?;
+        let map = self.until_written("a").await?;
+        ensure!(map.data.is_some_and(|data| data["other"] == "theirs"), "a field of another owner was removed");
+        Ok(())
+    }
+
+    /// The child follows the note, and a Secret that the operator watches; an Event reports it.
+    async fn child_follows_its_inputs(&self) -> Result<()> {
+        let text = json!({"spec": {"text": "b"}});
+        self.notes.patch("first", &PatchParams::default(), &Patch::Merge(text)).await?;
+        self.until_written("b").await?;
+        let heading: Secret =
+            serde_json::from_value(json!({"metadata": {"name": "heading"}, "stringData": {"text": "# "}}))?;
+        Api::default_namespaced(self.client.clone()).create(&PostParams::default(), &heading).await?;
+        self.until_written("# b").await?;
+        let events: Api<Event> = Api::default_namespaced(self.client.clone());
+        eventually("an event is recorded", || async {
+            let events = events.list(&ListParams::default()).await?.items;
+            ensure!(events.iter().any(|event| event.reason.as_deref() == Some("Written")), "{events:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// An object of another owner with a child's name is not changed: the reconcile fails.
+    async fn foreign_object_is_kept(&self, failed: &AtomicU64) -> Result<()> {
+        let foreign = json!({"metadata": {"name": "second", "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1", "controller": true},
+        ]}});
+        self.maps.create(&PostParams::default(), &serde_json::from_value(foreign)?).await?;
+        let note = Note::new("second", NoteSpec { text: "a".to_owned() });
+        self.notes.create(&PostParams::default(), &note).await?;
+        eventually("the reconcile fails", || async {
+            ensure!(failed.load(Ordering::Relaxed) > 0);
+            Ok(())
+        })
+        .await?;
+        ensure!(self.maps.get("second").await?.data.is_none());
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn notes_are_written_repaired_and_archived() -> Result<()> {
     let options = Options { kwok: false, scheduler: false, ..Options::default() };
@@ -99,69 +168,23 @@ async fn notes_are_written_repaired_and_archived() -> Result<()> {
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn(manager.run(async { stopped.await.unwrap_or_default() }));
 
-    let (notes, maps): (Api<Note>, Api<ConfigMap>) =
-        (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
-    let post = PostParams::default();
-    let spec = NoteSpec { text: "a".to_owned() };
-    eventually("the definition is served", || async {
-        Ok(notes.create(&post, &Note::new("first", spec.clone())).await?)
-    })
-    .await?;
-    let written = |text: &'static str| {
-        let (notes, maps) = (&notes, &maps);
-        eventually("the note is written", move || async move {
-            let map = maps.get("first").await?;
-            ensure!(map.data.as_ref().is_some_and(|data| data["text"] == text), "{map:?}");
-            let status = notes.get("first").await?.status;
-            ensure!(status == Some(NoteStatus { written: text.to_owned() }), "{status:?}");
-            Ok(map)
-        })
-    };
-    let map = written("a").await?;
-    let note = notes.get("first").await?;
+    let (notes, maps) = (Api::default_namespaced(client.clone()), Api::default_namespaced(client.clone()));
+    let bed = Notes { client, notes, maps };
+    let first = Note::new("first", NoteSpec { text: "a".to_owned() });
+    eventually("the definition is served", || async { Ok(bed.notes.create(&PostParams::default(), &first).await?) })
+        .await?;
+    let map = bed.until_written("a").await?;
+    let note = bed.notes.get("first").await?;
     ensure!(note.metadata.finalizers == Some(vec![FINALIZER.to_owned()]), "{:?}", note.metadata);
     let owners = map.metadata.owner_references.unwrap_or_default();
     ensure!(owners.len() == 1 && owners[0].uid == note.metadata.uid.unwrap_or_default(), "{owners:?}");
+    bed.child_is_repaired().await?;
+    bed.child_follows_its_inputs().await?;
+    bed.foreign_object_is_kept(&counts[0].1.failed).await?;
 
-    // A child that is deleted or edited is restored.
-    maps.delete("first", &DeleteParams::default()).await?;
-    written("a").await?;
-    let edit = json!({"data": {"text": "edited", "other": "theirs"}});
-    maps.patch("first", &PatchParams::default(), &Patch::Merge(edit)).await?;
-    let map = written("a").await?;
-    ensure!(map.data.is_some_and(|data| data["other"] == "theirs"), "a field of another owner was removed");
-
-    notes.patch("first", &PatchParams::default(), &Patch::Merge(json!({"spec": {"text": "b"}}))).await?;
-    written("b").await?;
-    let heading: Secret =
-        serde_json::from_value(json!({"metadata": {"name": "heading"}, "stringData": {"text": "# "}}))?;
-    Api::default_namespaced(client.clone()).create(&post, &heading).await?;
-    written("# b").await?;
-
-    let events: Api<Event> = Api::default_namespaced(client.clone());
-    eventually("an event is recorded", || async {
-        let events = events.list(&ListParams::default()).await?.items;
-        ensure!(events.iter().any(|event| event.reason.as_deref() == Some("Written")), "{events:?}");
-        Ok(())
-    })
-    .await?;
-
-    // An object of another owner with a child's name is not changed.
-    let foreign = json!({"metadata": {"name": "second", "ownerReferences": [
-        {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1", "controller": true},
-    ]}});
-    maps.create(&post, &serde_json::from_value(foreign)?).await?;
-    notes.create(&post, &Note::new("second", spec)).await?;
-    eventually("the reconcile fails", || async {
-        ensure!(counts[0].1.failed.load(std::sync::atomic::Ordering::Relaxed) > 0);
-        Ok(())
-    })
-    .await?;
-    ensure!(maps.get("second").await?.data.is_none());
-
-    notes.delete("first", &DeleteParams::default()).await?;
+    bed.notes.delete("first", &DeleteParams::default()).await?;
     eventually("the note is archived", || async {
-        ensure!(notes.get_opt("first").await?.is_none() && maps.get_opt("first").await?.is_none());
+        ensure!(bed.notes.get_opt("first").await?.is_none() && bed.maps.get_opt("first").await?.is_none());
         Ok(())
     })
     .await?;

@@ -82,7 +82,7 @@ struct Response {
 
 /// A running server, with the data that clients need.
 struct TestServer {
-    server: Server,
+    inner: Server,
     /// The server's certificate, which clients trust.
     folder: tempfile::TempDir,
     verbosity: Arc<Mutex<String>>,
@@ -103,7 +103,7 @@ impl TestServer {
         change(&mut options);
         let verbosity = Arc::new(Mutex::new(String::new()));
         let set = verbosity.clone();
-        let surface = ServedContent {
+        let content = ServedContent {
             health: Arc::new(Health::new(
                 vec![Check::new("leaderElection", || Some(Ok(())))],
                 vec![Check::new("stores", || Some(Ok(())))],
@@ -124,7 +124,7 @@ impl TestServer {
                 Ok(())
             })),
         };
-        Ok(Self { server: Server::start(options, surface).await?, folder, verbosity })
+        Ok(Self { inner: Server::start(options, content).await?, folder, verbosity })
     }
 
     /// Sends a request with these credentials, over a new connection.
@@ -140,7 +140,7 @@ impl TestServer {
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
         let https = if credentials.http1 { https.enable_http1().build() } else { https.enable_all_versions().build() };
         let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build(https);
-        let uri = format!("https://{}{path}", self.server.address());
+        let uri = format!("https://{}{path}", self.inner.address());
         let mut request = Request::builder().method(method).uri(uri).body(Full::from(body))?;
         if let Some(token) = &credentials.token {
             request.headers_mut().insert(header::AUTHORIZATION, format!("Bearer {token}").parse()?);
@@ -188,22 +188,22 @@ async fn each_credential_gives_access_to_its_paths_only() -> Result<()> {
     let token =
         |account: &str| -> Result<String> { Ok(cluster.kubectl(&["create", "token", account])?.trim().to_owned()) };
     let manager = cluster.kubeconfig(Identity::ControllerManager)?;
-    let surface = TestServer::start(|options| {
+    let server = TestServer::start(|options| {
         options.authentication.kubeconfig = Some(manager.clone());
         options.authorization.kubeconfig = Some(manager.clone());
     })
     .await?;
 
-    unauthenticated_clients_are_refused_everywhere(&surface, &cluster).await?;
+    unauthenticated_clients_are_refused_everywhere(&server, &cluster).await?;
     let scraper = Credentials::token(&token("scraper")?);
-    permitted_clients_have_access(&surface, &cluster, &scraper, &Credentials::token(&token("other")?)).await?;
-    front_proxies_may_name_users(&surface, &cluster).await?;
-    administrator_has_access_to_everything(&surface, &cluster).await?;
+    permitted_clients_have_access(&server, &cluster, &scraper, &Credentials::token(&token("other")?)).await?;
+    front_proxies_may_name_users(&server, &cluster).await?;
+    administrator_has_access_to_everything(&server, &cluster).await?;
 
     let begun = Instant::now();
-    let address = surface.server.address();
+    let address = server.inner.address();
     let mut open = tokio::net::TcpStream::connect(address).await?;
-    surface.server.stop().await;
+    server.inner.stop().await;
     // An open connection without a request would last for minutes.
     ensure!(begun.elapsed() < Duration::from_secs(30), "stopping took {:?}", begun.elapsed());
     ensure!(matches!(open.read(&mut [0]).await, Ok(0) | Err(_)), "a connection stayed open after the server stopped");
@@ -215,7 +215,7 @@ async fn each_credential_gives_access_to_its_paths_only() -> Result<()> {
 }
 
 /// Anonymous clients, and wrong, foreign and expired credentials: access only to paths that are open to all.
-async fn unauthenticated_clients_are_refused_everywhere(surface: &TestServer, cluster: &ControlPlane) -> Result<()> {
+async fn unauthenticated_clients_are_refused_everywhere(server: &TestServer, cluster: &ControlPlane) -> Result<()> {
     let ca = cluster.ca_key();
     let expired = sign(("kubernetes", key_of(&ca)?), "kubernetes-admin", |params| {
         params.not_after = rcgen::date_time_ymd(2020, 1, 1);
@@ -242,58 +242,58 @@ async fn unauthenticated_clients_are_refused_everywhere(surface: &TestServer, cl
     ] {
         for path in PATHS {
             let wanted = if OPEN.contains(path) { open } else { closed };
-            let got = surface.status(&credentials, path).await.with_context(|| format!("{who} at {path}"))?;
+            let got = server.status(&credentials, path).await.with_context(|| format!("{who} at {path}"))?;
             ensure!(got == wanted, "{who} at {path}: {got} instead of {wanted}");
         }
         for method in [Method::PUT, Method::POST, Method::DELETE, Method::HEAD] {
-            let got = surface.send(&credentials, method.clone(), "/debug/flags/v", "9").await?.status;
+            let got = server.send(&credentials, method.clone(), "/debug/flags/v", "9").await?.status;
             ensure!(got == closed, "{who}: {method} {got}");
         }
     }
-    ensure!(surface.verbosity.lock().expect("poisoned lock").is_empty(), "the verbosity was set");
+    ensure!(server.verbosity.lock().expect("poisoned lock").is_empty(), "the verbosity was set");
 
-    let refused = surface.send(&Credentials::default(), Method::GET, "/metrics", "").await?;
+    let refused = server.send(&Credentials::default(), Method::GET, "/metrics", "").await?;
     let status: serde_json::Value = serde_json::from_str(&refused.body)?;
     ensure!(status["message"] == "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"", "{status}");
     ensure!(
         refused.headers["content-type"] == "application/json" && refused.headers["x-content-type-options"] == "nosniff"
     );
-    let refused = surface.send(&Credentials::token("wrong"), Method::GET, "/metrics", "").await?;
+    let refused = server.send(&Credentials::token("wrong"), Method::GET, "/metrics", "").await?;
     ensure!(serde_json::from_str::<serde_json::Value>(&refused.body)?["reason"] == "Unauthorized", "{}", refused.body);
     Ok(())
 }
 
 /// A role permits its path and verb to its subjects; an invalid certificate does not invalidate a valid token.
 async fn permitted_clients_have_access(
-    surface: &TestServer,
+    server: &TestServer,
     cluster: &ControlPlane,
     scraper: &Credentials,
     other: &Credentials,
 ) -> Result<()> {
-    let metrics = surface.send(scraper, Method::GET, "/metrics", "").await?;
+    let metrics = server.send(scraper, Method::GET, "/metrics", "").await?;
     ensure!(metrics.status == 200 && metrics.body.contains("# TYPE process_cpu_seconds_total counter"));
     ensure!(metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8; escaping=underscores");
-    ensure!(surface.status(scraper, "/%6detrics").await? == 200, "the decoded path is not the one that is authorized");
+    ensure!(server.status(scraper, "/%6detrics").await? == 200, "the decoded path is not the one that is authorized");
     for path in ["/configz", "/metrics/slis", "//metrics", "/debug/flags/v"] {
-        ensure!(surface.status(scraper, path).await? == 403, "the scraper at {path}");
+        ensure!(server.status(scraper, path).await? == 403, "the scraper at {path}");
     }
-    let posted = surface.send(scraper, Method::POST, "/metrics", "").await?;
+    let posted = server.send(scraper, Method::POST, "/metrics", "").await?;
     ensure!(posted.status == 403, "the role permits more than get");
-    ensure!(surface.status(other, "/metrics").await? == 403, "an account without a role has access");
+    ensure!(server.status(other, "/metrics").await? == 403, "an account without a role has access");
     let foreign = sign(("kubernetes", KeyPair::generate()?), "kubernetes-admin", |_| {})?;
     let both = Credentials { certificate: Some(foreign), ..scraper.clone() };
-    ensure!(surface.status(&both, "/metrics").await? == 200);
+    ensure!(server.status(&both, "/metrics").await? == 200);
     let named = sign(("kubernetes", key_of(&cluster.ca_key())?), "ann", |params| {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "ann");
     })?;
-    let refused = surface.send(&Credentials::certificate(&named), Method::GET, "/configz", "").await?;
+    let refused = server.send(&Credentials::certificate(&named), Method::GET, "/configz", "").await?;
     ensure!(refused.status == 403 && refused.body.contains("User \\\"ann\\\" cannot get path"), "{}", refused.body);
     Ok(())
 }
 
 /// Only a client with a certificate of the front proxies' authority, and an allowed name, may name another user.
-async fn front_proxies_may_name_users(surface: &TestServer, cluster: &ControlPlane) -> Result<()> {
+async fn front_proxies_may_name_users(server: &TestServer, cluster: &ControlPlane) -> Result<()> {
     let folder = cluster.front_proxy_ca().parent().context("no parent folder")?.to_owned();
     let read = |name: &str| std::fs::read_to_string(folder.join(name));
     let proxy = (read("front-proxy-client.crt")?, read("front-proxy-client.key")?);
@@ -301,19 +301,19 @@ async fn front_proxies_may_name_users(surface: &TestServer, cluster: &ControlPla
         headers: vec![("x-remote-user", user)],
         ..Credentials::certificate(pair)
     };
-    ensure!(surface.status(&for_user(&proxy, "proxied-scraper"), "/metrics").await? == 200);
-    ensure!(surface.status(&for_user(&proxy, "somebody"), "/metrics").await? == 403);
+    ensure!(server.status(&for_user(&proxy, "proxied-scraper"), "/metrics").await? == 200);
+    ensure!(server.status(&for_user(&proxy, "somebody"), "/metrics").await? == 403);
     ensure!(
-        surface.status(&Credentials::certificate(&proxy), "/metrics").await? == 401,
+        server.status(&Credentials::certificate(&proxy), "/metrics").await? == 401,
         "a request without a user is accepted"
     );
     let key = key_of(&folder.join("front-proxy-ca.key"))?;
     let not_allowed = sign(("front-proxy-ca", key), "not-allowed", |_| {})?;
-    ensure!(surface.status(&for_user(&not_allowed, "proxied-scraper"), "/metrics").await? == 401);
+    ensure!(server.status(&for_user(&not_allowed, "proxied-scraper"), "/metrics").await? == 401);
     Ok(())
 }
 
-async fn administrator_has_access_to_everything(surface: &TestServer, cluster: &ControlPlane) -> Result<()> {
+async fn administrator_has_access_to_everything(server: &TestServer, cluster: &ControlPlane) -> Result<()> {
     let admin = Credentials::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for path in PATHS {
         let wanted = match *path {
@@ -321,20 +321,20 @@ async fn administrator_has_access_to_everything(surface: &TestServer, cluster: &
             "/debug/flags/v" => 406,
             _ => 200,
         };
-        let got = surface.status(&admin, path).await?;
+        let got = server.status(&admin, path).await?;
         ensure!(got == wanted, "{path}: {got} instead of {wanted}");
     }
-    let get = |path: &'static str| surface.send(&admin, Method::GET, path, "");
+    let get = |path: &'static str| server.send(&admin, Method::GET, path, "");
     ensure!(get("/healthz").await?.body == "ok");
     ensure!(get("/readyz?verbose").await?.body == "[+]leaderElection ok\n[+]stores ok\nreadyz check passed\n");
     ensure!(get("/configz").await?.body == r#"{"example.config.k8s.io":{"answer":42}}"#);
     ensure!(get("/metrics/slis").await?.body.contains("kubernetes_healthcheck{name=\"stores\",type=\"readyz\"} 1"));
-    let head = surface.send(&admin, Method::HEAD, "/metrics", "").await?;
+    let head = server.send(&admin, Method::HEAD, "/metrics", "").await?;
     ensure!(head.status == 200 && head.body.is_empty());
-    let set = surface.send(&admin, Method::PUT, "/debug/flags/v", "7").await?;
+    let set = server.send(&admin, Method::PUT, "/debug/flags/v", "7").await?;
     ensure!(set.status == 200 && set.body == "successfully set klog.logging.verbosity to 7\n", "{}", set.body);
-    ensure!(*surface.verbosity.lock().expect("poisoned lock") == "7");
-    ensure!(surface.send(&admin, Method::PUT, "/debug/flags/v", "loud").await?.status == 400);
+    ensure!(*server.verbosity.lock().expect("poisoned lock") == "7");
+    ensure!(server.send(&admin, Method::PUT, "/debug/flags/v", "loud").await?.status == 400);
     Ok(())
 }
 
@@ -353,14 +353,11 @@ async fn lookups_may_fail_only_if_that_is_tolerated(cluster: &ControlPlane) -> R
     ensure!(matches!(refused.downcast_ref(), Some(ServeError::Lookup { .. })), "{refused}");
     let admin = Credentials::certificate(&inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (tolerate, skip) in [(true, false), (false, true)] {
-        let surface = with(tolerate, skip).await?;
+        let server = with(tolerate, skip).await?;
+        ensure!(server.status(&admin, "/metrics").await? == 403, "a certificate without a known authority is accepted");
+        ensure!(server.status(&Credentials::default(), "/healthz").await? == 200);
         ensure!(
-            surface.status(&admin, "/metrics").await? == 403,
-            "a certificate without a known authority is accepted"
-        );
-        ensure!(surface.status(&Credentials::default(), "/healthz").await? == 200);
-        ensure!(
-            surface.status(&Credentials::token("any"), "/metrics").await? == 401,
+            server.status(&Credentials::token("any"), "/metrics").await? == 401,
             "a server that cannot review tokens accepts one"
         );
     }
@@ -369,11 +366,11 @@ async fn lookups_may_fail_only_if_that_is_tolerated(cluster: &ControlPlane) -> R
 
 #[tokio::test]
 async fn tokens_are_refused_without_an_api_server() -> Result<()> {
-    let surface = TestServer::start(|_| {}).await?;
+    let server = TestServer::start(|_| {}).await?;
     for credentials in [Credentials::default(), Credentials::token("any")] {
         for path in PATHS {
             let wanted = if OPEN.contains(path) { 200 } else { 403 };
-            ensure!(surface.status(&credentials, path).await? == wanted, "{path}");
+            ensure!(server.status(&credentials, path).await? == wanted, "{path}");
         }
     }
     Ok(())
@@ -419,7 +416,7 @@ async fn panic_affects_one_response() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let calls = Arc::new(AtomicU32::new(0));
     let count = calls.clone();
-    let surface = ServedContent {
+    let content = ServedContent {
         health: Arc::new(Health::new(
             vec![Check::new("first", move || {
                 assert!(count.fetch_add(1, Ordering::Relaxed) > 0, "as scripted");
@@ -440,8 +437,8 @@ async fn panic_affects_one_response() -> Result<()> {
         tls: TlsOptions { cert_dir: Some(folder.path().into()), pair_name: "manager".into(), ..TlsOptions::default() },
         ..ServeOptions::default()
     };
-    let server = Server::start(options, surface).await?;
-    let test_server = TestServer { server, folder, verbosity: Arc::default() };
+    let server = Server::start(options, content).await?;
+    let test_server = TestServer { inner: server, folder, verbosity: Arc::default() };
     ensure!(test_server.status(&Credentials::default(), "/healthz").await? == 500);
     ensure!(test_server.status(&Credentials::default(), "/healthz").await? == 200);
     Ok(())

@@ -230,6 +230,7 @@ mod tests {
             Program::Kubectl,
             Program::Kwok,
             Program::UpstreamManager,
+            Program::UpstreamCloudManager,
             Program::UpstreamAwsManager,
             Program::AwsLoadBalancerController,
             Program::Charts,

@@ -33,7 +33,7 @@ pub const LARGE_BUILD_BYTES: u64 = 1 << 30;
 pub const SMALL_BUILD_BYTES: u64 = 300 << 20;
 
 /// The oldest version of Go that builds the programs: its first two numbers.
-const VERSION: (u32, u32) = (1, 26);
+const MIN_GO_VERSION: (u32, u32) = (1, 26);
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -56,7 +56,7 @@ pub struct Recipe<'a> {
     pub space: u64,
 }
 
-/// Returns a hash (FNV-1a) of all inputs of a build and of the platform.
+/// Returns the version of programs in the cache: a hash (FNV-1a) of all inputs of their build and of the platform.
 pub fn version(sources: &[&str]) -> String {
     let platform = [std::env::consts::OS, std::env::consts::ARCH];
     let bytes = sources.iter().chain(&platform).flat_map(|text| text.bytes().chain([0]));
@@ -147,17 +147,17 @@ pub fn give_to_owner(path: &Path) -> Result<()> {
 
 /// Returns the reason why this machine's Go cannot build a module, or `None`.
 ///
-/// Go may switch to the toolchain that the module names. Which one it uses is decided in the module's folder.
+/// Go may switch to the toolchain that the module names. It chooses the toolchain in the module's folder.
 pub fn obstacle(module: &Path) -> Option<String> {
-    let advice = format!("install Go {}.{} or later: https://go.dev/dl", VERSION.0, VERSION.1);
+    let advice = format!("install Go {}.{} or later: https://go.dev/dl", MIN_GO_VERSION.0, MIN_GO_VERSION.1);
     let output = match Command::new("go").args(["env", "GOVERSION"]).current_dir(module).output() {
         Ok(output) => output,
         Err(error) if error.kind() == ErrorKind::NotFound => return Some(format!("Go is not installed: {advice}")),
         Err(error) => return Some(format!("Go cannot be started ({error}): {advice}")),
     };
-    let complaint = String::from_utf8_lossy(&output.stderr);
+    let error_output = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        return Some(format!("Go fails ({}): {advice}", complaint.trim()));
+        return Some(format!("Go fails ({}): {advice}", error_output.trim()));
     }
     let version = String::from_utf8_lossy(&output.stdout);
     (!is_new_enough(version.trim())).then(|| format!("Go is {}: {advice}", version.trim()))
@@ -173,7 +173,7 @@ fn is_new_enough(version: &str) -> bool {
     };
     let mut numbers = numbers.split('.').map(leading);
     match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(major), Some(minor)) => (major, minor) >= VERSION,
+        (Some(major), Some(minor)) => (major, minor) >= MIN_GO_VERSION,
         _ => true,
     }
 }

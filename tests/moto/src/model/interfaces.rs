@@ -26,13 +26,13 @@ struct Interface {
 #[derive(Debug)]
 pub(super) struct Interfaces {
     /// Number of calls for which an interface exists after its load balancer was deleted.
-    pub outlive: u64,
+    pub calls_after_deletion: u64,
     by_load_balancer: BTreeMap<String, Interface>,
 }
 
 impl Default for Interfaces {
     fn default() -> Self {
-        Self { outlive: 2, by_load_balancer: BTreeMap::new() }
+        Self { calls_after_deletion: 2, by_load_balancer: BTreeMap::new() }
     }
 }
 
@@ -43,18 +43,18 @@ fn deleted_balancer(call: &Call) -> &str {
 
 impl Interfaces {
     /// Records the deletion of a load balancer.
-    pub(super) fn deleted(&mut self, call: &Call) {
+    pub(super) fn record_deletion(&mut self, call: &Call) {
         if call.action() != "DeleteLoadBalancer" {
             return;
         }
-        let outlive = self.outlive;
+        let calls = self.calls_after_deletion;
         if let Some(interface) = self.by_load_balancer.get_mut(deleted_balancer(call)) {
-            interface.remaining_calls.get_or_insert(outlive);
+            interface.remaining_calls.get_or_insert(calls);
         }
     }
 
-    /// Returns true if an interface of a deleted load balancer has a group; counts the call.
-    fn is_in_use(&mut self, group: &str) -> bool {
+    /// Counts a use of a group; returns true while an interface of a deleted load balancer has it.
+    fn count_use(&mut self, group: &str) -> bool {
         let mut interfaces = self.by_load_balancer.values_mut().filter(|one| one.groups.iter().any(|own| own == group));
         interfaces.any(|one| match &mut one.remaining_calls {
             Some(remaining_calls) if *remaining_calls > 0 => {
@@ -123,7 +123,7 @@ impl Model {
                 }
             }
         }
-        if self.state().interfaces.is_in_use(group) {
+        if self.state().interfaces.count_use(group) {
             return Ok(refusal("a network interface".into()));
         }
         for rule in self.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &[], "securityGroupRuleSet").await? {
@@ -144,8 +144,8 @@ mod tests {
         let mut interfaces = Interfaces::default();
         let one = Interface { description: "ELB net/a/1".into(), groups: vec!["sg-1".into()], remaining_calls: None };
         interfaces.by_load_balancer.insert("arn:1".into(), one);
-        assert!(!interfaces.is_in_use("sg-1"), "the load balancer exists");
-        interfaces.deleted(&Call::of("DeleteLoadBalancer", &[("LoadBalancerArn", "arn:1")]));
+        assert!(!interfaces.count_use("sg-1"), "the load balancer exists");
+        interfaces.record_deletion(&Call::of("DeleteLoadBalancer", &[("LoadBalancerArn", "arn:1")]));
         let listed = |interfaces: &mut Interfaces, group: &str| {
             let requested = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", group)];
             let mut response = Element::parse("<r><networkInterfaceSet/></r>").unwrap();
@@ -154,9 +154,9 @@ mod tests {
         };
         assert_eq!(listed(&mut interfaces, "sg-2"), "");
         assert_eq!(listed(&mut interfaces, "sg-1"), "ELB net/a/1");
-        assert!(interfaces.is_in_use("sg-1") && !interfaces.is_in_use("sg-1"));
+        assert!(interfaces.count_use("sg-1") && !interfaces.count_use("sg-1"));
         // Deletion is idempotent.
-        interfaces.deleted(&Call::of("DeleteLoadBalancer", &[("LoadBalancerArn", "arn:1")]));
-        assert!(!interfaces.is_in_use("sg-1"));
+        interfaces.record_deletion(&Call::of("DeleteLoadBalancer", &[("LoadBalancerArn", "arn:1")]));
+        assert!(!interfaces.count_use("sg-1"));
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Lifecycle {
 
 impl Lifecycle {
     /// Sets the number of listings in which a new load balancer is being provisioned.
-    pub(super) fn provision(&mut self, listings: u64) {
+    pub(super) fn delay_provisioning(&mut self, listings: u64) {
         self.provisioning = listings;
         if listings == 0 {
             self.states.retain(|_, state| *state == State::Failed);

@@ -91,15 +91,15 @@ impl Model {
         self.state().visibility.set(reads);
     }
 
-    /// Leaves a resource out of the next `lists` that do not name it.
-    pub(crate) fn leave_out(&self, id: &str, lists: u64) {
-        self.state().visibility.leave_out(id, lists);
+    /// Omits a resource from the next `lists` that do not name it.
+    pub(crate) fn omit_from_lists(&self, id: &str, lists: u64) {
+        self.state().visibility.omit_from_lists(id, lists);
     }
 
     /// Keeps new load balancers in the state provisioning for this number of listings. With 0 all are active, except
     /// failed ones.
-    pub(crate) fn provision(&self, listings: u64) {
-        self.state().lifecycle.provision(listings);
+    pub(crate) fn delay_provisioning(&self, listings: u64) {
+        self.state().lifecycle.delay_provisioning(listings);
     }
 
     /// Makes the setup of the next load balancers fail, this number of times.
@@ -109,7 +109,7 @@ impl Model {
 
     /// Keeps the network interfaces of a deleted load balancer for this number of calls that read them.
     pub(crate) fn keep_interfaces(&self, calls: u64) {
-        self.state().interfaces.outlive = calls;
+        self.state().interfaces.calls_after_deletion = calls;
     }
 
     /// Sets whether consumers are connected to all endpoint services.
@@ -118,8 +118,8 @@ impl Model {
     }
 
     /// Sets a quota of the account.
-    pub(crate) fn limit(&self, quota: Quota, most: usize) {
-        self.state().quotas.set(quota, most);
+    pub(crate) fn set_quota(&self, quota: Quota, limit: usize) {
+        self.state().quotas.set(quota, limit);
     }
 
     /// Limits the members of a page.
@@ -156,7 +156,7 @@ impl Model {
         let mut state = self.state();
         if is_change(action) {
             state.visibility.created(&root);
-            state.interfaces.deleted(call);
+            state.interfaces.record_deletion(call);
             return if state.lifecycle.created(action, &mut root) { root.write() } else { response };
         }
         state.visibility.filter(action, &mut root);

@@ -7,10 +7,10 @@ use crate::call::Call;
 use crate::model::list_of;
 use crate::xml::Element;
 
-/// Maximum number of members on a page of ELB.
-const ELB: usize = 400;
+/// Maximum number of members on a page of MAX_ELB_PAGE.
+const MAX_ELB_PAGE: usize = 400;
 /// Maximum number of members on a page of EC2.
-const EC2: usize = 1000;
+const MAX_EC2_PAGE: usize = 1000;
 /// A read of resources that the call names; its response has no pages.
 const UNPAGED: &str = "DescribeTags";
 /// Parameters of paging.
@@ -46,10 +46,15 @@ impl Pages {
         // Without MaxResults EC2 returns everything.
         let (size, marker, next, parent) = match (requested.is_ec2(), requested.value("MaxResults").parse::<usize>()) {
             (true, Err(_)) => return,
-            (true, Ok(size)) => (size.min(EC2), "NextToken", "nextToken", ""),
+            (true, Ok(size)) => (size.min(MAX_EC2_PAGE), "NextToken", "nextToken", ""),
             (false, _) => {
                 let parent = list.path.split('/').next().unwrap_or_default();
-                (requested.value("PageSize").parse().unwrap_or(ELB).min(ELB), "Marker", "NextMarker", parent)
+                (
+                    requested.value("PageSize").parse().unwrap_or(MAX_ELB_PAGE).min(MAX_ELB_PAGE),
+                    "Marker",
+                    "NextMarker",
+                    parent,
+                )
             }
         };
         let (size, last_read) = (size.min(self.max), requested.value(marker));

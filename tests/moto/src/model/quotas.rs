@@ -58,8 +58,8 @@ impl Quota {
 pub(super) struct Quotas(BTreeMap<Quota, usize>);
 
 impl Quotas {
-    pub(super) fn set(&mut self, quota: Quota, most: usize) {
-        self.0.insert(quota, most);
+    pub(super) fn set(&mut self, quota: Quota, limit: usize) {
+        self.0.insert(quota, limit);
     }
 
     /// Returns true if a quota is checked.
@@ -67,7 +67,7 @@ impl Quotas {
         self.0.contains_key(&quota) || [Quota::Listeners, Quota::Certificates, Quota::Rules].contains(&quota)
     }
 
-    fn most(&self, quota: Quota) -> usize {
+    fn limit(&self, quota: Quota) -> usize {
         self.0.get(&quota).copied().unwrap_or_else(|| quota.default_limit())
     }
 }
@@ -123,8 +123,8 @@ impl Model {
             return Ok(None);
         };
         let needed = self.needed(quota, call).await?;
-        let most = self.state().quotas.most(quota);
-        Ok((needed > most).then(|| (quota.code(), format!("{needed} are needed and the limit is {most}"))))
+        let limit = self.state().quotas.limit(quota);
+        Ok((needed > limit).then(|| (quota.code(), format!("{needed} are needed and the limit is {limit}"))))
     }
 
     /// Returns the number of resources that count towards a quota after a call.
@@ -206,8 +206,8 @@ mod tests {
     fn limit_is_that_of_a_new_account_unless_it_is_set() {
         let mut quotas = Quotas::default();
         assert!(quotas.is_checked(Quota::Rules) && !quotas.is_checked(Quota::Targets));
-        assert_eq!(quotas.most(Quota::Rules), 60);
+        assert_eq!(quotas.limit(Quota::Rules), 60);
         quotas.set(Quota::Rules, 2);
-        assert_eq!((quotas.most(Quota::Rules), quotas.most(Quota::Listeners)), (2, 50));
+        assert_eq!((quotas.limit(Quota::Rules), quotas.limit(Quota::Listeners)), (2, 50));
     }
 }

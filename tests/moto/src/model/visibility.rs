@@ -39,12 +39,12 @@ impl Visibility {
         }
     }
 
-    /// Leaves a resource out of the next `lists` that do not name it.
-    pub(super) fn leave_out(&mut self, id: &str, lists: u64) {
+    /// Omits a resource from the next `lists` that do not name it.
+    pub(super) fn omit_from_lists(&mut self, id: &str, lists: u64) {
         self.unlisted.insert(id.to_owned(), lists);
     }
 
-    /// Removes the members to leave out from the response to a call that lists everything.
+    /// Removes the omitted members from the response to a call that lists everything.
     pub(super) fn remove_unlisted(&mut self, call: &Call, response: &mut Element) {
         let Some(list) = list_of(call.action()) else { return };
         let Some(members) = response.find_mut(list.path) else { return };
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn resource_is_left_out_of_lists_that_do_not_name_it() {
         let mut visibility = Visibility::default();
-        visibility.leave_out("sg-1", 1);
+        visibility.omit_from_lists("sg-1", 1);
         let mut is_listed = |parameters: &[(&str, &str)]| {
             let mut response =
                 parse("<r><securityGroupInfo><item><groupId>sg-1</groupId></item></securityGroupInfo></r>");

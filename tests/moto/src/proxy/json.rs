@@ -52,7 +52,7 @@ impl Shared {
                 hold.wait().await;
                 response
             }
-            Some(Effect::ResponseLost | Effect::Pending(_)) => Err(anyhow!("the answer to {action} is lost")),
+            Some(Effect::ResponseLost | Effect::Pending(_)) => Err(anyhow!("the response to {action} is lost")),
         }
     }
 
@@ -64,7 +64,7 @@ impl Shared {
             }
         }
         let request = request.header(ACCOUNT, &self.account).body(Full::from(body))?;
-        let (head, body) = self.client.request(request).await.context("ask moto")?.into_parts();
+        let (head, body) = self.client.request(request).await.context("send the call to moto")?.into_parts();
         Ok(Response::builder().status(head.status).body(Full::from(body.collect().await?.to_bytes()))?)
     }
 }

@@ -57,8 +57,8 @@ struct State {
     /// Ids that reads do not find yet, with the number of these reads.
     hidden: BTreeMap<String, u64>,
     blackholes: BTreeSet<String>,
-    /// Targets that are reported as being in their first health checks.
-    checked: BTreeSet<String>,
+    /// Targets that are reported as being in their first health checks; moto reports all as healthy.
+    in_first_checks: BTreeSet<String>,
     /// The instance whose metadata are served.
     instance: Option<String>,
     /// Requested changes, in order: the action and its parameters.
@@ -163,7 +163,7 @@ impl Proxy {
     }
 
     /// Serves the metadata of this instance, as if the caller ran on it.
-    pub fn run_on(&self, instance: &str) {
+    pub fn serve_metadata_of(&self, instance: &str) {
         self.state().instance = Some(instance.to_owned());
     }
 
@@ -195,11 +195,11 @@ impl Proxy {
     }
 
     /// Sets whether a target is in its first health checks; moto reports all as healthy.
-    pub fn check(&self, target: &str, checks: bool) {
+    pub fn set_in_first_checks(&self, target: &str, is_in_first_checks: bool) {
         let mut state = self.state();
-        match checks {
-            true => drop(state.checked.insert(target.to_owned())),
-            false => drop(state.checked.remove(target)),
+        match is_in_first_checks {
+            true => drop(state.in_first_checks.insert(target.to_owned())),
+            false => drop(state.in_first_checks.remove(target)),
         }
     }
 
@@ -243,14 +243,14 @@ impl Proxy {
         self.shared.model.delay_visibility(reads);
     }
 
-    /// Leaves a resource out of the next `lists` that do not name it.
-    pub fn leave_out(&self, id: &str, lists: u64) {
-        self.shared.model.leave_out(id, lists);
+    /// Omits a resource from the next `lists` that do not name it.
+    pub fn omit_from_lists(&self, id: &str, lists: u64) {
+        self.shared.model.omit_from_lists(id, lists);
     }
 
     /// Keeps new load balancers in the state provisioning for this number of listings.
-    pub fn provision(&self, listings: u64) {
-        self.shared.model.provision(listings);
+    pub fn delay_provisioning(&self, listings: u64) {
+        self.shared.model.delay_provisioning(listings);
     }
 
     /// Makes the setup of the next load balancers fail, this number of times.
@@ -270,8 +270,8 @@ impl Proxy {
     }
 
     /// Sets a quota of the account; the default is that of a new account.
-    pub fn limit(&self, quota: Quota, most: usize) {
-        self.shared.model.limit(quota, most);
+    pub fn set_quota(&self, quota: Quota, limit: usize) {
+        self.shared.model.set_quota(quota, limit);
     }
 
     /// Limits the members of a page; the default is the maximum of AWS.
@@ -350,7 +350,7 @@ impl Shared {
             return refusal(&call, 403, code, &message);
         }
         let before = self.reachability.before(&action).await?;
-        let response = self.act(&call, &action, effect).await;
+        let response = self.apply_effect(&call, &action, effect).await;
         if let Some(before) = before {
             self.reachability.after(&action, &before).await?;
         }
@@ -372,7 +372,13 @@ impl Shared {
         self.forward(call).await
     }
 
-    async fn act(self: &Arc<Self>, call: &Call, action: &str, effect: Option<Effect>) -> Result<Response<Full<Bytes>>> {
+    /// Executes a call with the effect of a fault, if there is one; an error breaks the connection.
+    async fn apply_effect(
+        self: &Arc<Self>,
+        call: &Call,
+        action: &str,
+        effect: Option<Effect>,
+    ) -> Result<Response<Full<Bytes>>> {
         match effect {
             None => self.perform(call).await,
             Some(Effect::Refuse { status, code, message }) => refusal(call, status, &code, &message),
@@ -387,7 +393,7 @@ impl Shared {
             Some(Effect::Outage) => refusal(call, 500, "InternalError", "An internal error has occurred"),
             Some(Effect::ResponseLost) => {
                 self.perform(call).await?;
-                Err(anyhow!("the answer to {action} is lost"))
+                Err(anyhow!("the response to {action} is lost"))
             }
             Some(Effect::Slow(time)) => {
                 let response = self.perform(call).await;
@@ -478,7 +484,7 @@ impl Shared {
             }
         }
         let request = request.header(ACCOUNT, &self.account).body(Full::from(form::write(&requested.pairs)))?;
-        let (head, body) = self.client.request(request).await.context("ask moto")?.into_parts();
+        let (head, body) = self.client.request(request).await.context("send the call to moto")?.into_parts();
         if is_change(call.action()) {
             self.aws.count_change();
         }
@@ -494,7 +500,7 @@ impl Shared {
             "CreateLoadBalancer" | "DescribeLoadBalancers" => self.network_names(text),
             "DescribeTargetHealth" => {
                 let text = self.reachability.health(call.value("TargetGroupArn"), text).await?;
-                self.state().checked.iter().fold(text, |text, target| xml::in_first_checks(&text, target))
+                self.state().in_first_checks.iter().fold(text, |text, target| xml::in_first_checks(&text, target))
             }
             _ => text,
         })

@@ -1,13 +1,13 @@
 //! Reachability during a test: each change that can cut targets off is checked, and the targets cut off are recorded.
 
-mod world;
+mod network_state;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
 
-use self::world::{Key, World};
+use self::network_state::{NetworkState, TargetKey};
 use crate::aws::{Aws, Service};
 use crate::server::Server;
 use crate::xml;
@@ -23,13 +23,13 @@ const CUTTING: [&str; 6] = [
 ];
 
 /// The registered targets; true: reached by their load balancer.
-pub(crate) type Snapshot = BTreeMap<Key, bool>;
+pub(crate) type Snapshot = BTreeMap<TargetKey, bool>;
 
 /// The checks of one account.
 pub(crate) struct Reachability {
     aws: Aws,
     /// The last read, with the number of changes before it.
-    world: tokio::sync::Mutex<Option<(u64, Arc<World>)>>,
+    network: tokio::sync::Mutex<Option<(u64, Arc<NetworkState>)>>,
     state: Mutex<State>,
 }
 
@@ -44,7 +44,7 @@ struct State {
 
 impl Reachability {
     pub(crate) fn new(aws: Aws) -> Self {
-        Self { aws, world: tokio::sync::Mutex::default(), state: Mutex::default() }
+        Self { aws, network: tokio::sync::Mutex::default(), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -62,10 +62,11 @@ impl Reachability {
     }
 
     /// Returns true if a target is reached, because of rules or because a user opened it.
-    fn reaches(&self, world: &World, (group, id, port): (&str, &str, &str)) -> bool {
-        let name = world.user(group).and_then(|arn| arn.split_once(":loadbalancer/")?.1.split('/').nth(1));
+    fn reaches(&self, network: &NetworkState, (group, id, port): (&str, &str, &str)) -> bool {
+        let name =
+            network.load_balancer_of(group).and_then(|arn| arn.split_once(":loadbalancer/")?.1.split('/').nth(1));
         let opened = |name: &str| self.state().opened.iter().any(|opened| name.starts_with(opened));
-        name.is_some_and(opened) || world.reaches(group, id, port)
+        name.is_some_and(opened) || network.reaches(group, id, port)
     }
 
     /// Returns true if targets are checked.
@@ -78,21 +79,22 @@ impl Reachability {
         self.state().gaps.clone()
     }
 
-    async fn world(&self) -> Result<Arc<World>> {
-        let mut last = self.world.lock().await;
+    /// Returns the last read, or reads the account again if it has changed since.
+    async fn network(&self) -> Result<Arc<NetworkState>> {
+        let mut last = self.network.lock().await;
         let version = self.aws.version();
-        if let Some((_, world)) = last.as_ref().filter(|(read, _)| *read == version) {
-            return Ok(world.clone());
+        if let Some((_, network)) = last.as_ref().filter(|(read, _)| *read == version) {
+            return Ok(network.clone());
         }
-        let world = Arc::new(World::read(&self.aws).await?);
-        *last = Some((version, world.clone()));
-        Ok(world)
+        let network = Arc::new(NetworkState::read(&self.aws).await?);
+        *last = Some((version, network.clone()));
+        Ok(network)
     }
 
     /// Reads the targets and whether they are reached; with a DNS name only those of the load balancer that has it.
     pub(crate) async fn snapshot(&self, dns: Option<&str>) -> Result<Snapshot> {
-        let (mut found, world) = (Snapshot::new(), self.world().await?);
-        for arn in world.used_groups(dns) {
+        let (mut found, network) = (Snapshot::new(), self.network().await?);
+        for arn in network.used_groups(dns) {
             let health = [("TargetGroupArn", &*arn)];
             let described =
                 self.aws.list(Service::Elb, "DescribeTargetHealth", &health, "TargetHealthDescriptions").await;
@@ -103,7 +105,7 @@ impl Reachability {
             };
             for one in described.iter().filter(|one| one.text("TargetHealth/State") != "draining") {
                 let (id, port) = (one.text("Target/Id").to_owned(), one.text("Target/Port").to_owned());
-                let reached = self.reaches(&world, (&arn, &id, &port));
+                let reached = self.reaches(&network, (&arn, &id, &port));
                 found.insert((arn.clone(), id, port), reached);
             }
         }
@@ -120,7 +122,7 @@ impl Reachability {
 
     /// Records the targets that a change cut off.
     pub(crate) async fn after(&self, action: &str, before: &Snapshot) -> Result<()> {
-        let cut_off = world::gaps(before, &self.snapshot(None).await?);
+        let cut_off = network_state::gaps(before, &self.snapshot(None).await?);
         let mut state = self.state();
         if state.ignored.is_none() {
             state.gaps.extend(cut_off.into_iter().map(|(_, id, port)| format!("{action} cuts off {id}:{port}")));
@@ -133,9 +135,9 @@ impl Reachability {
         if !self.is_enabled() {
             return Ok(response);
         }
-        let world = self.world().await?;
+        let network = self.network().await?;
         let (ids, ports) = (xml::texts(&response, "Id"), xml::texts(&response, "Port"));
-        let unreached = ids.iter().zip(&ports).filter(|(id, port)| !self.reaches(&world, (group, id, port)));
+        let unreached = ids.iter().zip(&ports).filter(|(id, port)| !self.reaches(&network, (group, id, port)));
         Ok(unreached.fold(response.clone(), |response, (id, port)| xml::unreached(&response, id, port)))
     }
 }

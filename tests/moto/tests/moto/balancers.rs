@@ -129,7 +129,7 @@ fn is_retried(error: &CloudError) -> bool {
     matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::Transient | ErrorKind::Conflict)
 }
 
-/// Ensures until the load balancer is in the desired state and reaches all its targets; returns its DNS name.
+/// Calls `ensure` until the load balancer is in the desired state and reaches all its targets; returns its DNS name.
 pub async fn settle(
     moto: &Moto,
     balancers: &dyn LoadBalancers,
@@ -137,7 +137,7 @@ pub async fn settle(
     targets: &Targets,
 ) -> Result<String> {
     let (mut last, mut pause) = (String::new(), Duration::from_millis(50));
-    // Listings of the last seconds are reused.
+    // The provider reuses listings for seconds, so that several calls may be necessary.
     let deadline = Instant::now() + cluster_tests::DEADLINE;
     while Instant::now() < deadline {
         match balancers.ensure(spec, targets).await {
@@ -161,6 +161,7 @@ pub async fn settle(
     bail!("timed out waiting for the desired state of {}: {last}", spec.id)
 }
 
+/// Calls `delete` until nothing is left of the load balancer.
 pub async fn delete(balancers: &dyn LoadBalancers, id: &LoadBalancerId) -> Result<()> {
     let (mut last, mut pause) = (String::new(), Duration::from_millis(50));
     let deadline = Instant::now() + cluster_tests::DEADLINE;
@@ -286,7 +287,7 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     const FEW: usize = 5;
     let moto = Moto::start(CLUSTER).await?;
     moto.proxy.ignore_reachability("it counts the calls of 100 load balancers, and each check reads all of them");
-    moto.proxy.limit(Quota::LoadBalancers, SERVICES);
+    moto.proxy.set_quota(Quota::LoadBalancers, SERVICES);
     let mut instances = moto.run(12).await?;
     let later_nodes = instances.split_off(10);
     let balancers = new_process(&moto).await?;
@@ -324,18 +325,16 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     let total = |calls: &std::collections::BTreeMap<String, u64>| calls.values().sum::<u64>();
     let each = (total(&moto.proxy.calls()) - total(&before)) / SERVICES as u64;
     ensure!(each <= 9, "{each} reads for each Service without changes");
-    let gone: Vec<_> = specs.iter().map(|spec| delete(&*balancers, &spec.id)).collect();
-    stream::iter(gone).buffer_unordered(10).try_collect::<Vec<_>>().await?;
+    let deletions: Vec<_> = specs.iter().map(|spec| delete(&*balancers, &spec.id)).collect();
+    stream::iter(deletions).buffer_unordered(10).try_collect::<Vec<_>>().await?;
     let resources = AccountResources::read(&moto).await?;
     ensure!(resources.is_empty(), "{resources:?}");
     Ok(())
 }
 
-/// A load balancer of cloud-provider-aws is kept, including its name.
-pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<()> {
-    let moto = Moto::start(CLUSTER).await?;
-    let instances = moto.run(2).await?;
-    let one = spec(1, &[]);
+/// Creates the resources of cloud-provider-aws for a Service, with one target. Returns the ARNs of the load balancer, its
+/// target group and its listener.
+async fn create_as_cloud_provider_aws(moto: &Moto, one: &LoadBalancerSpec, instance: &Instance) -> Result<[String; 3]> {
     let (name, service) = (one.id.default_name(), format!("default/{}", one.id.name));
     let tag = format!("kubernetes.io/cluster/{CLUSTER}");
     let tags = [
@@ -371,7 +370,7 @@ pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<
     ];
     let group = elb("CreateTargetGroup", &group, "TargetGroupArn").await?;
     let register =
-        [("TargetGroupArn", &*group), ("Targets.member.1.Id", &instances[0].id), ("Targets.member.1.Port", "30080")];
+        [("TargetGroupArn", &*group), ("Targets.member.1.Id", &instance.id), ("Targets.member.1.Port", "30080")];
     moto.aws.call(Service::Elb, "RegisterTargets", &register).await?;
     let listener = [
         ("LoadBalancerArn", &*balancer),
@@ -381,6 +380,15 @@ pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<
         ("DefaultActions.member.1.TargetGroupArn", &group),
     ];
     let listener = elb("CreateListener", &listener, "ListenerArn").await?;
+    Ok([balancer, group, listener])
+}
+
+/// A load balancer of cloud-provider-aws is kept, including its name.
+pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(2).await?;
+    let one = spec(1, &[]);
+    let [balancer, group, listener] = create_as_cloud_provider_aws(&moto, &one, &instances[0]).await?;
 
     let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &targets(&instances)).await?;
@@ -457,7 +465,7 @@ pub async fn service_gets_a_load_balancer_until_it_is_deleted(_: Space) -> Resul
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
     let instances = bed.nodes(2).await?;
     for instance in &instances {
-        bed.initialised(instance).await?;
+        bed.until_initialized(instance).await?;
     }
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
     let annotations = json!({format!("{PREFIX}type"): "nlb"});
@@ -469,7 +477,7 @@ pub async fn service_gets_a_load_balancer_until_it_is_deleted(_: Space) -> Resul
         Ok(())
     })
     .await?;
-    let has_targets = async |expected: &[&Instance]| {
+    let until_targets = async |expected: &[&Instance]| {
         eventually(format!("there are {} targets", expected.len()), || async {
             let resources = AccountResources::read(&bed.moto).await?;
             let group = resources.target_groups.first().context("no target group")?;
@@ -480,12 +488,12 @@ pub async fn service_gets_a_load_balancer_until_it_is_deleted(_: Space) -> Resul
         })
         .await
     };
-    has_targets(&[&instances[0], &instances[1]]).await?;
+    until_targets(&[&instances[0], &instances[1]]).await?;
     let third = bed.nodes(1).await?.remove(0);
-    has_targets(&[&instances[0], &instances[1], &third]).await?;
+    until_targets(&[&instances[0], &instances[1], &third]).await?;
     let excluded = json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}});
     bed.cloud.edit(&third.name, excluded).await?;
-    has_targets(&[&instances[0], &instances[1]]).await?;
+    until_targets(&[&instances[0], &instances[1]]).await?;
 
     // A mistake is reported once and changes nothing.
     let wrong = json!({"metadata": {"annotations": {format!("{PREFIX}scheme"): "outside"}}});
@@ -533,10 +541,10 @@ pub async fn missing_permission_is_reported_with_the_fix(_: Space) -> Result<()>
             Ok(())
         })
         .await?;
-        // A change of the Service causes another attempt: there is no second Event, and once fixed it works
-        // immediately.
-        let tried = bed.moto.proxy.calls_of("CreateLoadBalancer") - before;
-        ensure!(tried == 1, "{tried} attempts");
+        // A change of the Service causes another attempt. It succeeds, because the permission is there now, and records no
+        // second Event.
+        let attempts = bed.moto.proxy.calls_of("CreateLoadBalancer") - before;
+        ensure!(attempts == 1, "{attempts} attempts");
         bed.moto.proxy.disarm();
         let change =
             json!({"metadata": {"annotations": {format!("{PREFIX}cross-zone-load-balancing-enabled"): "true"}}});

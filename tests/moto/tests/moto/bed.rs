@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 /// The cluster's name in tags.
 pub const CLUSTER: &str = "conformance";
-/// The taint that keeps pods away from a node that is not initialised.
+/// The taint that keeps pods away from a node that is not initialized.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// The environment of one test.
@@ -26,7 +26,7 @@ pub struct AwsBed {
 /// The published IAM policy.
 pub const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
 
-/// Returns the provider for an account in moto, not initialised, with the rights of the published policy only.
+/// Returns the provider for an account in moto, not initialized, with the rights of the published policy only.
 pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
     moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     provider_of(moto.cloud_config())
@@ -74,9 +74,9 @@ impl AwsBed {
         Ok(instances)
     }
 
-    /// Waits until a Node is initialised, with all data of its instance.
-    pub async fn initialised(&self, instance: &Instance) -> Result<Node> {
-        eventually(format!("{} is initialised", instance.name), || async {
+    /// Waits until a Node is initialized, with all data of its instance.
+    pub async fn until_initialized(&self, instance: &Instance) -> Result<Node> {
+        eventually(format!("{} is initialized", instance.name), || async {
             let node = self.cloud.nodes().get(&instance.name).await?;
             ensure!(!taints(&node).contains(&UNINITIALIZED), "it has the taint {UNINITIALIZED}");
             let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());

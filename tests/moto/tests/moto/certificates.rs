@@ -50,7 +50,7 @@ fn with_domains(of: &LoadBalancerSpec, domains: &str) -> LoadBalancerSpec {
     LoadBalancerSpec { id: of.id.clone(), ports: vec![port(443)], ..spec(1, &[("ssl-domains", domains)]) }
 }
 
-/// Certificates are found by name and by wildcard, a newer one replaces an older one, and ACM is asked only for Services
+/// Certificates are found by name and by wildcard, a newer one replaces an older one, and ACM is read only for Services
 /// that name hosts.
 pub async fn listener_has_the_certificate_of_its_host_name(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
@@ -109,7 +109,7 @@ pub async fn certificate_without_consent_is_refused_with_the_fix(_: Space) -> Re
         ensure!(forecast.change == PlannedChange::Refused && forecast.reasons[0].contains(&fix), "{forecast:?}");
     }
     moto.proxy.arm(Fault::always("ListCertificates", Effect::Outage));
-    ensure!(balancers.ensure(&with_domains(&one, "bank.example.org"), &few).await.is_err(), "ACM answered");
+    ensure!(balancers.ensure(&with_domains(&one, "bank.example.org"), &few).await.is_err(), "it was accepted");
     moto.proxy.disarm();
     ensure!(certificates(&moto).await? == [first], "{:?}", certificates(&moto).await?);
     let group = AccountResources::read(&moto).await?.target_groups.pop().context("no target group")?;

@@ -11,7 +11,7 @@ use crate::bed::CLUSTER;
 
 const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
-/// A Service of type LoadBalancer without an annotation for the type of load balancer.
+/// Returns a Service of type LoadBalancer without an annotation for the type of load balancer.
 fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     let mut spec = spec(number, annotations);
     spec.annotations.remove(&format!("{PREFIX}type"));
@@ -145,7 +145,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
     let (moto, instances) = start().await?;
     let one = untyped(1, &[("replace-classic", "3600")]);
     create_classic(&moto, &one.id, CLUSTER, &instances[0]).await?;
-    instances.iter().for_each(|instance| moto.proxy.check(&instance.id, true));
+    instances.iter().for_each(|instance| moto.proxy.set_in_first_checks(&instance.id, true));
     let all = targets(&instances);
     let balancers = new_process(&moto).await?;
     let mut old = String::new();
@@ -156,7 +156,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
         ensure!(!AccountResources::read(&moto).await?.balancers.is_empty(), "the new load balancer was not created");
         ensure!(registered_instances(&moto, &one.id).await? == ids(&instances), "the old one lost instances");
     }
-    instances.iter().for_each(|instance| moto.proxy.check(&instance.id, false));
+    instances.iter().for_each(|instance| moto.proxy.set_in_first_checks(&instance.id, false));
     // The status is not written yet: retries neither delete the old one nor record the time of the replacement.
     let mut new = String::new();
     for _ in 0..3 {
@@ -174,7 +174,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
 
     // Another process continues. The address stays, though the new targets fail; both get other nodes.
     let next = new_process(&moto).await?;
-    instances.iter().for_each(|instance| moto.proxy.check(&instance.id, true));
+    instances.iter().for_each(|instance| moto.proxy.set_in_first_checks(&instance.id, true));
     let ensured = next.ensure(&one, &targets(&instances[1..])).await?;
     ensure!(hostname(&ensured)? == new, "{ensured:?}");
     ensure!(

@@ -166,7 +166,7 @@ impl Fixture for MotoFixture {
         Ok(items.any(|item| item.contains(&route) && item.contains(&self.moto.network.gateway)))
     }
 
-    /// A load balancer that AWS would return as created, because the provider would ask for the same settings.
+    /// A load balancer that AWS would return as created, because the provider would request the same settings.
     async fn create_foreign_load_balancer(&self, id: &LoadBalancerId) -> Result<(), FixtureError> {
         let [a, b, c] = [0, 1, 2].map(|index| &*self.moto.network.subnets[index]);
         let name = id.default_name();
@@ -230,7 +230,7 @@ pub async fn configuration_is_completed_from_instance_metadata(_: Space) -> Resu
     // No metadata service here: the error contains the fix.
     let other = Moto::start("tagged").await?;
     let provider = provider_of(moto.cloud_config_in_aws(&instances[0]).replace(&moto.proxy.url(), &other.proxy.url()))?;
-    let error = provider.initialize().await.err().context("it was initialised without metadata")?;
+    let error = provider.initialize().await.err().context("it was initialized without metadata")?;
     ensure!(error.to_string().contains("set VPC, SubnetID and KubernetesClusterID"), "{error}");
     Ok(())
 }

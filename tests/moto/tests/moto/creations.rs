@@ -14,7 +14,7 @@ pub async fn change_during_a_creation_is_reverted_by_the_next_check(_: Space) ->
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     let balancers = new_process(&moto).await?;
-    moto.proxy.provision(2);
+    moto.proxy.delay_provisioning(2);
     let one = spec(1, &[]);
     let ensured = balancers.ensure(&one, &all).await?;
     ensure!(matches!(ensured.progress, Progress::After(_)), "{ensured:?}");

@@ -41,7 +41,7 @@ async fn install(bed: &AwsBed) -> Result<()> {
     Ok(())
 }
 
-/// Runs ccm as the Deployment says: its flags, its configuration, and its service account.
+/// Runs ccm as the Deployment does: with its flags, its configuration, and its service account.
 async fn run_installed(bed: &AwsBed) -> Result<Manager> {
     let client = &bed.cloud.bed.client;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
@@ -78,7 +78,7 @@ fn service(name: &str, class: Option<&str>, kind: Option<&str>) -> Result<KubeSe
 pub async fn installation_on_eks_serves_only_its_class(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     bed.moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
-    // EKS initialises nodes.
+    // EKS initializes nodes.
     let instances = bed.moto.run(2).await?;
     for instance in &instances {
         bed.register(instance, json!({"spec": {"providerID": instance.provider_id(), "taints": []}})).await?;

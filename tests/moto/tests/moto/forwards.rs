@@ -16,6 +16,7 @@ use crate::bed::{AwsBed, CLUSTER};
 
 const ACTION: &str = "service.beta.kubernetes.io/actions.TCP-80";
 
+/// Returns the annotation of a Service that sends its traffic to itself and to `green` with these weights.
 fn action((own, green): (u16, u16), port: &Value) -> String {
     let green = json!({"serviceName": "green", "servicePort": port, "weight": green});
     json!({"type": "forward", "forwardConfig": {"baseServiceWeight": own, "targetGroups": [green]}}).to_string()
@@ -24,7 +25,7 @@ fn action((own, green): (u16, u16), port: &Value) -> String {
 /// Returns the weights of the only listener, by target group.
 async fn weights(moto: &Moto) -> Result<BTreeMap<String, String>> {
     let resources = AccountResources::read(moto).await?;
-    let balancer = resources.balancers.first().context("no balancer")?;
+    let balancer = resources.balancers.first().context("no load balancer")?;
     let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", balancer)]).await?;
     let config = texts(&listeners, "ForwardConfig").into_iter().next().unwrap_or_default();
     Ok(texts(&config, "TargetGroupArn").into_iter().zip(texts(&config, "Weight")).collect())
@@ -49,6 +50,119 @@ async fn groups(moto: &Moto) -> Result<(String, String)> {
     Ok((green.context("no target group of green")?, own.context("no target group of the Service itself")?))
 }
 
+fn green_service(port: u16) -> Result<KubeService> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {"name": "green"},
+        "spec": {"type": "NodePort", "selector": {"app": "green"},
+            "ports": [{"name": "web", "port": port, "targetPort": 8080}]},
+    }))?)
+}
+
+/// A cluster whose Service `blue` sends a part of its traffic to the Service `green`.
+struct BlueGreen {
+    bed: AwsBed,
+    services: Api<KubeService>,
+}
+
+impl BlueGreen {
+    async fn patch(&self, service: &str, patch: Value) -> Result<()> {
+        self.services.patch(service, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    /// Waits until Events of `blue` with this text were recorded this number of times.
+    async fn until_reported(&self, text: &str, expected: i32) -> Result<()> {
+        eventually(format!("{expected} Events contain {text:?}"), || async {
+            let events = self.bed.cloud.events("blue").await?;
+            let found = events.iter().filter(|(event, _)| event.contains(text));
+            let count: i32 = found.map(|(_, times)| *times).sum();
+            ensure!(count == expected, "{events:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until the listener has the weights of `blue` and `green`, and each target group has this number of
+    /// instances at its Service's node port. Returns the target group of `green`.
+    async fn until_spread(&self, (of_blue, of_green): (&str, &str), instances: usize) -> Result<String> {
+        let moto = &self.bed.moto;
+        eventually(format!("traffic is spread {of_blue} to {of_green} over {instances} instances"), || async {
+            let (green, own) = groups(moto).await?;
+            let expected = [(green.clone(), of_green.to_owned()), (own.clone(), of_blue.to_owned())];
+            let found = weights(moto).await?;
+            ensure!(found == expected.into(), "{found:?}");
+            for (group, name) in [(&green, "green"), (&own, "blue")] {
+                let ports = self.services.get(name).await?.spec.and_then(|spec| spec.ports).context("no ports")?;
+                let node_port = ports[0].node_port.context("no node port")?.to_string();
+                let targets = registered(moto, group).await?;
+                let is_complete = targets.len() == instances && targets.iter().all(|(_, port)| *port == node_port);
+                ensure!(is_complete, "{name}, {node_port}: {targets:?}");
+            }
+            Ok(green)
+        })
+        .await
+    }
+
+    /// The node port of `green` changes, then its port: each time a new target group replaces the previous one.
+    async fn change_ports_of_green(&self, first_group: &str) -> Result<()> {
+        let ports = json!([{"name": "web", "port": 80, "targetPort": 8080, "nodePort": 32_123}]);
+        self.patch("green", json!({"spec": {"ports": ports}})).await?;
+        let second_group = self.until_spread(("90", "10"), 2).await?;
+        ensure!(second_group != first_group, "the target group was not replaced");
+        let ports = json!([{"name": "web", "port": 81, "targetPort": 8080}]);
+        self.patch("green", json!({"spec": {"ports": ports}})).await?;
+        eventually("another target group serves the other port", || async {
+            let group = self.until_spread(("90", "10"), 2).await?;
+            ensure!(group != second_group, "the target group is still the previous one");
+            Ok(())
+        })
+        .await
+    }
+
+    /// `green` is deleted: an Event reports it, its target group stays, and new nodes are registered there. Then it is
+    /// created again.
+    async fn recreate_green(&self) -> Result<()> {
+        self.services.delete("green", &DeleteParams::default()).await?;
+        self.until_reported("create a Service green", 2).await?;
+        let third = self.bed.nodes(1).await?.remove(0);
+        eventually("both target groups have the third instance", || async {
+            let (green, own) = groups(&self.bed.moto).await?;
+            ensure!(weights(&self.bed.moto).await?.len() == 2, "the listener was changed");
+            for group in [green, own] {
+                let targets = registered(&self.bed.moto, &group).await?;
+                ensure!(targets.len() == 3 && targets.iter().any(|(id, _)| *id == third.id), "{targets:?}");
+            }
+            Ok(())
+        })
+        .await?;
+        self.services.create(&PostParams::default(), &green_service(80)?).await?;
+        self.until_spread(("90", "10"), 3).await.map(drop)
+    }
+
+    /// Without the action, the target group of `green` is deleted. With it again, the deletion of `blue` leaks nothing.
+    async fn remove_action_and_delete_blue(&self) -> Result<()> {
+        self.patch("blue", json!({"metadata": {"annotations": {ACTION: null}}})).await?;
+        eventually("only its own target group is left", || async {
+            let resources = AccountResources::read(&self.bed.moto).await?;
+            ensure!(resources.target_groups.len() == 1, "{resources:?}");
+            Ok(())
+        })
+        .await?;
+        self.patch("blue", json!({"metadata": {"annotations": {ACTION: action((1, 1), &json!(80))}}})).await?;
+        self.until_spread(("1", "1"), 3).await?;
+        self.services.delete("blue", &DeleteParams::default()).await?;
+        eventually("all resources are deleted", || async {
+            ensure!(self.services.get_opt("blue").await?.is_none(), "the Service still has its finalizer");
+            let resources = AccountResources::read(&self.bed.moto).await?;
+            ensure!(resources.is_empty(), "{resources:?}");
+            Ok(())
+        })
+        .await?;
+        ensure!(self.services.get_opt("green").await?.is_some(), "the other Service was deleted");
+        Ok(())
+    }
+}
+
 /// A user moves traffic to another Service: its weight is set, its node port changes, it is deleted and created again,
 /// and everything is deleted.
 pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<()> {
@@ -56,116 +170,49 @@ pub async fn part_of_the_traffic_is_sent_to_another_service(_: Space) -> Result<
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;
     let instances = bed.nodes(2).await?;
     for instance in &instances {
-        bed.initialised(instance).await?;
+        bed.until_initialized(instance).await?;
     }
     let services: Api<KubeService> = Api::namespaced(bed.cloud.bed.client.clone(), "default");
-    let moto = &bed.moto;
+    let blue_green = BlueGreen { bed, services };
     let blue = json!({format!("{PREFIX}type"): "nlb", ACTION: action((90, 10), &json!("web"))});
-    services.create(&PostParams::default(), &service("blue", blue)?).await?;
-    let is_reported = async |what: &str| {
-        eventually(format!("an Event contains {what:?}"), || async {
-            let events = bed.cloud.events("blue").await?;
-            let found: Vec<_> = events.iter().filter(|(event, _)| event.contains(what)).collect();
-            ensure!(found.len() == 1 && *found[0].1 == 1, "{events:?}");
-            Ok(())
-        })
-        .await
-    };
-    is_reported("serviceName green\": create a Service green in namespace default").await?;
-    ensure!(AccountResources::read(moto).await?.is_empty(), "resources were created although the action is invalid");
+    blue_green.services.create(&PostParams::default(), &service("blue", blue)?).await?;
+    blue_green.until_reported("serviceName green\": create a Service green in namespace default", 1).await?;
+    let resources = AccountResources::read(&blue_green.bed.moto).await?;
+    ensure!(resources.is_empty(), "resources were created although the action is invalid: {resources:?}");
 
-    let green = |number: u16| {
-        json!({
-            "metadata": {"name": "green"},
-            "spec": {"type": "NodePort", "selector": {"app": "green"},
-                "ports": [{"name": "web", "port": number, "targetPort": 8080}]},
-        })
-    };
-    services.create(&PostParams::default(), &serde_json::from_value(green(80))?).await?;
-    let is_spread = async |expected_weights: (&str, &str), instances: usize| {
-        eventually(format!("traffic is spread {expected_weights:?} over {instances} instances"), || async {
-            let (green, own) = groups(moto).await?;
-            let expected =
-                [(green.clone(), expected_weights.1.to_owned()), (own.clone(), expected_weights.0.to_owned())];
-            let found = weights(moto).await?;
-            ensure!(found == expected.into(), "{found:?}");
-            for (group, name) in [(&green, "green"), (&own, "blue")] {
-                let ports = services.get(name).await?.spec.and_then(|spec| spec.ports).context("no ports")?;
-                let node_port = ports[0].node_port.context("no node port")?.to_string();
-                let has = registered(moto, group).await?;
-                let is_complete = has.len() == instances && has.iter().all(|(_, port)| *port == node_port);
-                ensure!(is_complete, "{name}, {node_port}: {has:?}");
-            }
-            Ok(green)
-        })
-        .await
-    };
-    let first = is_spread(("90", "10"), 2).await?;
+    blue_green.services.create(&PostParams::default(), &green_service(80)?).await?;
+    let first_group = blue_green.until_spread(("90", "10"), 2).await?;
+    blue_green.change_ports_of_green(&first_group).await?;
+    blue_green.recreate_green().await?;
+    blue_green.remove_action_and_delete_blue().await
+}
 
-    // The node port changes, then the port: each time a new target group replaces the previous one.
-    let patch = PatchParams::default();
-    let ports = json!([{"name": "web", "port": 80, "targetPort": 8080, "nodePort": 32_123}]);
-    let moved = json!({"spec": {"ports": ports}});
-    services.patch("green", &patch, &Patch::Merge(&moved)).await?;
-    let second = is_spread(("90", "10"), 2).await?;
-    ensure!(second != first, "the target group was not replaced");
-    let moved = json!({"spec": {"ports": [{"name": "web", "port": 81, "targetPort": 8080}]}});
-    services.patch("green", &patch, &Patch::Merge(&moved)).await?;
-    eventually("another target group serves the other port", || async {
-        ensure!(is_spread(("90", "10"), 2).await? != second, "the target group is still the previous one");
-        Ok(())
-    })
-    .await?;
+/// Creates or replaces the EndpointSlice of a Service.
+async fn apply_slice(slices: &Api<EndpointSlice>, service: &str, addresses: &[&str]) -> Result<()> {
+    let endpoint = |address: &&str| json!({"addresses": [address], "conditions": {"ready": true}});
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": format!("{service}-1"), "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4",
+        "endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>(),
+        "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
+    });
+    let apply = PatchParams::apply("test").force();
+    slices.patch(&format!("{service}-1"), &apply, &Patch::Apply(&slice)).await?;
+    Ok(())
+}
 
-    // The other Service is deleted: an Event reports it, its target group stays, and new nodes are registered there.
-    services.delete("green", &DeleteParams::default()).await?;
-    eventually("its absence is reported again", || async {
-        let events = bed.cloud.events("blue").await?;
-        let count: usize = events
-            .iter()
-            .filter(|(event, _)| event.contains("create a Service green"))
-            .map(|(_, times)| *times as usize)
-            .sum();
-        ensure!(count == 2, "{events:?}");
-        Ok(())
-    })
-    .await?;
-    let third = bed.nodes(1).await?.remove(0);
-    eventually("both target groups have the third instance", || async {
-        let (green, own) = groups(moto).await?;
-        ensure!(weights(moto).await?.len() == 2, "the listener was changed");
-        for group in [green, own] {
-            let has = registered(moto, &group).await?;
-            ensure!(has.len() == 3 && has.iter().any(|(id, _)| *id == third.id), "{has:?}");
+/// Waits until the target groups of `blue` and `green` have these pods.
+async fn until_pods(moto: &Moto, blue: &[&str], green: &[&str]) -> Result<()> {
+    eventually(format!("blue has {blue:?} and green {green:?}"), || async {
+        let (of_green, own) = groups(moto).await?;
+        for (group, expected) in [(own, blue), (of_green, green)] {
+            let pods: Vec<String> = registered(moto, &group).await?.into_iter().map(|(id, _)| id).collect();
+            ensure!(pods == expected, "{pods:?}, not {expected:?}");
         }
         Ok(())
     })
-    .await?;
-    services.create(&PostParams::default(), &serde_json::from_value(green(80))?).await?;
-    is_spread(("90", "10"), 3).await?;
-
-    // Without the action the target group is deleted. With it again, the deletion of the Service leaks nothing.
-    let none = json!({"metadata": {"annotations": {ACTION: null}}});
-    services.patch("blue", &patch, &Patch::Merge(&none)).await?;
-    eventually("only its own target group is left", || async {
-        let resources = AccountResources::read(moto).await?;
-        ensure!(resources.target_groups.len() == 1, "{resources:?}");
-        Ok(())
-    })
-    .await?;
-    let again = json!({"metadata": {"annotations": {ACTION: action((1, 1), &json!(80))}}});
-    services.patch("blue", &patch, &Patch::Merge(&again)).await?;
-    is_spread(("1", "1"), 3).await?;
-    services.delete("blue", &DeleteParams::default()).await?;
-    eventually("all resources are deleted", || async {
-        ensure!(services.get_opt("blue").await?.is_none(), "the Service still has its finalizer");
-        let resources = AccountResources::read(moto).await?;
-        ensure!(resources.is_empty(), "{resources:?}");
-        Ok(())
-    })
-    .await?;
-    ensure!(services.get_opt("green").await?.is_some(), "the other Service was deleted");
-    Ok(())
+    .await
 }
 
 /// With pods as targets, those of the other Service are registered.
@@ -175,20 +222,8 @@ pub async fn part_of_the_traffic_is_sent_to_pods_of_another_service(_: Space) ->
     let client = bed.cloud.bed.client.clone();
     let services: Api<KubeService> = Api::namespaced(client.clone(), "default");
     let slices: Api<EndpointSlice> = Api::namespaced(client, "default");
-    let listed = async |name: &str, addresses: &[&str]| {
-        let endpoint = |address: &&str| json!({"addresses": [address], "conditions": {"ready": true}});
-        let slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": format!("{name}-1"), "labels": {"kubernetes.io/service-name": name}},
-            "addressType": "IPv4",
-            "endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>(),
-            "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
-        });
-        let apply = PatchParams::apply("test").force();
-        slices.patch(&format!("{name}-1"), &apply, &Patch::Apply(&slice)).await.map(drop)
-    };
-    listed("blue", &["10.0.16.1"]).await?;
-    listed("green", &["10.0.16.2"]).await?;
+    apply_slice(&slices, "blue", &["10.0.16.1"]).await?;
+    apply_slice(&slices, "green", &["10.0.16.2"]).await?;
     let green = json!({
         "metadata": {"name": "green"},
         "spec": {"selector": {"app": "green"}, "ports": [{"port": 80, "targetPort": 8080}]},
@@ -200,18 +235,7 @@ pub async fn part_of_the_traffic_is_sent_to_pods_of_another_service(_: Space) ->
         ACTION: action((1, 1), &json!(80)),
     });
     services.create(&PostParams::default(), &service("blue", annotations)?).await?;
-    let has = async |blue: &[&str], green: &[&str]| {
-        eventually(format!("blue has {blue:?} and green {green:?}"), || async {
-            let (of_green, own) = groups(&bed.moto).await?;
-            for (group, expected) in [(own, blue), (of_green, green)] {
-                let has: Vec<String> = registered(&bed.moto, &group).await?.into_iter().map(|(id, _)| id).collect();
-                ensure!(has == expected, "{has:?}, not {expected:?}");
-            }
-            Ok(())
-        })
-        .await
-    };
-    has(&["10.0.16.1"], &["10.0.16.2"]).await?;
+    until_pods(&bed.moto, &["10.0.16.1"], &["10.0.16.2"]).await?;
     eventually("the load balancer is in the desired state", || async {
         let events = bed.cloud.events("blue").await?;
         ensure!(events.keys().any(|event| event.contains("EnsuredLoadBalancer")), "{events:?}");
@@ -219,10 +243,10 @@ pub async fn part_of_the_traffic_is_sent_to_pods_of_another_service(_: Space) ->
     })
     .await?;
     let listeners = bed.moto.proxy.calls_of("DescribeListeners");
-    listed("green", &["10.0.16.2", "10.0.16.3"]).await?;
-    has(&["10.0.16.1"], &["10.0.16.2", "10.0.16.3"]).await?;
-    listed("green", &[]).await?;
-    has(&["10.0.16.1"], &[]).await?;
+    apply_slice(&slices, "green", &["10.0.16.2", "10.0.16.3"]).await?;
+    until_pods(&bed.moto, &["10.0.16.1"], &["10.0.16.2", "10.0.16.3"]).await?;
+    apply_slice(&slices, "green", &[]).await?;
+    until_pods(&bed.moto, &["10.0.16.1"], &[]).await?;
     ensure!(bed.moto.proxy.calls_of("DescribeListeners") == listeners, "a change of targets read the listeners");
     services.delete("blue", &DeleteParams::default()).await?;
     eventually("all resources are deleted", || async {
@@ -237,8 +261,8 @@ pub async fn part_of_the_traffic_is_sent_to_pods_of_another_service(_: Space) ->
 fn with_green(plain: &LoadBalancerSpec, green: Option<u16>) -> LoadBalancerSpec {
     let mut spec = plain.clone();
     if let Some(number) = green {
-        let (ports, ip_families) = (vec![port(number)], vec![IpFamily::IPv4]);
-        let green = OtherService { ports, ip_families, health_check_node_port: None };
+        let green =
+            OtherService { ports: vec![port(number)], ip_families: vec![IpFamily::IPv4], health_check_node_port: None };
         spec.others.insert("green".into(), green);
         spec.annotations.insert(ACTION.into(), action((9, 1), &json!(number)));
     }

@@ -9,7 +9,7 @@ use crate::balancers::{AccountResources, delete, id, new_process, port, settle, 
 use crate::bed::CLUSTER;
 
 /// Creates a load balancer as a user does, with this value of the cluster's tag; returns its ARN.
-async fn given(moto: &Moto, name: &str, tag: &str) -> Result<String> {
+async fn create_as_user(moto: &Moto, name: &str, tag: &str) -> Result<String> {
     let key = format!("kubernetes.io/cluster/{CLUSTER}");
     let parameters = [
         ("Name", name),
@@ -24,8 +24,8 @@ async fn given(moto: &Moto, name: &str, tag: &str) -> Result<String> {
     texts(&made, "LoadBalancerArn").pop().context("no load balancer")
 }
 
-/// Adds a listener of the user's own.
-async fn listen(moto: &Moto, balancer: &str, port: &str) -> Result<()> {
+/// Adds a listener to a load balancer as a user does.
+async fn add_listener_of_user(moto: &Moto, balancer: &str, port: &str) -> Result<()> {
     let group = [("Name", "users"), ("Protocol", "TCP"), ("Port", "1"), ("VpcId", &*moto.network.vpc)];
     let group = moto.aws.call(Service::Elb, "CreateTargetGroup", &group).await?;
     let group = texts(&group, "TargetGroupArn").pop().context("no target group")?;
@@ -42,7 +42,7 @@ async fn listen(moto: &Moto, balancer: &str, port: &str) -> Result<()> {
 async fn ports(moto: &Moto, balancer: &str) -> Result<Vec<String>> {
     let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", balancer)]).await?;
     let mut ports = texts(&listeners, "Port");
-    // A target group's port is in a listener's actions, too.
+    // The actions of a listener also contain a port.
     ports.sort();
     ports.dedup();
     Ok(ports)
@@ -51,9 +51,9 @@ async fn ports(moto: &Moto, balancer: &str) -> Result<Vec<String>> {
 /// Returns the parts of a load balancer that must not change: its description, attributes and tags.
 async fn description(moto: &Moto, balancer: &str) -> Result<[String; 3]> {
     let elb = async |action: &str, parameter: &str| -> Result<String> {
-        let answer = moto.aws.call(Service::Elb, action, &[(parameter, balancer)]).await?;
+        let response = moto.aws.call(Service::Elb, action, &[(parameter, balancer)]).await?;
         // Without the id of the request.
-        Ok(answer.split("<ResponseMetadata>").next().unwrap_or_default().to_owned())
+        Ok(response.split("<ResponseMetadata>").next().unwrap_or_default().to_owned())
     };
     Ok([
         elb("DescribeLoadBalancers", "LoadBalancerArns.member.1").await?,
@@ -63,7 +63,7 @@ async fn description(moto: &Moto, balancer: &str) -> Result<[String; 3]> {
 }
 
 /// Returns the same Service on a user's load balancer.
-fn on(one: &LoadBalancerSpec, balancer: &str) -> LoadBalancerSpec {
+fn on_load_balancer(one: &LoadBalancerSpec, balancer: &str) -> LoadBalancerSpec {
     LoadBalancerSpec { id: one.id.clone(), ..spec(1, &[("arn", balancer)]) }
 }
 
@@ -71,8 +71,8 @@ fn on(one: &LoadBalancerSpec, balancer: &str) -> LoadBalancerSpec {
 pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
-    let users = given(&moto, "users", "shared").await?;
-    listen(&moto, &users, "9000").await?;
+    let users = create_as_user(&moto, "users", "shared").await?;
+    add_listener_of_user(&moto, &users, "9000").await?;
     let (before, resources) = (description(&moto, &users).await?, AccountResources::read(&moto).await?);
     let balancers = new_process(&moto).await?;
 
@@ -106,7 +106,7 @@ pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is created without the owner's tag on the load balancer, or on one that was created for a Service.
+/// Nothing is created on a load balancer without the cluster's tag, and on one that was created for a Service.
 pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -114,9 +114,9 @@ pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<
     let other = spec(2, &[]);
     settle(&moto, &*balancers, &other, &all).await?;
     let of_service = AccountResources::read(&moto).await?.balancers.remove(0);
-    let owned = given(&moto, "owned", "owned").await?;
+    let owned = create_as_user(&moto, "owned", "owned").await?;
     let resources = AccountResources::read(&moto).await?;
-    // A recent listing lacks the new load balancer.
+    // The listing of the first process lacks the new load balancer.
     let next = new_process(&moto).await?;
     for (arn, fix) in [
         (&*of_service, "was made for a Service"),
@@ -138,11 +138,12 @@ pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<
 pub async fn service_moves_to_a_load_balancer_of_a_user_and_back(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
-    let (first, second) = (given(&moto, "first", "shared").await?, given(&moto, "second", "shared").await?);
+    let (first, second) =
+        (create_as_user(&moto, "first", "shared").await?, create_as_user(&moto, "second", "shared").await?);
     let empty = AccountResources::read(&moto).await?;
     let own = spec(1, &[("scheme", "internal")]);
     for nth in [1, 3, 6] {
-        for wanted in [own.clone(), on(&own, &first), on(&own, &second), own.clone()] {
+        for wanted in [own.clone(), on_load_balancer(&own, &first), on_load_balancer(&own, &second), own.clone()] {
             moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
             drop(new_process(&moto).await?.ensure(&wanted, &all).await);
             moto.proxy.disarm();
@@ -159,7 +160,7 @@ pub async fn service_moves_to_a_load_balancer_of_a_user_and_back(_: Space) -> Re
             ensure!(is_complete, "after change {nth}: {resources:?}");
         }
     }
-    settle(&moto, &*new_process(&moto).await?, &on(&own, &first), &all).await?;
+    settle(&moto, &*new_process(&moto).await?, &on_load_balancer(&own, &first), &all).await?;
     moto.proxy.arm(Fault::nth("changes", 1, Effect::ResponseLost));
     drop(new_process(&moto).await?.delete(&own.id).await);
     moto.proxy.disarm();

@@ -12,7 +12,7 @@ use providers::{Deletion, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Plann
 use crate::balancers::{AccountResources, id, new_process, port, settle, spec, targets, texts};
 use crate::bed::{CLUSTER, POLICY, provider_of};
 
-/// A Service with one port on the load balancer of a group.
+/// Returns a Service with one port on the load balancer of a group.
 fn member(number: usize, group: &str, listens: u16) -> LoadBalancerSpec {
     LoadBalancerSpec { ports: vec![port(listens)], ..spec(number, &[("group", group)]) }
 }
@@ -41,8 +41,8 @@ async fn ports(moto: &Moto, balancer: &str) -> Result<Vec<String>> {
     Ok(ports)
 }
 
-/// Returns the ports that the security group of the only group allows.
-async fn open(moto: &Moto) -> Result<Vec<String>> {
+/// Returns the ports that the security group of the only shared load balancer allows.
+async fn open_ports(moto: &Moto) -> Result<Vec<String>> {
     let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", "kubernetes.io/load-balancer-group")];
     let group =
         moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?.into_iter().next().context("no group")?;
@@ -68,7 +68,7 @@ pub async fn services_of_a_namespace_share_a_load_balancer_until_the_last_is_del
     ensure!(held.balancers.len() == 1 && held.target_groups.len() == 2, "{held:?}");
     ensure!(held.security_groups.len() == 2 && held.node_rules == 1, "{held:?}");
     ensure!(ports(&moto, &held.balancers[0]).await? == ["443", "80"], "{:?}", ports(&moto, &held.balancers[0]).await?);
-    ensure!(open(&moto).await? == ["443", "80"], "{:?}", open(&moto).await?);
+    ensure!(open_ports(&moto).await? == ["443", "80"], "{:?}", open_ports(&moto).await?);
     let error = balancers.ensure(&third, &all).await.err().context("the port is free")?;
     ensure!(error.message.contains("has a listener of another owner"), "{error}");
     ensure!(balancers.forecast(&second).await?.change == PlannedChange::Kept);
@@ -85,7 +85,7 @@ pub async fn services_of_a_namespace_share_a_load_balancer_until_the_last_is_del
     delete(&*balancers, &third).await?;
     delete(&*balancers, &first).await?;
     ensure!(ports(&moto, &held.balancers[0]).await? == ["443"], "{:?}", ports(&moto, &held.balancers[0]).await?);
-    ensure!(open(&moto).await? == ["443"], "{:?}", open(&moto).await?);
+    ensure!(open_ports(&moto).await? == ["443"], "{:?}", open_ports(&moto).await?);
     settle(&moto, &*new_process(&moto).await?, &second, &all).await?;
     // Now the port is free.
     settle(&moto, &*balancers, &third, &all).await?;
@@ -150,7 +150,7 @@ pub async fn service_moves_to_the_load_balancer_of_a_group_and_back(_: Space) ->
     }
     // The first process may still use a listing from before the changes of the others.
     delete(&*new_process(&moto).await?, &own).await?;
-    ensure!(open(&moto).await? == ["443"], "{:?}", open(&moto).await?);
+    ensure!(open_ports(&moto).await? == ["443"], "{:?}", open_ports(&moto).await?);
     delete(&*balancers, &other).await?;
     let resources = AccountResources::read(&moto).await?;
     ensure!(resources.is_empty(), "{resources:?}");
@@ -199,7 +199,7 @@ pub async fn leaked_members_of_a_group_are_deleted_with_its_load_balancer(_: Spa
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         if !left.is_empty() {
-            ensure!(open(&moto).await? == left, "rules of {} are left: {:?}", spec.id, open(&moto).await?);
+            ensure!(open_ports(&moto).await? == left, "rules of {} are left: {:?}", spec.id, open_ports(&moto).await?);
         }
     }
     let resources = AccountResources::read(&moto).await?;
@@ -211,7 +211,7 @@ pub async fn crashes_leave_nothing_of_a_group(_: Space) -> Result<()> {
     crash_at_changes(4).await
 }
 
-/// `cargo xtask soak --only aws`
+/// Runs only in `cargo xtask soak --only aws`.
 pub async fn crash_at_any_call_leaves_nothing_of_a_group(_: Space) -> Result<()> {
     crash_at_changes(1).await
 }

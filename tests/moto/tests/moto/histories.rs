@@ -6,8 +6,8 @@
 //! rules in nodes' security groups themselves, or a fault refused a rule.
 //!
 //! `MOTO_HISTORIES` and `MOTO_SEED` set their number and the first seed; a failure prints its seed and its steps. With
-//! `MOTO_SLOW=1` AWS shows created resources late, fails to set up load balancers, keeps network interfaces and has
-//! small pages.
+//! `MOTO_SLOW=1` created resources are visible late, the setup of load balancers fails, network interfaces are kept, and
+//! pages are small.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,8 +42,8 @@ const SAMPLE: u64 = 12;
 #[derive(Default)]
 struct Slot {
     desired: Option<LoadBalancerSpec>,
-    /// It is being deleted.
-    deleting: bool,
+    /// Its deletion was requested.
+    is_being_deleted: bool,
 }
 
 struct History {
@@ -113,10 +113,9 @@ impl History {
     async fn begin(server: Arc<Server>, seed: u64) -> Result<Self> {
         let moto = Moto::on(server, crate::bed::CLUSTER).await?;
         let mut rng = StdRng::seed_from_u64(seed);
-        // AWS shows its resources late.
         if number("MOTO_SLOW", 0)? > 0 {
             moto.proxy.delay_visibility(rng.random_range(1..3));
-            moto.proxy.provision(rng.random_range(0..3));
+            moto.proxy.delay_provisioning(rng.random_range(0..3));
             moto.proxy.fail_setup(rng.random_range(0..2));
             moto.proxy.keep_interfaces(rng.random_range(0..6));
             moto.proxy.limit_pages(rng.random_range(1..5));
@@ -204,13 +203,13 @@ impl History {
     }
 
     /// Creates or changes a Service, and reconciles it a few times.
-    async fn ensure_some(&mut self, slot: usize) {
-        if self.slots[slot].deleting {
+    async fn ensure_service(&mut self, slot: usize) {
+        if self.slots[slot].is_being_deleted {
             return;
         }
         let before = self.slots[slot].desired.clone();
-        let keeps = before.is_some() && self.rng.random_bool(0.3);
-        let desired = match before.clone().filter(|_| keeps) {
+        let is_unchanged = before.is_some() && self.rng.random_bool(0.3);
+        let desired = match before.clone().filter(|_| is_unchanged) {
             Some(same) => same,
             None => self.spec(slot, before.as_ref()),
         };
@@ -242,10 +241,10 @@ impl History {
         };
         self.log.push(format!("{event}, Service {slot}"));
         match kind {
-            0..=4 => self.ensure_some(slot).await,
+            0..=4 => self.ensure_service(slot).await,
             5 | 6 => {
                 self.new_targets();
-                for slot in self.slots.iter().filter(|slot| !slot.deleting) {
+                for slot in self.slots.iter().filter(|slot| !slot.is_being_deleted) {
                     if let Some(desired) = &slot.desired {
                         drop(self.balancers.set_targets(desired, &self.targets).await);
                     }
@@ -255,7 +254,7 @@ impl History {
                 let Some(id) = self.slots[slot].desired.as_ref().map(|desired| desired.id.clone()) else {
                     return Ok(());
                 };
-                self.slots[slot].deleting = true;
+                self.slots[slot].is_being_deleted = true;
                 for _ in 0..self.rng.random_range(1..6) {
                     if self.balancers.delete(&id).await == Ok(Deletion::Gone) {
                         self.slots[slot] = Slot::default();
@@ -318,7 +317,7 @@ impl History {
     async fn finish(&mut self) -> Result<()> {
         self.moto.proxy.disarm();
         self.moto.proxy.delay_visibility(0);
-        self.moto.proxy.provision(0);
+        self.moto.proxy.delay_provisioning(0);
         self.moto.proxy.fail_setup(0);
         eventually("all deletions were executed", || async {
             ensure!(self.moto.proxy.pending() == 0, "{} are pending", self.moto.proxy.pending());
@@ -328,7 +327,7 @@ impl History {
         self.balancers = new_process(&self.moto).await?;
         let mut desired: Vec<LoadBalancerSpec> = Vec::new();
         for slot in std::mem::take(&mut self.slots) {
-            match (slot.desired, slot.deleting) {
+            match (slot.desired, slot.is_being_deleted) {
                 (Some(spec), true) => delete(&*self.balancers, &spec.id).await?,
                 (Some(spec), false) => desired.push(spec),
                 (None, _) => {}
@@ -350,15 +349,15 @@ impl History {
 
     async fn check_desired_state(&self, desired: &[LoadBalancerSpec]) -> Result<()> {
         let resources = AccountResources::read(&self.moto).await?;
-        let numbers = |spec: &LoadBalancerSpec| {
+        let listeners = |spec: &LoadBalancerSpec| {
             let mut numbers: Vec<u16> = spec.ports.iter().map(|port| port.port).collect();
             numbers.sort_unstable();
             numbers.dedup();
             numbers.len()
         };
         ensure!(resources.balancers.len() == desired.len(), "{} Services have {resources:?}", desired.len());
-        let groups: usize = desired.iter().map(numbers).sum();
-        ensure!(resources.target_groups.len() == groups, "{groups} listeners have {resources:?}");
+        let listeners: usize = desired.iter().map(listeners).sum();
+        ensure!(resources.target_groups.len() == listeners, "{listeners} listeners have {resources:?}");
         let instances: BTreeSet<String> = self
             .targets
             .nodes
@@ -395,6 +394,7 @@ async fn run_history(server: Arc<Server>, seed: u64) -> Result<()> {
     result.with_context(|| format!("{}\nMOTO_SEED={seed} MOTO_HISTORIES=1 repeats it", history.log.join("\n")))
 }
 
+/// Returns the number in an environment variable.
 fn number(variable: &str, default: u64) -> Result<u64> {
     match std::env::var(variable) {
         Ok(given) => given.parse().with_context(|| format!("{variable} is {given:?}: use a number")),
@@ -414,9 +414,9 @@ async fn histories(default: u64) -> Result<()> {
         let servers: Vec<Arc<Server>> =
             futures::future::try_join_all(servers).await?.into_iter().collect::<Result<_>>()?;
         let assignments: Vec<(Arc<Server>, u64)> = servers.iter().cycle().cloned().zip(seeds.iter().copied()).collect();
-        let result = stream::iter(assignments).map(|(server, seed)| run_history(server, seed));
-        let mut result = result.buffer_unordered(HISTORIES_PER_SERVER * server_count);
-        while let Some(result) = result.next().await {
+        let histories = stream::iter(assignments).map(|(server, seed)| run_history(server, seed));
+        let mut results = histories.buffer_unordered(HISTORIES_PER_SERVER * server_count);
+        while let Some(result) = results.next().await {
             if let Err(error) = result {
                 failed += 1;
                 println!("{error:#}\n");

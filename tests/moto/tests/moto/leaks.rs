@@ -44,6 +44,15 @@ async fn node_rule(bed: &AwsBed, port: &str, description: &str) -> Result<()> {
     bed.moto.aws.call(Service::Ec2, "AuthorizeSecurityGroupIngress", &parameters).await.map(drop)
 }
 
+async fn until_event(bed: &AwsBed, name: &str, text: &str) -> Result<()> {
+    eventually(format!("{name} has an Event with {text:?}"), || async {
+        let events = bed.cloud.events(name).await?;
+        ensure!(events.keys().any(|event| event.contains(text)), "{events:?}");
+        Ok(())
+    })
+    .await
+}
+
 /// A complete load balancer, an incomplete one, and rules, all of deleted Services: they are deleted. Resources that
 /// have a Service, or may be another cluster's, are kept.
 pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
@@ -73,22 +82,15 @@ pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
     // Without the flag they are only reported.
     let flags = ["--controllers=cloud-node,service", "--load-balancer-audit-period=1s"];
     let manager = bed.ccm(&flags).await?;
-    let has_event = async |name: &str, what: &str| {
-        eventually(format!("{name} has an Event with {what:?}"), || async {
-            let events = bed.cloud.events(name).await?;
-            ensure!(events.keys().any(|event| event.contains(what)), "{events:?}");
-            Ok(())
-        })
-        .await
-    };
-    has_event(
+    until_event(
+        &bed,
         &leaked.id.name,
         "Warning LeakedLoadBalancer the Service no longer exists, but the cloud has resources of it: ",
     )
     .await?;
-    has_event("gone", &incomplete).await?;
-    has_event("x", "delete it by hand if it is not needed").await?;
-    has_event("a0123456789abcdef", &format!("{}/sgr-", bed.moto.network.group)).await?;
+    until_event(&bed, "gone", &incomplete).await?;
+    until_event(&bed, "x", "delete it by hand if it is not needed").await?;
+    until_event(&bed, "a0123456789abcdef", &format!("{}/sgr-", bed.moto.network.group)).await?;
     let resources = AccountResources::read(&bed.moto).await?;
     let is_kept = resources.target_groups.contains(&incomplete) && resources.balancers.contains(&complete[0]);
     ensure!(is_kept, "deleted without the flag: {resources:?}");
@@ -105,7 +107,7 @@ pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    has_event(&leaked.id.name, "Normal LeakedLoadBalancerDeleted").await?;
+    until_event(&bed, &leaked.id.name, "Normal LeakedLoadBalancerDeleted").await?;
     let resources = AccountResources::read(&bed.moto).await?;
     ensure!([another, both].iter().all(|group| resources.target_groups.contains(group)), "{resources:?}");
     Ok(())

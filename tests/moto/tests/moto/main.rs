@@ -39,6 +39,7 @@ use std::sync::Arc;
 
 use cluster_tests::{Case, cases, run};
 
+// One line for each test: longer than 60 lines on purpose.
 fn main() -> std::process::ExitCode {
     let usual = cases![Usual:
         alb::{application_load_balancer_is_the_target_of_a_service},
@@ -89,8 +90,8 @@ fn main() -> std::process::ExitCode {
         creations::{change_during_a_creation_is_reverted_by_the_next_check},
         conformance::{provider_passes_the_conformance_suite, configuration_is_completed_from_instance_metadata},
         nodes::{
-            nodes_get_the_data_of_their_instances, one_bad_id_does_not_split_the_batch_into_single_calls, nodes_are_initialised_despite_faults,
-            node_waits_for_an_instance_that_is_not_visible_yet, nodes_follow_stopped_started_and_terminated_instances, three_hundred_nodes_are_initialised,
+            nodes_get_the_data_of_their_instances, one_bad_id_does_not_split_the_batch_into_single_calls, nodes_are_initialized_despite_faults,
+            node_waits_for_an_instance_that_is_not_visible_yet, nodes_follow_stopped_started_and_terminated_instances, three_hundred_nodes_are_initialized,
         },
         pods::{
             pods_with_custom_networking_are_reached, pods_behind_prefixes_of_addresses_are_reached,

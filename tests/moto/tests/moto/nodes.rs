@@ -1,4 +1,4 @@
-//! Nodes on AWS: initialisation from their instances, the number of calls, and deletion after that of the instance.
+//! Nodes on AWS: initialization from their instances, the number of calls, and deletion after that of the instance.
 
 use std::time::{Duration, Instant};
 
@@ -23,17 +23,17 @@ pub async fn nodes_get_the_data_of_their_instances(_: Space) -> Result<()> {
         json!({"metadata": {"labels": {"topology.k8s.aws/zone-id": "own"}}, "spec": {"taints": [
             {"key": UNINITIALIZED, "effect": "NoSchedule"}, {"key": "other", "effect": "NoExecute"},
         ]}}),
-        // A kubelet that knows its provider ID.
+        // The kubelet sets the provider ID.
         json!({"spec": {"providerID": instances[2].provider_id()}}),
     ]) {
         bed.register(instance, more).await?;
     }
     for instance in &instances {
-        bed.initialised(instance).await?;
+        bed.until_initialized(instance).await?;
     }
-    let zone = labels(&bed.initialised(&instances[0]).await?).remove("topology.k8s.aws/zone-id");
+    let zone = labels(&bed.until_initialized(&instances[0]).await?).remove("topology.k8s.aws/zone-id");
     ensure!(zone.as_deref().is_some_and(|zone| zone.starts_with("euw1-az")), "the zone's id is {zone:?}");
-    let second = bed.initialised(&instances[1]).await?;
+    let second = bed.until_initialized(&instances[1]).await?;
     ensure!(labels(&second)["topology.k8s.aws/zone-id"] == "own" && taints(&second).contains(&"other"), "{second:?}");
 
     // moto has no data about the network's topology: that costs a few calls, and delays no Node.
@@ -59,25 +59,25 @@ pub async fn one_bad_id_does_not_split_the_batch_into_single_calls(_: Space) -> 
     let started = Instant::now();
     let _manager = bed.ccm(&["--controllers=cloud-node"]).await?;
     for instance in &instances {
-        bed.initialised(instance).await?;
+        bed.until_initialized(instance).await?;
     }
     let calls = bed.moto.proxy.calls_of("DescribeInstances");
     // Instances are requested together, one call after a window of 50 ms; on a slow machine, few are in one window.
     let windows = u64::try_from(started.elapsed().as_millis() / 50)?;
     ensure!(calls <= 24 + windows / 5, "{calls} calls for {NODES} nodes and three without an instance");
     for name in ["no-instance", "misspelt", "elsewhere"] {
-        ensure!(taints(&bed.cloud.nodes().get(name).await?).contains(&UNINITIALIZED), "{name} was initialised");
+        ensure!(taints(&bed.cloud.nodes().get(name).await?).contains(&UNINITIALIZED), "{name} was initialized");
     }
     Ok(())
 }
 
 /// Initialises nodes despite a fault, which must have occurred.
-async fn initialise_despite(bed: &AwsBed, what: &str, fault: Fault) -> Result<()> {
+async fn initialize_despite(bed: &AwsBed, what: &str, fault: Fault) -> Result<()> {
     bed.moto.proxy.arm(fault);
     let manager = bed.ccm(&[]).await?;
     let started = Instant::now();
     for instance in bed.nodes(3).await? {
-        bed.initialised(&instance).await.with_context(|| what.to_owned())?;
+        bed.until_initialized(&instance).await.with_context(|| what.to_owned())?;
     }
     println!("{what}: {:.1} s", started.elapsed().as_secs_f64());
     ensure!(bed.moto.proxy.faults_applied() > 0, "{what}: no call had the fault");
@@ -86,7 +86,7 @@ async fn initialise_despite(bed: &AwsBed, what: &str, fault: Fault) -> Result<()
     Ok(())
 }
 
-pub async fn nodes_are_initialised_despite_faults(_: Space) -> Result<()> {
+pub async fn nodes_are_initialized_despite_faults(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let some = |action: &str, effect: Effect| Fault { times: Some(3), ..Fault::first(action, effect) };
     let denied = || Effect::refused("UnauthorizedOperation", "You are not authorized to perform this operation.");
@@ -101,7 +101,7 @@ pub async fn nodes_are_initialised_despite_faults(_: Space) -> Result<()> {
         ("no right to the topology", Fault::always("DescribeInstanceTopology", denied())),
         ("the topology is slow", Fault::always("DescribeInstanceTopology", Effect::Slow(Duration::from_secs(60)))),
     ] {
-        initialise_despite(&bed, what, fault).await?;
+        initialize_despite(&bed, what, fault).await?;
     }
     Ok(())
 }
@@ -114,15 +114,15 @@ pub async fn node_waits_for_an_instance_that_is_not_visible_yet(_: Space) -> Res
     let _manager = bed.ccm_at(&Faults::default(), &[], SignedDuration::ZERO).await?;
     bed.register(instance, json!({"spec": {"providerID": instance.provider_id()}})).await?;
     bed.cloud.set_ready_condition(&instance.name, "False").await?;
-    during(3 * QUIET, "the node is not initialised", || async {
+    during(3 * QUIET, "the node is not initialized", || async {
         let node = bed.cloud.nodes().get(&instance.name).await?;
-        ensure!(taints(&node).contains(&UNINITIALIZED), "initialised without an instance");
+        ensure!(taints(&node).contains(&UNINITIALIZED), "initialized without an instance");
         Ok(())
     })
     .await?;
     ensure!(bed.moto.proxy.calls_of("DescribeInstances") > 1, "the instance was not read");
     bed.moto.proxy.hide(&instance.id, 0);
-    bed.initialised(instance).await.map(drop)
+    bed.until_initialized(instance).await.map(drop)
 }
 
 async fn has_shutdown_taint(bed: &AwsBed, instance: &Instance, wanted: bool) -> Result<()> {
@@ -139,7 +139,7 @@ pub async fn nodes_follow_stopped_started_and_terminated_instances(_: Space) -> 
     let _manager = bed.ccm(&[]).await?;
     let instances = bed.nodes(3).await?;
     for instance in &instances {
-        bed.initialised(instance).await?;
+        bed.until_initialized(instance).await?;
         bed.cloud.set_ready_condition(&instance.name, "True").await?;
     }
     let [stopped, terminated, running] = &instances[..] else { unreachable!("three were made") };
@@ -175,27 +175,27 @@ pub async fn nodes_follow_stopped_started_and_terminated_instances(_: Space) -> 
     .await
 }
 
-pub async fn three_hundred_nodes_are_initialised(_: Space) -> Result<()> {
+pub async fn three_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     const NODES: usize = 300;
     let bed = AwsBed::start().await?;
     let instances = bed.nodes(NODES).await?;
     let (started, faults) = (Instant::now(), Faults::default());
     let flags = ["--controllers=cloud-node", "--kube-api-qps=1000", "--kube-api-burst=1000"];
     let _manager = bed.ccm_at(&faults, &flags, SignedDuration::ZERO).await?;
-    eventually("all are initialised", || async {
+    eventually("all are initialized", || async {
         let nodes = bed.cloud.nodes().list(&ListParams::default()).await?.items;
         let waiting = nodes.iter().filter(|node| taints(node).contains(&UNINITIALIZED)).count();
-        ensure!(waiting == 0, "{waiting} Nodes are not initialised");
+        ensure!(waiting == 0, "{waiting} Nodes are not initialized");
         Ok(())
     })
     .await?;
     let (took, calls) = (started.elapsed(), bed.moto.proxy.calls());
-    println!("{NODES} nodes were initialised in {:.1} s with {calls:?}", took.as_secs_f64());
+    println!("{NODES} nodes were initialized in {:.1} s with {calls:?}", took.as_secs_f64());
     let reads: u64 = calls.values().sum();
     // Instances are requested together, one call after a window of 50 ms; on a slow machine, few are in one window.
     let windows = u64::try_from(took.as_millis() / 50)?;
     ensure!(reads <= 40 + windows / 2, "{reads} calls for {NODES} nodes in {took:?}: {calls:?}");
     let writes = faults.count(Call::is_object_write);
     ensure!(writes <= 2 * NODES, "{writes} writes for {NODES} nodes");
-    bed.initialised(&instances[NODES / 2]).await.map(drop)
+    bed.until_initialized(&instances[NODES / 2]).await.map(drop)
 }

@@ -12,7 +12,7 @@ use crate::bed::CLUSTER;
 /// A range of addresses for pods, next to that of the nodes.
 const POD_RANGE: &str = "100.64.0.0/16";
 
-/// Creates a subnet for pods, in an own range of the network.
+/// Creates a subnet for pods, in a separate range of the network.
 async fn subnet_of_pods(moto: &Moto) -> Result<String> {
     let range = [("VpcId", &*moto.network.vpc), ("CidrBlock", POD_RANGE)];
     moto.aws.call(Service::Ec2, "AssociateVpcCidrBlock", &range).await?;
@@ -48,7 +48,7 @@ async fn attach(moto: &Moto, interface: &str, instance: &Instance) -> Result<()>
     moto.aws.call(Service::Ec2, "AttachNetworkInterface", &attachment).await.map(drop)
 }
 
-/// A pod on the node of an instance, with its address.
+/// Returns a pod on the node of an instance, with its address.
 fn pod(address: [u8; 4], instance: &Instance, uid: &str) -> EndpointTarget {
     EndpointTarget {
         port_name: "p80".into(),
@@ -68,15 +68,15 @@ fn of_pods() -> LoadBalancerSpec {
     spec(1, &[("nlb-target-type", "ip")])
 }
 
-/// Returns the ports that a security group allows, from which group.
-async fn ingress(moto: &Moto, group: &str) -> Result<Vec<String>> {
+/// Returns the port ranges that a security group allows, as `<from>-<to>`.
+async fn open_port_ranges(moto: &Moto, group: &str) -> Result<Vec<String>> {
     let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", group)];
     let rules = moto.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &filter, "securityGroupRuleSet").await?;
     let ingress = rules.iter().filter(|rule| rule.text("isEgress") == "false");
     Ok(ingress.map(|rule| format!("{}-{}", rule.text("fromPort"), rule.text("toPort"))).collect())
 }
 
-async fn all_reached(moto: &Moto, when: &str) -> Result<()> {
+async fn check_all_reached(moto: &Moto, when: &str) -> Result<()> {
     let unreached = moto.proxy.unreached(None).await?;
     ensure!(unreached.is_empty(), "{when}, {unreached:?} are not reached");
     ensure!(moto.proxy.gaps().is_empty(), "{when}: {:?}", moto.proxy.gaps());
@@ -102,7 +102,11 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
         |pods: Vec<EndpointTarget>| Targets { endpoints: pods.into(), nodes: nodes.clone(), ..Targets::default() };
     let (one, balancers) = (of_pods(), new_process(&moto).await?);
     settle(&moto, &*balancers, &one, &with(Vec::new())).await?;
-    ensure!(ingress(&moto, &group).await?.is_empty(), "no pod, no rule: {:?}", ingress(&moto, &group).await?);
+    ensure!(
+        open_port_ranges(&moto, &group).await?.is_empty(),
+        "no pod, no rule: {:?}",
+        open_port_ranges(&moto, &group).await?
+    );
     let host: std::net::Ipv4Addr = instances[0].address.parse()?;
     let pods = [
         pod([100, 64, 0, 11], &instances[0], "a"),
@@ -111,11 +115,11 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
     ];
     for count in [1, 3, 2] {
         balancers.set_targets(&one, &with(pods[..count].to_vec())).await?;
-        all_reached(&moto, &format!("with {count} pods")).await?;
+        check_all_reached(&moto, &format!("with {count} pods")).await?;
     }
-    ensure!(ingress(&moto, &group).await? == ["8080-8080"], "{:?}", ingress(&moto, &group).await?);
+    ensure!(open_port_ranges(&moto, &group).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &group).await?);
     delete(&*balancers, &one.id).await?;
-    ensure!(ingress(&moto, &group).await?.is_empty(), "left: {:?}", ingress(&moto, &group).await?);
+    ensure!(open_port_ranges(&moto, &group).await?.is_empty(), "left: {:?}", open_port_ranges(&moto, &group).await?);
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     Ok(())
@@ -137,13 +141,13 @@ pub async fn pods_behind_prefixes_of_addresses_are_reached(_: Space) -> Result<(
     };
     let (one, balancers) = (of_pods(), new_process(&moto).await?);
     settle(&moto, &*balancers, &one, &with(17, "a")).await?;
-    all_reached(&moto, "after the creation").await?;
+    check_all_reached(&moto, "after the creation").await?;
     // The node gets another prefix, for later pods.
     let prefix = [("NetworkInterfaceId", &*further), ("Ipv4Prefix.1", "100.64.1.32/28")];
     moto.aws.call(Service::Ec2, "AssignPrivateIpAddresses", &prefix).await?;
     balancers.set_targets(&one, &with(40, "b")).await?;
-    all_reached(&moto, "with another prefix").await?;
-    ensure!(ingress(&moto, &group).await? == ["8080-8080"], "{:?}", ingress(&moto, &group).await?);
+    check_all_reached(&moto, "with another prefix").await?;
+    ensure!(open_port_ranges(&moto, &group).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &group).await?);
     delete(&*balancers, &one.id).await?;
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     Ok(())
@@ -171,7 +175,7 @@ pub async fn pod_is_reached_soon_after_its_interface_is_visible(_: Space) -> Res
     ensure!(error.kind == ErrorKind::Transient && error.message.contains("10.0.16.200"), "{error}");
     interface(&moto, &moto.network.subnets[0], &[&group], "10.0.16.200").await?;
     settle(&moto, &*balancers, &one, &new).await?;
-    ensure!(ingress(&moto, &group).await? == ["8080-8080"], "{:?}", ingress(&moto, &group).await?);
+    ensure!(open_port_ranges(&moto, &group).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &group).await?);
 
     // No interface appears, so that the load balancer settles without it.
     settle(&moto, &*balancers, &one, &with(vec![pod([10, 0, 16, 201], &instances[0], "b")])).await?;
@@ -195,8 +199,8 @@ pub async fn pod_with_several_security_groups_is_reached_by_the_tagged_one(_: Sp
     };
     let (one, balancers) = (of_pods(), new_process(&moto).await?);
     settle(&moto, &*balancers, &one, &with(200)).await?;
-    all_reached(&moto, "behind the tagged group").await?;
-    ensure!(ingress(&moto, &tagged).await? == ["8080-8080"], "{:?}", ingress(&moto, &tagged).await?);
+    check_all_reached(&moto, "behind the tagged group").await?;
+    ensure!(open_port_ranges(&moto, &tagged).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &tagged).await?);
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
 
     moto.proxy.ignore_reachability("ccm may not choose between two groups of users");
@@ -205,7 +209,11 @@ pub async fn pod_with_several_security_groups_is_reached_by_the_tagged_one(_: Sp
     let key = format!("kubernetes.io/cluster/{CLUSTER}");
     ensure!(warnings.contains("10.0.16.201") && warnings.contains(&key), "{warnings:?}");
     for group in &others {
-        ensure!(ingress(&moto, group).await?.is_empty(), "{group} was opened: {:?}", ingress(&moto, group).await?);
+        ensure!(
+            open_port_ranges(&moto, group).await?.is_empty(),
+            "{group} was opened: {:?}",
+            open_port_ranges(&moto, group).await?
+        );
     }
     delete(&*balancers, &one.id).await
 }
@@ -225,13 +233,13 @@ pub async fn later_pod_with_the_same_address_is_reached(_: Space) -> Result<()> 
     };
     let (one, balancers) = (of_pods(), new_process(&moto).await?);
     settle(&moto, &*balancers, &one, &with(&["a"])).await?;
-    all_reached(&moto, "the first pod").await?;
+    check_all_reached(&moto, "the first pod").await?;
     balancers.set_targets(&one, &with(&[])).await?;
     moto.aws.call(Service::Ec2, "DeleteNetworkInterface", &[("NetworkInterfaceId", &branch)]).await?;
     interface(&moto, subnet, &[&second], "10.0.16.200").await?;
     balancers.set_targets(&one, &with(&["b"])).await?;
-    all_reached(&moto, "the second pod").await?;
-    ensure!(ingress(&moto, &second).await? == ["8080-8080"], "{:?}", ingress(&moto, &second).await?);
+    check_all_reached(&moto, "the second pod").await?;
+    ensure!(open_port_ranges(&moto, &second).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &second).await?);
     delete(&*balancers, &one.id).await
 }
 
@@ -258,10 +266,10 @@ pub async fn pods_on_fargate_are_reached(_: Space) -> Result<()> {
     let all = Targets { nodes: nodes.into(), endpoints: pods.into(), ..Targets::default() };
     let (one, balancers) = (of_pods(), new_process(&moto).await?);
     settle(&moto, &*balancers, &one, &all).await?;
-    all_reached(&moto, "on Fargate").await?;
-    ensure!(ingress(&moto, &group).await? == ["8080-8080"], "{:?}", ingress(&moto, &group).await?);
+    check_all_reached(&moto, "on Fargate").await?;
+    ensure!(open_port_ranges(&moto, &group).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &group).await?);
     delete(&*balancers, &one.id).await?;
-    ensure!(ingress(&moto, &group).await?.is_empty(), "left: {:?}", ingress(&moto, &group).await?);
+    ensure!(open_port_ranges(&moto, &group).await?.is_empty(), "left: {:?}", open_port_ranges(&moto, &group).await?);
 
     // With instance targets, only instances are registered.
     let two = spec(2, &[]);

@@ -30,20 +30,20 @@ pub async fn load_balancer_of_a_group_is_deleted_when_deletions_overlap(_: Space
     delete_overlapping(&moto, &member(1, 80), &member(2, 443)).await
 }
 
-/// A Service for UDP: its rules for health checks of nodes are the same as those of another one.
+/// Returns a Service for UDP: its rules for health checks of nodes are the same as those of another one.
 fn dns(number: usize, node_port: u16, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     let udp = Port { protocol: Protocol::Udp, node_port: Some(node_port), ..port(53) };
     LoadBalancerSpec { ports: vec![udp], ..spec(number, annotations) }
 }
 
-/// The first deletion lists all load balancers and is held. Then the second one lists, deletes and ends.
+/// Deletes two Services: the first deletion lists all load balancers and is held, while the second one is completed.
 async fn delete_overlapping(moto: &Moto, first: &LoadBalancerSpec, second: &LoadBalancerSpec) -> Result<()> {
     let all = targets(&moto.run(2).await?);
     let balancers = new_process(moto).await?;
     settle(moto, &*balancers, first, &all).await?;
     settle(moto, &*balancers, second, &all).await?;
-    // A deletion reads its rules after the listing.
-    leave_group_behind(moto).await?;
+    // Because of the leaked group, a deletion reads rules after it has listed all load balancers.
+    create_leaked_group(moto).await?;
     let hold = Hold::default();
     moto.proxy.arm(Fault::first("DescribeSecurityGroupRules", Effect::Held(hold.clone())));
     let meanwhile = async {
@@ -63,12 +63,12 @@ async fn delete_overlapping(moto: &Moto, first: &LoadBalancerSpec, second: &Load
     Ok(())
 }
 
-/// Creates the security group of a load balancer of several Services that no longer exists.
-async fn leave_group_behind(moto: &Moto) -> Result<()> {
+/// Creates a leaked security group: that of a shared load balancer that no longer exists.
+async fn create_leaked_group(moto: &Moto) -> Result<()> {
     let own = format!("kubernetes.io/cluster/{CLUSTER}");
     let group = [
-        ("GroupName", "k8s-group-left-behind"),
-        ("GroupDescription", "left behind"),
+        ("GroupName", "k8s-group-leaked"),
+        ("GroupDescription", "leaked"),
         ("VpcId", &*moto.network.vpc),
         ("TagSpecification.1.ResourceType", "security-group"),
         ("TagSpecification.1.Tag.1.Key", &*own),

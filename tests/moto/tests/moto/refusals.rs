@@ -8,7 +8,7 @@ use providers::ErrorKind;
 use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
-/// An error that only a change of the Service can repair would stop its targets from following nodes and pods.
+/// If such an error were terminal, targets would not follow nodes and pods until a user changes the Service.
 pub async fn refused_update_of_targets_is_retried(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;
@@ -18,7 +18,7 @@ pub async fn refused_update_of_targets_is_retried(_: Space) -> Result<()> {
     for code in ["ValidationError", "InvalidTarget", "InvalidConfigurationRequest"] {
         balancers.set_targets(&one, &all).await?;
         moto.proxy.arm(Fault::first("DeregisterTargets", Effect::refused(code, "as scripted")));
-        let error = balancers.set_targets(&one, &fewer).await.err().context("the refusal was lost")?;
+        let error = balancers.set_targets(&one, &fewer).await.err().context("the update succeeded")?;
         ensure!(error.kind == ErrorKind::Transient, "{code} is reported as {error:?}, which is not retried");
         balancers.set_targets(&one, &fewer).await?;
         let groups = AccountResources::read(&moto).await?.target_groups;

@@ -47,7 +47,7 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     const ALL: [&str; 2] = ["stage=test", "team=blue"];
     let bed = AwsBed::start().await?;
     bed.moto.proxy.arm(Fault::first("CreateTags", Effect::ResponseLost));
-    // The nodes exist before, so that a slow machine does not spread them over many calls.
+    // The nodes exist before ccm starts, so that a slow machine does not spread them over many calls.
     let instances = bed.nodes(20).await?;
     let manager = bed.ccm(&FLAGS).await?;
     for instance in &instances {
@@ -73,7 +73,7 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     wait_for_tags(&bed, &instances[0], &[]).await?;
     wait_for_tags(&bed, &instances[1], &ALL).await?;
 
-    // Other tags: another label value.
+    // With other tags, the label gets another value.
     let before = label_of(&bed, &instances[1]).await?;
     manager.stop().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,tagging", "--tags=team=red", "--resources=instance"]).await?;

@@ -13,12 +13,12 @@ use crate::bed::CLUSTER;
 /// Numbers of reads that miss a created resource.
 const DELAYS: [u64; 4] = [1, 2, 3, 5];
 
-/// A Service with two ports.
+/// Returns a Service with two ports.
 fn two_ports(number: usize) -> LoadBalancerSpec {
     LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(number, &[]) }
 }
 
-async fn exists_once(moto: &Moto, groups: usize) -> Result<()> {
+async fn check_exists_once(moto: &Moto, groups: usize) -> Result<()> {
     let resources = AccountResources::read(moto).await?;
     ensure!(resources.balancers.len() == 1 && resources.target_groups.len() == groups, "{resources:?}");
     ensure!(resources.security_groups.len() == 2, "{resources:?}");
@@ -28,7 +28,7 @@ async fn exists_once(moto: &Moto, groups: usize) -> Result<()> {
     Ok(())
 }
 
-async fn has_no_resources(moto: &Moto) -> Result<()> {
+async fn check_no_resources(moto: &Moto) -> Result<()> {
     let resources = AccountResources::read(moto).await?;
     ensure!(resources.is_empty(), "{resources:?}");
     Ok(())
@@ -42,12 +42,12 @@ pub async fn load_balancer_is_created_once_when_it_is_visible_late(_: Space) -> 
         moto.proxy.delay_visibility(delay);
         let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));
         settle(&moto, &*balancers, &one, &all).await.with_context(|| format!("{delay} reads"))?;
-        exists_once(&moto, 1).await.with_context(|| format!("{delay} reads"))?;
+        check_exists_once(&moto, 1).await.with_context(|| format!("{delay} reads"))?;
         let two = LoadBalancerSpec { id: one.id.clone(), ..two_ports(1) };
         settle(&moto, &*balancers, &two, &all).await.with_context(|| format!("{delay} reads"))?;
-        exists_once(&moto, 2).await.with_context(|| format!("{delay} reads"))?;
+        check_exists_once(&moto, 2).await.with_context(|| format!("{delay} reads"))?;
         delete(&*balancers, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{delay} reads"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{delay} reads"))?;
     }
     Ok(())
 }
@@ -64,9 +64,9 @@ pub async fn another_process_finishes_what_is_visible_late(_: Space) -> Result<(
         moto.proxy.disarm();
         let next = new_process(&moto).await?;
         settle(&moto, &*next, &one, &all).await.with_context(|| format!("{delay} reads after change {nth}"))?;
-        exists_once(&moto, 2).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+        check_exists_once(&moto, 2).await.with_context(|| format!("{delay} reads after change {nth}"))?;
         delete(&*next, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ pub async fn deletion_waits_for_tags_that_are_visible_late(_: Space) -> Result<(
             drop(next.list_owned().await);
         }
         delete(&*next, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
     }
     Ok(())
 }
@@ -101,11 +101,11 @@ pub async fn named_load_balancer_is_deleted_when_its_tags_are_visible_late(_: Sp
         let (balancers, one) = (new_process(&moto).await?, spec(1, &[("name", "public")]));
         drop(balancers.ensure(&one, &all).await);
         delete(&*balancers, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{delay} reads, deleted immediately"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{delay} reads, deleted immediately"))?;
         let one = spec(1, &[("name", "public")]);
         settle(&moto, &*balancers, &one, &all).await.with_context(|| format!("{delay} reads"))?;
         delete(&*balancers, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{delay} reads"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{delay} reads"))?;
     }
     Ok(())
 }
@@ -115,15 +115,15 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     let balancers = new_process(&moto).await?;
-    moto.proxy.provision(1);
+    moto.proxy.delay_provisioning(1);
     moto.proxy.fail_setup(1);
     let one = spec(1, &[]);
     settle(&moto, &*balancers, &one, &all).await?;
-    exists_once(&moto, 1).await?;
+    check_exists_once(&moto, 1).await?;
     let created = moto.proxy.calls_of("CreateLoadBalancer");
     ensure!(created == 2, "it was created {created} times");
     delete(&*balancers, &one.id).await?;
-    has_no_resources(&moto).await?;
+    check_no_resources(&moto).await?;
 
     // The setup fails each time: every attempt requests a pause.
     moto.proxy.fail_setup(1000);
@@ -134,7 +134,7 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     }
     moto.proxy.fail_setup(0);
     delete(&*balancers, &one.id).await?;
-    has_no_resources(&moto).await
+    check_no_resources(&moto).await
 }
 
 /// Security groups are deleted once the network interfaces with them are.
@@ -146,13 +146,13 @@ pub async fn security_groups_are_deleted_after_network_interfaces(_: Space) -> R
         let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));
         settle(&moto, &*balancers, &one, &all).await?;
         delete(&*balancers, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{calls} calls"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{calls} calls"))?;
         // Another process finishes the deletion.
         let one = spec(2, &[]);
         settle(&moto, &*balancers, &one, &all).await?;
         drop(balancers.delete(&one.id).await);
         delete(&*new_process(&moto).await?, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{calls} calls, another process"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{calls} calls, another process"))?;
     }
     Ok(())
 }
@@ -164,7 +164,7 @@ pub async fn quota_is_reported_and_affects_nothing_else(_: Space) -> Result<()> 
     let instances = moto.run(3).await?;
     let (current, all) = (targets(&instances[..2]), targets(&instances));
     let ranges: Vec<IpNet> = (0..4).map(|part| IpNet::new_assert([192, 0, 2, part * 8].into(), 29)).collect();
-    for (quota, most, raised) in [
+    for (quota, limit, raised) in [
         (Quota::LoadBalancers, 0, 50),
         (Quota::TargetGroups, 1, 3000),
         (Quota::Listeners, 1, 50),
@@ -172,7 +172,7 @@ pub async fn quota_is_reported_and_affects_nothing_else(_: Space) -> Result<()> 
     ] {
         let one = LoadBalancerSpec { source_ranges: ranges.clone(), ..two_ports(1) };
         let balancers = new_process(&moto).await?;
-        moto.proxy.limit(quota, most);
+        moto.proxy.set_quota(quota, limit);
         let error =
             balancers.ensure(&one, &current).await.err().with_context(|| format!("{quota:?} was not exceeded"))?;
         ensure!(error.kind == ErrorKind::Quota && error.message.contains("request a higher quota"), "{error}");
@@ -183,10 +183,10 @@ pub async fn quota_is_reported_and_affects_nothing_else(_: Space) -> Result<()> 
             let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &health).await?;
             ensure!([0, 3].contains(&texts(&health, "Id").len()), "{quota:?}: {health}");
         }
-        moto.proxy.limit(quota, raised);
+        moto.proxy.set_quota(quota, raised);
         settle(&moto, &*balancers, &one, &all).await.with_context(|| format!("{quota:?} raised"))?;
         delete(&*balancers, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{quota:?}"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{quota:?}"))?;
     }
     Ok(())
 }
@@ -220,7 +220,7 @@ async fn addresses(moto: &Moto) -> Result<Vec<String>> {
 /// the limit are an error, and those that fit get traffic.
 pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
-    moto.proxy.limit(Quota::Targets, 6);
+    moto.proxy.set_quota(Quota::Targets, 6);
     let mut one = spec(1, &[("nlb-target-type", "ip")]);
     one.ports[0].target_port = TargetPort::Number(8080);
     let name = one.ports[0].name.clone();
@@ -244,7 +244,7 @@ pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
     ensure!(error.kind == ErrorKind::Quota, "{error}");
     let current = addresses(&moto).await?;
     ensure!(current.len() >= 4 && current.iter().all(|one| expected(50..58).contains(one)), "{current:?}");
-    moto.proxy.limit(Quota::Targets, 500);
+    moto.proxy.set_quota(Quota::Targets, 500);
     settle(&moto, &*balancers, &one, &pods(&name, 50..58)).await?;
     ensure!(addresses(&moto).await? == expected(50..58), "{:?}", addresses(&moto).await?);
     delete(&*balancers, &one.id).await
@@ -269,7 +269,7 @@ pub async fn every_page_is_read(_: Space) -> Result<()> {
     let owned = next.list_owned().await?;
     ensure!(owned.len() == specs.len(), "{owned:?}");
     remove_all(&*next, &specs).await?;
-    has_no_resources(&moto).await
+    check_no_resources(&moto).await
 }
 
 async fn remove_all(balancers: &dyn LoadBalancers, specs: &[LoadBalancerSpec]) -> Result<()> {

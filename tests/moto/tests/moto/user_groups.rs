@@ -79,9 +79,9 @@ impl UsersBalancer {
             calls.push(("DescribeTags", "ResourceArns.member.1", group));
         }
         for (action, parameter, arn) in calls {
-            let answer = moto.aws.call(Service::Elb, action, &[(parameter, arn)]).await?;
+            let response = moto.aws.call(Service::Elb, action, &[(parameter, arn)]).await?;
             // Without the id of the request.
-            all.push(answer.split("<ResponseMetadata>").next().unwrap_or_default().to_owned());
+            all.push(response.split("<ResponseMetadata>").next().unwrap_or_default().to_owned());
         }
         Ok(all)
     }
@@ -132,7 +132,7 @@ pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> 
     // A listing lacks the target group while the Service is deleted.
     settle(&moto, &*next, &one, &targets(own)).await?;
     let (deleting, last) = (new_process(&moto, &records).await?, Some(Arc::new(one.clone())));
-    moto.proxy.leave_out(group, 1);
+    moto.proxy.omit_from_lists(group, 1);
     let error = deleting.delete_last(&one.id, last).await.err().context("the targets are left")?;
     ensure!(error.kind == ErrorKind::Transient && error.message.contains(&**group), "{error}");
     delete(&*deleting, &one.id).await?;

@@ -74,13 +74,13 @@ impl Footprint {
         leaks
     }
 
-    /// Whether a process of the machine was one of the cluster's.
+    /// Returns true if a process of the machine was one of the cluster's.
     fn has(&self, process: &Path) -> bool {
         network(process).is_some_and(|network| self.networks.contains(&network))
             || self.data.as_ref().is_some_and(|data| works_in(process, data))
     }
 
-    /// The lines of `/proc/self/mountinfo` with one of the cluster's folders or namespaces.
+    /// Returns the lines of `/proc/self/mountinfo` with one of the cluster's folders or namespaces.
     fn mounts<'a>(&self, text: &'a str) -> impl Iterator<Item = &'a str> {
         let own: Vec<String> =
             self.data.iter().map(|data| data.display().to_string()).chain(self.networks.iter().cloned()).collect();
@@ -100,7 +100,7 @@ fn leaks_of_index(index: u8) -> Vec<String> {
     leaks
 }
 
-/// The folders of this machine's processes in `/proc`.
+/// Returns the folders of this machine's processes in `/proc`.
 fn processes() -> Vec<PathBuf> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbered =
@@ -108,7 +108,7 @@ fn processes() -> Vec<PathBuf> {
     numbered.map(|entry| entry.path()).collect()
 }
 
-/// Whether a process works in a folder, even if that was removed.
+/// Returns true if a process works in a folder, even if that was removed.
 fn works_in(process: &Path, folder: &Path) -> bool {
     fs::read_link(process.join("cwd")).is_ok_and(|place| {
         // The kernel appends a word to the path of a folder that was removed.
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A footprint with an index that no cluster has.
+    /// Returns a footprint with an index that no cluster has.
     fn footprint(data: &Path) -> Footprint {
         Footprint { index: 255, data: Some(data.to_owned()), networks: BTreeSet::from(["net:[1]".to_owned()]) }
     }

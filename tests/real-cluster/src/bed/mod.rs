@@ -75,7 +75,7 @@ impl Bed {
         bail!("no addresses are left for a cluster on this machine:\n- {}", reasons.join("\n- "))
     }
 
-    /// The socket on which this cluster takes commands.
+    /// Returns the socket on which this cluster takes commands.
     pub fn control(&self) -> PathBuf {
         control(self.index)
     }
@@ -113,7 +113,7 @@ impl Drop for Bed {
     }
 }
 
-/// The socket on which a cluster takes commands.
+/// Returns the socket on which a cluster takes commands.
 pub fn control(index: u8) -> PathBuf {
     folder(index).join(CONTROL)
 }
@@ -133,12 +133,12 @@ pub fn address_conflicts() -> Result<Option<String>> {
     Ok(choice.usable.is_empty().then(|| choice.conflicts.join("; ")))
 }
 
-/// The name of a cluster's branch in cgroup hierarchies.
+/// Returns the name of a cluster's branch in cgroup hierarchies.
 pub fn branch(index: u8) -> String {
     format!("kcm-cluster-{index}")
 }
 
-/// The name of the machine's network device to a cluster.
+/// Returns the name of the machine's network device to a cluster.
 pub fn device(index: u8) -> String {
     format!("kcm{index}")
 }

@@ -48,7 +48,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout in a new file.
+    /// Creates a layout in a new file.
     ///
     /// # Errors
     /// When the file cannot be made.
@@ -157,7 +157,7 @@ impl Entry {
     }
 }
 
-/// The content of a layer.
+/// Returns the content of a layer.
 ///
 /// # Errors
 /// When a path is too long for a tar file.

@@ -80,7 +80,7 @@ impl Demand {
 }
 
 impl Built {
-    /// Returns what exists on this machine.
+    /// Returns the groups that exist on this machine.
     pub(super) fn now(programs: &Programs) -> Result<Self> {
         Ok(Self {
             control_plane: Assets::are_built(&CONTROL_PLANE)?,

@@ -22,7 +22,8 @@ pub(super) fn missing() -> Vec<String> {
     missing
 }
 
-/// Compares the kernel's release, such as `6.1.0-13-amd64`. One that is not understood passes.
+/// Returns a sentence if the kernel's release, such as `6.1.0-13-amd64`, is too old. A release in another format counts as
+/// new enough.
 fn version(release: &str) -> Option<String> {
     let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
     let own = (numbers.next()?, numbers.next()?);

@@ -88,7 +88,7 @@ pub fn missing_for_all(programs: &Programs, demand: &Demand) -> Result<Vec<Strin
         building::missing(programs, demand, built),
     ]
     .concat();
-    // Without the program ip, that is the requirement which is reported.
+    // It fails without the program `ip`, which is reported as a missing program.
     if let Ok(Some(conflicts)) = bed::address_conflicts() {
         missing.push(format!("addresses for a cluster: {conflicts}"));
     }
@@ -100,7 +100,7 @@ pub fn trial_failures() -> Vec<String> {
     trial::failures()
 }
 
-/// The programs in a list that this machine lacks, each with the Debian package that has it.
+/// Returns the programs in a list that this machine lacks, each with the Debian package that has it.
 pub fn tools(tools: &[(&str, &str)]) -> Vec<String> {
     let lacking = tools.iter().filter(|(name, _)| find(name).is_none());
     lacking
@@ -111,7 +111,7 @@ pub fn tools(tools: &[(&str, &str)]) -> Vec<String> {
 /// Folders with programs of administrators, which are not in the PATH of all users.
 pub const ADMINISTRATOR: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// Looks a program up as root's shell does.
+/// Finds a program in the folders in which root's shell finds it.
 fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(ADMINISTRATOR.map(PathBuf::from));

@@ -55,8 +55,8 @@ impl Measurements {
     }
 }
 
-/// Returns the managers in the order of a round. It alternates, because the first one changes the machine's state for the
-/// second one.
+/// Returns the managers in the order of a round, which alternates, because the first one changes the machine's state for
+/// the second one.
 fn order(round: usize) -> [Side; 2] {
     if round.is_multiple_of(2) { [Side::Upstream, Side::Ours] } else { [Side::Ours, Side::Upstream] }
 }
@@ -127,7 +127,7 @@ async fn measure_all(
     Ok(())
 }
 
-/// Plays the scenarios on a cluster. Returns its footprint once it has ended.
+/// Runs the scenarios on a cluster. Returns its footprint once it has ended.
 async fn measure(
     setup: Setup,
     other: &Path,

@@ -32,14 +32,15 @@ const NO_GATES: [&str; 6] = [
     "WorkloadResourceClaims",
 ];
 
-/// The gates of the page, with whether both of their values can be tested.
+/// Returns the gates of the page; true if both of their values can be tested.
 fn gates<'a>(page: &'a str) -> BTreeMap<&'a str, bool> {
     let rows = page.lines().filter(|line| line.starts_with("| "));
     let cells = rows.map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect::<Vec<_>>());
     let gate = |cells: Vec<&'a str>| match cells[..] {
         [gate, stage, effect] => {
             // A gate that is locked since a version can be changed when an older one is emulated.
-            let is_fixed = stage.ends_with(", locked") || effect.starts_with("always o");
+            let is_always = ["always on", "always off"].iter().any(|text| effect.starts_with(text));
+            let is_fixed = stage.ends_with(", locked") || is_always;
             Some((gate, !is_fixed))
         }
         _ => None,
@@ -47,7 +48,7 @@ fn gates<'a>(page: &'a str) -> BTreeMap<&'a str, bool> {
     cells.filter_map(gate).filter(|(gate, _)| !matches!(*gate, "feature gate" | "---")).collect()
 }
 
-/// A line of the list: the gate, and its tests.
+/// Parses a line of the list; returns the gate and its tests.
 fn line(text: &str) -> Result<(&str, Vec<&str>), String> {
     let parts: Vec<&str> = text.split('|').map(str::trim).collect();
     match parts[..] {

@@ -181,6 +181,6 @@ pub const CRATES: &[Layers] = &[
     Layers {
         folder: "xtask/src",
         is_complete: false,
-        order: &[&["cargo", "control_plane", "interrupt", "page"], &["demo", "docs", "image", "test"], &["soak"]],
+        order: &[&["cargo", "console", "control_plane", "interrupt"], &["demo", "docs", "image", "test"], &["soak"]],
     },
 ];

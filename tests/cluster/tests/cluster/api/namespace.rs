@@ -128,7 +128,8 @@ pub async fn twenty_kinds_are_deleted_with_their_namespace(space: Space) -> Resu
     until_namespace_deleted(&space).await?;
     let collections = faults.count(|call| call.verb == Verb::Delete && call.name.is_empty());
     ensure!(collections >= 20, "{collections} collections deleted");
-    let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    let refused: Vec<_> =
+        faults.requests().into_iter().filter(|request| matches!(request.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "{refused:?}");
     Ok(())
 }
@@ -140,7 +141,7 @@ async fn delete_watched_namespace(space: &Space) -> Result<Vec<Call>> {
     let _manager = Manager::start_with(space, &faults, WATCHING).await?;
     delete(space).await?;
     until_namespace_deleted(space).await?;
-    let all = faults.requests().into_iter().map(|seen| seen.call);
+    let all = faults.requests().into_iter().map(|request| request.call);
     Ok(all.filter(|call| call.account == "namespace-controller").collect())
 }
 
@@ -220,7 +221,7 @@ async fn delete_large_namespace(space: &Space, faults: &Faults) -> Result<usize>
     .await?;
     until_namespace_deleted(space).await?;
     ensure!(begun.elapsed() > Duration::from_millis(4900), "deleted after {:?}", begun.elapsed());
-    let ours: Vec<Call> = faults.requests().into_iter().map(|seen| seen.call).collect();
+    let ours: Vec<Call> = faults.requests().into_iter().map(|request| request.call).collect();
     let emptied = ours.iter().position(of_maps);
     // The server's version is listed at the end of the grace period.
     let checked = ours.iter().position(|call| {

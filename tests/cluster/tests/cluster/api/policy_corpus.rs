@@ -163,7 +163,7 @@ async fn is_accepted(api: &Api<ValidatingAdmissionPolicy>, scope: &Scope, expres
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 422 => Ok(false),
         Err(kube::Error::Service(error)) => {
-            println!("left out, no answer: {expression}: {error}");
+            println!("left out, no response: {expression}: {error}");
             Ok(false)
         }
         Err(error) => Err(error).with_context(|| expression.to_owned()),

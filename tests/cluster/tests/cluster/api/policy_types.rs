@@ -30,7 +30,7 @@ const KINDS: [&str; 12] = [
     "Ingress",
 ];
 
-/// A custom kind with fields of many types.
+/// Returns a custom kind with fields of many types.
 fn widgets() -> CustomKind {
     let fields = json!({
         "count": {"type": "integer"}, "ratio": {"type": "number"}, "name": {"type": "string"},
@@ -47,7 +47,7 @@ fn widgets() -> CustomKind {
     CustomKind::new("example.com", "Widget").with_schema(json!({"type": "object", "properties": {"spec": spec}}))
 }
 
-/// The policies: name, resources as group/version/plural, parameters, variables, expressions.
+/// Returns the policies: name, resources as group/version/plural, parameters, variables, expressions.
 fn policies() -> Vec<Value> {
     let widgets = &["example.com/v1/widgets"][..];
     let deployments = &["apps/v1/deployments"][..];

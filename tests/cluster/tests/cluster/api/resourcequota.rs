@@ -42,43 +42,30 @@ fn unscheduled_pod(name: &str, cpu: &str) -> Value {
     pod
 }
 
-pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
-    let faults = Faults::default();
-    let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
-    space.create::<Pod>(unscheduled_pod("before", "250m")).await?;
-    let hard = json!({
-        "pods": "5", "requests.cpu": "2", "limits.cpu": "4", "count/pods": "9", "count/configmaps": "9",
-        "services": "3", "services.nodeports": "5", "requests.storage": "10Gi",
-        "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "2", "count/deployments.apps": "3",
-    });
-    space.create::<ResourceQuota>(quota(hard)).await?;
-    let roots = space.list::<ConfigMap>("").await?.len();
-    let maps = |more: usize| (roots + more).to_string();
-    let empty = [
-        ("pods", "1"),
-        ("requests.cpu", "250m"),
-        ("limits.cpu", "250m"),
-        ("count/pods", "1"),
-        ("services", "0"),
-        ("services.nodeports", "0"),
-        ("requests.storage", "0"),
-        ("count/deployments.apps", "0"),
-        ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", "0"),
-    ];
-    let with_maps = |list: &[(&'static str, &'static str)], maps: String| {
-        let mut list: Vec<(&str, String)> = list.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
-        list.push(("count/configmaps", maps));
-        list
-    };
-    let check = |list: Vec<(&'static str, String)>| {
-        let space = space.clone();
-        async move {
-            let list: Vec<(&str, &str)> = list.iter().map(|(name, text)| (*name, &**text)).collect();
-            until_used(&space, &list).await
-        }
-    };
-    check(with_maps(&empty, maps(0))).await?;
+/// What the quota of [`usage_follows_existing_objects`] uses of each resource: with one pod only, with all objects, after
+/// the Service has lost its node ports, and after the deletions.
+const USAGE: [(&str, [&str; 4]); 9] = [
+    ("pods", ["1", "3", "3", "1"]),
+    ("requests.cpu", ["250m", "1250m", "1250m", "250m"]),
+    ("limits.cpu", ["250m", "1250m", "1250m", "250m"]),
+    ("count/pods", ["1", "3", "3", "2"]),
+    ("services", ["0", "1", "1", "0"]),
+    ("services.nodeports", ["0", "2", "0", "0"]),
+    ("requests.storage", ["0", "3Gi", "3Gi", "0"]),
+    ("count/deployments.apps", ["0", "0", "0", "0"]),
+    ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", ["0", "1", "1", "0"]),
+];
 
+/// Waits for the usage in a column of [`USAGE`], and for this many ConfigMaps.
+async fn until_column_used(space: &Space, column: usize, config_maps: usize) -> Result<()> {
+    let config_maps = config_maps.to_string();
+    let mut expected: Vec<(&str, &str)> = USAGE.iter().map(|(name, amounts)| (*name, amounts[column])).collect();
+    expected.push(("count/configmaps", &config_maps));
+    until_used(space, &expected).await
+}
+
+/// Creates two pods, a ConfigMap, a Service with two node ports, and a claim.
+async fn create_counted_objects(space: &Space) -> Result<()> {
     for name in ["one", "two"] {
         space.create::<Pod>(unscheduled_pod(name, "500m")).await?;
     }
@@ -90,43 +77,36 @@ pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
             "accessModes": ["ReadWriteOnce"], "storageClassName": "gold", "resources": {"requests": {"storage": "3Gi"}},
         }}))
         .await?;
-    let full = [
-        ("pods", "3"),
-        ("requests.cpu", "1250m"),
-        ("limits.cpu", "1250m"),
-        ("count/pods", "3"),
-        ("services", "1"),
-        ("services.nodeports", "2"),
-        ("requests.storage", "3Gi"),
-        ("count/deployments.apps", "0"),
-        ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", "1"),
-    ];
-    check(with_maps(&full, maps(1))).await?;
+    Ok(())
+}
 
-    // The Service loses its ports of nodes.
+pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
+    space.create::<Pod>(unscheduled_pod("before", "250m")).await?;
+    let hard = json!({
+        "pods": "5", "requests.cpu": "2", "limits.cpu": "4", "count/pods": "9", "count/configmaps": "9",
+        "services": "3", "services.nodeports": "5", "requests.storage": "10Gi",
+        "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "2", "count/deployments.apps": "3",
+    });
+    space.create::<ResourceQuota>(quota(hard)).await?;
+    let existing_maps = space.list::<ConfigMap>("").await?.len();
+    until_column_used(&space, 0, existing_maps).await?;
+
+    create_counted_objects(&space).await?;
+    until_column_used(&space, 1, existing_maps + 1).await?;
+
     space.patch::<Service>("web", json!({"spec": {"type": "ClusterIP"}})).await?;
-    let without_ports = full.map(|(name, used)| (name, if name == "services.nodeports" { "0" } else { used }));
-    check(with_maps(&without_ports, maps(1))).await?;
+    until_column_used(&space, 2, existing_maps + 1).await?;
 
-    // A pod is deleted, another one finishes, the Service is deleted: their usage is freed.
+    // A pod is deleted, another one finishes, the other objects are deleted: their usage is freed.
     space.delete::<Pod>("one").await?;
     space.patch_status::<Pod>("two", json!({"status": {"phase": "Succeeded"}})).await?;
     space.delete::<ConfigMap>("map").await?;
     space.delete::<Service>("web").await?;
     space.patch::<PersistentVolumeClaim>("disk", json!({"metadata": {"finalizers": null}})).await?;
     space.delete::<PersistentVolumeClaim>("disk").await?;
-    let left = [
-        ("pods", "1"),
-        ("requests.cpu", "250m"),
-        ("limits.cpu", "250m"),
-        ("count/pods", "2"),
-        ("services", "0"),
-        ("services.nodeports", "0"),
-        ("requests.storage", "0"),
-        ("count/deployments.apps", "0"),
-        ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", "0"),
-    ];
-    check(with_maps(&left, maps(0))).await?;
+    until_column_used(&space, 3, existing_maps).await?;
     until_quiet(&faults).await?;
     ensure!(faults.most_watches().values().all(|open| *open == 1), "concurrent watches: {:?}", faults.most_watches());
     manager.stop().await?;
@@ -135,8 +115,8 @@ pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
 
 pub async fn scoped_quota_counts_only_its_pods(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
-    space.create::<Pod>(unscheduled_pod("asks", "100m")).await?;
-    space.create::<Pod>(with(pod("asks-nothing", "web"), json!({"spec": {"schedulerName": "none"}}))).await?;
+    space.create::<Pod>(unscheduled_pod("with-request", "100m")).await?;
+    space.create::<Pod>(with(pod("no-request", "web"), json!({"spec": {"schedulerName": "none"}}))).await?;
     let ending = with(pod("ends", "web"), json!({"spec": {"schedulerName": "none", "activeDeadlineSeconds": 900}}));
     space.create::<Pod>(ending).await?;
     let scoped = with(quota(json!({"pods": "9"})), json!({"spec": {"scopes": ["BestEffort", "NotTerminating"]}}));

@@ -5,7 +5,7 @@ use cluster_tests::programs::KCM;
 use cluster_tests::{Space, all_gates, eventually};
 use control_plane::{ControlPlane, Options};
 
-use crate::process::serving::Running;
+use crate::process::serving::ManagerProcess;
 
 const GATES: &str = "--feature-gates=APIServerIdentity=true,StorageVersionAPI=true";
 
@@ -55,7 +55,7 @@ pub async fn identity(cluster: &ControlPlane) -> Result<String> {
 pub async fn entries_of_stopped_api_servers_are_removed(_: Space) -> Result<()> {
     let cluster = reporting().await?;
     let flags = [GATES, "--controllers=storageversion-garbage-collector-controller"].map(str::to_owned);
-    let _kcm = Running::start(&cluster, KCM, &flags).await?;
+    let _kcm = ManagerProcess::start(&cluster, KCM, &flags).await?;
     let living = identity(&cluster).await?;
 
     report(&cluster, "example.com.widgets", &[(&living, "v1"), ("apiserver-stopped", "v2")])?;

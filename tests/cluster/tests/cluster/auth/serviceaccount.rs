@@ -1,7 +1,7 @@
 //! Observable behaviour of service accounts: the default one, the root certificates, and tokens that the API server
 //! accepts.
 //!
-//! They use a separate control plane, on which no other client creates accounts.
+//! The tests use a separate control plane, on which no other client creates accounts.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::robustness::scenario::Scenario;
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");
 
 /// Creates a space on a control plane on which no other client creates accounts.
-pub async fn strict(space: &Space) -> Result<Space> {
+pub async fn on_own_control_plane(space: &Space) -> Result<Space> {
     static BED: OnceCell<Arc<Bed>> = OnceCell::const_new();
     let bed = BED.get_or_try_init(|| async {
         let extra_apiserver_flags = vec![format!("--service-account-key-file={RSA}.pub")];
@@ -46,7 +46,7 @@ async fn default_account(space: &Space) -> Result<ServiceAccount> {
 }
 
 pub async fn default_account_is_created_and_recreated(space: Space) -> Result<()> {
-    let space = strict(&space).await?;
+    let space = on_own_control_plane(&space).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &["--controllers=serviceaccount-controller"]).await?;
     let first = default_account(&space).await?;
@@ -77,12 +77,12 @@ pub async fn default_account_is_created_and_recreated(space: Space) -> Result<()
 pub async fn root_certificates_are_published_and_repaired(space: Space) -> Result<()> {
     const NAME: &str = "kube-root-ca.crt";
     const DESCRIPTION: &str = "kubernetes.io/description";
-    let space = strict(&space).await?;
+    let space = on_own_control_plane(&space).await?;
     let faults = Faults::default();
     let flags = ["--controllers=root-ca-certificate-publisher-controller", &root_ca_flag(&space)];
     let _manager = Manager::start_with(&space, &faults, &flags).await?;
     let ca = std::fs::read_to_string(space.bed.cluster.ca_certificate())?;
-    let whole = |what: &'static str| {
+    let until_published = |what: &'static str| {
         let (space, ca) = (&space, &ca);
         async move {
             eventually(what, || async {
@@ -97,17 +97,17 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
             .await
         }
     };
-    let first = whole("published").await?;
+    let first = until_published("published").await?;
     ensure!(first.metadata.labels.is_none() && first.immutable.is_none(), "{first:?}");
     space.patch::<ConfigMap>(NAME, json!({"data": {"x": "1"}, "metadata": {"labels": {"kept": "1"}}})).await?;
-    let map = whole("added keys are removed").await?;
+    let map = until_published("added keys are removed").await?;
     ensure!(map.metadata.labels.is_some_and(|labels| labels.contains_key("kept")), "a label was removed");
     space.patch::<ConfigMap>(NAME, json!({"data": {"ca.crt": "other"}})).await?;
-    whole("changed data is restored").await?;
+    until_published("changed data is restored").await?;
     space.patch::<ConfigMap>(NAME, json!({"metadata": {"annotations": {DESCRIPTION: null}}})).await?;
-    whole("the description is restored").await?;
+    until_published("the description is restored").await?;
     space.delete::<ConfigMap>(NAME).await?;
-    let second = whole("published again").await?;
+    let second = until_published("published again").await?;
     ensure!(second.metadata.uid != first.metadata.uid);
 
     let writes = |call: &Call| call.is_write() && call.namespace == space.namespace;
@@ -125,7 +125,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
 }
 
 pub async fn pods_of_a_deployment_have_a_token(space: Space) -> Result<()> {
-    let space = strict(&space).await?;
+    let space = on_own_control_plane(&space).await?;
     let workloads = "deployment-controller,replicaset-controller";
     let accounts = "serviceaccount-controller,root-ca-certificate-publisher-controller";
     let controllers = format!("--controllers={workloads},{accounts}");
@@ -190,7 +190,7 @@ fn algorithm(token: &str) -> Result<String> {
 }
 
 pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
-    let space = strict(&space).await?;
+    let space = on_own_control_plane(&space).await?;
     let robot = format!("system:serviceaccount:{}:robot", space.namespace);
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     let faults = Faults::default();
@@ -215,16 +215,16 @@ pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
 
     // The next manager has another key: existing tokens are not changed.
     let _manager = start(format!("{RSA}-pkcs1.pem")).await?;
-    space.create::<Secret>(token_secret("rivest", "robot", json!({"ca.crt": "wrong"}))).await?;
-    let (other, certificates) = token_of(&space, "rivest").await?;
+    space.create::<Secret>(token_secret("rsa", "robot", json!({"ca.crt": "wrong"}))).await?;
+    let (other, certificates) = token_of(&space, "rsa").await?;
     ensure!(algorithm(&other)? == "RS256" && certificates == ca, "{other} {certificates}");
     ensure!(whoami(&space, &other).await? == robot);
     ensure!(token_of(&space, "elliptic").await?.0 == token);
 
     space.create::<Secret>(token_secret("lost", "missing", json!({}))).await?;
     until_secret_deleted(&space, "lost", "a token without an account is deleted").await?;
-    space.patch::<ServiceAccount>("robot", json!({"secrets": [{"name": "rivest"}, {"name": "else"}]})).await?;
-    space.delete::<Secret>("rivest").await?;
+    space.patch::<ServiceAccount>("robot", json!({"secrets": [{"name": "rsa"}, {"name": "else"}]})).await?;
+    space.delete::<Secret>("rsa").await?;
     eventually("it is removed from the account's list", || async {
         let listed = space.get::<ServiceAccount>("robot").await?.secrets.unwrap_or_default();
         ensure!(listed.len() == 1 && listed[0].name.as_deref() == Some("else"), "{listed:?}");
@@ -252,7 +252,7 @@ async fn until_secret_deleted(space: &Space, secret: &str, what: &str) -> Result
 pub async fn tokens_of_former_versions_are_marked_and_deleted(space: Space) -> Result<()> {
     const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
     const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
-    let space = strict(&space).await?;
+    let space = on_own_control_plane(&space).await?;
     let maps: Api<ConfigMap> = Api::namespaced(space.bed.client.clone(), "kube-system");
     eventually("the API server records since when it tracks tokens", || async { Ok(maps.get(TRACKING).await?) })
         .await?;
@@ -299,7 +299,7 @@ pub async fn tokens_of_former_versions_are_marked_and_deleted(space: Space) -> R
 
 /// A ReplicaSet's pods are refused until their account exists; then they are created.
 pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
-    let space = strict(&space).await?;
+    let space = on_own_control_plane(&space).await?;
     let workloads = "--controllers=replicaset-controller";
     let manager = Manager::start_with(&space, &Faults::default(), &[workloads]).await?;
     space.create::<ReplicaSet>(cluster_tests::objects::replica_set("web", 1)).await?;

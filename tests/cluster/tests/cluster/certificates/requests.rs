@@ -14,11 +14,14 @@ use kube::{Client, Config};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
-use crate::auth::serviceaccount::strict;
+use crate::auth::serviceaccount::on_own_control_plane;
 use crate::robustness::invariants::only_declared;
 
 /// The attribute from which the API server reads the UID of a user.
 const USER_UID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];
+
+/// The usages of a client certificate.
+const CLIENT: &[&str] = &["digital signature", "client auth"];
 
 /// Returns the PEM of a request of `organization` as `common_name`, and that of its key.
 pub fn signing_request(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<(String, String)> {
@@ -87,9 +90,47 @@ async fn whoami(space: &Space, certificate: &str, key: &str) -> Result<String> {
     Ok(user(space, certificate, key).await?.username.unwrap_or_default())
 }
 
+/// Returns the API of requests as a joining node, whose group may request certificates of any node, as in kubeadm's
+/// clusters.
+async fn joining_node(space: &Space) -> Result<Api<CertificateSigningRequest>> {
+    let name = |suffix: &str| format!("{}-{suffix}", space.namespace);
+    let bindings: Api<ClusterRoleBinding> = Api::all(space.bed.client.clone());
+    for role in ["system:node-bootstrapper", "system:certificates.k8s.io:certificatesigningrequests:nodeclient"] {
+        let binding = json!({
+            "metadata": {"name": name(role.rsplit(':').next().unwrap_or(role))},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name("joining")}],
+        });
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
+    }
+    let user = Identity::User { name: "system:bootstrap:abcdef".into(), groups: vec![name("joining")] };
+    Ok(Api::all(space.bed.cluster.client(user).await?))
+}
+
+/// Checks that a node's client certificate is approved and signed, without the UID in its request.
+async fn check_client_certificate(
+    space: &Space,
+    all: &Api<CertificateSigningRequest>,
+    node: &Api<CertificateSigningRequest>,
+) -> Result<()> {
+    let name = format!("{}-joins", space.namespace);
+    let uid = "00000000-0000-4000-8000-000000000001";
+    let (request, key) = signing_request_with_uid("system:nodes", "system:node:new", &[], Some(uid))?;
+    create(node, object(&name, &request, "kube-apiserver-client-kubelet", CLIENT)).await?;
+    let certificate = until_issued(all, &name).await?;
+    let user = user(space, &certificate, &key).await?;
+    ensure!(user.username.as_deref() == Some("system:node:new"), "{user:?}");
+    ensure!(user.uid.as_deref().is_none_or(str::is_empty), "the requester chose its UID: {user:?}");
+    let conditions = all.get(&name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
+    let [approved] = &conditions[..] else { anyhow::bail!("{conditions:?}") };
+    ensure!(approved.type_ == "Approved" && approved.reason.as_deref() == Some("AutoApproved"), "{approved:?}");
+    let message = "Auto approving kubelet client certificate after SubjectAccessReview.";
+    ensure!(approved.message.as_deref() == Some(message), "{approved:?}");
+    Ok(())
+}
+
 pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
-    const CLIENT: &[&str] = &["digital signature", "client auth"];
-    let space = strict(&space).await?;
+    let space = on_own_control_plane(&space).await?;
     let (ca, ca_key) = (space.bed.cluster.ca_certificate(), space.bed.cluster.ca_key());
     let signing = [
         format!("--cluster-signing-cert-file={}", ca.display()),
@@ -100,37 +141,13 @@ pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
     let _manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
     let name = |suffix: &str| format!("{}-{suffix}", space.namespace);
     let all: Api<CertificateSigningRequest> = Api::all(space.bed.client.clone());
-
-    // A joining node: its group may request a certificate for any node, as in kubeadm's clusters.
-    let joining = Identity::User { name: "system:bootstrap:abcdef".into(), groups: vec![name("joining")] };
-    let bindings: Api<ClusterRoleBinding> = Api::all(space.bed.client.clone());
-    for role in ["system:node-bootstrapper", "system:certificates.k8s.io:certificatesigningrequests:nodeclient"] {
-        let binding = json!({
-            "metadata": {"name": name(role.rsplit(':').next().unwrap_or(role))},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name("joining")}],
-        });
-        bindings.create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
-    }
-    let asking: Api<CertificateSigningRequest> = Api::all(space.bed.cluster.client(joining).await?);
-    // A UID in the request is not copied to the certificate.
-    let chosen = "00000000-0000-4000-8000-000000000001";
-    let (request, key) = signing_request_with_uid("system:nodes", "system:node:new", &[], Some(chosen))?;
-    create(&asking, object(&name("joins"), &request, "kube-apiserver-client-kubelet", CLIENT)).await?;
-    let certificate = until_issued(&all, &name("joins")).await?;
-    let node = user(&space, &certificate, &key).await?;
-    ensure!(node.username.as_deref() == Some("system:node:new"), "{node:?}");
-    ensure!(node.uid.as_deref().is_none_or(str::is_empty), "the requester chose its UID: {node:?}");
-    let conditions = all.get(&name("joins")).await?.status.and_then(|status| status.conditions).unwrap_or_default();
-    let [approved] = &conditions[..] else { anyhow::bail!("{conditions:?}") };
-    ensure!(approved.type_ == "Approved" && approved.reason.as_deref() == Some("AutoApproved"), "{approved:?}");
-    let message = "Auto approving kubelet client certificate after SubjectAccessReview.";
-    ensure!(approved.message.as_deref() == Some(message), "{approved:?}");
+    let node = joining_node(&space).await?;
+    check_client_certificate(&space, &all, &node).await?;
 
     // Requests for serving certificates and from other users have to be approved by an admin.
     let (request, _) = signing_request("system:nodes", "system:node:new", &["new.example.com"])?;
     let usages = ["digital signature", "server auth"];
-    create(&asking, object(&name("serves"), &request, "kubelet-serving", &usages)).await?;
+    create(&node, object(&name("serves"), &request, "kubelet-serving", &usages)).await?;
     let (request, key) = signing_request("people", "jane", &[])?;
     create(&all, object(&name("jane"), &request, "kube-apiserver-client", CLIENT)).await?;
     create(&all, object(&name("wrong"), &request, "kubelet-serving", &usages)).await?;

@@ -258,9 +258,9 @@ async fn crash_at_a_sample(scenario: &Scenario) -> Result<()> {
     run_with_each_fault(scenario, |writes, calls| {
         let writes = [1, writes.div_ceil(2)].map(|n| crash_at_write(scenario, n, Effect::CrashAfter));
         let last = scenario.writes;
-        let answers = [crash_at_write(scenario, last, Effect::CrashBeforeResponse)];
+        let crashes_before_response = [crash_at_write(scenario, last, Effect::CrashBeforeResponse)];
         let calls = [1, calls / 2].into_iter().filter_map(|n| crash_in_call(scenario, n).pop());
-        writes.into_iter().chain(answers).chain(calls).collect()
+        writes.into_iter().chain(crashes_before_response).chain(calls).collect()
     })
     .await
 }

@@ -50,8 +50,8 @@ async fn run_suite(infrastructure: &Arc<Infrastructure>, targets: Targets, mode:
     Ok(skipped.map(|result| result.name.to_owned()).collect())
 }
 
-/// The cases that KubeVirt's API makes impossible: it has no annotations of its own, no routes and no firewall, and each
-/// read returns what was written before. The provider sets labels only on new nodes, and reads no Secrets.
+/// Returns the cases that KubeVirt's API makes impossible: it has no annotations of its own, no routes and no firewall,
+/// and each read returns what was written before. The provider sets labels only on new nodes, and reads no Secrets.
 fn expected_skips() -> Vec<&'static str> {
     let mut names = vec![
         "invalid_annotation_is_reported_and_nothing_created",
@@ -126,12 +126,8 @@ impl TenantCluster {
     }
 }
 
-pub async fn tenants_node_and_service_follow_the_infrastructure(_: Space) -> Result<()> {
-    let infrastructure = Infrastructure::start().await?;
-    let tenant_cluster = TenantCluster::start(&infrastructure, "Nodes").await?;
-    let (cloud, tenant) = (&tenant_cluster.cloud, &tenant_cluster.tenant);
-    let address = tenant.start_machine("vm-1").await?;
-    cloud.register("vm-1", json!({})).await?;
+/// Waits until the node has the data of its virtual machine, which has this address.
+async fn until_node_is_initialized(cloud: &CloudBed, address: &str) -> Result<()> {
     eventually("the node is initialized", || async {
         let node = cloud.nodes().get("vm-1").await?;
         let spec = node.spec.context("no spec")?;
@@ -149,7 +145,16 @@ pub async fn tenants_node_and_service_follow_the_infrastructure(_: Space) -> Res
         ensure!(addresses.iter().any(|found| found.type_ == "InternalIP" && found.address == address), "{addresses:?}");
         Ok(())
     })
-    .await?;
+    .await
+}
+
+pub async fn tenants_node_and_service_follow_the_infrastructure(_: Space) -> Result<()> {
+    let infrastructure = Infrastructure::start().await?;
+    let tenant_cluster = TenantCluster::start(&infrastructure, "Nodes").await?;
+    let (cloud, tenant) = (&tenant_cluster.cloud, &tenant_cluster.tenant);
+    let address = tenant.start_machine("vm-1").await?;
+    cloud.register("vm-1", json!({})).await?;
+    until_node_is_initialized(cloud, &address).await?;
 
     let service = json!({
         "metadata": {"name": "web"},

@@ -71,14 +71,8 @@ async fn synced_event(cloud: &CloudBed, name: &str) -> Result<()> {
     .await
 }
 
-pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
-    let cloud = CloudBed::start().await?;
-    let faults = Faults::default();
-    // With their real ages: a node whose instance appears late must not be deleted.
-    let flags = ["--node-status-update-frequency=1s"];
-    let manager = cloud.start_ccm_later(&faults, &flags, SignedDuration::ZERO).await?;
-
-    // All at the same time: labels of the provider, taints of other controllers, several addresses of one type.
+/// An instance has labels of the provider and several addresses of one type, and its Node a taint of another controller.
+async fn node_gets_all_data_with_two_writes(cloud: &CloudBed, faults: &Faults) -> Result<()> {
     cloud.cloud.add_instance(&InstanceConfig {
         addresses: vec![
             address(AddressKind::InternalIP, "10.0.0.1"),
@@ -94,7 +88,7 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     let waiting = json!({"key": UNINITIALIZED, "effect": "NoExecute"});
     let more = json!({"metadata": {"labels": {"taken": "own"}}, "spec": {"taints": [waiting, other]}});
     cloud.register("full", more).await?;
-    let node = until_initialized(&cloud, "full").await?;
+    let node = until_initialized(cloud, "full").await?;
     ensure!(taints(&node).contains(&"other"), "taints: {:?}", taints(&node));
     let kept = node.spec.iter().flat_map(|spec| &spec.taints).flatten().find(|taint| taint.key == "other");
     ensure!(serde_json::to_value(kept)? == other, "a taint of another controller was changed: {kept:?}");
@@ -103,11 +97,14 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     let expected = [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1"), ("ExternalIP", "1.1.1.1")]
         .map(|(kind, text)| (kind.to_owned(), text.to_owned()));
     ensure!(addresses(&node) == expected, "addresses: {:?}", addresses(&node));
-    synced_event(&cloud, "full").await?;
+    synced_event(cloud, "full").await?;
     let writes = faults.count(Call::is_object_write);
     ensure!(writes == 2, "an initialization takes two writes, not {writes}: {:?}", faults.requests());
+    Ok(())
+}
 
-    // A configured node IP: one that the instance has, and one that it gets later.
+/// A Node has a configured IP that its instance lacks; then the IP is corrected.
+async fn node_waits_for_its_configured_address(cloud: &CloudBed) -> Result<()> {
     cloud.cloud.add_instance(&InstanceConfig {
         addresses: vec![address(AddressKind::InternalIP, "10.0.0.2"), address(AddressKind::InternalIP, "10.0.0.3")],
         ..InstanceConfig::named("configured")
@@ -122,10 +119,13 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     .await?;
     ensure!(taints(&cloud.nodes().get("configured").await?).contains(&UNINITIALIZED));
     cloud.edit("configured", configured("10.0.0.3")).await?;
-    let node = until_initialized(&cloud, "configured").await?;
+    let node = until_initialized(cloud, "configured").await?;
     ensure!(addresses(&node) == [("InternalIP".to_owned(), "10.0.0.3".to_owned())], "{:?}", addresses(&node));
+    Ok(())
+}
 
-    // The instance of the node is created later: until then, the node keeps its taint, and few calls are sent.
+/// The instance of a Node is created later: until then, the Node keeps its taint, and few calls are sent.
+async fn node_waits_for_its_instance(cloud: &CloudBed) -> Result<()> {
     let (before, begun) = (cloud.cloud.calls(Operation::DescribeInstance).calls, Instant::now());
     cloud.register("early", json!({})).await?;
     during(QUIET, "the node keeps its taint", || async {
@@ -138,11 +138,14 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     let most = 25 + 5 * begun.elapsed().as_secs();
     ensure!(calls < most, "{calls} calls for an instance that does not exist");
     cloud.cloud.add_instance(&InstanceConfig::named("early"));
-    until_initialized(&cloud, "early").await?;
+    until_initialized(cloud, "early").await?;
+    Ok(())
+}
 
-    // A changed topology label is restored from its beta label, and new addresses of the cloud are applied.
+/// A changed topology label is restored from its beta label, and new addresses of the cloud are applied.
+async fn changes_are_applied_to_an_initialized_node(cloud: &CloudBed) -> Result<()> {
     cloud.edit("full", json!({"metadata": {"labels": {"topology.kubernetes.io/region": "elsewhere"}}})).await?;
-    until_initialized(&cloud, "full").await?;
+    until_initialized(cloud, "full").await?;
     cloud.cloud.add_instance(&InstanceConfig {
         addresses: vec![address(AddressKind::InternalIP, "10.0.0.1"), address(AddressKind::InternalIP, "fd00::2")],
         ..InstanceConfig::named("full")
@@ -152,9 +155,22 @@ pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
         ensure!(has.len() == 2 && has[1].1 == "fd00::2", "addresses: {has:?}");
         Ok(())
     })
-    .await?;
+    .await
+}
+
+pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
+    let cloud = CloudBed::start().await?;
+    let faults = Faults::default();
+    // With their real ages: a node whose instance appears late must not be deleted.
+    let flags = ["--node-status-update-frequency=1s"];
+    let manager = cloud.start_ccm_later(&faults, &flags, SignedDuration::ZERO).await?;
+    node_gets_all_data_with_two_writes(&cloud, &faults).await?;
+    node_waits_for_its_configured_address(&cloud).await?;
+    node_waits_for_its_instance(&cloud).await?;
+    changes_are_applied_to_an_initialized_node(&cloud).await?;
     until_quiet(&faults).await?;
-    let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    let refused: Vec<_> =
+        faults.requests().into_iter().filter(|request| matches!(request.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
 
     // Another manager writes nothing.

@@ -146,7 +146,8 @@ pub async fn load_balancer_is_created_changed_and_deleted(_: Space) -> Result<()
     // Two writes of the finalizer, two of the status, one that removes both, and one at the deletion.
     let writes = faults.count(Call::is_object_write);
     ensure!(writes == 6, "{writes} writes: {:?}", faults.requests());
-    let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    let refused: Vec<_> =
+        faults.requests().into_iter().filter(|request| matches!(request.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
     // An invalid annotation is reported, and the existing load balancer is kept.
     create(&cloud, "odd").await?;

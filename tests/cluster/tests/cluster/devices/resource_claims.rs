@@ -20,7 +20,7 @@ pub const CONTROLLER: &str = "resourceclaim-controller";
 pub const ALONE: &str = "--controllers=resourceclaim-controller";
 const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
-/// The name of the test's driver, of its class of devices, and of the extended resource that they implement.
+/// Returns the name of the test's driver, of its class of devices, and of the extended resource that they implement.
 fn driver(space: &Space) -> String {
     format!("{}.example.com", space.namespace)
 }
@@ -60,7 +60,7 @@ pub async fn remove_devices(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// The spec of a claim of one device.
+/// Returns the spec of a claim of one device.
 pub fn claim_spec(space: &Space) -> Value {
     json!({"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": driver(space)}}]}})
 }

@@ -58,7 +58,7 @@ fn create_claim(bed: &Bed, space: &Space, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// A control plane that serves requests for the state of pools.
+/// Starts a control plane that serves requests for the state of pools.
 async fn serving() -> Result<Arc<Bed>> {
     let flags = [GATE, "--runtime-config=resource.k8s.io/v1alpha3=true"].map(str::to_owned).to_vec();
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags: flags, ..Options::default() };
@@ -133,10 +133,10 @@ pub async fn taint_rules_count_only_with_their_gate(_: Space) -> Result<()> {
         let flags = [GATE, &gate, &format!("--controllers={NAME}")];
         let manager = Manager::start_cluster_wide(&space, &Faults::default(), &flags).await?;
         apply(&bed, &request(name))?;
-        let answered = until_completed(&bed, name).await?;
-        let count = |field: &str| answered["pools"][0][field].as_i64().unwrap_or(0);
+        let completed = until_completed(&bed, name).await?;
+        let count = |field: &str| completed["pools"][0][field].as_i64().unwrap_or(0);
         let counts = [count("totalDevices"), count("availableDevices"), count("unavailableDevices")];
-        ensure!(counts == if is_on { [4, 3, 1] } else { [4, 4, 0] }, "{gate}: {answered}");
+        ensure!(counts == if is_on { [4, 3, 1] } else { [4, 4, 0] }, "{gate}: {completed}");
         manager.stop().await?;
     }
     Ok(())

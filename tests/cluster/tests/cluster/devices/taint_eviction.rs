@@ -26,16 +26,16 @@ fn driver(space: &Space) -> String {
 }
 
 /// Returns the devices of a slice, with their taints.
-fn published(devices: &[(&str, Value)]) -> Value {
+fn devices_with_taints(devices: &[(&str, Value)]) -> Value {
     devices.iter().map(|(name, taints)| json!({"name": name, "taints": taints})).collect()
 }
 
-async fn slice(space: &Space, devices: &[(&str, Value)]) -> Result<()> {
+async fn create_slice(space: &Space, devices: &[(&str, Value)]) -> Result<()> {
     let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
     let object = json!({
         "metadata": {"name": space.namespace},
         "spec": {
-            "driver": driver(space), "allNodes": true, "devices": published(devices),
+            "driver": driver(space), "allNodes": true, "devices": devices_with_taints(devices),
             "pool": {"name": "pool", "generation": 1, "resourceSliceCount": 1},
         },
     });
@@ -46,7 +46,7 @@ async fn slice(space: &Space, devices: &[(&str, Value)]) -> Result<()> {
 /// Publishes these devices, with their taints, instead of those of the slice.
 pub async fn publish(space: &Space, devices: &[(&str, Value)]) -> Result<()> {
     let slices: Api<ResourceSlice> = Api::all(space.bed.client.clone());
-    let patch = Patch::Merge(json!({"spec": {"devices": published(devices)}}));
+    let patch = Patch::Merge(json!({"spec": {"devices": devices_with_taints(devices)}}));
     slices.patch(&space.namespace, &PatchParams::default(), &patch).await.context("patch the slice")?;
     Ok(())
 }
@@ -56,7 +56,7 @@ pub fn no_execute() -> Value {
 }
 
 /// Creates a pod whose claim has a device, in the state that the scheduler and the driver produce; waits until it runs.
-async fn create_user(space: &Space, name: &str, device: &str, tolerations: Value) -> Result<Pod> {
+async fn create_pod_with_device(space: &Space, name: &str, device: &str, tolerations: Value) -> Result<Pod> {
     let requests = json!([{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]);
     space
         .create::<ResourceClaim>(json!({"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}))
@@ -115,11 +115,11 @@ async fn release(space: &Space, names: &[&str]) -> Result<()> {
 }
 
 pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) -> Result<()> {
-    slice(&space, &[("a", json!([])), ("b", json!([])), ("c", json!([]))]).await?;
-    create_user(&space, "tolerates-nothing", "a", json!([])).await?;
-    create_user(&space, "tolerates-all", "a", tolerating(None)).await?;
-    create_user(&space, "elsewhere", "b", json!([])).await?;
-    create_user(&space, "tolerates-long", "c", tolerating(Some(600))).await?;
+    create_slice(&space, &[("a", json!([])), ("b", json!([])), ("c", json!([]))]).await?;
+    create_pod_with_device(&space, "tolerates-nothing", "a", json!([])).await?;
+    create_pod_with_device(&space, "tolerates-all", "a", tolerating(None)).await?;
+    create_pod_with_device(&space, "elsewhere", "b", json!([])).await?;
+    create_pod_with_device(&space, "tolerates-long", "c", tolerating(Some(600))).await?;
     let faults = Faults::default();
     let manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     publish(&space, &[("a", no_execute()), ("b", json!([])), ("c", no_execute())]).await?;
@@ -147,8 +147,8 @@ pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) 
 }
 
 pub async fn eviction_delay_continues_after_a_restart(space: Space) -> Result<()> {
-    slice(&space, &[("a", json!([]))]).await?;
-    create_user(&space, "web", "a", tolerating(Some(20))).await?;
+    create_slice(&space, &[("a", json!([]))]).await?;
+    create_pod_with_device(&space, "web", "a", tolerating(Some(20))).await?;
     let first = Manager::start_with(&space, &Faults::default(), &[ALONE]).await?;
     let tainted = Timestamp::now();
     publish(&space, &[("a", no_execute())]).await?;
@@ -170,9 +170,9 @@ pub async fn eviction_delay_continues_after_a_restart(space: Space) -> Result<()
 
 /// Creates two pods, taints their device, and waits until both are evicted.
 async fn evict_two_pods(space: Space) -> Result<()> {
-    slice(&space, &[("a", json!([]))]).await?;
+    create_slice(&space, &[("a", json!([]))]).await?;
     for name in ["one", "two"] {
-        create_user(&space, name, "a", json!([])).await?;
+        create_pod_with_device(&space, name, "a", json!([])).await?;
     }
     publish(&space, &[("a", no_execute())]).await?;
     for name in ["one", "two"] {
@@ -235,9 +235,9 @@ async fn until_condition(space: &Space, rule: &str, status: &str, reason: &str, 
 /// Rules are cluster-wide, so that this needs a separate control plane.
 pub async fn taint_rule_reports_planned_and_executed_evictions(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("rules").await?;
-    slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
-    create_user(&space, "web", "a", json!([])).await?;
-    create_user(&space, "tolerates-all", "b", tolerating(None)).await?;
+    create_slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
+    create_pod_with_device(&space, "web", "a", json!([])).await?;
+    create_pod_with_device(&space, "tolerates-all", "b", tolerating(None)).await?;
     let faults = Faults::default();
     let manager = Manager::start_cluster_wide(&space, &faults, &[ALONE]).await?;
     create_rule(&space, "broken", None, "None").await?;
@@ -263,9 +263,9 @@ pub async fn taint_rule_reports_planned_and_executed_evictions(_: Space) -> Resu
 /// An eviction delay that begins under one manager ends under the other, in both directions.
 pub async fn evictions_continue_under_the_other_manager(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("takeover").await?;
-    slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
+    create_slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;
     for (name, device) in [("one", "a"), ("two", "b")] {
-        create_user(&space, name, device, tolerating(Some(20))).await?;
+        create_pod_with_device(&space, name, device, tolerating(Some(20))).await?;
     }
     let (begun, one) = ("PodsPendingEviction", "1 pod needs to be evicted in 1 namespace.");
     start_upstream(&space.bed.cluster, CONTROLLER, &[])?;

@@ -13,7 +13,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::json;
 
 use super::flag;
-use crate::process::serving::{Credentials, Running, bare};
+use crate::process::serving::{Credentials, ManagerProcess, bare_control_plane};
 use crate::workloads::deployment::rolled_out;
 
 const ALL: &[&str] = &["AllAlpha", "AllBeta"];
@@ -38,15 +38,15 @@ const ALWAYS_ON: &[&str] = &[
 const ALWAYS_OFF: &[&str] = &["CBORServingAndStorage", "ClientsAllowCBOR", "ClientsPreferCBOR"];
 
 /// Starts kcm with these controllers, and with all alpha and beta gates at one value.
-async fn start(cluster: &ControlPlane, controllers: &str, is_on: bool) -> Result<Running> {
+async fn start(cluster: &ControlPlane, controllers: &str, is_on: bool) -> Result<ManagerProcess> {
     let flags = [flag(ALL, is_on), format!("--controllers={controllers}"), "--leader-elect=false".to_owned()];
-    Running::start(cluster, KCM, &flags).await
+    ManagerProcess::start(cluster, KCM, &flags).await
 }
 
 /// Returns the alpha and beta gates with this value in the manager's metrics.
-async fn reported(kcm: &Running, cluster: &ControlPlane, is_on: bool) -> Result<BTreeSet<String>> {
+async fn reported(kcm: &ManagerProcess, cluster: &ControlPlane, is_on: bool) -> Result<BTreeSet<String>> {
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
-    let metrics = kcm.ask(&admin, "GET", "/metrics", "").await?.body;
+    let metrics = kcm.request(&admin, "GET", "/metrics", "").await?.body;
     let mut gates = BTreeSet::new();
     for line in metrics.lines().filter(|line| line.starts_with("kubernetes_feature_enabled{")) {
         let (name, rest) = line.split_once("name=\"").and_then(|(_, rest)| rest.split_once('"')).context("no name")?;
@@ -82,7 +82,7 @@ pub async fn deployment_is_rolled_out_without_alpha_and_beta_gates(_: Space) -> 
 }
 
 pub async fn metric_reports_the_effect_of_all_gates_when_they_are_on(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let kcm = start(&cluster, "serviceaccount-controller", true).await?;
     let off = reported(&kcm, &cluster, false).await?;
     ensure!(off == owned(ALWAYS_OFF), "{off:?}");

@@ -18,7 +18,7 @@ use rcgen::{DistinguishedName, DnType, KeyPair};
 use serde_json::Value;
 
 use super::{flag, refusal};
-use crate::process::serving::{Credentials, Running, sign};
+use crate::process::serving::{Credentials, ManagerProcess, sign};
 
 /// Logs reviews with their content.
 const POLICY: &str = "apiVersion: audit.k8s.io/v1
@@ -35,14 +35,14 @@ const UID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];
 
 const HEADERS: &str = "--requestheader-uid-headers=X-Remote-Uid";
 
-/// A control plane whose API server logs reviews.
-struct Reviewing {
+/// A control plane whose API server logs SubjectAccessReviews in its audit log.
+struct AuditedControlPlane {
     cluster: ControlPlane,
     log: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Reviewing {
+impl AuditedControlPlane {
     async fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let (policy, log) = (folder.path().join("policy.yaml"), folder.path().join("audit.log"));
@@ -61,8 +61,8 @@ impl Reviewing {
     /// permissions.
     async fn reviewed_uid(&self, flags: &[String], client: &Credentials, user: &str) -> Result<Option<String>> {
         let flags = [flags, &["--controllers=serviceaccount-controller".to_owned()]].concat();
-        let kcm = Running::start(&self.cluster, KCM, &flags).await?;
-        let response = kcm.ask(client, "GET", "/metrics", "").await?;
+        let kcm = ManagerProcess::start(&self.cluster, KCM, &flags).await?;
+        let response = kcm.request(client, "GET", "/metrics", "").await?;
         ensure!(response.status == 403, "{user}: {} {}", response.status, response.body);
         let uid = eventually(format!("the review for {user} is logged"), || async {
             let log = fs::read_to_string(&self.log)?;
@@ -101,15 +101,15 @@ impl Reviewing {
 }
 
 pub async fn uid_of_a_certificate_is_reviewed(_: Space) -> Result<()> {
-    let reviewing = Reviewing::start().await?;
+    let control_plane = AuditedControlPlane::start().await?;
     for is_on in [true, false] {
         let user = format!("ann-{is_on}");
-        let pair = reviewing.certificate(&user, "u-1")?;
+        let pair = control_plane.certificate(&user, "u-1")?;
         let expected = Some("u-1".to_owned());
-        let known = reviewing.uid_for_the_api_server(&pair).await?;
+        let known = control_plane.uid_for_the_api_server(&pair).await?;
         ensure!(known == expected, "the API server has its gate on: {known:?}");
         let flags = [flag(&["AllowParsingUserUIDFromCertAuth"], is_on)];
-        let reviewed = reviewing.reviewed_uid(&flags, &Credentials::certificate(pair), &user).await?;
+        let reviewed = control_plane.reviewed_uid(&flags, &Credentials::certificate(pair), &user).await?;
         ensure!(reviewed == expected.filter(|_| is_on), "{user}: {reviewed:?}");
     }
     Ok(())
@@ -117,11 +117,11 @@ pub async fn uid_of_a_certificate_is_reviewed(_: Space) -> Result<()> {
 
 /// The gate applies to the flag only: the header names in the API server's ConfigMap are used with and without it.
 pub async fn uid_in_the_headers_of_a_front_proxy_is_reviewed(_: Space) -> Result<()> {
-    let reviewing = Reviewing::start().await?;
+    let control_plane = AuditedControlPlane::start().await?;
     let file =
-        |name: &str| Ok::<_, anyhow::Error>(fs::read_to_string(reviewing.cluster.folder().join("pki").join(name))?);
+        |name: &str| Ok::<_, anyhow::Error>(fs::read_to_string(control_plane.cluster.folder().join("pki").join(name))?);
     let pair = (file("front-proxy-client.crt")?, file("front-proxy-client.key")?);
-    let own = format!("--requestheader-client-ca-file={}", reviewing.cluster.front_proxy_ca().display());
+    let own = format!("--requestheader-client-ca-file={}", control_plane.cluster.front_proxy_ca().display());
     let [on, off] = [true, false].map(|is_on| flag(&["RemoteRequestHeaderUID"], is_on));
     for (user, flags, expected) in [
         ("with-flags", vec![own.clone(), HEADERS.to_owned(), on], Some("u-2")),
@@ -129,10 +129,10 @@ pub async fn uid_in_the_headers_of_a_front_proxy_is_reviewed(_: Space) -> Result
         ("with-the-config-map", vec![off.clone()], Some("u-2")),
     ] {
         let client = Credentials::certificate(pair.clone()).with("X-Remote-User", user).with("X-Remote-Uid", "u-2");
-        let reviewed = reviewing.reviewed_uid(&flags, &client, user).await?;
+        let reviewed = control_plane.reviewed_uid(&flags, &client, user).await?;
         ensure!(reviewed.as_deref() == expected, "{user}: {reviewed:?}");
     }
-    let refused = refusal(&reviewing.cluster, &[own, HEADERS.to_owned(), off]).await?;
+    let refused = refusal(&control_plane.cluster, &[own, HEADERS.to_owned(), off]).await?;
     ensure!(refused.contains("requires the feature gate RemoteRequestHeaderUID"), "{refused}");
     Ok(())
 }

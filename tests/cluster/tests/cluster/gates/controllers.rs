@@ -11,7 +11,7 @@ use control_plane::{ControlPlane, Identity, Options};
 
 use super::{flag, on_and_off};
 use crate::nodes::lifecycle::{FLAGS, bed, nodes};
-use crate::process::serving::{Credentials, Running};
+use crate::process::serving::{Credentials, ManagerProcess};
 
 /// Controllers, and pages, with the gates that they need.
 const GATED: &[(&str, &[&str])] = &[
@@ -32,12 +32,12 @@ const DEPENDENT: &[&str] =
 
 /// Checks which controllers run and which pages are served with these flags.
 async fn check_gated(cluster: &ControlPlane, flags: &[String], expected: impl Fn(&[&str]) -> bool) -> Result<()> {
-    let kcm = Running::start(cluster, KCM, flags).await?;
+    let kcm = ManagerProcess::start(cluster, KCM, flags).await?;
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
-    let health = kcm.ask(&admin, "GET", "/healthz?verbose", "").await?.body;
+    let health = kcm.request(&admin, "GET", "/healthz?verbose", "").await?.body;
     for (subject, gates) in GATED {
         let exists = match subject.starts_with('/') {
-            true => kcm.ask(&admin, "GET", subject, "").await?.status == 200,
+            true => kcm.request(&admin, "GET", subject, "").await?.status == 200,
             false => health.contains(&format!("]{subject} ok")),
         };
         ensure!(exists == expected(gates), "{flags:?}: {subject} exists: {exists}; {health}");

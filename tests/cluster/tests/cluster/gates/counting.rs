@@ -90,7 +90,7 @@ async fn status(space: &Space, name: &str) -> Result<HorizontalPodAutoscalerStat
     space.get::<HorizontalPodAutoscaler>(name).await?.status.context("no status")
 }
 
-/// Reason and message of the condition ScalingActive.
+/// Returns the reason and the message of the condition ScalingActive.
 fn scaling_active(status: &HorizontalPodAutoscalerStatus) -> Result<(String, String)> {
     let conditions = status.conditions.iter().flatten();
     let found = conditions.into_iter().find(|condition| condition.type_ == "ScalingActive");

@@ -15,7 +15,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::{flag, refusal};
-use crate::process::serving::{Credentials, Running, bare};
+use crate::process::serving::{Credentials, ManagerProcess, bare_control_plane};
 use crate::workloads::deployment::rolled_out;
 use crate::workloads::horizontal_pod_autoscaler::{QUICK, autoscaler, busy};
 
@@ -122,13 +122,13 @@ pub async fn tolerance_of_an_autoscaler_is_applied_unless_an_older_version_is_em
 }
 
 pub async fn controllers_of_locked_gates_run_unless_an_older_version_is_emulated(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (flags, runs) in [(Vec::new(), true), (emulated("SELinuxChangePolicy", 35, false), false)] {
         let others = ["--controllers=selinux-warning-controller,serviceaccount-controller", "--leader-elect=false"];
         let flags = [flags, others.map(str::to_owned).to_vec()].concat();
-        let kcm = Running::start(&cluster, KCM, &flags).await?;
-        let health = kcm.ask(&admin, "GET", "/healthz?verbose", "").await?.body;
+        let kcm = ManagerProcess::start(&cluster, KCM, &flags).await?;
+        let health = kcm.request(&admin, "GET", "/healthz?verbose", "").await?.body;
         ensure!(health.contains("]selinux-warning-controller ok") == runs, "{flags:?}: {health}");
         kcm.terminate().await?;
     }

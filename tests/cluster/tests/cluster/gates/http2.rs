@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use super::flag;
-use crate::process::serving::{Running, bare};
+use crate::process::serving::{ManagerProcess, bare_control_plane};
 
 /// RFC 9113, 3.4, and an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -38,11 +38,11 @@ async fn read_until(stream: &mut (impl AsyncRead + Unpin), wanted: u8) -> Vec<u8
 
 /// With the gate, the server sends GOAWAY after the first request; without it, it waits for others.
 pub async fn connection_of_an_unknown_client_is_closed(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     for is_on in [true, false] {
         let gate = flag(&["UnauthenticatedHTTP2DOSMitigation"], is_on);
         let flags = ["--controllers=serviceaccount-controller".to_owned(), gate];
-        let kcm = Running::start(&cluster, KCM, &flags).await?;
+        let kcm = ManagerProcess::start(&cluster, KCM, &flags).await?;
         let mut stream = kcm.connect(None, &[b"h2"]).await?;
         stream.write_all(&[PREFACE, REQUEST].concat()).await?;
         if is_on {

@@ -6,7 +6,7 @@ use cluster_tests::programs::KCM;
 use serde_json::Value;
 
 use super::{flag, refusal};
-use crate::process::serving::{Running, bare};
+use crate::process::serving::{ManagerProcess, bare_control_plane};
 
 const CONTROLLER: &str = "--controllers=serviceaccount-controller";
 
@@ -27,30 +27,30 @@ fn owned<const N: usize>(flags: [&str; N]) -> [String; N] {
 }
 
 pub async fn json_is_logged_with_its_gate(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let [on, off] = [true, false].map(|is_on| flag(&["LoggingBetaOptions"], is_on));
-    let kcm = Running::start(&cluster, KCM, &owned(["--logging-format=json", &on, CONTROLLER])).await?;
+    let kcm = ManagerProcess::start(&cluster, KCM, &owned(["--logging-format=json", &on, CONTROLLER])).await?;
     let logged = levels(&kcm.log()?)?;
     ensure!(logged.iter().any(|level| level == "INFO"), "{logged:?}");
     kcm.terminate().await?;
     let refused = refusal(&cluster, &owned(["--logging-format=json", &off, CONTROLLER])).await?;
     ensure!(refused.contains("requires the feature gate LoggingBetaOptions"), "{refused}");
     // The stable format needs no gate.
-    Running::start(&cluster, KCM, &owned(["--logging-format=text", &off, CONTROLLER])).await?.terminate().await
+    ManagerProcess::start(&cluster, KCM, &owned(["--logging-format=text", &off, CONTROLLER])).await?.terminate().await
 }
 
 pub async fn streams_are_split_with_their_gate(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let [on, off] = [true, false].map(|is_on| flag(&["LoggingAlphaOptions"], is_on));
     let text = owned(["--log-text-split-stream", WARNED_OF, &on, CONTROLLER]);
-    let kcm = Running::start(&cluster, KCM, &text).await?;
+    let kcm = ManagerProcess::start(&cluster, KCM, &text).await?;
     let (severe, others) = (kcm.log()?, kcm.output()?);
     let is_split = severe.contains(" WARN ") && !severe.contains(" INFO ");
     ensure!(is_split && others.contains(" INFO ") && !others.contains(" WARN "), "{severe}\n---\n{others}");
     kcm.terminate().await?;
 
     let json = owned(["--logging-format=json", "--log-json-split-stream", WARNED_OF, &on, CONTROLLER]);
-    let kcm = Running::start(&cluster, KCM, &json).await?;
+    let kcm = ManagerProcess::start(&cluster, KCM, &json).await?;
     let (severe, others) = (levels(&kcm.log()?)?, levels(&kcm.output()?)?);
     ensure!(severe.iter().all(|level| level == "ERROR"), "{severe:?}");
     ensure!(["INFO", "WARN"].iter().all(|level| others.iter().any(|other| other == level)), "{others:?}");

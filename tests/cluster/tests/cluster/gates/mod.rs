@@ -37,7 +37,7 @@ pub struct Gate {
     pub flag: String,
 }
 
-/// The flag that sets all these gates to one value.
+/// Returns the flag that sets all these gates to one value.
 pub fn flag(gates: &[&str], is_on: bool) -> String {
     let gates: Vec<String> = gates.iter().map(|gate| format!("{gate}={is_on}")).collect();
     format!("--feature-gates={}", gates.join(","))

@@ -12,7 +12,7 @@ use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{Hi
 use prost::Message as _;
 
 use super::flag;
-use crate::process::serving::{Credentials, Port, Running, bare};
+use crate::process::serving::{Credentials, ManagerProcess, Port, bare_control_plane};
 use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
 /// The `Accept` header of Prometheus with native histograms.
@@ -109,11 +109,11 @@ fn check_counts(histogram: &Histogram) -> Result<()> {
 
 /// A scraper of protobuf gets native buckets with the gate, and classic ones without it; text is the same in both.
 pub async fn native_buckets_are_served_in_protobuf_with_their_gate(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let admin = admin(&cluster)?;
     for is_on in [true, false] {
         let flags = ["--controllers=serviceaccount-controller".to_owned(), flag(&["NativeHistograms"], is_on)];
-        let kcm = Running::start(&cluster, KCM, &flags).await?;
+        let kcm = ManagerProcess::start(&cluster, KCM, &flags).await?;
         let families = scrape(kcm.port(), &admin).await?;
         let mut observed = 0;
         for histogram in families.values().flat_map(histograms) {
@@ -122,7 +122,7 @@ pub async fn native_buckets_are_served_in_protobuf_with_their_gate(_: Space) -> 
             observed += usize::from(histogram.sample_count > 0);
         }
         ensure!(observed > 2, "{observed} histograms with values");
-        let text = kcm.ask(&admin, "GET", "/metrics", "").await?;
+        let text = kcm.request(&admin, "GET", "/metrics", "").await?;
         ensure!(text.head.contains(TEXT), "{}", text.head);
         // A family without samples is in the text only.
         let names = text.body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
@@ -196,9 +196,9 @@ fn complete(families: BTreeMap<String, MetricFamily>) -> Result<BTreeMap<String,
 /// Histograms of both managers have the same labels and bounds. All of ours have native buckets, upstream's only where
 /// they are created after the gate is applied.
 pub async fn histograms_are_served_as_by_upstream(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let admin = admin(&cluster)?;
-    let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
+    let kcm = ManagerProcess::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
     let ours = eventually("kcm serves metrics", || async { complete(scrape(kcm.port(), &admin).await?) }).await?;
     kcm.terminate().await?;
     let upstreams = upstreams(&cluster, &admin).await?;

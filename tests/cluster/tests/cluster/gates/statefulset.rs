@@ -27,7 +27,7 @@ async fn break_template(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// The number of pods with the broken template.
+/// Returns the number of pods with the broken template.
 async fn broken_pods(space: &Space) -> Result<usize> {
     let is_broken = |pod: &&Pod| pod.annotations().contains_key(BEHAVIOUR);
     Ok(space.pods("web").await?.iter().filter(is_broken).count())

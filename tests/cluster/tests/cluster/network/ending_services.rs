@@ -13,7 +13,7 @@ const FLAGS: &[&str] =
     &["--controllers=endpointslice-controller,endpoints-controller,deployment-controller,replicaset-controller"];
 const HELD: &str = "example.com/held";
 
-/// A Service for the pods of the Deployment `web`.
+/// Returns a Service for the pods of the Deployment `web`.
 fn service(name: &str, spec: Value) -> Value {
     let usual = json!({
         "metadata": {"name": name},
@@ -22,7 +22,7 @@ fn service(name: &str, spec: Value) -> Value {
     with(usual, json!({"spec": spec}))
 }
 
-/// The slices of a Service that are not being deleted, with the number of their endpoints.
+/// Returns the slices of a Service that are not being deleted, with the number of their endpoints.
 async fn slices(space: &Space, service: &str) -> Result<Vec<(String, usize)>> {
     let mut slices = space.list::<EndpointSlice>("").await?;
     slices.retain(|slice| {

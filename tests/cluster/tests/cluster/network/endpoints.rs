@@ -20,7 +20,7 @@ use crate::upstream::manager::{UPSTREAM, start_upstream};
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 
-/// A Service for pods with the label `app=<name>`, on their port `http`.
+/// Returns a Service for pods with the label `app=<name>`, on their port `http`.
 fn service(name: &str) -> Value {
     json!({
         "metadata": {"name": name, "labels": {"app": name}},
@@ -28,7 +28,7 @@ fn service(name: &str) -> Value {
     })
 }
 
-/// Pods with a port `http`, and annotations.
+/// Returns pods with a port `http`, and annotations.
 fn pods(name: &str, replicas: i32, annotations: &Value) -> Value {
     let containers = json!([
         {"name": "main", "image": "example.com/image:1", "ports": [{"name": "http", "containerPort": 8080}]},
@@ -43,7 +43,7 @@ async fn slices(space: &Space, service: &str) -> Result<Vec<EndpointSlice>> {
     Ok(slices)
 }
 
-/// Pod and conditions of an endpoint: `+` stands for true, `-` for false.
+/// Returns the pod and the conditions of an endpoint: `+` stands for true, `-` for false.
 fn text(endpoint: &Endpoint) -> String {
     let sign = |condition: Option<bool>| match condition {
         Some(true) => '+',
@@ -56,7 +56,7 @@ fn text(endpoint: &Endpoint) -> String {
     format!("{} {}", name.unwrap_or_else(|| endpoint.addresses[0].clone()), String::from_iter(signs))
 }
 
-/// The endpoints of all slices of a Service; fails if one is published twice.
+/// Returns the endpoints of all slices of a Service; fails if one is published twice.
 async fn published(space: &Space, service: &str) -> Result<BTreeSet<String>> {
     let slices = slices(space, service).await?;
     let all: Vec<String> = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()).map(text).collect();
@@ -65,7 +65,7 @@ async fn published(space: &Space, service: &str) -> Result<BTreeSet<String>> {
     Ok(unique)
 }
 
-/// Addresses of the Endpoints object by their pods: ready ones, and others.
+/// Returns the addresses of the Endpoints object by their pods: ready ones, and others.
 async fn addresses(space: &Space, service: &str) -> Result<[BTreeSet<String>; 2]> {
     let subsets = space.get::<Endpoints>(service).await?.subsets.unwrap_or_default();
     let mut found = [BTreeSet::new(), BTreeSet::new()];

@@ -36,7 +36,7 @@ pub async fn create_node(space: &Space, name: &str, ranges: &[&str]) -> Result<(
     Ok(())
 }
 
-/// The ranges of a node.
+/// Returns the ranges of a node.
 pub async fn ranges(space: &Space, name: &str) -> Result<Vec<String>> {
     let spec = nodes(space).get(name).await?.spec.unwrap_or_default();
     let ranges = spec.pod_cidrs.unwrap_or_default();

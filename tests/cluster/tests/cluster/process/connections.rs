@@ -112,7 +112,7 @@ pub async fn token_file_of_a_kubeconfig_may_rotate(space: Space) -> Result<()> {
     until_authenticated_as(&clients, &user(&space, "second")).await
 }
 
-/// A user whose credentials a plugin prints: `cat`, from a file.
+/// Returns a user whose credentials a plugin prints: `cat`, from a file.
 fn plugin(file: &Path) -> Value {
     json!({"exec": {
         "apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [file], "interactiveMode": "Never",

@@ -9,7 +9,7 @@ use cluster_tests::{Space, eventually};
 use control_plane::{ControlPlane, Identity};
 use serde_json::Value;
 
-use crate::process::serving::{Credentials, Running, bare};
+use crate::process::serving::{Credentials, ManagerProcess, bare_control_plane};
 
 const CONTROLLERS: &str =
     "--controllers=deployment,replicaset,resourcequota,serviceaccount-controller,garbagecollector,namespace";
@@ -17,7 +17,7 @@ const CONTROLLERS: &str =
 /// The manager whose page is read, its cluster, and the credentials for the page.
 struct Page<'a> {
     cluster: &'a ControlPlane,
-    kcm: &'a Running,
+    kcm: &'a ManagerProcess,
     admin: Credentials,
 }
 
@@ -27,7 +27,7 @@ impl Page<'_> {
     }
 
     async fn json(&self, query: &str) -> Result<Value> {
-        let got = self.kcm.ask(&self.admin, "GET", &format!("/debug/reconcile{query}"), "").await?;
+        let got = self.kcm.request(&self.admin, "GET", &format!("/debug/reconcile{query}"), "").await?;
         ensure!(
             got.status == 200 && got.head.contains("content-type: application/json"),
             "{} {}",
@@ -52,11 +52,44 @@ impl Page<'_> {
     }
 }
 
+/// Checks that the page names the quota, the owner, the last decision and the failures of a ReplicaSet without pods.
+async fn check_quota_is_named(page: &Page<'_>, set: &str) -> Result<()> {
+    let report = page.until_waiting_for("ReplicaSet", set, "quota", "exceeded quota: few").await?;
+    ensure!(report["owners"][0]["kind"] == "Deployment" && report["owners"][0]["name"] == "web", "{report:#}");
+    let controller = &report["controllers"][0];
+    ensure!(controller["controller"] == "replicaset-controller", "{report:#}");
+    let did = controller["lastDecision"]["did"].as_str().unwrap_or_default();
+    ensure!(did.contains("POST /api/v1/namespaces/shop/pods: ") && did.contains("event FailedCreate"), "{report:#}");
+    let deployment = page.json("?kind=deployments.apps&namespace=shop&name=web").await?;
+    ensure!(deployment["dependents"]["shown"][0]["name"] == set, "{deployment:#}");
+
+    let graph = format!(
+        "/debug/controllers/garbage-collector-controller/graph?uid={}",
+        report["object"]["uid"].as_str().unwrap_or_default()
+    );
+    let graph = page.kcm.request(&page.admin, "GET", &graph, "").await?;
+    ensure!(graph.status == 200 && graph.head.contains("content-type: text/vnd.graphviz"), "{}", graph.head);
+    for name in [format!("ReplicaSet.v1.apps/{set}"), "Deployment.v1.apps/web".to_owned(), " -> ".to_owned()] {
+        ensure!(graph.body.contains(&name), "{name} is not in {}", graph.body);
+    }
+
+    let all = page.json("").await?;
+    let controllers = all["controllers"].as_array().context("no list")?;
+    let sets = controllers
+        .iter()
+        .find(|controller| controller["name"] == "replicaset-controller")
+        .context("no replicaset-controller")?;
+    let failing = sets["failing"].as_array().and_then(|failing| failing.first()).context("nothing fails")?;
+    ensure!(failing["key"] == format!("shop/{set}") && failing["times"].as_u64() > Some(0), "{failing:#}");
+    ensure!(failing["nextTryInSeconds"].as_f64().is_some(), "{failing:#}");
+    Ok(())
+}
+
 /// A Deployment whose pods a quota forbids, and whose deletion waits for a foreign finalizer.
 pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
-    let kcm = Running::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
+    let kcm = ManagerProcess::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;
     let page = Page { cluster: &cluster, kcm: &kcm, admin };
     cluster.kubectl(&["create", "namespace", "shop"])?;
     page.kubectl(&["create", "quota", "few", "--hard=pods=0"])?;
@@ -74,34 +107,7 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     })
     .await?;
 
-    let report = page.until_waiting_for("ReplicaSet", &set, "quota", "exceeded quota: few").await?;
-    ensure!(report["owners"][0]["kind"] == "Deployment" && report["owners"][0]["name"] == "web", "{report:#}");
-    let controller = &report["controllers"][0];
-    ensure!(controller["controller"] == "replicaset-controller", "{report:#}");
-    let did = controller["lastDecision"]["did"].as_str().unwrap_or_default();
-    ensure!(did.contains("POST /api/v1/namespaces/shop/pods: ") && did.contains("event FailedCreate"), "{report:#}");
-    let deployment = page.json("?kind=deployments.apps&namespace=shop&name=web").await?;
-    ensure!(deployment["dependents"]["shown"][0]["name"] == set.as_str(), "{deployment:#}");
-
-    let graph = format!(
-        "/debug/controllers/garbage-collector-controller/graph?uid={}",
-        report["object"]["uid"].as_str().unwrap_or_default()
-    );
-    let graph = kcm.ask(&page.admin, "GET", &graph, "").await?;
-    ensure!(graph.status == 200 && graph.head.contains("content-type: text/vnd.graphviz"), "{}", graph.head);
-    for name in [format!("ReplicaSet.v1.apps/{set}"), "Deployment.v1.apps/web".to_owned(), " -> ".to_owned()] {
-        ensure!(graph.body.contains(&name), "{name} is not in {}", graph.body);
-    }
-
-    let all = page.json("").await?;
-    let controllers = all["controllers"].as_array().context("no list")?;
-    let sets = controllers
-        .iter()
-        .find(|controller| controller["name"] == "replicaset-controller")
-        .context("no replicaset-controller")?;
-    let failing = sets["failing"].as_array().and_then(|failing| failing.first()).context("nothing fails")?;
-    ensure!(failing["key"] == format!("shop/{set}") && failing["times"].as_u64() > Some(0), "{failing:#}");
-    ensure!(failing["nextTryInSeconds"].as_f64().is_some(), "{failing:#}");
+    check_quota_is_named(&page, &set).await?;
     check_html_page(&page, &set).await?;
 
     let held = r#"{"metadata":{"finalizers":["example.com/hold"]}}"#;
@@ -130,7 +136,7 @@ async fn check_html_page(page: &Page<'_>, set: &str) -> Result<()> {
         ("?kind=<b>&namespace=&name=<i>".replace('<', "%3C").replace('>', "%3E"), "&lt;b&gt; &lt;i&gt;"),
     ] {
         let path = format!("/debug/reconcile{query}");
-        let got = page.kcm.ask(&browser, "GET", &path, "").await?;
+        let got = page.kcm.request(&browser, "GET", &path, "").await?;
         ensure!(got.status == 200 && got.body.contains(words), "{query}: {} {}", got.status, got.body);
         ensure!(got.head.contains("content-security-policy: default-src 'none'"), "{}", got.head);
         ensure!(!got.body.contains("<script") && !got.body.contains("http://") && !got.body.contains("https://"));
@@ -139,7 +145,7 @@ async fn check_html_page(page: &Page<'_>, set: &str) -> Result<()> {
         let mut quickest = Duration::MAX;
         for _ in 0..5 {
             let begun = Instant::now();
-            page.kcm.ask(&browser, "GET", &path, "").await?;
+            page.kcm.request(&browser, "GET", &path, "").await?;
             quickest = quickest.min(begun.elapsed());
         }
         ensure!(quickest < Duration::from_secs(2), "{quickest:?}");

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::serving::bare;
+use super::serving::bare_control_plane;
 
 const GROUP: &str = "many.example.com";
 
@@ -58,7 +58,7 @@ fn definition(number: usize) -> Value {
     CustomKind::new(GROUP, format!("Kind{number}")).definition()
 }
 
-/// An object whose owner does not exist: it is deleted once its kind is watched.
+/// Returns an object whose owner does not exist: it is deleted once its kind is watched.
 fn garbage(number: usize) -> Value {
     json!({
         "apiVersion": format!("{GROUP}/v1"), "kind": format!("Kind{number}"),
@@ -247,7 +247,7 @@ fn watches_share_few_connections(cluster: &ControlPlane, manager: &Process, kind
     Ok(())
 }
 
-/// A manager that leads while all kinds are created.
+/// Returns a manager that leads while all kinds are created.
 async fn create_kinds_while_a_manager_leads(
     cluster: &ControlPlane,
     client: &Client,
@@ -300,7 +300,7 @@ async fn start_a_manager_with_existing_kinds(
 }
 
 async fn works_with_kinds(count: usize) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let client = cluster.client(Identity::Admin).await?;
     let end_of_log = |manager: &Process| {
         let log = manager.log(&cluster).unwrap_or_default();

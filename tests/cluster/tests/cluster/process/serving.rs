@@ -78,8 +78,8 @@ impl Credentials {
     }
 }
 
-/// A running binary.
-pub struct Running {
+/// A running kcm or ccm.
+pub struct ManagerProcess {
     child: Child,
     port: Port,
     folder: PathBuf,
@@ -113,13 +113,13 @@ impl Port {
     /// Sends a request over a new connection. Returns the status, the head in lower case, and the body.
     pub async fn request(
         &self,
-        shown: &Credentials,
+        credentials: &Credentials,
         method: &str,
         path: &str,
         body: &str,
     ) -> Result<(u16, String, Vec<u8>)> {
-        let mut stream = self.connect(shown.certificate.as_ref(), &[]).await?;
-        let headers: String = shown.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let mut stream = self.connect(credentials.certificate.as_ref(), &[]).await?;
+        let headers: String = credentials.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
             body.len()
@@ -136,8 +136,8 @@ impl Port {
     }
 }
 
-impl Running {
-    /// Starts it, and waits until it leads. kcm gets the gates of a run with all gates.
+impl ManagerProcess {
+    /// Starts it, and waits until it leads. In a run of the tests with all gates, kcm gets these gates.
     pub async fn start(cluster: &ControlPlane, binary: &'static str, flags: &[String]) -> Result<Self> {
         let folder = cluster.folder().join(format!("serving-{binary}"));
         std::fs::create_dir_all(&folder)?;
@@ -168,8 +168,8 @@ impl Running {
         let certificates = folder.join(format!("{binary}.crt"));
         let running = Self { child, port: Port { address, certificates }, folder };
         let leads = eventually(format!("{binary} leads"), || async {
-            let healthz = running.ask(&Credentials::default(), "GET", "/readyz", "").await?;
-            ensure!(healthz.status == 200, "{}", healthz.body);
+            let readyz = running.request(&Credentials::default(), "GET", "/readyz", "").await?;
+            ensure!(readyz.status == 200, "{}", readyz.body);
             let lines = running.log()? + &running.output()?;
             ensure!(lines.contains("all controllers started"), "it does not lead yet");
             Ok(())
@@ -204,8 +204,8 @@ impl Running {
     }
 
     /// Sends a request over a new connection.
-    pub async fn ask(&self, shown: &Credentials, method: &str, path: &str, body: &str) -> Result<Response> {
-        let (status, head, body) = self.port.request(shown, method, path, body).await?;
+    pub async fn request(&self, credentials: &Credentials, method: &str, path: &str, body: &str) -> Result<Response> {
+        let (status, head, body) = self.port.request(credentials, method, path, body).await?;
         Ok(Response { status, head, body: String::from_utf8(body)? })
     }
 
@@ -257,9 +257,19 @@ fn insiders_tokens(cluster: &ControlPlane) -> Result<[String; 3]> {
     Ok([good?, expired?, early?])
 }
 
-/// Creates accounts without permissions. Returns all clients without access, with the expected status of a closed
-/// endpoint and of an open one.
-fn strangers(cluster: &ControlPlane, ended: &[String; 2]) -> Result<Vec<(&'static str, Credentials, u16, u16)>> {
+/// A client without access.
+struct Stranger {
+    name: &'static str,
+    credentials: Credentials,
+    /// The expected status at paths that are not open to all clients.
+    closed: u16,
+    /// The expected status at paths that are open to all clients.
+    open: u16,
+}
+
+/// Creates accounts without permissions. Returns all clients without access; those with an expired token and with one
+/// that is not valid yet get `invalid_tokens`.
+fn strangers(cluster: &ControlPlane, invalid_tokens: &[String; 2]) -> Result<Vec<Stranger>> {
     let ca = || -> Result<KeyPair> { Ok(KeyPair::from_pem(&std::fs::read_to_string(cluster.ca_key())?)?) };
     let expired = sign(ca()?, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1))?;
     let early = sign(ca()?, |params| params.not_before = rcgen::date_time_ymd(2999, 1, 1))?;
@@ -269,59 +279,52 @@ fn strangers(cluster: &ControlPlane, ended: &[String; 2]) -> Result<Vec<(&'stati
         cluster.kubectl(&["create", "serviceaccount", account])?;
     }
     let token = |account: &str, more: &[&str]| cluster.kubectl(&[&["create", "token", account], more].concat());
-    let stranger = token("stranger", &[])?;
+    let without_permissions = token("stranger", &[])?;
     let for_another = token("stranger", &["--audience=another"])?;
     let leaver = token("leaver", &[])?;
     cluster.kubectl(&["delete", "serviceaccount", "leaver"])?;
-    let (head, signature) = stranger.trim().rsplit_once('.').context("no token")?;
+    let (head, signature) = without_permissions.trim().rsplit_once('.').context("no token")?;
     let forged = format!("{head}.{}", signature.chars().rev().collect::<String>());
     let proxied = ["X-Remote-User", "X-Remote-Group", "Impersonate-User", "X-Forwarded-User"];
     let claims = proxied
         .map(|name| (name, if name.ends_with("Group") { "system:masters" } else { "kubernetes-admin" }.to_owned()));
+    let unknown = |name, credentials| Stranger { name, credentials, closed: 401, open: 401 };
+    let unauthorized = |name, credentials| Stranger { name, credentials, closed: 403, open: 200 };
+    let with_headers = |headers: Vec<_>| Credentials { headers, ..Credentials::default() };
+    let password = vec![("Authorization", "Basic YWRtaW46YWRtaW4=".to_owned())];
     Ok(vec![
-        ("an anonymous client", Credentials::default(), 403, 200),
-        (
-            "a client with headers of a proxy",
-            Credentials { headers: claims.into(), ..Credentials::default() },
-            403,
-            200,
-        ),
-        ("a wrong token", Credentials::token("wrong"), 401, 401),
-        ("an empty token", Credentials::token(""), 403, 200),
-        ("a forged token", Credentials::token(&forged), 401, 401),
-        ("a token for another audience", Credentials::token(&for_another), 401, 401),
-        ("a token of a deleted account", Credentials::token(&leaver), 401, 401),
-        ("an expired token", Credentials::token(&ended[0]), 401, 401),
-        ("a token that is not valid yet", Credentials::token(&ended[1]), 401, 401),
-        ("a token without permissions", Credentials::token(&stranger), 403, 200),
-        ("an expired certificate", Credentials::certificate(expired), 401, 401),
-        ("a certificate that is not valid yet", Credentials::certificate(early), 401, 401),
-        ("a foreign certificate", Credentials::certificate(foreign), 401, 401),
-        ("a server's certificate", Credentials::certificate(for_servers), 401, 401),
-        (
-            "a basic password",
-            Credentials {
-                headers: vec![("Authorization", "Basic YWRtaW46YWRtaW4=".to_owned())],
-                ..Credentials::default()
-            },
-            403,
-            200,
-        ),
+        unauthorized("an anonymous client", Credentials::default()),
+        unauthorized("a client with headers of a proxy", with_headers(claims.into())),
+        unknown("a wrong token", Credentials::token("wrong")),
+        unauthorized("an empty token", Credentials::token("")),
+        unknown("a forged token", Credentials::token(&forged)),
+        unknown("a token for another audience", Credentials::token(&for_another)),
+        unknown("a token of a deleted account", Credentials::token(&leaver)),
+        unknown("an expired token", Credentials::token(&invalid_tokens[0])),
+        unknown("a token that is not valid yet", Credentials::token(&invalid_tokens[1])),
+        unauthorized("a token without permissions", Credentials::token(&without_permissions)),
+        unknown("an expired certificate", Credentials::certificate(expired)),
+        unknown("a certificate that is not valid yet", Credentials::certificate(early)),
+        unknown("a foreign certificate", Credentials::certificate(foreign)),
+        unknown("a server's certificate", Credentials::certificate(for_servers)),
+        unauthorized("a basic password", with_headers(password)),
     ])
 }
 
-async fn check_refusals(running: &Running, strangers: &[(&'static str, Credentials, u16, u16)]) -> Result<()> {
-    for (who, shown, closed, open) in strangers {
+async fn check_refusals(running: &ManagerProcess, strangers: &[Stranger]) -> Result<()> {
+    for Stranger { name, credentials, closed, open } in strangers {
         for (path, is_open) in PATHS {
-            let wanted = if *is_open { *open } else { *closed };
-            let got = running.ask(shown, "GET", path, "").await.with_context(|| format!("{who} at {path}"))?;
-            ensure!(got.status == wanted, "{who} at {path}: {} instead of {wanted}", got.status);
-            ensure!(*is_open || got.body.len() < 400, "{who} at {path} gets {}", got.body);
+            let expected = if *is_open { *open } else { *closed };
+            let response = running.request(credentials, "GET", path, "").await;
+            let response = response.with_context(|| format!("{name} at {path}"))?;
+            ensure!(response.status == expected, "{name} at {path}: {} instead of {expected}", response.status);
+            ensure!(*is_open || response.body.len() < 400, "{name} at {path} gets {}", response.body);
         }
         for method in ["PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS"] {
             for path in ["/debug/flags/v", "/metrics/slis", "/debug/reconcile", "/healthz/leaderElection"] {
-                let got = running.ask(shown, method, path, if method == "HEAD" { "" } else { "9" }).await?;
-                ensure!(got.status == *closed, "{who}: {method} {path}: {} instead of {closed}", got.status);
+                let body = if method == "HEAD" { "" } else { "9" };
+                let status = running.request(credentials, method, path, body).await?.status;
+                ensure!(status == *closed, "{name}: {method} {path}: {status} instead of {closed}");
             }
         }
     }
@@ -329,28 +332,28 @@ async fn check_refusals(running: &Running, strangers: &[(&'static str, Credentia
 }
 
 /// Starts a control plane without kubelets and scheduler.
-pub async fn bare() -> Result<ControlPlane> {
+pub async fn bare_control_plane() -> Result<ControlPlane> {
     all_gates::control_plane(Options { kwok: false, scheduler: false, ..Options::default() }).await
 }
 
 /// Requests every path of both binaries as each client without access.
 pub async fn unauthenticated_clients_are_refused_everywhere(_: Space) -> Result<()> {
-    let cluster = bare().await?;
-    let [good, ended @ ..] = insiders_tokens(&cluster)?;
-    let strangers = strangers(&cluster, &ended)?;
+    let cluster = bare_control_plane().await?;
+    let [valid, invalid @ ..] = insiders_tokens(&cluster)?;
+    let strangers = strangers(&cluster, &invalid)?;
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (binary, flags) in [
         (KCM, vec!["--controllers=serviceaccount-controller".to_owned()]),
         (CCM, vec!["--cloud-provider=mock".to_owned(), "--controllers=cloud-node".to_owned()]),
     ] {
-        let running = Running::start(&cluster, binary, &flags).await?;
+        let running = ManagerProcess::start(&cluster, binary, &flags).await?;
         check_refusals(&running, &strangers).await.with_context(|| binary)?;
         for (path, open) in PATHS {
-            let got = running.ask(&admin, "GET", path, "").await?;
+            let got = running.request(&admin, "GET", path, "").await?;
             ensure!(!open || got.status == 200, "{binary}: the administrator at {path}: {}", got.status);
             ensure!(![401, 403].contains(&got.status), "{binary}: the administrator at {path}: {}", got.status);
         }
-        let got = running.ask(&Credentials::token(&good), "GET", "/metrics", "").await?;
+        let got = running.request(&Credentials::token(&valid), "GET", "/metrics", "").await?;
         ensure!(got.status == 200, "{binary}: a valid token is refused: {}", got.status);
         let log = running.log()?;
         // All tokens begin with this text.
@@ -362,7 +365,7 @@ pub async fn unauthenticated_clients_are_refused_everywhere(_: Space) -> Result<
 
 /// A certificate that is replaced in its files is soon used for new connections, by the same process.
 pub async fn new_serving_certificate_is_used_without_a_restart(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let folder = cluster.folder().join(format!("serving-{KCM}"));
     std::fs::create_dir_all(&folder)?;
     let (certificate, key) = (folder.join(format!("{KCM}.crt")), folder.join("serving.key"));
@@ -377,13 +380,16 @@ pub async fn new_serving_certificate_is_used_without_a_restart(_: Space) -> Resu
         format!("--tls-cert-file={}", certificate.display()),
         format!("--tls-private-key-file={}", key.display()),
     ];
-    let running = Running::start(&cluster, KCM, &flags).await?;
+    let running = ManagerProcess::start(&cluster, KCM, &flags).await?;
     let anonymous = Credentials::default();
-    ensure!(running.ask(&anonymous, "GET", "/healthz", "").await?.status == 200, "the first certificate is not used");
+    ensure!(
+        running.request(&anonymous, "GET", "/healthz", "").await?.status == 200,
+        "the first certificate is not used"
+    );
     renew()?;
     // The client trusts only the certificate that is now in the file.
     eventually("the second certificate is used", || async {
-        ensure!(running.ask(&anonymous, "GET", "/healthz", "").await?.status == 200);
+        ensure!(running.request(&anonymous, "GET", "/healthz", "").await?.status == 200);
         Ok(())
     })
     .await?;
@@ -394,10 +400,10 @@ pub async fn new_serving_certificate_is_used_without_a_restart(_: Space) -> Resu
 pub async fn log_follows_its_flags(_: Space) -> Result<()> {
     const CONTROLLER: &str = "--controllers=serviceaccount-controller";
     const REQUEST: &str = "request sent";
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let logged = async |flags: &[&str], namespace: &str| -> Result<String> {
         let flags: Vec<String> = flags.iter().chain(&[CONTROLLER]).map(|flag| (*flag).to_owned()).collect();
-        let kcm = Running::start(&cluster, KCM, &flags).await?;
+        let kcm = ManagerProcess::start(&cluster, KCM, &flags).await?;
         cluster.kubectl(&["create", "namespace", namespace])?;
         let account = ["get", "serviceaccount", "default", "--namespace", namespace];
         eventually("the namespace has its account", || async { cluster.kubectl(&account) }).await?;
@@ -431,7 +437,7 @@ pub async fn log_follows_its_flags(_: Space) -> Result<()> {
 
 /// ccm serves metrics under upstream's names, ends on SIGTERM, and releases its Lease.
 pub async fn ccm_process_serves_and_releases_its_lease(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     let flags = [
         "--cloud-provider=mock",
@@ -439,7 +445,7 @@ pub async fn ccm_process_serves_and_releases_its_lease(_: Space) -> Result<()> {
         "--allocate-node-cidrs=true",
         "--cluster-cidr=10.0.0.0/16",
     ];
-    let running = Running::start(&cluster, CCM, &flags.map(str::to_owned)).await?;
+    let running = ManagerProcess::start(&cluster, CCM, &flags.map(str::to_owned)).await?;
     let lease = || {
         cluster.kubectl(&[
             "get",
@@ -452,7 +458,7 @@ pub async fn ccm_process_serves_and_releases_its_lease(_: Space) -> Result<()> {
         ])
     };
     ensure!(!lease()?.is_empty(), "the Lease has no holder");
-    let metrics = running.ask(&admin, "GET", "/metrics", "").await?.body;
+    let metrics = running.request(&admin, "GET", "/metrics", "").await?.body;
     let manager = "manager=\"cloud-controller-manager\"";
     for line in [
         "leader_election_master_status{name=\"cloud-controller-manager\"} 1.0".to_owned(),
@@ -471,7 +477,7 @@ pub async fn ccm_process_serves_and_releases_its_lease(_: Space) -> Result<()> {
         ensure!(metrics.contains(&line), "{line} is not in\n{metrics}");
     }
     ensure!(
-        running.ask(&admin, "GET", "/flagz", "").await?.status == 404,
+        running.request(&admin, "GET", "/flagz", "").await?.status == 404,
         "/flagz is served, which upstream's ccm does not do"
     );
     running.terminate().await?;

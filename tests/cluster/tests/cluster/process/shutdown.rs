@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
-use super::serving::bare;
+use super::serving::bare_control_plane;
 
 /// Time for which the API server waits for the webhook, in seconds: the longest possible.
 const WEBHOOK_TIMEOUT: i32 = 30;
@@ -42,7 +42,7 @@ fn register(cluster: &ControlPlane, port: u16) -> Result<()> {
 
 /// A manager that would wait for its work without limit ends at the second signal.
 pub async fn second_signal_ends_a_process_whose_work_hangs(_: Space) -> Result<()> {
-    let cluster = bare().await?;
+    let cluster = bare_control_plane().await?;
     // Accepts connections and never responds.
     let webhook = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     register(&cluster, webhook.local_addr()?.port())?;

@@ -109,7 +109,7 @@ async fn two_nodes_get_ranges(space: &Space, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The ranges of all nodes; fails if two have the same one.
+/// Returns the ranges of all nodes; fails if two have the same one.
 pub async fn distinct_ranges(space: &Space) -> Result<BTreeSet<String>> {
     let all = nodes(space).list(&Default::default()).await?.items;
     let each = all.iter().filter_map(|node| node.spec.as_ref()?.pod_cidrs.as_ref());

@@ -110,10 +110,10 @@ async fn until_last_writes(faults: &Faults) -> Result<()> {
 
 /// Returns the writes so far, for error messages.
 fn list_writes(faults: &Faults) -> String {
-    let seen = faults.requests();
-    let writes = seen.iter().filter(|seen| seen.call.is_object_write());
-    let lines =
-        writes.map(|seen| format!("  {} -> {}", seen.call, seen.status.map_or("nothing".into(), |s| s.to_string())));
+    let requests = faults.requests();
+    let writes = requests.iter().filter(|request| request.call.is_object_write());
+    let lines = writes
+        .map(|request| format!("  {} -> {}", request.call, request.status.map_or("nothing".into(), |s| s.to_string())));
     format!("its writes were:\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 

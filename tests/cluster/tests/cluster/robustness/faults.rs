@@ -42,9 +42,12 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Returns the number of created pods, including those whose response was lost.
 pub fn created_pods(faults: &Faults) -> usize {
-    let seen = faults.requests();
-    seen.iter()
-        .filter(|seen| (seen.call.verb, seen.call.resource.as_str(), seen.status) == (Verb::Create, "pods", Some(201)))
+    let requests = faults.requests();
+    requests
+        .iter()
+        .filter(|request| {
+            (request.call.verb, request.call.resource.as_str(), request.status) == (Verb::Create, "pods", Some(201))
+        })
         .count()
 }
 

@@ -26,7 +26,7 @@ const NAMES: [(&str, bool); 12] = [
     ("plain/", false),
 ];
 
-/// A name that is longer than the maximum path of a request.
+/// Returns a name that is longer than the maximum path of a request.
 fn long_name() -> String {
     "x".repeat(70_000)
 }

@@ -41,25 +41,28 @@ const NAMES: [&str; 8] = [
     "#",
 ];
 
-/// The tenant's custom kind, whose objects may have any content.
+/// Returns the definition of the tenant's custom kind, whose objects may have any content.
 pub fn definition() -> Value {
     let others = (1..VERSIONS).map(|number| format!("v1alpha{number}"));
     let versions = ["v1".to_owned()].into_iter().chain(others);
     CustomKind::new(GROUP, "Thing").with_versions(versions, "v1").definition()
 }
 
-/// Everything that the tenant creates, as (API version, plural, object).
-pub fn all(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
+/// An object to create: its API version, the plural of its kind, and the object.
+pub type Creation = (&'static str, &'static str, Value);
+
+/// Returns everything that the tenant creates.
+pub fn all(victim: &str) -> Vec<Creation> {
     let mut all = owners(victim);
     // Before the workloads, whose pods use up the quota.
-    all.extend(products());
+    all.extend(expensive_pairs());
     all.extend(workloads());
     all.extend(custom());
     all.extend(named(victim));
     all
 }
 
-fn config_map(name: &str, metadata: Value) -> (&'static str, &'static str, Value) {
+fn config_map(name: &str, metadata: Value) -> Creation {
     let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
     object["metadata"]["name"] = name.into();
     ("v1", "configmaps", object)
@@ -70,8 +73,9 @@ fn owner(kind: &str, name: &str, uid: usize) -> Value {
     json!({"apiVersion": version, "kind": kind, "name": name, "uid": format!("00000000-0000-4000-8000-{uid:012}")})
 }
 
-/// References to many owners, to itself, in loops, and to objects of the other namespace.
-fn owners(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
+/// Returns objects with references to many owners, to missing owners, and to objects of the other namespace; and objects
+/// with a finalizer.
+fn owners(victim: &str) -> Vec<Creation> {
     let many: Vec<Value> = (0..OWNERS).map(|n| owner("ConfigMap", &format!("owner-{n}"), n)).collect();
     let mut all = vec![
         config_map("many-owners", json!({"ownerReferences": many})),
@@ -107,8 +111,8 @@ fn workload(kind: &str, name: &str, spec: Value) -> Value {
     object
 }
 
-/// Large templates, counts near the limits of their types, and expensive selectors.
-fn workloads() -> Vec<(&'static str, &'static str, Value)> {
+/// Returns workloads with large templates, counts near the limits of their types, and expensive selectors.
+fn workloads() -> Vec<Creation> {
     let env: Vec<Value> = (0..VARIABLES).map(|n| json!({"name": format!("V{n}"), "value": "x".repeat(100)})).collect();
     let text = [json!({"name": "LONG", "value": "x".repeat(LONG_TEXT)})];
     let expressions: Vec<Value> =
@@ -193,9 +197,9 @@ fn workloads() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// Pairs of objects for which a naive comparison of all parts of one with all parts of the other takes seconds: labels and
+/// Returns pairs of objects for which a naive comparison of all parts of one with all parts of the other takes seconds: labels and
 /// requirements of selectors, ports of Services and of pods; and many subsets, each of which becomes an EndpointSlice.
-fn products() -> Vec<(&'static str, &'static str, Value)> {
+fn expensive_pairs() -> Vec<Creation> {
     // No scheduler has this name: the pods need no node.
     let pod = |name: &str, labels: Value, ports: Vec<Value>| {
         let spec = json!({
@@ -213,7 +217,7 @@ fn products() -> Vec<(&'static str, &'static str, Value)> {
         let ports = (0..PORTS).map(|n| named((n + number) % PORTS)).collect();
         pod(&format!("many-ports-{number}"), json!({"app": "many-ports"}), ports)
     }));
-    // Each label of the pods is absent from these requirements; the last one, which they lack, decides.
+    // The pods satisfy all of these requirements. They lack only the label `zz`, whose key is the last one.
     let absent = |n: usize| json!({"key": format!("b{n:05}"), "operator": "DoesNotExist"});
     let requirements: Vec<Value> = (0..REQUIREMENTS).map(absent).collect();
     for number in 0..2 {
@@ -246,8 +250,8 @@ fn products() -> Vec<(&'static str, &'static str, Value)> {
     all
 }
 
-/// Custom resources: nested deeply, and with fields of other types than elsewhere.
-fn custom() -> Vec<(&'static str, &'static str, Value)> {
+/// Returns custom resources whose fields have other types than elsewhere, one with a long text, and a plain one.
+fn custom() -> Vec<Creation> {
     let thing = |name: &str, fields: Value| {
         let mut object = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Thing", "metadata": {"name": name}});
         for (field, value) in fields.as_object().into_iter().flatten() {
@@ -262,8 +266,8 @@ fn custom() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// Hostile names outside owner references: of accounts, targets and claims.
-fn named(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
+/// Returns objects with hostile names outside owner references: of accounts, scale targets and endpoints.
+fn named(victim: &str) -> Vec<Creation> {
     let mut all = Vec::new();
     for (number, name) in NAMES.iter().chain([&"crown-jewels"]).enumerate() {
         all.push((
@@ -293,7 +297,7 @@ fn named(victim: &str) -> Vec<(&'static str, &'static str, Value)> {
     all
 }
 
-/// A custom resource whose content is nested deeply, as text: values of that depth cannot be dropped on a small stack.
+/// Returns a custom resource whose content is nested deeply, as text: values of that depth cannot be dropped on a small stack.
 pub fn nested() -> String {
     let (open, close) = ("{\"a\":".repeat(LEVELS), "}".repeat(LEVELS));
     format!(

@@ -225,7 +225,8 @@ fn start(cluster: &ControlPlane, program: &Path) -> Result<Process> {
     Process::start(cluster, "kcm-hostile", program, &flags)
 }
 
-/// A client of a user with the role `edit` in the tenant's namespace, and with all rights on a custom kind of its own.
+/// Returns a client of a user with the role `edit` in the tenant's namespace, and with all rights on a custom kind of
+/// its own.
 async fn tenants_client(bed: &Arc<Bed>, tenant: &Space) -> Result<Client> {
     let namespace = &tenant.namespace;
     let rights = [

@@ -17,8 +17,8 @@ use serde_json::json;
 use crate::workloads::deployment::{revision, rolled_out, set_image};
 use crate::workloads::replicaset::settled;
 
-/// Lets controllers create, change and delete objects.
-async fn some_work(space: &Space) -> Result<()> {
+/// Makes controllers create, change and delete objects.
+async fn cause_writes(space: &Space) -> Result<()> {
     space.create::<Pod>(cluster_tests::objects::pod("orphan", "web")).await?;
     space.create::<ReplicaSet>(replica_set("web", 3)).await?;
     settled(space, "web", 3).await?;
@@ -54,13 +54,13 @@ pub async fn until_constant<T: PartialEq + std::fmt::Debug>(what: &str, count: i
 pub async fn idle_cluster_gets_no_writes(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
-    some_work(&space).await?;
+    cause_writes(&space).await?;
     // With the gate StorageVersionAPI, every StorageVersion is read at the start.
     until_constant("sending requests", || faults.count(|_| true)).await?;
     let sent = faults.requests().len();
     during(3 * QUIET, "no request is sent", || async {
-        let seen = faults.requests();
-        let more: Vec<String> = seen[sent..].iter().map(|seen| seen.call.to_string()).collect();
+        let requests = faults.requests();
+        let more: Vec<String> = requests[sent..].iter().map(|request| request.call.to_string()).collect();
         ensure!(more.is_empty(), "requests: {more:?}");
         Ok(())
     })
@@ -80,7 +80,7 @@ pub async fn idle_cluster_gets_no_writes(space: Space) -> Result<()> {
 pub async fn each_kind_is_watched_once(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
-    some_work(&space).await?;
+    cause_writes(&space).await?;
     let watches = faults.most_watches();
     ensure!(!watches.is_empty() && watches.values().all(|open| *open == 1), "concurrent watches: {watches:?}");
     Ok(())
@@ -95,8 +95,8 @@ fn verb(write: &Write) -> &'static str {
     }
 }
 
-/// Namespace and name of the objects of controllers whose role is limited to them.
-fn place(account: &str) -> Option<(&'static str, &'static str)> {
+/// Returns namespace and name of the objects that an account's role is limited to.
+fn role_limit(account: &str) -> Option<(&'static str, &'static str)> {
     match account {
         "bootstrap-signer" => Some(("kube-public", "cluster-info")),
         "token-cleaner" => Some(("kube-system", "")),
@@ -117,7 +117,7 @@ pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
         let (reviews, space) = (reviews.clone(), space.clone());
         async move {
             let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-            let (namespace, name) = place(account).unwrap_or((&space.namespace, ""));
+            let (namespace, name) = role_limit(account).unwrap_or((&space.namespace, ""));
             let (user, groups) = match account {
                 "" => ("system:kube-controller-manager".to_owned(), vec!["system:authenticated"]),
                 account => (
@@ -132,19 +132,19 @@ pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
                     "resource": resource, "subresource": subresource,
                 },
             }}))?;
-            let answer = reviews.create(&PostParams::default(), &review).await?;
-            anyhow::Ok(answer.status.context("no status")?.allowed)
+            let reviewed = reviews.create(&PostParams::default(), &review).await?;
+            anyhow::Ok(reviewed.status.context("no status")?.allowed)
         }
     };
-    let clouds = ccm::registry::CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes));
+    let of_ccm = ccm::registry::CONTROLLERS.iter().map(|controller| (controller.service_account, controller.writes));
     // The API server creates the roles of controllers behind gates only with these gates.
     let gates = Gates::of(&GATES);
     let has_role = |name: &str| {
         let mut known = UPSTREAM.iter().filter(|controller| controller.name == name);
         known.any(|controller| controller.gates.iter().all(|gate| gates.enabled(gate)))
     };
-    let managers = CONTROLLERS.iter().filter(|controller| has_role(controller.name));
-    let declared = managers.map(|controller| (controller.service_account, controller.writes)).chain(clouds);
+    let of_kcm = CONTROLLERS.iter().filter(|controller| has_role(controller.name));
+    let declared = of_kcm.map(|controller| (controller.service_account, controller.writes)).chain(of_ccm);
     let is_gated = |resource: &str| WITH_GATE.iter().any(|(of, gate)| *of == resource && !gates.enabled(gate));
     for (account, writes) in declared {
         for write in writes.iter().filter(|write| !is_gated(write.resource)) {
@@ -164,23 +164,24 @@ pub async fn declared_writes_are_allowed(space: Space) -> Result<()> {
 /// Checks that no request was refused, that each controller wrote only what it declares, and that these controllers
 /// wrote at all.
 pub fn only_declared(faults: &Faults, worked: &[&str]) -> Result<()> {
-    let declared = |call: &Call| {
+    let is_declared = |call: &Call| {
         let ours = CONTROLLERS.iter().filter(|controller| controller.service_account == call.account);
         let writes = ours.flat_map(|controller| controller.writes);
         writes.into_iter().any(|write| {
             (verb(write), write.group, write.resource) == (call.verb.as_str(), &call.group, &call.resource)
         })
     };
-    let seen = faults.requests();
-    let refused: Vec<_> = seen.iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    let requests = faults.requests();
+    let refused: Vec<_> = requests.iter().filter(|request| matches!(request.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "refused: {refused:?}");
-    let (known, strange): (Vec<_>, Vec<_>) =
-        seen.iter().filter(|seen| seen.call.is_write()).partition(|seen| declared(&seen.call));
-    ensure!(strange.is_empty(), "written without being declared: {strange:?}");
+    let (declared, undeclared): (Vec<_>, Vec<_>) =
+        requests.iter().filter(|request| request.call.is_write()).partition(|request| is_declared(&request.call));
+    ensure!(undeclared.is_empty(), "written without being declared: {undeclared:?}");
     for controller in CONTROLLERS.iter().filter(|controller| worked.contains(&controller.name)) {
-        let worked =
-            known.iter().any(|seen| seen.call.is_object_write() && seen.call.account == controller.service_account);
-        ensure!(worked, "{} wrote nothing: this proves nothing", controller.name);
+        let account = controller.service_account;
+        let has_written =
+            declared.iter().any(|request| request.call.is_object_write() && request.call.account == account);
+        ensure!(has_written, "{} wrote nothing: this proves nothing", controller.name);
     }
     Ok(())
 }
@@ -188,7 +189,7 @@ pub fn only_declared(faults: &Faults, worked: &[&str]) -> Result<()> {
 pub async fn writes_are_declared(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
-    some_work(&space).await?;
+    cause_writes(&space).await?;
     manager.stop().await?;
     only_declared(&faults, &["deployment-controller", "replicaset-controller"])
 }

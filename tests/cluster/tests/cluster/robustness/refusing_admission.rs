@@ -28,32 +28,32 @@ const OBSERVED: Duration = Duration::from_secs(10);
 /// Least number of changes of the owners in that time, which is longer on a busy host.
 const LEAST_CHANGES: usize = 5;
 
-/// The delays double from 5 ms: 11 attempts in ten seconds, 14 in a minute; the rest is for pods that change hands
-/// meanwhile.
-const OFTEN: usize = 16;
+/// Maximum with delays that double from 5 ms: 11 attempts in ten seconds, 14 in a minute, and some for pods that another
+/// owner adopts.
+const MAX_WITH_SHORT_DELAYS: usize = 16;
 
-/// The delays double from one second: 4 attempts in ten seconds, 6 in a minute.
-const SELDOM: usize = 7;
+/// Maximum with delays that double from one second: 4 attempts in ten seconds, 6 in a minute.
+const MAX_WITH_LONG_DELAYS: usize = 7;
 
 /// Account and resource of each creation, and the greatest allowed number of refused ones.
 const CREATIONS: [(&str, &str, usize); 17] = [
-    ("cronjob-controller", "jobs", OFTEN),
-    ("daemon-set-controller", "controllerrevisions", OFTEN),
-    ("daemon-set-controller", "pods", OFTEN),
-    ("deployment-controller", "replicasets", OFTEN),
-    ("endpoint-controller", "endpoints", OFTEN),
-    ("endpointslice-controller", "endpointslices", SELDOM),
-    ("endpointslicemirroring-controller", "endpointslices", SELDOM),
-    ("ephemeral-volume-controller", "persistentvolumeclaims", OFTEN),
-    ("job-controller", "pods", SELDOM),
-    ("replicaset-controller", "pods", OFTEN),
-    ("replication-controller", "pods", OFTEN),
-    ("resource-claim-controller", "resourceclaims", OFTEN),
-    ("root-ca-cert-publisher", "configmaps", OFTEN),
-    ("service-account-controller", "serviceaccounts", OFTEN),
-    ("statefulset-controller", "controllerrevisions", OFTEN),
-    ("statefulset-controller", "persistentvolumeclaims", OFTEN),
-    ("statefulset-controller", "pods", OFTEN),
+    ("cronjob-controller", "jobs", MAX_WITH_SHORT_DELAYS),
+    ("daemon-set-controller", "controllerrevisions", MAX_WITH_SHORT_DELAYS),
+    ("daemon-set-controller", "pods", MAX_WITH_SHORT_DELAYS),
+    ("deployment-controller", "replicasets", MAX_WITH_SHORT_DELAYS),
+    ("endpoint-controller", "endpoints", MAX_WITH_SHORT_DELAYS),
+    ("endpointslice-controller", "endpointslices", MAX_WITH_LONG_DELAYS),
+    ("endpointslicemirroring-controller", "endpointslices", MAX_WITH_LONG_DELAYS),
+    ("ephemeral-volume-controller", "persistentvolumeclaims", MAX_WITH_SHORT_DELAYS),
+    ("job-controller", "pods", MAX_WITH_LONG_DELAYS),
+    ("replicaset-controller", "pods", MAX_WITH_SHORT_DELAYS),
+    ("replication-controller", "pods", MAX_WITH_SHORT_DELAYS),
+    ("resource-claim-controller", "resourceclaims", MAX_WITH_SHORT_DELAYS),
+    ("root-ca-cert-publisher", "configmaps", MAX_WITH_SHORT_DELAYS),
+    ("service-account-controller", "serviceaccounts", MAX_WITH_SHORT_DELAYS),
+    ("statefulset-controller", "controllerrevisions", MAX_WITH_SHORT_DELAYS),
+    ("statefulset-controller", "persistentvolumeclaims", MAX_WITH_SHORT_DELAYS),
+    ("statefulset-controller", "pods", MAX_WITH_SHORT_DELAYS),
 ];
 
 /// A policy refuses all creations of controllers.
@@ -74,10 +74,10 @@ pub async fn creations_that_a_policy_refuses_are_repeated_with_backoff(space: Sp
     });
     apply(&space, &json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]})).await?;
     until_refused(&space, "refused by the test").await?;
-    let counted = count_refusals(&space, |_| true, 1).await;
+    let result = count_refusals(&space, |_| true, 1).await;
     node.delete_nodes().await?;
     space.kubectl(&["delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", &name]).await?;
-    counted
+    result
 }
 
 /// A webhook that cannot be reached fails all creations of controllers, with status 500.
@@ -97,16 +97,16 @@ pub async fn creations_that_a_webhook_fails_are_repeated_with_backoff(space: Spa
     });
     apply(&space, &webhook).await?;
     until_refused(&space, "failed calling webhook").await?;
-    let counted = count_refusals(&space, |_| true, 1).await;
+    let result = count_refusals(&space, |_| true, 1).await;
     node.delete_nodes().await?;
     space.kubectl(&["delete", "validatingwebhookconfiguration", &name]).await?;
-    counted
+    result
 }
 
 /// Quotas of zero refuse all creations but those of revisions.
 pub async fn creations_that_a_quota_refuses_are_repeated_with_backoff(space: Space) -> Result<()> {
     let node = create_owners(&space).await?;
-    let counted = |resource: &str| resource != "controllerrevisions";
+    let is_counted = |resource: &str| resource != "controllerrevisions";
     let group = |resource: &str| match resource {
         "endpointslices" => ".discovery.k8s.io",
         "jobs" => ".batch",
@@ -114,17 +114,17 @@ pub async fn creations_that_a_quota_refuses_are_repeated_with_backoff(space: Spa
         "resourceclaims" => ".resource.k8s.io",
         _ => "",
     };
-    let resources = CREATIONS.iter().map(|(_, resource, _)| *resource).filter(|resource| counted(resource));
+    let resources = CREATIONS.iter().map(|(_, resource, _)| *resource).filter(|resource| is_counted(resource));
     let none: BTreeMap<String, &str> =
         resources.map(|resource| (format!("count/{resource}{}", group(resource)), "0")).collect();
     space.create::<ResourceQuota>(json!({"metadata": {"name": "none"}, "spec": {"hard": none}})).await?;
     // The quota controller does not run: the test writes the status.
     space.patch_status::<ResourceQuota>("none", json!({"status": {"hard": none, "used": none}})).await?;
     until_refused(&space, "exceeded quota").await?;
-    // Then also the pods of the other DaemonSet and StatefulSet are refused.
-    let counted = count_refusals(&space, counted, 2).await;
+    // Two owners: revisions are admitted, so that the pods of the second DaemonSet and StatefulSet are refused too.
+    let result = count_refusals(&space, is_counted, 2).await;
     node.delete_nodes().await?;
-    counted
+    result
 }
 
 /// Matches the accounts of controllers. Revisions of some workloads are admitted, so that their pods are created.
@@ -284,7 +284,7 @@ async fn count_refusals(space: &Space, is_refused: impl Fn(&str) -> bool, owners
         );
         all += found;
     }
-    // One event for each refusal, at most: it is refused, too.
+    // Each refusal causes at most one event, whose creation is refused too.
     let events: usize = refused.iter().filter(|((_, resource), _)| resource == "events").map(|(_, count)| count).sum();
     ensure!(events <= all + CREATIONS.len(), "{events} refused events: {refused:#?}");
     eprintln!("{changes} changes, {all} refusals, {events} of events: {refused:?}");
@@ -298,10 +298,10 @@ fn count(refused: &BTreeMap<(String, String), usize>, account: &str, resource: &
 /// Returns the numbers of refused creations in the namespace, by account and resource.
 fn refusals(space: &Space, faults: &Faults) -> BTreeMap<(String, String), usize> {
     let mut refused = BTreeMap::new();
-    for seen in faults.requests() {
-        let is_refused = seen.status.is_some_and(|status| status >= 400);
-        if is_refused && seen.call.verb == Verb::Create && seen.call.namespace == space.namespace {
-            *refused.entry((seen.call.account, seen.call.resource)).or_default() += 1;
+    for request in faults.requests() {
+        let is_refused = request.status.is_some_and(|status| status >= 400);
+        if is_refused && request.call.verb == Verb::Create && request.call.namespace == space.namespace {
+            *refused.entry((request.call.account, request.call.resource)).or_default() += 1;
         }
     }
     refused

@@ -99,7 +99,7 @@ fn shapes(secret: &str) -> Vec<String> {
     shapes
 }
 
-/// The lines of a PEM file's content that are long enough to be unique.
+/// Returns the lines of a PEM file's content that are long enough to be unique.
 fn lines_of_pem(pem: &str) -> impl Iterator<Item = &str> {
     pem.lines().filter(|line| line.len() > 40 && !line.starts_with("-----"))
 }
@@ -120,26 +120,17 @@ fn would_be_found(secret: &str) -> Result<()> {
     Ok(())
 }
 
-/// All controllers run over all kinds of secrets, at the highest verbosity.
-pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
-    [DATA, OTHER, BOOTSTRAP].into_iter().try_for_each(would_be_found)?;
-    let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
-    let cluster = &bed.cluster;
-    let kubeconfig = fs::read_to_string(cluster.kubeconfig(Identity::ControllerManager)?)?;
-    let arguments = FLAGS.map(str::to_owned);
-    let process = Process::start(cluster, "secrecy", &command(cluster, KCM)?, &arguments)?;
-    process.until_healthy(cluster, "/healthz").await?;
-    eventually("the namespace kube-public exists", || async {
-        block_in_place(|| cluster.kubectl(&["get", "namespace", "kube-public"])).map(drop)
-    })
-    .await?;
-    let objects = OBJECTS.replace("DATA", DATA).replace("OTHER", OTHER).replace("BOOTSTRAP", BOOTSTRAP);
-    block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], &objects))?;
-    let kubectl = |arguments: &str| {
-        let arguments: Vec<&str> = arguments.split(' ').collect();
-        block_in_place(|| cluster.kubectl(&arguments))
-    };
+/// The texts that kcm has published while it worked on secrets.
+struct Published {
+    log: String,
+    served: String,
+    events: String,
+    /// The token in a Secret.
+    token: String,
+}
 
+/// Waits until the controllers have processed the Secrets; returns the token of the account.
+async fn until_secrets_are_processed(bed: &Bed) -> Result<String> {
     let secrets: Api<Secret> = Api::namespaced(bed.client.clone(), "vault");
     let token = eventually("the account's token", || async {
         let data = secrets.get("token").await?.data.unwrap_or_default();
@@ -158,55 +149,88 @@ pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
+    Ok(token)
+}
+
+/// Runs all controllers over all kinds of secrets, at the highest verbosity, and requests pages with a known token and
+/// with a wrong one.
+async fn publish(bed: &Bed, wrong_token: &str) -> Result<Published> {
+    let cluster = &bed.cluster;
+    // Writes the kubeconfig that `FLAGS` names.
+    cluster.kubeconfig(Identity::ControllerManager)?;
+    let process = Process::start(cluster, "secrecy", &command(cluster, KCM)?, &FLAGS.map(str::to_owned))?;
+    process.until_healthy(cluster, "/healthz").await?;
+    let kubectl = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        block_in_place(|| cluster.kubectl(&arguments))
+    };
+    eventually("the namespace kube-public exists", || async { kubectl("get namespace kube-public").map(drop) }).await?;
+    let objects = OBJECTS.replace("DATA", DATA).replace("OTHER", OTHER).replace("BOOTSTRAP", BOOTSTRAP);
+    block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], &objects))?;
+    let token = until_secrets_are_processed(bed).await?;
     kubectl("--namespace=vault rollout status deployment/web --timeout=180s")?;
     kubectl("--namespace=kube-system delete secret bootstrap-token-abcdef")?;
-    // Requests also contain tokens: a known one, and an unknown one.
     kubectl("create clusterrole scraper --verb=get --non-resource-url=/metrics,/configz")?;
     kubectl("create clusterrolebinding scraper --clusterrole=scraper --serviceaccount=vault:robot")?;
     let mut served = process.get("/metrics", Some(&token)).await?;
     served += &process.get("/configz", Some(&token)).await?;
-    let wrong = format!("wrong-{DATA}");
-    ensure!(process.get("/metrics", Some(&wrong)).await.is_err(), "a wrong token is accepted");
+    ensure!(process.get("/metrics", Some(wrong_token)).await.is_err(), "a wrong token is accepted");
     // The namespace's events are deleted with it.
-    let events: Api<Event> = Api::all(bed.client.clone());
+    let all_events: Api<Event> = Api::all(bed.client.clone());
     let mut events = eventually("there are events of the namespace", || async {
-        let events = events.list(&ListParams::default()).await?.items;
+        let events = all_events.list(&ListParams::default()).await?.items;
         ensure!(events.iter().any(|event| event.involved_object.namespace.as_deref() == Some("vault")), "{events:?}");
         Ok(events)
     })
     .await?;
     kubectl("delete namespace vault --timeout=180s")?;
-    events.extend(Api::<Event>::all(bed.client.clone()).list(&ListParams::default()).await?);
-    let events = serde_json::to_string(&events)?;
+    events.extend(all_events.list(&ListParams::default()).await?);
     let log = process.log(cluster)?;
     process.stop(cluster).await?;
+    Ok(Published { log, served, events: serde_json::to_string(&events)?, token })
+}
+
+/// Returns the texts that must not be published, each with a description.
+fn secret_texts(bed: &Bed, token: &str, wrong_token: &str) -> Result<Vec<(&'static str, String)>> {
+    let signature = token.rsplit('.').next().context("a token without a signature")?;
+    let mut texts: Vec<(&str, String)> = Vec::new();
+    for (what, secret) in [
+        ("a Secret's data", DATA),
+        ("another Secret's data", OTHER),
+        ("a bootstrap token", BOOTSTRAP),
+        ("the token of a request", wrong_token),
+        ("the signature of a token in a Secret", signature),
+    ] {
+        texts.extend(shapes(secret).into_iter().map(|shape| (what, shape)));
+    }
+    // The beginning of every token: base64 of JSON.
+    texts.push(("a token", URL_SAFE_NO_PAD.encode("{\"alg\":\"")[..9].to_owned()));
+    for (what, file) in [("the accounts' key", "sa.key"), ("the authority's key", "ca.key")] {
+        let pem = fs::read_to_string(bed.cluster.folder().join("pki").join(file))?;
+        texts.extend(lines_of_pem(&pem).map(|line| (what, line.to_owned())));
+    }
+    let kubeconfig = fs::read_to_string(bed.cluster.kubeconfig(Identity::ControllerManager)?)?;
+    let key = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("client-key-data: ")).context("no key")?;
+    texts.push(("kcm's own key, as the kubeconfig has it", key[..64].to_owned()));
+    let pem = String::from_utf8(BASE64.decode(key)?)?;
+    texts.extend(lines_of_pem(&pem).map(|line| ("kcm's own key", line.to_owned())));
+    Ok(texts)
+}
+
+/// All controllers run over all kinds of secrets, at the highest verbosity.
+pub async fn nothing_secret_is_logged_or_served(_: Space) -> Result<()> {
+    [DATA, OTHER, BOOTSTRAP].into_iter().try_for_each(would_be_found)?;
+    let bed = Bed::without_accounts(Options { nodes: 1, ..Options::default() }).await?;
+    let wrong_token = format!("wrong-{DATA}");
+    let Published { log, served, events, token } = publish(&bed, &wrong_token).await?;
     ensure!(log.contains(" TRACE ") && log.lines().count() > 1000, "the log is too short, or has no TRACE lines");
     ensure!(log.contains("vault"), "the log does not contain the controllers' decisions");
 
-    let mut needles: Vec<(&str, String)> = Vec::new();
-    for (what, secret) in [
-        ("a Secret's data", DATA),
-        ("another's", OTHER),
-        ("a bootstrap token", BOOTSTRAP),
-        ("a token that was shown", &wrong),
-        ("the signature of a token in a Secret", token.rsplit('.').next().context("a token without a signature")?),
-    ] {
-        needles.extend(shapes(secret).into_iter().map(|shape| (what, shape)));
-    }
-    // Any token that was requested or signed here: two parts of base64 of JSON.
-    needles.push(("a token", URL_SAFE_NO_PAD.encode("{\"alg\":\"")[..9].to_owned()));
-    for (what, file) in [("the accounts' key", "sa.key"), ("the authority's key", "ca.key")] {
-        let pem = fs::read_to_string(cluster.folder().join("pki").join(file))?;
-        needles.extend(lines_of_pem(&pem).map(|line| (what, line.to_owned())));
-    }
-    let key = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("client-key-data: ")).context("no key")?;
-    needles.push(("our own key, as the kubeconfig has it", key[..64].to_owned()));
-    let pem = String::from_utf8(BASE64.decode(key)?)?;
-    needles.extend(lines_of_pem(&pem).map(|line| ("our own key", line.to_owned())));
-    ensure!(needles.len() > 40, "only {} texts to search for", needles.len());
+    let secret_texts = secret_texts(&bed, &token, &wrong_token)?;
+    ensure!(secret_texts.len() > 40, "only {} texts to search for", secret_texts.len());
     for (place, text) in [("the log", &log), ("served pages", &served), ("events", &events)] {
-        for (what, needle) in &needles {
-            let found = text.lines().find(|line| line.contains(needle.as_str()));
+        for (what, secret) in &secret_texts {
+            let found = text.lines().find(|line| line.contains(secret.as_str()));
             let shown = found.map(|line| line.chars().take(400).collect::<String>());
             ensure!(shown.is_none(), "{what} is in {place}: {shown:?}");
         }

@@ -406,8 +406,8 @@ async fn move_volume_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Resul
         let own: Vec<String> = faults
             .requests()
             .iter()
-            .filter(|seen| is_own_write(&seen.call))
-            .map(|seen| format!("{} {:?}", seen.call, seen.status))
+            .filter(|request| is_own_write(&request.call))
+            .map(|request| format!("{} {:?}", request.call, request.status))
             .collect();
         format!("{what}: {own:#?}")
     };

@@ -18,7 +18,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::auth::serviceaccount::strict;
+use crate::auth::serviceaccount::on_own_control_plane;
 use crate::robustness::invariants::only_declared;
 use crate::workloads::statefulset::{settled, stateful_set};
 
@@ -42,7 +42,7 @@ impl Storage {
         Self { space: space.clone(), volumes, class: space.namespace.clone() }
     }
 
-    /// Name of a volume, unique among all tests.
+    /// Returns the name of a volume, unique among all tests.
     fn name(&self, volume: &str) -> String {
         format!("{}-{volume}", self.space.namespace)
     }
@@ -183,8 +183,8 @@ pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()>
     let writes: Vec<String> = faults
         .requests()
         .into_iter()
-        .filter(|seen| seen.call.is_object_write() && is_binding(&seen.call) && seen.status == Some(200))
-        .map(|seen| seen.call.resource)
+        .filter(|request| request.call.is_object_write() && is_binding(&request.call) && request.status == Some(200))
+        .map(|request| request.call.resource)
         .collect();
     // The first phase, Available, may have been written by the manager of another test.
     let binding =
@@ -505,7 +505,7 @@ static WIPES: Mutex<()> = Mutex::const_new(());
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
     let _alone = WIPES.lock().await;
     // The managers of other tests would also wipe it.
-    let space = strict(&space).await?;
+    let space = on_own_control_plane(&space).await?;
     let storage = Storage::new(&space);
     let (template, flag) = recycler_template(&space, SUCCEED)?;
     let faults = Faults::default();
@@ -519,8 +519,8 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
     let freed = storage.until_volume_phase("data", "Available").await?;
     ensure!(freed.spec.is_some_and(|spec| spec.claim_ref.is_none()), "the volume is still reserved");
     let pod = format!("recycler-for-{}", storage.name("data"));
-    let wiped = |seen: &&RecordedRequest| {
-        seen.call.verb == Verb::Delete && seen.call.resource == "pods" && seen.call.name == pod
+    let wiped = |request: &&RecordedRequest| {
+        request.call.verb == Verb::Delete && request.call.resource == "pods" && request.call.name == pod
     };
     ensure!(faults.requests().iter().filter(wiped).count() == 1, "the pod was not deleted once");
     std::fs::remove_file(template)?;
@@ -530,7 +530,7 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
 /// A volume whose recycler pod failed keeps its data and its claim's reference until a later pod succeeds.
 pub async fn volume_is_wiped_after_a_recycler_pod_has_failed(space: Space) -> Result<()> {
     let _alone = WIPES.lock().await;
-    let space = strict(&space).await?;
+    let space = on_own_control_plane(&space).await?;
     let storage = Storage::new(&space);
     let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
     let (failing, flag) = recycler_template(&space, FAIL)?;

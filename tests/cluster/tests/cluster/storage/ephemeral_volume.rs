@@ -21,7 +21,7 @@ async fn start(space: &Space, faults: &Faults) -> Result<Manager> {
     Manager::start_with(space, faults, &[&start_flags()[0]]).await
 }
 
-/// A pod that is never scheduled, with a generic ephemeral volume `scratch`.
+/// Returns a pod that is never scheduled, with a generic ephemeral volume `scratch`.
 fn user(name: &str) -> Value {
     let template = with(claim(""), json!({"metadata": {"name": null, "labels": {"app": "web"}}}));
     let volumes =

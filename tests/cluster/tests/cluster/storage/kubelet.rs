@@ -28,7 +28,7 @@ pub struct Kubelet {
     /// Name of the node.
     pub node: String,
     bed: Arc<Bed>,
-    /// Held during a pass.
+    /// If true, no further pass begins. The lock is held during a pass, so that `stop` waits for its end.
     is_stopped: Arc<Mutex<bool>>,
     task: JoinHandle<()>,
 }
@@ -72,7 +72,7 @@ impl Kubelet {
         }))?;
         Api::all(bed.client.clone()).create(&PostParams::default(), &csi).await?;
         let is_stopped = Arc::new(Mutex::new(false));
-        let kubelet = Passes { bed: bed.clone(), node: node.to_owned() };
+        let kubelet = KubeletLoop { bed: bed.clone(), node: node.to_owned() };
         let shared = is_stopped.clone();
         let task = tokio::spawn(async move {
             let mut last_error = String::new();
@@ -149,12 +149,12 @@ fn volumes_of(node: &Node) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 /// The passes of a kubelet over the pods of its node.
-struct Passes {
+struct KubeletLoop {
     bed: Arc<Bed>,
     node: String,
 }
 
-impl Passes {
+impl KubeletLoop {
     /// Runs one pass over the pods of the node, in the order of a kubelet: a volume is reported as in use before the
     /// wait for its attachment, and until after it is unmounted.
     async fn pass(&self) -> Result<()> {
@@ -181,7 +181,7 @@ impl Passes {
         for (pod, volumes) in wanted {
             let Some(volumes) = volumes else { continue };
             if !is_running(&pod) && self.are_attached(&volumes, &attached).await? {
-                self.run(&pod).await?;
+                self.set_running(&pod).await?;
             }
         }
         for pod in ending {
@@ -237,7 +237,7 @@ impl Passes {
         Ok(true)
     }
 
-    async fn run(&self, pod: &Pod) -> Result<()> {
+    async fn set_running(&self, pod: &Pod) -> Result<()> {
         let now = "2026-01-01T00:00:00Z";
         let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now});
         let containers = pod.spec.iter().flat_map(|spec| &spec.containers);

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// A claim of 1 GiB without a class, so that nothing provisions a volume for it.
+/// Returns a claim of 1 GiB without a class, so that nothing provisions a volume for it.
 pub fn claim(name: &str) -> Value {
     json!({
         "metadata": {"name": name},
@@ -23,7 +23,7 @@ pub fn claim(name: &str) -> Value {
     })
 }
 
-/// A volume of 1 GiB with this source, without a class.
+/// Returns a volume of 1 GiB with this source, without a class.
 pub fn volume(name: &str, source: Value) -> Value {
     with(
         json!({
@@ -37,12 +37,13 @@ pub fn volume(name: &str, source: Value) -> Value {
     )
 }
 
-/// A pod on a node without a kubelet, with a volume of this claim. The pod does not change until a test changes it.
+/// Returns a pod on a node without a kubelet, with a volume of this claim. The pod does not change until a test changes
+/// it.
 pub fn user_on_a_node(name: &str, claim: &str) -> Value {
     with(user(name, claim), json!({"spec": {"nodeName": "without-kubelet"}}))
 }
 
-/// A pod that is never scheduled, with a volume of this claim.
+/// Returns a pod that is never scheduled, with a volume of this claim.
 pub fn user(name: &str, claim: &str) -> Value {
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
     with(pod(name, "web"), json!({"spec": {"schedulerName": "none", "volumes": volumes}}))
@@ -84,7 +85,7 @@ where
         + Serialize
         + DeserializeOwned,
 {
-    /// The admin's client of the objects.
+    /// Returns the admin's client of the objects.
     pub fn of(space: &Space) -> Self {
         Self { api: Api::all(space.bed.client.clone()) }
     }

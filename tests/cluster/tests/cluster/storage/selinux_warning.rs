@@ -12,7 +12,7 @@ use super::objects::{ClusterWide, bind, claim, user, volume, volumes};
 const NAME: &str = "selinux-warning-controller";
 const END: &str = "If both pods land on the same node, only one of them may access the volume.";
 
-/// A pod that is never scheduled and mounts the volume of this claim with a label of this level.
+/// Returns a pod that is never scheduled and mounts the volume of this claim with a label of this level.
 fn mounting(name: &str, claim: &str, level: &str) -> Value {
     let options = json!({"spec": {"securityContext": {"seLinuxOptions": {"level": level}}}});
     let mount = json!([{"name": "data", "mountPath": "/data"}]);

@@ -14,7 +14,7 @@ use super::objects::{until_claim_deleted, volumes};
 /// Annotation of a claim with the node that the scheduler chose for its first pod.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// A pod that the scheduler places on a node of the test, in this zone if given, with a volume of a claim.
+/// Returns a pod that the scheduler places on a node of the test, in this zone if given, with a volume of a claim.
 fn scheduled(world: &World, name: &str, claim: &str, zone: Option<&str>) -> Value {
     let mut selector = json!({"attach-detach-test": world.space.namespace});
     if let Some(zone) = zone {

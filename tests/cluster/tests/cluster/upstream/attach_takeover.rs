@@ -62,7 +62,7 @@ pub async fn attachments_continue_under_the_other_manager(_: Space) -> Result<()
     world.until_running("third").await?;
     world.create_pod("fourth", "data", &world.b).await?;
     world.space.delete::<Pod>("third").await?;
-    eventually("the volume goes to the second node", || async {
+    eventually("the volume is attached to the second node", || async {
         ensure!(world.attachments().await?.iter().any(|one| one.spec.node_name == world.b.node));
         Ok(())
     })

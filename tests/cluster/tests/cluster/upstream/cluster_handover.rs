@@ -69,6 +69,7 @@ static TASKS: [Task; 6] = [
     },
 ];
 
+/// Returns the namespace that the task deletes.
 fn inner(space: &Space) -> Space {
     Space { bed: space.bed.clone(), namespace: format!("{}-inner", space.namespace) }
 }
@@ -275,7 +276,7 @@ pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     faults.none_while_quiet(Call::is_object_write).await?;
     manager.stop().await?;
     start_upstream_with(&bed.cluster, &flags)?;
-    // Tasks that upstream's manager is known to have processed after its start.
+    // Once upstream's manager has completed these, it has processed the objects that existed at its start.
     create_account_with_token(&bed.space("last").await?).await?;
     create_quota(&bed.space("last").await?).await?;
     bed.cluster.kill(UPSTREAM)?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use cluster_tests::objects::{deployment, replica_set, with};
-use cluster_tests::traces::{Trace, difference, traces};
+use cluster_tests::traces::{Trace, difference, read_trace};
 use cluster_tests::{Bed, Faults, Manager, Space, eventually};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
@@ -220,10 +220,10 @@ async fn play(space: &Space, scenario: &Scenario) -> Result<Trace> {
 
 /// Waits for the final state and returns it. Events are the last writes, and are delayed.
 async fn settled(space: &Space) -> Result<Trace> {
-    let mut last = traces(space).await?;
+    let mut last = read_trace(space).await?;
     for _ in 0..20 {
         tokio::time::sleep(std::time::Duration::from_secs(4)).await;
-        let now = traces(space).await?;
+        let now = read_trace(space).await?;
         if now == last {
             return Ok(now);
         }

@@ -103,7 +103,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The shell commands under a heading of a page.
+/// Returns the shell commands under a heading of a page.
 fn blocks(page: &str, heading: &str) -> Vec<String> {
     let (mut under, mut block, mut blocks) = (false, None::<String>, Vec::new());
     for line in page.lines() {

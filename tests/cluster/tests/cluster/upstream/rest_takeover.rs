@@ -81,7 +81,7 @@ fn migration(name: &str) -> Value {
     })
 }
 
-/// Creates a PodGroup with a running pod, and deletes it; it stays.
+/// Creates a PodGroup with a running pod, and deletes it: it stays while the pod runs.
 async fn delete_group_in_use(space: &Space, name: &str) -> Result<()> {
     let metadata = json!({"name": name, "namespace": space.namespace});
     create(
@@ -98,7 +98,7 @@ async fn delete_group_in_use(space: &Space, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A StorageVersion with an entry of the running API server, and one of an API server that no longer runs.
+/// Creates a StorageVersion with an entry of the running API server, and one of an API server that no longer runs.
 async fn report_storage_version(space: &Space, name: &str) -> Result<()> {
     let path = "jsonpath={.items[0].metadata.name}";
     let living = space.bed.cluster.kubectl(&["get", "lease", "-n", "kube-system", IDENTITY, "-o", path])?;
@@ -167,7 +167,7 @@ async fn until_one_entry(space: &Space, name: &str) -> Result<()> {
 }
 
 /// Returns the versions of the complete objects, which the other manager must not change.
-async fn complete(space: &Space, name: &str) -> Result<Vec<Value>> {
+async fn versions_of_complete_objects(space: &Space, name: &str) -> Result<Vec<Value>> {
     let mut versions = Vec::new();
     for (kind, name) in [
         ("resourcepoolstatusrequest", name.to_owned()),
@@ -179,6 +179,7 @@ async fn complete(space: &Space, name: &str) -> Result<Vec<Value>> {
     Ok(versions)
 }
 
+/// Starts all tasks under one manager, and completes them under the other one.
 async fn pass_on(space: &Space, name: &str, upstream_first: bool) -> Result<()> {
     let first = Side::start(space, upstream_first).await?;
     delete_group_in_use(space, name).await?;
@@ -191,7 +192,7 @@ async fn pass_on(space: &Space, name: &str, upstream_first: bool) -> Result<()> 
     until_request_completed(space, name).await?;
     until_migrated(space, name).await?;
     until_one_entry(space, &version).await?;
-    let before = complete(space, name).await?;
+    let before = versions_of_complete_objects(space, name).await?;
     first.stop(space).await?;
 
     space.patch_status::<Pod>(name, json!({"status": {"phase": "Succeeded"}})).await?;
@@ -212,7 +213,7 @@ async fn pass_on(space: &Space, name: &str, upstream_first: bool) -> Result<()> 
     create(space, &migration(&next))?;
     until_request_completed(space, &next).await?;
     until_migrated(space, &next).await?;
-    ensure!(complete(space, name).await? == before, "complete objects were written again");
+    ensure!(versions_of_complete_objects(space, name).await? == before, "complete objects were written again");
     second.stop(space).await
 }
 

@@ -16,8 +16,8 @@ use crate::workloads::statefulset::{set_image, settled, stateful_set};
 
 const CONTROLLER: &str = "statefulset-controller";
 
-/// A template with everything whose serialization may differ: quantities, characters that Go escapes, long numbers,
-/// defaults of many kinds.
+/// Returns a template with everything whose serialization may differ: quantities, characters that Go escapes, long
+/// numbers, defaults of many kinds.
 pub fn rich(name: &str, replicas: i32) -> Value {
     with(
         stateful_set(name, replicas),

@@ -92,7 +92,7 @@ pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// A spec with values that have several serializations: quantities, numbers, text that JSON escapes, defaults.
+/// Returns a spec with values that have several serializations: quantities, numbers, text that JSON escapes, defaults.
 fn intricate() -> Value {
     json!({"spec": {"minReadySeconds": 1, "template": {
         "metadata": {"annotations": {"note": "a<b & c>d \u{2028} \"quoted\" \\ \t \u{1} é"}, "labels": {"tier": "node"}},

@@ -23,7 +23,7 @@ const CONTROLLERS: &str = "--controllers=persistentvolume-binder-controller,pers
 /// Claims of one step. A manager is replaced when some of them are done.
 const CLAIMS: usize = 30;
 
-/// A cluster without nodes: the volumes here are never used.
+/// Starts a control plane without nodes: the volumes here are never used.
 async fn bed() -> Result<Arc<Bed>> {
     let options = Options { kwok: false, scheduler: false, ..Options::default() };
     Ok(Arc::new(Bed::without_accounts(options).await?))
@@ -95,7 +95,7 @@ fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 
-/// The protection controller has written its condition: the last write for a claim that is bound and not used.
+/// Returns true if the protection controller has written its condition: the last write for a claim that is bound and not used.
 fn is_reported_unused(claim: &PersistentVolumeClaim) -> bool {
     let conditions = claim.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|conditions| conditions.iter().any(|condition| condition.type_ == "Unused"))
@@ -145,7 +145,7 @@ async fn bind_under_both(space: &Space, mut running: Running) -> Result<Running>
     Ok(running)
 }
 
-/// All objects of volumes: uid and version.
+/// Returns uid and version of all objects of volumes.
 async fn at_rest(space: &Space) -> Result<BTreeMap<String, String>> {
     let bed = space.bed.clone();
     let kinds = "persistentvolumes,persistentvolumeclaims";

@@ -21,7 +21,7 @@ use crate::workloads::job::{COMPLETE, job, until};
 /// Time for which a CronJob changes while its Job is refused.
 const OBSERVED: Duration = Duration::from_secs(8);
 
-/// A CronJob that runs once a year, whose Jobs succeed unless annotations say otherwise.
+/// Returns a CronJob that runs once a year, whose Jobs succeed unless annotations say otherwise.
 fn cron_job(name: &str, annotations: &Value, spec: Value) -> Value {
     let template = job(name, annotations, json!({}));
     let mut cron_job = json!({

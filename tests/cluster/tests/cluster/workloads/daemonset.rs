@@ -26,7 +26,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The existing nodes.
+    /// Returns the existing nodes.
     fn all_of(space: &Space) -> Self {
         Self { nodes: Api::all(space.bed.client.clone()), space: space.clone() }
     }
@@ -85,7 +85,7 @@ impl Fleet {
     }
 }
 
-/// A DaemonSet for the nodes of a test.
+/// Returns a DaemonSet for the nodes of a test.
 pub fn daemon_set(space: &Space, name: &str) -> Value {
     let mut template = template(name, "example.com/image:1", &json!({}));
     template["spec"]["nodeSelector"] = json!({SPACE_KEY: space.namespace});

@@ -65,8 +65,12 @@ fn unready() -> Value {
 pub async fn rollout_leaves_the_expected_status_and_events(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let made: Deployment = space.create(deployment("web", 3)).await?;
-    let seen = rolled_out(&space, "web", 3).await?;
-    ensure!(seen.annotations().get(REVISION).is_some_and(|revision| revision == "1"), "{:?}", seen.annotations());
+    let rolled_out_deployment = rolled_out(&space, "web", 3).await?;
+    ensure!(
+        rolled_out_deployment.annotations().get(REVISION).is_some_and(|revision| revision == "1"),
+        "{:?}",
+        rolled_out_deployment.annotations()
+    );
 
     let set = revision(&space, "web", "1").await?;
     let hash = set.labels().get("pod-template-hash").context("no hash")?.clone();
@@ -251,8 +255,8 @@ pub async fn taken_name_counts_as_a_collision(space: Space) -> Result<()> {
     space.create::<ReplicaSet>(foreign).await?;
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Deployment>(deployment("web", 1)).await?;
-    let seen = rolled_out(&space, "web", 1).await?;
-    let status = seen.status.unwrap_or_default();
+    let rolled_out_deployment = rolled_out(&space, "web", 1).await?;
+    let status = rolled_out_deployment.status.unwrap_or_default();
     ensure!(status.collision_count == Some(1), "status {status:?}");
     ensure!(revision(&space, "web", "1").await?.name_any() != name);
     ensure!(owner(&space.get::<ReplicaSet>(&name).await?).is_empty(), "the foreign ReplicaSet was adopted");

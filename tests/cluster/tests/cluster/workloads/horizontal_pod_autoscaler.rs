@@ -124,7 +124,8 @@ pub async fn kubectl_autoscale_scales_up_and_down(space: Space) -> Result<()> {
     let above =
         "Normal SuccessfulRescale New size: 4; reason: cpu resource utilization (percentage of request) above target";
     ensure!(events.contains_key(above), "{events:?}");
-    let refused: Vec<_> = faults.requests().into_iter().filter(|seen| matches!(seen.status, Some(401 | 403))).collect();
+    let refused: Vec<_> =
+        faults.requests().into_iter().filter(|request| matches!(request.status, Some(401 | 403))).collect();
     ensure!(refused.is_empty(), "{refused:?}");
     Ok(())
 }
@@ -141,7 +142,7 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // DaemonSets cannot be scaled: the API server says so, in the same words as to upstream.
+    // DaemonSets cannot be scaled: the error is the same as upstream's.
     let daemons = json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "web"}});
     space.create::<HorizontalPodAutoscaler>(autoscaler("daemons", daemons)).await?;
     eventually("the missing scale is reported", || async {
@@ -284,8 +285,8 @@ pub async fn unusable_scales_are_reported_and_conflicts_retried(space: Space) ->
     })
     .await?;
     eventually("the last write has its response", || async {
-        let writes = faults.requests().into_iter().filter(|seen| is_scale(&seen.call));
-        let codes: Vec<_> = writes.map(|seen| seen.status).collect();
+        let writes = faults.requests().into_iter().filter(|request| is_scale(&request.call));
+        let codes: Vec<_> = writes.map(|request| request.status).collect();
         ensure!(codes == [Some(409), Some(409), Some(403), Some(200)], "{codes:?}");
         Ok(())
     })

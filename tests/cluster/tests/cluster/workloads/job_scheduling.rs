@@ -31,7 +31,7 @@ async fn items(space: &Space, resource: &str) -> Result<Vec<Value>> {
     Ok(list["items"].as_array().context("a list")?.clone())
 }
 
-/// The Workloads or PodGroups that are controlled by a Job.
+/// Returns the Workloads or PodGroups that are controlled by a Job.
 async fn owned(space: &Space, resource: &str, job: &str) -> Result<Vec<Value>> {
     let mut all = items(space, resource).await?;
     all.retain(|object| object["metadata"]["ownerReferences"][0]["name"] == job);
@@ -51,7 +51,7 @@ async fn grouped(space: &Space, job: &str, pods: usize) -> Result<Value> {
     .await
 }
 
-/// A namespace of a control plane that serves Workloads and PodGroups.
+/// Creates a namespace of a control plane that serves Workloads and PodGroups.
 async fn serving(name: &str) -> Result<(Arc<Bed>, Space)> {
     let flags = [GATES, "--runtime-config=scheduling.k8s.io/v1beta1=true"].map(str::to_owned).to_vec();
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags: flags, ..Options::default() };
@@ -115,7 +115,7 @@ pub async fn pods_of_a_job_are_created_in_its_group(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// A Job of this parent, which delegates the PodGroup to it.
+/// Returns a Job of this parent, which delegates the PodGroup to it.
 fn delegated(space: &Space, name: &str, parent: &CronJob) -> Value {
     let owner = json!({
         "apiVersion": "batch/v1", "kind": "CronJob", "name": parent.metadata.name, "uid": parent.metadata.uid,
@@ -204,8 +204,8 @@ async fn refuse_groups(space: &Space) -> Result<()> {
 /// Changes the labels of Jobs until their PodGroups were refused this often, so that they are reconciled between these
 /// attempts, too. Checks that they have neither pods nor a status, so that they may still get their groups.
 async fn wait_for_their_groups(space: &Space, jobs: &[&str], faults: &Faults, refusals: usize) -> Result<()> {
-    let is_refusal = |seen: &&RecordedRequest| {
-        (seen.call.verb, &*seen.call.resource) == (Verb::Create, "podgroups") && seen.status == Some(403)
+    let is_refusal = |request: &&RecordedRequest| {
+        (request.call.verb, &*request.call.resource) == (Verb::Create, "podgroups") && request.status == Some(403)
     };
     let changes = AtomicUsize::new(0);
     let early = eventually("the PodGroups are refused again and again", || async {

@@ -147,10 +147,11 @@ async fn refuse_pods(space: &Space) -> Result<()> {
 /// Refused creations of a namespace, by resource.
 fn refused(faults: &Faults, namespace: &str) -> BTreeMap<String, usize> {
     let mut refused = BTreeMap::new();
-    let creations = faults.requests().into_iter().filter(|seen| seen.call.verb == Verb::Create);
-    for seen in creations.filter(|seen| seen.call.namespace == namespace && seen.status.is_some_and(|code| code >= 400))
+    let creations = faults.requests().into_iter().filter(|request| request.call.verb == Verb::Create);
+    for request in creations
+        .filter(|request| request.call.namespace == namespace && request.status.is_some_and(|code| code >= 400))
     {
-        *refused.entry(seen.call.resource).or_default() += 1;
+        *refused.entry(request.call.resource).or_default() += 1;
     }
     refused
 }

@@ -24,7 +24,10 @@ pub async fn relabelled_pod_is_replaced_after_a_lost_response(space: Space) -> R
     eventually("the set's pods were listed after the lost response", || async {
         ensure!(faults.unmet() == 0, "no response was lost yet");
         let is_list = |call: &Call| call.verb == Verb::List && call.resource == "pods" && !call.account.is_empty();
-        ensure!(faults.requests().iter().any(|seen| is_list(&seen.call) && seen.status == Some(200)), "no list yet");
+        ensure!(
+            faults.requests().iter().any(|request| is_list(&request.call) && request.status == Some(200)),
+            "no list yet"
+        );
         Ok(())
     })
     .await?;

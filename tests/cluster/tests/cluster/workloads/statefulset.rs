@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::robustness::invariants::until_quiet;
 use crate::robustness::scenario::Scenario;
 
-/// A StatefulSet of pods with the label `app=<name>`.
+/// Returns a StatefulSet of pods with the label `app=<name>`.
 pub fn stateful_set(name: &str, replicas: i32) -> Value {
     json!({
         "metadata": {"name": name, "labels": {"app": name}},
@@ -35,7 +35,7 @@ pub async fn set_image(space: &Space, name: &str, version: u32) -> Result<()> {
     Ok(())
 }
 
-/// The pods of a StatefulSet by name, with the tag of their image.
+/// Returns the pods of a StatefulSet by name, with the tag of their image.
 async fn versions(space: &Space, name: &str) -> Result<BTreeMap<String, String>> {
     let pods: Vec<Pod> = space.list(name).await?;
     let version = |pod: &Pod| {
@@ -64,7 +64,7 @@ pub async fn settled(space: &Space, name: &str, replicas: i32, version: u32) -> 
     .await
 }
 
-/// Names of revisions and their numbers, oldest first.
+/// Returns the names of revisions and their numbers, oldest first.
 async fn history(space: &Space, name: &str) -> Result<Vec<(i64, String)>> {
     let revisions: Vec<ControllerRevision> = space.list(name).await?;
     let mut history: Vec<_> = revisions
@@ -253,13 +253,13 @@ pub async fn deleted_pods_are_updated_with_on_delete(space: Space) -> Result<()>
     Ok(())
 }
 
-/// The name of a node: pods with claims are bound there by the test, because no controller binds claims here.
+/// Returns the name of a node: pods with claims are bound there by the test, because no controller binds claims here.
 async fn node(space: &Space) -> Result<String> {
     let nodes = Api::<Node>::all(space.bed.client.clone()).list(&Default::default()).await?;
     names(&nodes.items).into_iter().next().context("no node")
 }
 
-/// A StatefulSet whose pods each have a claim.
+/// Returns a StatefulSet whose pods each have a claim.
 async fn with_claims(space: &Space, replicas: i32, deleted: &str, scaled: &str) -> Result<Value> {
     let claims = json!([{
         "metadata": {"name": "data", "labels": {"kind": "data"}},

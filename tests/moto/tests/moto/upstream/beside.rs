@@ -22,8 +22,8 @@ pub async fn cloud_provider_and_ccm_leave_each_others_resources_alone(_: Space) 
     let flags = ["--load-balancer-class=ccm/nlb", "--load-balancers-without-class=false"];
     let ours = |name: &str| service(name, Some("ccm/nlb"), &[]);
     let scenario = Scenario { theirs: theirs.into(), ingress: None, ours: [ours("own-1"), ours("own-2")] };
-    let played = scenario.play(&bed, &flags).await;
-    bed.explain(played)
+    let result = scenario.run(&bed, &flags).await;
+    bed.explain(result)
 }
 
 /// The AWS Load Balancer Controller serves its class, an Ingress, and a Service that cloud-provider-aws left to it with its
@@ -31,13 +31,13 @@ pub async fn cloud_provider_and_ccm_leave_each_others_resources_alone(_: Space) 
 pub async fn load_balancer_controller_and_ccm_leave_each_others_resources_alone(_: Space) -> Result<()> {
     let bed = SharedBed::start(Neighbour::Controller).await?;
     let instances = ("nlb-target-type", "instance");
-    let mut held = service("by-type", None, &[("type", "external"), instances]);
-    held["metadata"]["finalizers"] = serde_json::json!([FINALIZER]);
-    let theirs = [service("by-class", Some(CONTROLLER_CLASS), &[instances]), held];
+    let mut by_type = service("by-type", None, &[("type", "external"), instances]);
+    by_type["metadata"]["finalizers"] = serde_json::json!([FINALIZER]);
+    let theirs = [service("by-class", Some(CONTROLLER_CLASS), &[instances]), by_type];
     let ours = |name: &str| service(name, None, &[("type", "nlb")]);
     let scenario = Scenario { theirs: theirs.into(), ingress: Some(INGRESS), ours: [ours("own-1"), ours("own-2")] };
-    let played = scenario.play(&bed, &[]).await;
-    bed.explain(played)
+    let result = scenario.run(&bed, &[]).await;
+    bed.explain(result)
 }
 
 /// A site behind an Application Load Balancer.
@@ -75,49 +75,50 @@ fn names(services: &[Value]) -> Vec<&str> {
 }
 
 /// Fails unless each target group and Classic Load Balancer among these resources has this number of targets.
-fn targets(account: &Account, ids: &Ids, count: usize) -> Result<()> {
+fn check_targets(account: &Account, ids: &Ids, count: usize) -> Result<()> {
     let counts = account.target_counts(ids);
     ensure!(!counts.is_empty() && counts.values().all(|found| *found == count), "{counts:?}, not {count} each");
     Ok(())
 }
 
-fn listeners(account: &Account, ids: &Ids, count: usize) -> Result<()> {
+fn check_listeners(account: &Account, ids: &Ids, count: usize) -> Result<()> {
     let found = account.listener_count(ids);
     ensure!(found == count, "{found} listeners, not {count}");
     Ok(())
 }
 
 impl Scenario {
-    async fn play(&self, bed: &SharedBed, flags: &[&str]) -> Result<()> {
-        let empty = Account::read(&bed.bed.moto).await?;
+    async fn run(&self, bed: &SharedBed, flags: &[&str]) -> Result<()> {
+        let empty = Account::read(&bed.aws.moto).await?;
         let before = self.start_neighbour(bed, &empty).await?;
         let of_theirs = before.new_since(&empty);
 
         let cluster = format!("--cluster-name={CLUSTER}");
         let flags = [&["--controllers=service", &*cluster][..], flags].concat();
-        bed.bed.moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
-        let provider = |_: &str| provider_for(bed.bed.moto.cloud_config(), &flags);
+        bed.aws.moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
+        let provider = |_: &str| provider_for(bed.aws.moto.cloud_config(), &flags);
         let later = SignedDuration::from_hours(1);
-        let _manager = bed.bed.cloud.start_ccm_with_provider(provider, &Faults::default(), &flags, later).await?;
+        let _manager = bed.aws.cloud.start_ccm_with_provider(provider, &Faults::default(), &flags, later).await?;
         for service in &self.ours {
             bed.create(service.clone()).await?;
         }
         bed.host_names(&names(&self.ours)).await.context("of ccm")?;
-        let created = bed.until("ccm registers both nodes", |now| targets(now, &now.new_since(&before), 2)).await?;
+        let created =
+            bed.until("ccm registers both nodes", |now| check_targets(now, &now.new_since(&before), 2)).await?;
         created.ensure_same(&before, &of_theirs).context("after ccm created its load balancers")?;
         let of_ours = created.new_since(&before);
-        released(bed, &self.theirs).await?;
+        until_released(bed, &self.theirs).await?;
 
         bed.join(1).await?;
         let all: Ids = of_theirs.union(&of_ours).cloned().collect();
-        let joined = bed.until("both register a new node", |now| targets(now, &all, 3)).await?;
+        let joined = bed.until("both register a new node", |now| check_targets(now, &all, 3)).await?;
         let joined_ids = joined.ids();
         let missing: Vec<&String> = all.difference(&joined_ids).collect();
         ensure!(missing.is_empty(), "after a node joined, {missing:?} no longer exist");
         let own = self.change(bed, (&empty, &joined), of_ours).await?;
         self.delete(bed, &empty, own).await?;
-        ensure!(bed.bed.moto.proxy.denied().is_empty(), "the policy denies {:?}", bed.bed.moto.proxy.denied());
-        ensure!(bed.bed.moto.proxy.gaps().is_empty(), "{:?}", bed.bed.moto.proxy.gaps());
+        ensure!(bed.aws.moto.proxy.denied().is_empty(), "the policy denies {:?}", bed.aws.moto.proxy.denied());
+        ensure!(bed.aws.moto.proxy.gaps().is_empty(), "{:?}", bed.aws.moto.proxy.gaps());
         Ok(())
     }
 
@@ -135,12 +136,12 @@ impl Scenario {
         bed.until("the other controller registers both nodes", |now| {
             let ids = now.new_since(empty);
             ensure!(now.target_counts(&ids).len() == expected, "{:?}", now.target_counts(&ids));
-            targets(now, &ids, 2)
+            check_targets(now, &ids, 2)
         })
         .await
     }
 
-    /// Changes the other controller's load balancers, then ccm's: each time, the other's stay. Returns the account after
+    /// Changes the other controller's load balancers, then ccm's: each time, those of the other one stay the same. Returns the account after
     /// that, and ccm's resources.
     async fn change(
         &self,
@@ -153,14 +154,15 @@ impl Scenario {
         }
         let of_others = |now: &Account| -> Ids { now.new_since(empty).difference(&of_ours).cloned().collect() };
         let count = 2 * self.theirs.len() + usize::from(self.ingress.is_some());
-        let changed =
-            bed.until("the other controller adds listeners", |now| listeners(now, &of_others(now), count)).await?;
+        let changed = bed
+            .until("the other controller adds listeners", |now| check_listeners(now, &of_others(now), count))
+            .await?;
         changed.ensure_same(before, &of_ours).context("after the other controller changed its load balancers")?;
         let of_theirs = of_others(&changed);
         bed.patch(names(&self.ours)[0], second_port()).await?;
         bed.delete(&names(&self.ours)[1..]).await?;
         let of_ccm = |now: &Account| -> Ids { now.new_since(empty).difference(&of_theirs).cloned().collect() };
-        let own = bed.until("ccm adds a listener", |now| listeners(now, &of_ccm(now), 2)).await?;
+        let own = bed.until("ccm adds a listener", |now| check_listeners(now, &of_ccm(now), 2)).await?;
         own.ensure_same(&changed, &of_theirs).context("after ccm changed one load balancer and deleted another one")?;
         let of_ours = of_ccm(&own);
         Ok((own, of_ours))
@@ -195,7 +197,7 @@ impl Scenario {
 }
 
 /// Waits until Services that cloud-provider-aws left to another controller have lost its finalizer.
-async fn released(bed: &SharedBed, theirs: &[Value]) -> Result<()> {
+async fn until_released(bed: &SharedBed, theirs: &[Value]) -> Result<()> {
     for service in theirs.iter().filter(|service| !service["metadata"]["finalizers"].is_null()) {
         let [name] = names(std::slice::from_ref(service))[..] else { continue };
         eventually(format!("{name} is released"), || async {

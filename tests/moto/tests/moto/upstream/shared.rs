@@ -21,8 +21,8 @@ use super::account::Account;
 use crate::balancers::PREFIX;
 use crate::bed::{AwsBed, CLUSTER, provider_in};
 
-/// After this time without a change of the account, all controllers are done.
-const REST: Duration = Duration::from_millis(1500);
+/// Time without a change of the account after which all controllers have finished.
+const QUIET_TIME: Duration = Duration::from_millis(1500);
 
 /// The class of the AWS Load Balancer Controller.
 pub const CONTROLLER_CLASS: &str = "service.k8s.aws/nlb";
@@ -54,9 +54,10 @@ impl Neighbour {
 
 /// The environment of one test.
 pub struct SharedBed {
-    pub bed: AwsBed,
+    /// The control plane, and the account with ccm's endpoint.
+    pub aws: AwsBed,
     /// The other controller's endpoint.
-    pub others: Proxy,
+    pub neighbour_proxy: Proxy,
     pub services: Api<KubeService>,
     neighbour: Neighbour,
 }
@@ -66,17 +67,17 @@ impl SharedBed {
     pub async fn start(neighbour: Neighbour) -> Result<Self> {
         // The first build blocks for minutes.
         let building = tokio::task::spawn_blocking(move || neighbour.program());
-        let (bed, program) = futures::future::join(AwsBed::start(), building).await;
-        let bed = bed?;
+        let (aws, program) = futures::future::join(AwsBed::start(), building).await;
+        let aws = aws?;
         program??;
-        let others = bed.moto.proxy.for_another_client().await?;
+        let neighbour_proxy = aws.moto.proxy.for_another_client().await?;
         // cloud-provider-aws sleeps for ten seconds while a security group is in use, and checks the forms of names.
-        others.keep_interfaces(0);
-        for endpoint in [&bed.moto.proxy, &others] {
+        neighbour_proxy.keep_interfaces(0);
+        for endpoint in [&aws.moto.proxy, &neighbour_proxy] {
             endpoint.name_network_balancers();
         }
-        let services = Api::namespaced(bed.cloud.bed.client.clone(), "default");
-        let shared = Self { bed, others, services, neighbour };
+        let services = Api::namespaced(aws.cloud.bed.client.clone(), "default");
+        let shared = Self { aws, neighbour_proxy, services, neighbour };
         if neighbour == Neighbour::Controller {
             shared.kubectl(&["apply", "--filename=-"], CRDS).await?;
             shared.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=180s"], "").await?;
@@ -86,7 +87,7 @@ impl SharedBed {
     }
 
     pub async fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
-        let (cluster, input) = (self.bed.cloud.bed.clone(), input.to_owned());
+        let (cluster, input) = (self.aws.cloud.bed.clone(), input.to_owned());
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let run = move || {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -97,22 +98,22 @@ impl SharedBed {
 
     /// Starts instances whose Nodes are initialized and Ready.
     pub async fn join(&self, count: usize) -> Result<Vec<Instance>> {
-        let instances = self.bed.moto.run(count).await?;
+        let instances = self.aws.moto.run(count).await?;
         for instance in &instances {
             let zone = json!({"topology.kubernetes.io/zone": instance.zone});
             let node = json!({
                 "metadata": {"labels": zone},
                 "spec": {"providerID": instance.provider_id(), "taints": []},
             });
-            self.bed.register(instance, node).await?;
-            self.bed.cloud.set_ready_condition(&instance.name, "True").await?;
+            self.aws.register(instance, node).await?;
+            self.aws.cloud.set_ready_condition(&instance.name, "True").await?;
         }
         Ok(instances)
     }
 
     /// Starts the other controller.
     pub async fn run_neighbour(&self, more: &[&str]) -> Result<()> {
-        let cluster = &self.bed.cloud.bed.cluster;
+        let cluster = &self.aws.cloud.bed.cluster;
         let admin = Identity::User { name: self.neighbour.name().into(), groups: vec!["system:masters".into()] };
         let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig(admin)?.display());
         let environment = ["AWS_ACCESS_KEY_ID=any", "AWS_SECRET_ACCESS_KEY=any", "AWS_EC2_METADATA_DISABLED=true"];
@@ -128,9 +129,9 @@ impl SharedBed {
     }
 
     fn flags_of_cloud_provider(&self) -> Result<Vec<String>> {
-        let config = self.bed.cloud.bed.cluster.folder().join("cloud-provider-aws.conf");
-        let moto = &self.bed.moto;
-        fs::write(&config, moto.cloud_config().replace(&moto.proxy.url(), &self.others.url()))?;
+        let config = self.aws.cloud.bed.cluster.folder().join("cloud-provider-aws.conf");
+        let moto = &self.aws.moto;
+        fs::write(&config, moto.cloud_config().replace(&moto.proxy.url(), &self.neighbour_proxy.url()))?;
         let config = format!("--cloud-config={}", config.display());
         let flags = [
             "--cloud-provider=aws",
@@ -148,17 +149,17 @@ impl SharedBed {
     }
 
     fn flags_of_controller(&self) -> Result<Vec<String>> {
-        let folder = self.bed.cloud.bed.cluster.folder().join("webhook");
+        let folder = self.aws.cloud.bed.cluster.folder().join("webhook");
         fs::create_dir_all(&folder)?;
         let certificate = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
         fs::write(folder.join("tls.crt"), certificate.cert.pem())?;
         fs::write(folder.join("tls.key"), certificate.signing_key.serialize_pem())?;
         // No webhook is registered: the API server does not call it.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let url = self.others.url();
+        let url = self.neighbour_proxy.url();
         let endpoints: Vec<String> =
             ["EC2", "Elastic Load Balancing v2", "ACM"].map(|service| format!("{service}={url}")).into();
-        let vpc = &self.bed.moto.network.vpc;
+        let vpc = &self.aws.moto.network.vpc;
         Ok(vec![
             format!("--cluster-name={CLUSTER}"),
             format!("--aws-region={REGION}"),
@@ -177,13 +178,13 @@ impl SharedBed {
 
     /// Ends the other controller without any cleanup.
     pub fn stop_neighbour(&self) -> Result<()> {
-        self.bed.cloud.bed.cluster.kill(self.neighbour.name())
+        self.aws.cloud.bed.cluster.kill(self.neighbour.name())
     }
 
     /// Adds the last lines of the other controller's log to an error.
     pub fn explain<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
-            let log = self.bed.cloud.bed.cluster.log(self.neighbour.name());
+            let log = self.aws.cloud.bed.cluster.log(self.neighbour.name());
             let text = fs::read_to_string(log).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             let last = lines[lines.len().saturating_sub(25)..].join("\n");
@@ -234,17 +235,22 @@ impl SharedBed {
         let last = Instant::now() + 2 * DEADLINE;
         loop {
             let account = eventually(what, || async {
-                let account = Account::read(&self.bed.moto).await?;
+                let account = Account::read(&self.aws.moto).await?;
                 done(&account).map(|()| account)
             })
             .await?;
             let before = self.changes();
-            let quiet = during(REST, "no controller changes the account", || async {
-                ensure!(self.changes() == before, "{:?} {:?}", self.bed.moto.proxy.calls(), self.others.calls());
+            let quiet = during(QUIET_TIME, "no controller changes the account", || async {
+                ensure!(
+                    self.changes() == before,
+                    "{:?} {:?}",
+                    self.aws.moto.proxy.calls(),
+                    self.neighbour_proxy.calls()
+                );
                 Ok(())
             });
             let quiet = quiet.await;
-            if quiet.is_ok() && Account::read(&self.bed.moto).await? == account {
+            if quiet.is_ok() && Account::read(&self.aws.moto).await? == account {
                 return Ok(account);
             }
             if Instant::now() > last {
@@ -254,7 +260,7 @@ impl SharedBed {
     }
 
     fn changes(&self) -> [u64; 2] {
-        [self.bed.moto.proxy.changes(), self.others.changes()]
+        [self.aws.moto.proxy.changes(), self.neighbour_proxy.changes()]
     }
 }
 

@@ -21,11 +21,11 @@ const CONTROLLER_FINALIZER: &str = "service.k8s.aws/resources";
 /// Starts ccm with only the permissions of the guide.
 async fn ccm(bed: &SharedBed, policies: &[&str], flags: &[&str]) -> Result<Manager> {
     let placeholders = [("CLUSTERNAME", CLUSTER), ("CLUSTER", CLUSTER)];
-    bed.bed.moto.proxy.enforce(Policy::parse(policies, &placeholders)?);
+    bed.aws.moto.proxy.enforce(Policy::parse(policies, &placeholders)?);
     let cluster = format!("--cluster-name={CLUSTER}");
     let flags = [&["--controllers=service", &*cluster][..], flags].concat();
-    let provider = |_: &str| provider_for(bed.bed.moto.cloud_config(), &flags);
-    bed.bed.cloud.start_ccm_with_provider(provider, &Faults::default(), &flags, SignedDuration::from_hours(1)).await
+    let provider = |_: &str| provider_for(bed.aws.moto.cloud_config(), &flags);
+    bed.aws.cloud.start_ccm_with_provider(provider, &Faults::default(), &flags, SignedDuration::from_hours(1)).await
 }
 
 /// Fails if a target group or Classic Load Balancer among these resources has another number of targets.
@@ -64,7 +64,7 @@ pub async fn services_move_from_cloud_provider_to_ccm_and_back(_: Space) -> Resu
 }
 
 async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
-    let empty = Account::read(&bed.bed.moto).await?;
+    let empty = Account::read(&bed.aws.moto).await?;
     bed.run_neighbour(&[]).await?;
     bed.create(service("classic", None, &[])).await?;
     bed.create(service("network", None, &[("type", "nlb")])).await?;
@@ -106,7 +106,7 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
         Ok(())
     })
     .await?;
-    ensure!(bed.bed.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.bed.moto.proxy.denied());
+    ensure!(bed.aws.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.aws.moto.proxy.denied());
     Ok(())
 }
 
@@ -118,13 +118,13 @@ pub async fn services_move_from_load_balancer_controller_to_ccm_and_back(_: Spac
 }
 
 async fn move_from_controller(bed: &SharedBed) -> Result<()> {
-    let empty = Account::read(&bed.bed.moto).await?;
+    let empty = Account::read(&bed.aws.moto).await?;
     bed.run_neighbour(&[]).await?;
     bed.create(service("web", Some(CONTROLLER_CLASS), &[("nlb-target-type", "instance")])).await?;
     let addresses = bed.host_names(&["web"]).await?;
     let registered = |now: &Account, count| targets(now, &now.new_since(&empty), count);
     let before = bed.until("the controller registers both nodes", |now| registered(now, 2)).await?;
-    let changes = bed.others.changes();
+    let changes = bed.neighbour_proxy.changes();
 
     // Step 1: without the controller, its bindings no longer register targets.
     bed.stop_neighbour()?;
@@ -159,7 +159,11 @@ async fn move_from_controller(bed: &SharedBed) -> Result<()> {
     let missing: Vec<_> = before.difference(&taken.parts_of_load_balancers()).cloned().collect();
     ensure!(missing.is_empty(), "a new port replaces {missing:?}");
     ensure!(bed.host_names(&["web"]).await? == addresses, "the address changed");
-    ensure!(bed.others.changes() == changes, "the controller makes changes: {:?}", bed.others.calls());
+    ensure!(
+        bed.neighbour_proxy.changes() == changes,
+        "the controller makes changes: {:?}",
+        bed.neighbour_proxy.calls()
+    );
 
     manager.stop().await?;
     move_back_to_controller(bed, &empty, (&taken, &addresses)).await
@@ -206,6 +210,6 @@ async fn move_back_to_controller(
         Ok(())
     })
     .await?;
-    ensure!(bed.bed.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.bed.moto.proxy.denied());
+    ensure!(bed.aws.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.aws.moto.proxy.denied());
     Ok(())
 }

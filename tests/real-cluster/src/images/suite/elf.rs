@@ -9,7 +9,7 @@ pub(super) fn is_static(program: &[u8]) -> bool {
     types(program).is_some_and(|types| !types.contains(&INTERPRETER))
 }
 
-/// The types of the program headers, or `None` if the file is malformed or of another format.
+/// Returns the types of the program headers, or `None` if the file is malformed or of another format.
 fn types(program: &[u8]) -> Option<Vec<u32>> {
     if !program.starts_with(b"\x7fELF\x02\x01") {
         return None;
@@ -28,7 +28,7 @@ fn types(program: &[u8]) -> Option<Vec<u32>> {
 mod tests {
     use super::*;
 
-    /// A program with headers of these types.
+    /// Returns a program with headers of these types.
     fn program(types: &[u32]) -> Vec<u8> {
         let mut bytes = vec![0; 64];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");

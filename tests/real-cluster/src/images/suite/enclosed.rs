@@ -67,14 +67,14 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    /// A program that makes the tree and mounts something in it, as debootstrap does.
+    /// Returns the arguments of a program that makes the tree and mounts something in it, as debootstrap does.
     fn arguments(tree: &Path, end: &str) -> impl Iterator<Item = OsString> {
         let tree = tree.display();
         let script = format!("mkdir -p {tree}/proc && mount -t proc proc {tree}/proc && echo made; {end}");
         ["-c".to_owned(), script].map(OsString::from).into_iter()
     }
 
-    /// Whether this process may do in namespaces what the program does. Root in a container mostly may not.
+    /// Returns true if this process may mount in these namespaces. Root in a container mostly may not.
     fn may_mount() -> bool {
         let mount = Command::new("unshare").args(NAMESPACES).args(["mount", "-t", "proc", "proc", "/proc"]).output();
         mount.is_ok_and(|output| output.status.success())

@@ -13,38 +13,43 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::cloud::Cloud;
-use crate::page::Page;
+use crate::console::Console;
 
 /// The name of the manager's package, process and log.
 pub const MANAGER: &str = "kcm";
 
 /// The environment of the steps.
-pub struct Stage {
+pub struct DemoEnvironment {
     /// The control plane.
     pub cluster: ControlPlane,
     /// A client with all permissions.
     pub client: kube::Client,
     /// The output.
-    pub page: Page,
+    pub console: Console,
     /// The running cloud manager, with its cloud.
     pub cloud: Cloud,
     manager: PathBuf,
     step: Mutex<(Instant, String)>,
 }
 
-impl Stage {
-    /// Creates a stage: the cloud manager is started, the manager is not.
-    pub async fn new(cluster: ControlPlane, page: Page, manager: PathBuf, cloud_manager: PathBuf) -> Result<Self> {
+impl DemoEnvironment {
+    /// Creates the environment: the cloud manager is started, the manager is not.
+    pub async fn new(
+        cluster: ControlPlane,
+        console: Console,
+        manager: PathBuf,
+        cloud_manager: PathBuf,
+    ) -> Result<Self> {
         let client = cluster.client(Identity::Admin).await?;
         let cloud = Cloud::start(&cluster, cloud_manager)?;
-        Ok(Self { cluster, client, page, cloud, manager, step: Mutex::new((Instant::now(), String::new())) })
+        Ok(Self { cluster, client, console, cloud, manager, step: Mutex::new((Instant::now(), String::new())) })
     }
 
     /// Starts the manager with kubeadm's flags; returns its process ID.
     pub fn start_manager(&self) -> Result<u32> {
         let arguments = kubeadm_flags(&self.cluster)?;
         let id = self.cluster.run(MANAGER, &self.manager, &arguments)?;
-        self.page.line(&format!("The controller manager runs as process {id}: {}", self.manager.display()));
+        self.console.line(&format!("The controller manager runs as process {id}: {}", self.manager.display()));
         Ok(id)
     }
 
@@ -63,14 +68,14 @@ impl Stage {
         self.step.lock().unwrap_or_else(PoisonError::into_inner).0.elapsed()
     }
 
-    /// Returns the last text given to [`Stage::report_event`] in this step.
+    /// Returns the last text given to [`DemoEnvironment::report_event`] in this step.
     pub fn last_event(&self) -> String {
         self.step.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
     /// Prints an event, and keeps it for the error of an exceeded deadline.
     pub fn report_event(&self, text: &str) {
-        self.page.happened(self.since_step(), text);
+        self.console.happened(self.since_step(), text);
         text.clone_into(&mut self.step.lock().unwrap_or_else(PoisonError::into_inner).1);
     }
 
@@ -79,10 +84,10 @@ impl Stage {
         self.kubectl_with_input(arguments, "").await
     }
 
-    /// Same as [`Stage::kubectl`], with an input.
+    /// Same as [`DemoEnvironment::kubectl`], with an input.
     pub async fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
         let command_line = command_line(arguments);
-        self.page.command(&command_line);
+        self.console.command(&command_line);
         self.run_kubectl(arguments, input).await.with_context(|| command_line)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// The terminal output of a demo: its destination and colour.
 #[derive(Clone, Copy, Debug)]
-pub struct Page {
+pub struct Console {
     colour: bool,
     to_error: bool,
 }
@@ -16,13 +16,13 @@ const RED: &str = "31";
 const GREEN: &str = "32";
 const CYAN: &str = "36";
 
-impl Page {
-    /// Standard output.
+impl Console {
+    /// Returns the console that prints to standard output.
     pub fn output() -> Self {
         Self { colour: colour(std::io::stdout().is_terminal(), std::env::var("NO_COLOR").ok()), to_error: false }
     }
 
-    /// Standard error.
+    /// Returns the console that prints to standard error.
     pub fn error() -> Self {
         Self { colour: colour(std::io::stderr().is_terminal(), std::env::var("NO_COLOR").ok()), to_error: true }
     }
@@ -62,7 +62,7 @@ impl Page {
     }
 }
 
-/// Returns true if to use colour. `NO_COLOR` counts if it is set and not empty (no-color.org).
+/// Returns true if the output is in colour. `NO_COLOR` counts if it is set and not empty (no-color.org).
 fn colour(terminal: bool, no_color: Option<String>) -> bool {
     terminal && no_color.is_none_or(|value| value.is_empty())
 }
@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn output_without_colour_has_no_escapes() {
-        let page = |colour| Page { colour, to_error: false };
-        assert_eq!(page(false).paint(RED, "text"), "text");
-        assert_eq!(page(true).paint(RED, "text"), "\u{1b}[31mtext\u{1b}[0m");
+        let console = |colour| Console { colour, to_error: false };
+        assert_eq!(console(false).paint(RED, "text"), "text");
+        assert_eq!(console(true).paint(RED, "text"), "\u{1b}[31mtext\u{1b}[0m");
     }
 }

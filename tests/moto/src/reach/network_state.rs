@@ -1,4 +1,4 @@
-//! Reachability of targets by load balancers, as far as security groups decide about it.
+//! Reachability of targets by load balancers, as far as it depends on security groups.
 //!
 //! A load balancer reaches a target if a security group of the target's interface allows the port of traffic and the
 //! port of health checks, from a security group of the load balancer or from its subnets (Elastic Load Balancing user
@@ -13,7 +13,7 @@ use anyhow::Result;
 use crate::aws::{Aws, Service};
 
 /// A target: the ARN of its target group, its id and its port.
-pub type Key = (String, String, String);
+pub type TargetKey = (String, String, String);
 
 /// An ingress rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,35 +41,39 @@ impl Rule {
     }
 }
 
-fn parse(range: &str) -> Option<(u32, u32)> {
+/// Returns the first address and the mask of a range.
+fn parse_range(range: &str) -> Option<(u32, u32)> {
     let (address, length) = range.split_once('/')?;
     let length: u32 = length.parse().ok().filter(|length| *length <= 32)?;
     let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
     Some((u32::from(address.parse::<Ipv4Addr>().ok()?) & mask, mask))
 }
 
-/// Returns true if all addresses of the second range are in the first.
+/// Returns true if all addresses of the range `inner` are in `outer`.
 fn covers(outer: &str, inner: &str) -> bool {
-    let (Some((outer, outer_mask)), Some((inner, inner_mask))) = (parse(outer), parse(inner)) else { return false };
+    let (Some((outer, outer_mask)), Some((inner, inner_mask))) = (parse_range(outer), parse_range(inner)) else {
+        return false;
+    };
     outer_mask <= inner_mask && inner & outer_mask == outer
 }
 
 /// Returns true if rules allow packets of a load balancer: from one of its security groups, or from all of its subnets.
-fn let_in(rules: &[Rule], source: &Source, protocol: &str, port: i32) -> bool {
+fn allows(rules: &[Rule], source: &Source, protocol: &str, port: i32) -> bool {
     let fitting = || rules.iter().filter(|rule| rule.fits(protocol, port));
-    let ranged = |subnet: &String| fitting().any(|rule| covers(&rule.range, subnet));
+    let allows_subnet = |subnet: &String| fitting().any(|rule| covers(&rule.range, subnet));
     fitting().any(|rule| source.groups.contains(&rule.group))
-        || (!source.subnets.is_empty() && source.subnets.iter().all(ranged))
+        || (!source.subnets.is_empty() && source.subnets.iter().all(allows_subnet))
 }
 
 /// Returns true if rules allow all packets of a target group: traffic, as pairs of protocol and port, and health checks
-/// at `probe`. Without security groups of the load balancer, the addresses of clients decide: some have to be allowed.
+/// at the port `probe`. A load balancer without security groups sends traffic from the addresses of clients: a rule that
+/// allows any range is enough.
 fn reaches(rules: &[Rule], source: &Source, traffic: &[(&str, i32)], probe: i32) -> bool {
-    let clients = |protocol: &str, port: i32| {
+    let allows_clients = |protocol: &str, port: i32| {
         source.groups.is_empty() && rules.iter().any(|rule| rule.fits(protocol, port) && !rule.range.is_empty())
     };
-    traffic.iter().all(|(protocol, port)| let_in(rules, source, protocol, *port) || clients(protocol, *port))
-        && let_in(rules, source, "tcp", probe)
+    traffic.iter().all(|(protocol, port)| allows(rules, source, protocol, *port) || allows_clients(protocol, *port))
+        && allows(rules, source, "tcp", probe)
 }
 
 /// Returns the transports of a target group's protocol.
@@ -92,25 +96,28 @@ struct Group {
 
 /// All inputs of reachability, read in one batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct World {
+pub struct NetworkState {
+    /// By the ARN of the load balancer.
     sources: BTreeMap<String, Source>,
-    /// Load balancers by DNS name.
+    /// ARNs of load balancers by DNS name.
     names: BTreeMap<String, String>,
+    /// By the ARN of the target group.
     groups: BTreeMap<String, Group>,
     /// Security groups of network interfaces, by instance and by address.
     interfaces: BTreeMap<String, BTreeSet<String>>,
     /// Prefixes of addresses of network interfaces, with their security groups.
     prefixes: Vec<(String, BTreeSet<String>)>,
+    /// By security group.
     rules: BTreeMap<String, Vec<Rule>>,
 }
 
-impl World {
+impl NetworkState {
     /// Reads an account.
     ///
     /// # Errors
     /// If moto refuses a read.
     pub async fn read(aws: &Aws) -> Result<Self> {
-        let mut world = Self::default();
+        let mut state = Self::default();
         let ranges = aws.list(Service::Ec2, "DescribeSubnets", &[], "subnetSet").await?;
         let ranges: BTreeMap<&str, &str> =
             ranges.iter().map(|subnet| (subnet.text("subnetId"), subnet.text("cidrBlock"))).collect();
@@ -121,15 +128,17 @@ impl World {
                 subnets: subnets.iter().filter_map(|subnet| ranges.get(subnet)).map(|range| (*range).into()).collect(),
             };
             let arn = balancer.text("LoadBalancerArn").to_owned();
-            world.names.insert(balancer.text("DNSName").to_ascii_lowercase(), arn.clone());
-            world.sources.insert(arn, source);
+            state.names.insert(balancer.text("DNSName").to_ascii_lowercase(), arn.clone());
+            state.sources.insert(arn, source);
         }
         for group in aws.list(Service::Elb, "DescribeTargetGroups", &[], "TargetGroups").await? {
             if let Some(balancer_arn) = group.texts("LoadBalancerArns/member").first() {
-                let (protocol, probe_port) =
-                    (group.text("Protocol").to_owned(), group.text("HealthCheckPort").to_owned());
-                let used = Group { balancer_arn: (*balancer_arn).to_owned(), protocol, probe_port };
-                world.groups.insert(group.text("TargetGroupArn").to_owned(), used);
+                let used = Group {
+                    balancer_arn: (*balancer_arn).to_owned(),
+                    protocol: group.text("Protocol").to_owned(),
+                    probe_port: group.text("HealthCheckPort").to_owned(),
+                };
+                state.groups.insert(group.text("TargetGroupArn").to_owned(), used);
             }
         }
         for interface in aws.list(Service::Ec2, "DescribeNetworkInterfaces", &[], "networkInterfaceSet").await? {
@@ -139,15 +148,15 @@ impl World {
             let instance = interface.texts("attachment/instanceId");
             let instance = instance.into_iter().filter(|_| interface.text("attachment/deviceIndex") == "0");
             for name in instance.chain(addresses) {
-                world.interfaces.entry(name.to_owned()).or_default().extend(groups.iter().cloned());
+                state.interfaces.entry(name.to_owned()).or_default().extend(groups.iter().cloned());
             }
             for prefix in interface.texts("ipv4PrefixSet/item/ipv4Prefix") {
-                world.prefixes.push((prefix.to_owned(), groups.clone()));
+                state.prefixes.push((prefix.to_owned(), groups.clone()));
             }
         }
         for rule in aws.list(Service::Ec2, "DescribeSecurityGroupRules", &[], "securityGroupRuleSet").await? {
             if rule.text("isEgress") == "false" {
-                world.rules.entry(rule.text("groupId").to_owned()).or_default().push(Rule {
+                state.rules.entry(rule.text("groupId").to_owned()).or_default().push(Rule {
                     protocol: rule.text("ipProtocol").to_owned(),
                     from: rule.text("fromPort").parse().unwrap_or(-1),
                     to: rule.text("toPort").parse().unwrap_or(-1),
@@ -156,7 +165,7 @@ impl World {
                 });
             }
         }
-        Ok(world)
+        Ok(state)
     }
 
     /// Returns the target groups in use; with a DNS name only those of the load balancer that has it.
@@ -168,7 +177,7 @@ impl World {
     }
 
     /// Returns the ARN of the load balancer that uses a target group.
-    pub fn user(&self, group: &str) -> Option<&str> {
+    pub fn load_balancer_of(&self, group: &str) -> Option<&str> {
         self.groups.get(group).map(|group| group.balancer_arn.as_str())
     }
 
@@ -197,7 +206,7 @@ fn owned(texts: Vec<&str>) -> BTreeSet<String> {
 }
 
 /// Returns the targets that were reached before, are still registered, and are no longer reached.
-pub fn gaps(before: &BTreeMap<Key, bool>, now: &BTreeMap<Key, bool>) -> Vec<Key> {
+pub fn gaps(before: &BTreeMap<TargetKey, bool>, now: &BTreeMap<TargetKey, bool>) -> Vec<TargetKey> {
     let lost = now.iter().filter(|(key, reached)| !**reached && before.get(*key) == Some(&true));
     lost.map(|(key, _)| key.clone()).collect()
 }
@@ -227,24 +236,24 @@ mod tests {
     #[test]
     fn target_is_reached_when_rules_allow_traffic_and_probes() {
         let with_groups = Source { groups: ["sg-lb".to_owned()].into(), subnets: vec!["10.0.16.0/20".into()] };
-        let has_no_groups = Source { groups: BTreeSet::new(), ..with_groups.clone() };
+        let without_groups = Source { groups: BTreeSet::new(), ..with_groups.clone() };
         let traffic = [("udp", 30_053)];
         let both = [rule("udp", (30_000, 32_767), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
         let subnets = [rule("-1", (-1, -1), "", "10.0.0.0/16")];
         let clients =
             [rule("udp", (30_053, 30_053), "", "192.0.2.0/24"), rule("tcp", (10_256, 10_256), "", "10.0.0.0/16")];
         let grouped = Source { subnets: Vec::new(), ..with_groups.clone() };
-        let wide = Source { subnets: vec!["10.0.16.0/20".into(), "10.0.32.0/20".into()], ..has_no_groups.clone() };
+        let wide = Source { subnets: vec!["10.0.16.0/20".into(), "10.0.32.0/20".into()], ..without_groups.clone() };
         let each = [clients[0].clone(), rule("tcp", (10_256, 10_256), "", "10.0.16.0/20")];
         let all = [&each[..], &[rule("tcp", (10_256, 10_256), "", "10.0.32.0/20")]].concat();
         for (name, rules, source, expected) in [
             ("both ports", &both[..], &with_groups, true),
             ("no rule for probes", &both[..1], &with_groups, false),
             ("no rule for traffic", &both[1..], &with_groups, false),
-            ("a load balancer without groups", &both[..], &has_no_groups, false),
-            ("its subnets", &subnets[..], &has_no_groups, true),
-            ("clients and its subnets", &clients[..], &has_no_groups, true),
-            ("clients only", &clients[..1], &has_no_groups, false),
+            ("a load balancer without groups", &both[..], &without_groups, false),
+            ("its subnets", &subnets[..], &without_groups, true),
+            ("clients and its subnets", &clients[..], &without_groups, true),
+            ("clients only", &clients[..1], &without_groups, false),
             ("one of two subnets", &each, &wide, false),
             ("a rule for each subnet", &all, &wide, true),
             ("clients, though the load balancer has groups", &clients[..], &grouped, false),
@@ -255,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn world_is_limited_to_the_load_balancer_of_a_dns_name() {
+    fn used_groups_are_limited_to_the_load_balancer_of_a_dns_name() {
         let group = |balancer_arn: &str| Group {
             balancer_arn: balancer_arn.into(),
             protocol: "TCP".into(),
@@ -263,7 +272,7 @@ mod tests {
         };
         let source = Source { groups: ["sg-lb".to_owned()].into(), subnets: Vec::new() };
         let open_rules = vec![rule("tcp", (30_000, 32_767), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
-        let world = World {
+        let state = NetworkState {
             sources: [("lb-1".to_owned(), source.clone()), ("lb-2".to_owned(), source)].into(),
             names: [("one.example".to_owned(), "lb-1".to_owned())].into(),
             groups: [("tg-1".to_owned(), group("lb-1")), ("tg-2".to_owned(), group("lb-2"))].into(),
@@ -273,13 +282,13 @@ mod tests {
             prefixes: vec![("10.9.0.16/28".to_owned(), ["sg-closed".to_owned()].into())],
             rules: [("sg-open".to_owned(), open_rules)].into(),
         };
-        assert_eq!(world.used_groups(Some("One.Example")), ["tg-1"]);
-        assert_eq!(world.used_groups(Some("other.example")), Vec::<String>::new());
-        assert_eq!(world.used_groups(None), ["tg-1", "tg-2"]);
-        assert!(world.reaches("tg-1", "i-1", "30080") && !world.reaches("tg-1", "i-2", "30080"));
-        assert!(world.reaches("tg-1", "10.9.9.9", "80"), "no interface has the address");
-        assert!(!world.reaches("tg-1", "10.9.0.17", "80"), "an interface has a prefix with the address");
-        assert!(world.reaches("tg-3", "i-2", "80"), "the target group is not in use");
+        assert_eq!(state.used_groups(Some("One.Example")), ["tg-1"]);
+        assert_eq!(state.used_groups(Some("other.example")), Vec::<String>::new());
+        assert_eq!(state.used_groups(None), ["tg-1", "tg-2"]);
+        assert!(state.reaches("tg-1", "i-1", "30080") && !state.reaches("tg-1", "i-2", "30080"));
+        assert!(state.reaches("tg-1", "10.9.9.9", "80"), "no interface has the address");
+        assert!(!state.reaches("tg-1", "10.9.0.17", "80"), "an interface has a prefix with the address");
+        assert!(state.reaches("tg-3", "i-2", "80"), "the target group is not in use");
     }
 
     #[test]

@@ -13,8 +13,8 @@ pub(crate) const KUBELETS: &str = "kwok";
 
 const NAME: &str = "fake-kubelets-remove-what-is-deleted";
 
-/// Makes the API server refuse deletions by fake kubelets of pods that are not being deleted. It takes effect a moment
-/// later.
+/// Makes the API server refuse deletions by fake kubelets of pods that are not being deleted. The policy takes effect a
+/// moment later.
 pub(crate) async fn restrict_deletions(client: &kube::Client) -> Result<()> {
     let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
         "metadata": { "name": NAME },
