@@ -42,19 +42,29 @@ pub fn restart(binaries: &[(&str, &Path)]) -> Result<()> {
     Err(error).context("root rights are needed, and sudo cannot be started: start this command as root")
 }
 
-/// Returns a sentence about the missing requirement of [`restart`], or `None`.
+/// Warns a user who has started cargo itself with sudo.
+pub fn warn_of_builds() {
+    if user().is_some() && built("ccm").is_none() {
+        eprintln!(
+            "started with sudo: what is built belongs to root. Started as your user, this command builds as you, and continues \
+             with sudo"
+        );
+    }
+}
+
+/// Returns what this machine lacks for [`restart`], as a sentence, or `None`.
 pub fn obstacle() -> Option<String> {
     (!is_root() && !requirements::tools(&[("sudo", "sudo")]).is_empty())
         .then(|| "root rights: install sudo, or start this command as root".to_owned())
 }
 
-/// Tries the operations that need root rights before anything is built; returns a sentence for each that fails. sudo may
-/// ask for the password, unless `is_silent`.
+/// Tries what a cluster with this number of nodes needs root rights for, so that a user learns before anything is built that it
+/// fails. sudo may ask for the password, unless `is_silent`. Returns a sentence for each failure.
 ///
 /// # Errors
 /// When sudo cannot be started, or refuses.
-pub fn try_out(is_silent: bool) -> Result<Vec<String>> {
-    let arguments = this_program(&[], [INSIDE, TRIAL].map(OsString::from).into_iter())?;
+pub fn try_out(nodes: u8, is_silent: bool) -> Result<Vec<String>> {
+    let arguments = this_program(&[], [INSIDE, TRIAL, &nodes.to_string()].map(OsString::from).into_iter())?;
     let mut sudo = Command::new("sudo");
     if is_silent {
         sudo.arg("--non-interactive");

@@ -2,6 +2,7 @@
 //!
 //! Both layouts are supported: the single hierarchy of cgroup v2, and the hierarchies of v1, one for each controller.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -57,15 +58,12 @@ impl Layout {
             match (right.next(), right.nth(1)) {
                 (Some("cgroup2"), _) if mount == ROOT => return Self::V2,
                 (Some("cgroup"), Some(options)) => {
-                    let hierarchy = Hierarchy { mount: mount.into(), options: name_of_hierarchy(options) };
-                    if !hierarchies.contains(&hierarchy) {
-                        hierarchies.push(hierarchy);
-                    }
+                    hierarchies.push(Hierarchy { mount: mount.into(), options: name_of_hierarchy(options) });
                 }
                 _ => {}
             }
         }
-        Self::V1(hierarchies)
+        Self::V1(one_mount_each(hierarchies))
     }
 
     /// Returns controllers of [`NEEDED`] that this machine lacks.
@@ -181,21 +179,38 @@ fn switch(group: &Path, sign: char, controllers: &[&str]) -> Result<()> {
     write(&group.join("cgroup.subtree_control"), &all.join(" "))
 }
 
-/// Moves a process into new branches, which are removed again.
+/// The prefix of the names of branches that are tried out; the process id follows.
+const TRIAL: &str = "kcm-cluster-trial-";
+
+/// Moves a process into new branches, which are removed again. Removes those of trials that were killed, too.
 ///
 /// # Errors
 /// When the kernel refuses something, or would refuse to enable controllers.
 pub fn try_out(layout: &Layout) -> Result<()> {
+    for mount in layout.mounts() {
+        remove_dead_trials(mount);
+    }
     // Only groups other than the root of the whole machine have this file, and cannot have both processes and children.
     let root = Path::new(ROOT);
     if *layout == Layout::V2 && root.join("cgroup.events").exists() && !not_enabled(layout)?.is_empty() {
         let members = fs::read_to_string(root.join("cgroup.procs")).context("read the members of the root cgroup")?;
         ensure!(members.trim().is_empty(), "the root of the container's cgroups has processes");
     }
-    let name = format!("kcm-cluster-trial-{}", std::process::id());
+    let name = format!("{TRIAL}{}", std::process::id());
     let joined = join_all(layout, &name);
     remove(layout, &name)?;
     joined
+}
+
+/// Removes the branches of trials whose processes are dead. The kernel refuses those with members.
+fn remove_dead_trials(mount: &Path) {
+    for entry in fs::read_dir(mount).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name.strip_prefix(TRIAL).and_then(|id| id.parse::<u32>().ok());
+        if process.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
 }
 
 /// Makes a branch in each hierarchy, and lets a process join all of them.
@@ -276,6 +291,14 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {text:?} to {}", path.display()))
 }
 
+/// Returns one mount for each hierarchy of v1: the usual one, or the first. Others are those of chroots, for instance.
+fn one_mount_each(mut mounts: Vec<Hierarchy>) -> Vec<Hierarchy> {
+    mounts.sort_by_key(|hierarchy| !hierarchy.mount.starts_with(ROOT));
+    let mut names = BTreeSet::new();
+    mounts.retain(|hierarchy| names.insert(hierarchy.options.clone()));
+    mounts
+}
+
 /// Returns the mount options that identify a hierarchy of v1, without those of the file system.
 fn name_of_hierarchy(options: &str) -> String {
     let named = options.split(',').filter(|option| {
@@ -335,5 +358,29 @@ mod tests {
         let expected = expected.map(|(mount, options)| Hierarchy { mount: mount.into(), options: options.into() });
         assert_eq!(Layout::parse(mounts), Layout::V1(expected.to_vec()));
         assert_eq!(Layout::parse(mounts).missing(), ["cpuset", "memory", "pids"]);
+    }
+
+    #[test]
+    fn hierarchy_with_several_mounts_is_listed_once_at_the_usual_place() {
+        let mounts = "29 1 0:27 / /srv/chroot/sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+31 30 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+32 30 0:28 / /mnt/pids rw - cgroup cgroup rw,pids";
+        let expected = [("/sys/fs/cgroup/memory", "memory"), ("/mnt/pids", "pids")];
+        let expected = expected.map(|(mount, options)| Hierarchy { mount: mount.into(), options: options.into() });
+        assert_eq!(Layout::parse(mounts), Layout::V1(expected.to_vec()));
+    }
+
+    #[test]
+    fn branches_of_killed_trials_are_removed() {
+        let mount = tempfile::tempdir().unwrap();
+        let own = format!("{TRIAL}{}", std::process::id());
+        // No process has a number above the kernel's limit of 2^22.
+        let dead = format!("{TRIAL}4194305");
+        for name in [&own, &dead, "kcm-cluster-0", "kcm-cluster-trial-x"] {
+            fs::create_dir(mount.path().join(name)).unwrap();
+        }
+        remove_dead_trials(mount.path());
+        assert!(!mount.path().join(dead).exists());
+        assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 3);
     }
 }

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use control_plane::{ControlPlane, Identity, Network, Options, keeps_folder};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
+use rustix::fs::Mode;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
@@ -124,6 +125,7 @@ impl RealCluster {
         );
         let demand = Demand::of_cluster(setup.nodes, setup.has_volumes);
         let programs = spawn_blocking(move || prepare(&demand)).await??;
+        use_common_umask();
         let bed = spawn_blocking(Bed::claim).await??;
         let addresses = Addresses { index: bed.index };
         if let Some(hidden) = &bed.hides {
@@ -438,8 +440,15 @@ fn registry(addresses: Addresses) -> SocketAddrV4 {
 fn prepare(demand: &Demand) -> Result<Programs> {
     let programs = Programs::locate()?;
     requirements::check(&programs, demand, Vec::new())?;
+    images::suite::remove_unfinished(&programs);
     demand.build(&programs)?;
     Ok(programs)
+}
+
+/// Sets the umask that services have. Nodes' programs create files for pods, whose users are not root: with an administrator's
+/// umask, such as 077, they could not read them.
+fn use_common_umask() {
+    rustix::process::umask(Mode::from_raw_mode(0o022));
 }
 
 /// Returns the reason for which pods are not scheduled to a node, or `None`.
@@ -454,4 +463,20 @@ fn obstacle(node: &Node) -> Option<String> {
     }
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     taints.into_iter().next().map(|taint| format!("{name} has the taint {}", taint.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn programs_of_a_cluster_have_the_umask_of_services() {
+        let own = rustix::process::umask(Mode::from_raw_mode(0o077));
+        use_common_umask();
+        let shown = Command::new("sh").args(["-c", "umask"]).output().unwrap();
+        rustix::process::umask(own);
+        assert_eq!(String::from_utf8_lossy(&shown.stdout).trim(), "0022");
+    }
 }

@@ -86,7 +86,13 @@ pub fn swap(cluster: Option<u8>, program: &Path) -> Result<()> {
     writeln!(stream, "{SWAP} {}", program.display()).context("write the command")?;
     let mut response = String::new();
     BufReader::new(stream).read_line(&mut response).context("read the response")?;
-    ensure!(response.trim() == DONE, "cluster {index}: {}", response.trim());
+    check(response.trim()).with_context(|| format!("cluster {index}"))
+}
+
+/// Fails unless a response reports success.
+fn check(response: &str) -> Result<()> {
+    ensure!(!response.is_empty(), "it ended before it responded");
+    ensure!(response == DONE, "{response}");
     Ok(())
 }
 
@@ -103,6 +109,13 @@ fn choose(wanted: Option<u8>, running: &[u8]) -> Result<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn end_of_the_cluster_and_refusals_are_errors_with_a_reason() {
+        assert!(check(DONE).is_ok());
+        assert_eq!(check("the program ended").unwrap_err().to_string(), "the program ended");
+        assert_eq!(check("").unwrap_err().to_string(), "it ended before it responded");
+    }
 
     #[test]
     fn only_cluster_is_chosen_when_none_is_named() {

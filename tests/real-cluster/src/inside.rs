@@ -10,7 +10,8 @@ use crate::{keeper, node, requirements};
 /// The first argument of the owner's program for one of these processes.
 pub const INSIDE: &str = "cluster-process";
 
-/// The second argument for the trials that need root rights. Each failure is a line on standard output.
+/// The second argument for the trials that need root rights; the number of nodes follows. Each failure is a line on standard
+/// output.
 pub const TRIAL: &str = "trial";
 
 /// Runs such a process with the arguments after [`INSIDE`].
@@ -22,8 +23,9 @@ pub fn run(arguments: &[String]) -> Result<()> {
         ["keeper", index] => keeper::run(index.parse().context("read the cluster's index")?),
         ["node", config] => node::run(Path::new(config)),
         // The user's command runs this with sudo before it builds anything.
-        [TRIAL] => {
-            requirements::trial_failures().iter().for_each(|failure| println!("{failure}"));
+        [TRIAL, nodes] => {
+            let nodes = nodes.parse().context("read the number of nodes")?;
+            requirements::trial_failures(nodes).iter().for_each(|failure| println!("{failure}"));
             Ok(())
         }
         ["node-inside", config] => node::run_inside(Path::new(config)),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::Value;
 
 use crate::address::Addresses;
 use crate::{bed, command};
@@ -88,7 +89,24 @@ route add {} via {}
         addresses.machine(),
         addresses.balancers(),
         addresses.gateway()
-    ))
+    ))?;
+    let [_, balancers] = addresses.ranges();
+    for address in [addresses.gateway(), balancers.first()] {
+        let route = command::run("ip", &["-json", "route", "get", &address.to_string()])?;
+        check_route(&route, &device).with_context(|| format!("send packets to {address}"))?;
+    }
+    Ok(())
+}
+
+/// Fails if a route, in the output of `ip -json route get`, has another device: rules of a VPN can precede all routes of the main
+/// table.
+fn check_route(route: &str, device: &str) -> Result<()> {
+    let routes: Value = serde_json::from_str(route).context("read the output of ip")?;
+    let other = routes[0]["dev"].as_str().filter(|other| *other != device);
+    match other {
+        Some(other) => bail!("rules of this machine (ip rule) send them to {other}: end the VPN that has set them"),
+        None => Ok(()),
+    }
 }
 
 /// Removes the cable to this machine, from the router's end, if it exists.
@@ -173,6 +191,15 @@ fn set(settings: &[(&str, &str)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn route_that_a_rule_sends_to_another_device_is_an_error() {
+        let route = |device: &str| format!(r#"[{{"dst": "172.30.0.1", "dev": "{device}", "table": "52"}}]"#);
+        assert!(check_route(&route("kcm0"), "kcm0").is_ok());
+        let error = check_route(&route("tailscale0"), "kcm0").unwrap_err().to_string();
+        assert!(error.contains("to tailscale0"), "{error}");
+        assert!(check_route("", "kcm0").is_err());
+    }
 
     #[test]
     fn socket_listens_in_the_namespace_of_the_file() {

@@ -24,6 +24,11 @@ impl Range {
         Self { address, prefix: 24 }
     }
 
+    /// Returns the first address that a host can have.
+    pub fn first(self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.address) | 1)
+    }
+
     /// Parses an address, or a range in CIDR notation.
     fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/').unwrap_or((text, "32"));

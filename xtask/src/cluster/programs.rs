@@ -105,11 +105,12 @@ impl Order<'_> {
         let wrong = self.managers.iter().filter_map(Manager::obstacle);
         let wrong: Vec<String> = wrong.chain(self.cloud_manager.and_then(program_obstacle)).collect();
         if root::is_root() {
+            root::warn_of_builds();
             requirements::check(&programs, &demand, wrong)?;
         } else {
             let missing = requirements::missing_for_all(&programs, &demand)?;
             requirements::fail_with([root::obstacle().into_iter().collect(), missing, wrong].concat())?;
-            requirements::fail_with(root::try_out(false)?)?;
+            requirements::fail_with(root::try_out(self.nodes, false)?)?;
         }
         demand.build(&programs)
     }

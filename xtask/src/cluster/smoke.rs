@@ -85,7 +85,7 @@ fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
     if !missing.is_empty() {
         return Ok(missing);
     }
-    Ok(root::try_out(true).unwrap_or_else(|error| vec![format!("{error:#}")]))
+    Ok(root::try_out(demand.nodes, true).unwrap_or_else(|error| vec![format!("{error:#}")]))
 }
 
 fn decision(facts: &Facts) -> Decision {

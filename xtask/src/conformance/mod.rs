@@ -106,18 +106,31 @@ pub fn run(arguments: Arguments) -> Result<()> {
     };
     let mut all = Vec::new();
     let ended = interrupt::run(measure_all(&arguments, &subjects, &setup, &mut all));
-    let text = report::markdown(&all);
+    let mut faults = report::faults(&all);
+    if !matches!(ended, Ok(Ok(()))) {
+        faults.push("the command was interrupted".to_owned());
+    }
+    let text = format!("{}\n{}", arguments.conditions(order.nodes), report::markdown(&all, &faults));
     print!("\n{text}\nThe report is {}\n", folder.write("report.md", &text)?.display());
     drop(folder);
     if let Err(code) = ended? {
         interrupt::exit(code);
     }
-    let faults = report::faults(&all);
     ensure!(faults.is_empty(), "the run does not show conformance:\n- {}", faults.join("\n- "));
     Ok(())
 }
 
 impl Arguments {
+    /// Returns the conditions of all runs, for the report.
+    fn conditions(&self, nodes: u8) -> String {
+        let Self { focus, skip, procs, .. } = self;
+        let profile = if self.debug { cargo::DEBUG } else { cargo::RELEASE };
+        format!(
+            "Focus `{focus}`, skip `{skip}`; {procs} specs at a time; {nodes} nodes; our managers built with the profile \
+             {profile}, if they were not given.\n"
+        )
+    }
+
     /// Returns a manager of the command line, or the program that is given for ours.
     fn subject(&self, manager: &Manager) -> Manager {
         match (manager, &self.kcm) {

@@ -119,9 +119,14 @@ pub fn faults(all: &[(String, Results)]) -> Vec<String> {
     faults
 }
 
-/// Formats a summary for each manager, and a line for each spec that did not pass with all of them.
-pub fn markdown(all: &[(String, Results)]) -> String {
-    let mut text = String::new();
+/// Formats the verdict from the reasons against it, a summary for each manager, and a line for each spec that did not pass with
+/// all of them.
+pub fn markdown(all: &[(String, Results)], faults: &[String]) -> String {
+    let mut text = match faults {
+        [] => "The run shows conformance.\n".to_owned(),
+        _ => format!("The run does not show conformance: {}.\n", faults.join("; ")),
+    };
+    text.push('\n');
     for (manager, results) in all {
         let _ = writeln!(text, "* {manager}: {}", results.summary());
     }
@@ -247,9 +252,12 @@ mod tests {
 
     #[test]
     fn report_lists_specs_that_did_not_pass_or_run() {
-        let text = markdown(&compared(results(&["a", "b"], &["c"]), results(&["a"], &["c"])));
+        let compared = compared(results(&["a", "b"], &["c"]), results(&["a"], &["c"]));
+        let text = markdown(&compared, &faults(&compared));
+        assert!(text.starts_with("The run does not show conformance: 1 specs pass with upstream's"), "{text}");
         assert!(text.contains("| c | upstream: failed: x<br>ours: failed: x |"), "{text}");
         assert!(text.contains("| b | ours: did not run |"), "{text}");
         assert!(!text.contains("| a |"), "{text}");
+        assert!(markdown(&[], &[]).starts_with("The run shows conformance.\n"));
     }
 }

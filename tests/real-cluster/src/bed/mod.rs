@@ -3,9 +3,9 @@
 mod choice;
 mod footprint;
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -186,7 +186,10 @@ fn remove_dead() -> Vec<(u8, String)> {
 
 /// Makes a folder that other users can pass through and not open: a lock of theirs on it could stop every cluster.
 fn make_folder(path: &Path) -> Result<()> {
-    let made = DirBuilder::new().mode(0o711).recursive(true).create(path);
+    const MODE: u32 = 0o711;
+    let made = DirBuilder::new().mode(MODE).recursive(true).create(path);
+    // Root's umask may be stricter.
+    let made = made.and_then(|()| fs::set_permissions(path, Permissions::from_mode(MODE)));
     made.with_context(|| format!("make {}", path.display()))
 }
 
@@ -286,4 +289,19 @@ fn lock(index: u8, name: &str) -> Result<Option<FileLock>> {
 /// Returns true if a path still names an open file.
 fn is_current(file: &File, path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|now| file.metadata().is_ok_and(|own| own.ino() == now.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_of_claims_can_be_passed_through_when_it_was_made_for_root_only() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("kcm-cluster");
+        // As with root's umask 077.
+        DirBuilder::new().mode(0o700).create(&path).unwrap();
+        make_folder(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o711);
+    }
 }

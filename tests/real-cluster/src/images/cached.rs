@@ -8,6 +8,9 @@ use control_plane::assets::go;
 
 use crate::programs::Programs;
 
+/// The lock of everything that is written in the folder of programs.
+pub(super) const LOCK: &str = "lock";
+
 /// Returns the path of a file in the folder of programs. If it does not exist, `write` writes it, under another name
 /// until it is whole. At most one unfinished file is left, which the next attempt overwrites.
 ///
@@ -18,7 +21,7 @@ pub(super) fn file(programs: &Programs, name: &str, write: impl FnOnce(&Path) ->
     if path.is_file() {
         return Ok(path);
     }
-    let _lock = go::lock(&programs.path("lock"))?;
+    let _lock = go::lock(&programs.path(LOCK))?;
     if path.is_file() {
         return Ok(path);
     }

@@ -128,3 +128,75 @@ fn bind(source: &str, target: &str) -> Result<()> {
 fn mount_fs(kind: &str, target: &str) -> Result<()> {
     mount(kind, target, kind, MountFlags::empty(), None).with_context(|| format!("mount {kind} at {target}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// The variable with the step that a process of the test executes.
+    const STEP: &str = "REAL_CLUSTER_TEST_STEP";
+
+    /// The cgroup that stands for a cluster's.
+    const CLUSTER: &str = "kcm-cluster-test-v2";
+
+    /// Mounts cgroup v2, also on a machine with v1, and starts the other steps one after the other.
+    const STEPS: &str = r#"
+mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir /sys/fs/cgroup/kcm-cluster-test-v2 || exit 77
+status=0
+REAL_CLUSTER_TEST_STEP=join "$@" || status=1
+REAL_CLUSTER_TEST_STEP=remove "$@" || status=1
+exit "$status"
+"#;
+
+    /// With cgroup v1, the kernel's v2 has only those controllers that v1 leaves.
+    #[test]
+    fn node_divides_its_own_cgroup_when_the_machine_has_v2() {
+        const NAME: &str = "node::mounts::tests::node_divides_its_own_cgroup_when_the_machine_has_v2";
+        let own = [env::current_exe().unwrap().display().to_string(), "--exact".into(), NAME.into()];
+        match env::var(STEP).as_deref() {
+            Ok("join") => {
+                let layout = Layout::of_machine().unwrap();
+                layout.join(CLUSTER, "node-1").unwrap();
+                let namespaces = ["--cgroup", "--mount", "--net", "--propagation=private", "--"];
+                let error = Command::new("unshare").args(namespaces).args(own).env(STEP, "mount").exec();
+                panic!("{error}");
+            }
+            Ok("mount") => {
+                mount_cgroups(&Layout::V2).unwrap();
+                let read = |name: &str| fs::read_to_string(Path::new(cgroups::ROOT).join(name)).unwrap();
+                assert_eq!(read("cgroup.procs"), "");
+                assert!(read("node/cgroup.procs").lines().any(|id| id == std::process::id().to_string()));
+                let words = |text: String| text.split_whitespace().map(String::from).collect::<Vec<_>>();
+                assert_eq!(words(read("cgroup.subtree_control")), words(read("cgroup.controllers")));
+                fs::create_dir(Path::new(cgroups::ROOT).join("kubepods")).unwrap();
+                // Killed with the cluster, in the next step.
+                let started = Command::new("sh").args(["-c", "sleep 60 > /dev/null 2>&1 &"]).status().unwrap();
+                assert!(started.success());
+            }
+            Ok(_) => {
+                let layout = Layout::of_machine().unwrap();
+                assert_eq!(layout.branches(CLUSTER).len(), 1);
+                cgroups::remove(&layout, CLUSTER).unwrap();
+                assert!(layout.branches(CLUSTER).is_empty());
+            }
+            Err(_) => {
+                let arguments = ["--mount", "--propagation=private", "--", "sh", "-c", STEPS, "steps"];
+                let output = Command::new("unshare").args(arguments).args(own).output().unwrap();
+                let text = [output.stdout, output.stderr].concat();
+                match output.status.code() {
+                    Some(0) => {}
+                    // Only the first steps may be refused.
+                    Some(1) if !String::from_utf8_lossy(&text).contains("running 1 test") => {
+                        println!("left out: this process may not make namespaces");
+                    }
+                    Some(77) => println!("left out: this process may not divide cgroup v2"),
+                    _ => panic!("{}", String::from_utf8_lossy(&text)),
+                }
+            }
+        }
+    }
+}

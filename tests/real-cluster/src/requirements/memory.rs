@@ -24,9 +24,14 @@ const INSTANCES_LIMIT: &str = "/proc/sys/fs/inotify/max_user_instances";
 /// files are in memory.
 pub(super) fn missing(nodes: u8, files: &[(PathBuf, u64)]) -> Vec<String> {
     let memory = memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), nodes, files);
+    memory.into_iter().chain(missing_instances(nodes)).collect()
+}
+
+/// Returns a sentence if nodes need more instances of inotify than are free. Only root can count those in use: for other
+/// users, all are free.
+pub(super) fn missing_instances(nodes: u8) -> Option<String> {
     let limit = fs::read_to_string(INSTANCES_LIMIT).unwrap_or_default();
-    let instances = instances(limit.trim().parse().ok(), used_instances(), nodes);
-    memory.into_iter().chain(instances).collect()
+    instances(limit.trim().parse().ok(), used_instances(), nodes)
 }
 
 /// Compares the available memory in the format of `/proc/meminfo`. A format that is not understood passes.
@@ -36,20 +41,14 @@ fn memory(text: &str, nodes: u8, files: &[(PathBuf, u64)]) -> Option<String> {
     let of_files: u64 = files.iter().map(|(_, bytes)| bytes >> 10).sum();
     let needed = CONTROL_PLANE_KIB + u64::from(nodes) * NODE_KIB + of_files;
     let folders: Vec<String> = files.iter().map(|(folder, _)| folder.display().to_string()).collect();
-    let reason = match folders.is_empty() {
-        true => String::new(),
+    let (needed, available) = (needed >> 10, available >> 10);
+    (available < needed).then(|| match folders.is_empty() {
+        true => format!("{needed} MiB of available memory for {nodes} nodes; {available} MiB are available"),
         false => format!(
-            ", {} of them for {}, whose files are in memory: set TMPDIR to a folder on a disk, such as /var/tmp",
-            of_files >> 10,
+            "{needed} MiB of available memory for {nodes} nodes, and for files in {}, which are in memory; {available} MiB are \
+             available: set TMPDIR to a folder on a disk, such as /var/tmp",
             folders.join(" and ")
         ),
-    };
-    (available < needed).then(|| {
-        format!(
-            "{} MiB of available memory for {nodes} nodes; {} MiB are available{reason}",
-            needed >> 10,
-            available >> 10
-        )
     })
 }
 
@@ -101,10 +100,9 @@ mod tests {
             assert_eq!(memory(&text(mib), nodes, files).is_some(), expected, "{name}");
         }
         let sentence = memory(&text(1024), 2, &tmpfs).unwrap();
-        assert!(
-            sentence
-                .starts_with("4096 MiB of available memory for 2 nodes; 1024 MiB are available, 2048 of them for /tmp")
-        );
+        let expected =
+            "4096 MiB of available memory for 2 nodes, and for files in /tmp, which are in memory; 1024 MiB are";
+        assert!(sentence.starts_with(expected), "{sentence}");
         assert_eq!(memory("MemTotal: 1 kB\n", 2, &[]), None);
     }
 

@@ -88,16 +88,25 @@ pub fn missing_for_all(programs: &Programs, demand: &Demand) -> Result<Vec<Strin
         building::missing(programs, demand, built),
     ]
     .concat();
-    // It fails without the program `ip`, which is reported as a missing program.
-    if let Ok(Some(conflicts)) = bed::address_conflicts() {
-        missing.push(format!("addresses for a cluster: {conflicts}"));
-    }
+    missing.extend(addresses(bed::address_conflicts(), find("ip").is_some()));
     Ok(missing)
 }
 
-/// Returns a sentence for each thing that only root can try and that fails.
-pub fn trial_failures() -> Vec<String> {
-    trial::failures()
+/// Returns a sentence about addresses that a cluster cannot have. Without the program `ip`, only the missing program is
+/// reported. Some programs of this name cannot write JSON.
+fn addresses(conflicts: Result<Option<String>>, has_ip: bool) -> Option<String> {
+    match conflicts {
+        Ok(conflicts) => conflicts.map(|conflicts| format!("addresses for a cluster: {conflicts}")),
+        // Its usage follows the reason.
+        Err(error) => has_ip.then(|| {
+            format!("the program ip of iproute2: {}", format!("{error:#}").lines().next().unwrap_or_default())
+        }),
+    }
+}
+
+/// Returns a sentence for each thing that only root can try or count, and that fails with this number of nodes.
+pub fn trial_failures(nodes: u8) -> Vec<String> {
+    trial::failures().into_iter().chain(memory::missing_instances(nodes)).collect()
 }
 
 /// Returns the programs in a list that this machine lacks, each with the Debian package that has it.
@@ -122,4 +131,22 @@ fn find(name: &str) -> Option<PathBuf> {
 pub fn is_program(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     fs::metadata(file).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn program_ip_that_cannot_list_addresses_is_reported() {
+        assert_eq!(addresses(Ok(None), true), None);
+        assert!(
+            addresses(Ok(Some("172.30.0.0/16 of eth0".into())), true).unwrap().contains("addresses for a cluster: 172")
+        );
+        let unusable = || Err(anyhow!("ip -json: unrecognized option\n\nUsage: ip"));
+        assert_eq!(addresses(unusable(), true).unwrap(), "the program ip of iproute2: ip -json: unrecognized option");
+        assert_eq!(addresses(unusable(), false), None);
+    }
 }

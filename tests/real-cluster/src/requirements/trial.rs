@@ -8,17 +8,18 @@ use crate::cgroups::{self, Layout};
 
 /// Arguments of `unshare` for the namespaces of a node.
 const NAMESPACES: [&str; 9] =
-    ["--net", "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--propagation", "private"];
+    ["--net", "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child", "--propagation=private"];
 
 /// The first trial. The others cannot succeed if it fails.
 const NAMESPACE_TRIAL: Trial = Trial {
-    need: "the right to make namespaces: in a container, start it with --privileged",
+    need: "the right to make namespaces with unshare of util-linux: in a container, start it with --privileged; if AppArmor has \
+        a profile for unshare, disable that",
     script: "mount -t proc proc /proc",
 };
 
 /// Trials in the namespaces of a node. Each has a temporary folder, in the place of nodes' folders, as its first argument.
 /// The mounts are in the namespace only.
-const TRIALS: [Trial; 3] = [
+const TRIALS: [Trial; 4] = [
     Trial {
         need: "the overlay file system: modprobe overlay, or, if the folder for temporary files is itself an overlay or on \
             a network, set TMPDIR to a folder on a disk",
@@ -26,9 +27,21 @@ const TRIALS: [Trial; 3] = [
             && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all && touch all/file",
     },
     Trial {
-        need: "network bridges and veth pairs: modprobe bridge veth",
-        script: "ip link add name bridge0 type bridge && ip link add name cable0 type veth peer name cable1 \
-            && ip link set dev cable0 master bridge0",
+        need: "network bridges, veth pairs and routes with several next hops, with ip of iproute2: modprobe bridge veth",
+        script: "ip -batch - <<'END'
+link add bridge0 type bridge
+link add cable0 type veth peer name cable1
+link set cable0 master bridge0 up
+address add 192.0.2.1/24 dev bridge0
+link set bridge0 up
+route replace 198.51.100.1/32 nexthop via 192.0.2.2 nexthop via 192.0.2.3
+route replace unreachable 198.51.100.2/32
+END",
+    },
+    Trial {
+        // Upstream: sigs.k8s.io/knftables, New, of the CNI plugins.
+        need: "nft 1.0.1 or later: upgrade nftables",
+        script: r#"case "$(nft --version)" in "nftables v0."* | "nftables v1.0.0 "*) nft --version >&2; exit 1 ;; esac"#,
     },
     Trial {
         need: "nftables with the expressions of kube-proxy: modprobe nf_tables nft_nat nft_masq nft_numgen nft_fib_ipv4 \
@@ -79,10 +92,16 @@ impl Trial {
         let output = Command::new("unshare").args(NAMESPACES).args(script).arg(folder.path()).output();
         match output {
             Ok(output) if output.status.success() => None,
-            Ok(output) => Some(format!("{} ({})", self.need, String::from_utf8_lossy(&output.stderr).trim())),
+            Ok(output) => Some(format!("{} ({})", self.need, in_one_line(&String::from_utf8_lossy(&output.stderr)))),
             Err(error) => Some(format!("the program unshare ({error})")),
         }
     }
+}
+
+/// A failure is a line on the standard output of a trial that a user has started with sudo.
+fn in_one_line(complaint: &str) -> String {
+    let lines = complaint.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("; ")
 }
 
 /// Tries to make a cgroup with all controllers and to move a process into it.
@@ -101,10 +120,10 @@ mod tests {
 
     #[test]
     fn trial_reports_its_need_and_the_complaint() {
-        let trial = Trial { need: "a need", script: "echo refused >&2; exit 1" };
+        let trial = Trial { need: "a need", script: "echo refused >&2; echo; echo twice >&2; exit 1" };
         let failure = trial.failure().unwrap();
         // Without the rights to make namespaces, the complaint is that of unshare.
-        assert!(failure.starts_with("a need ("), "{failure}");
+        assert!(failure.starts_with("a need (") && failure.lines().count() == 1, "{failure}");
     }
 
     #[test]

@@ -85,16 +85,13 @@ pub fn bench(options: &Options, folder: &Path) -> Result<()> {
     let scenarios = change::scenarios(options.quick);
     let mut measurements = Measurements::default();
     let ended = interrupt::run(measure_all(&setup, &upstream, options.quick, &scenarios, &mut measurements));
-    let report = report::markdown(&measurements.ours, &measurements.upstream);
+    let missed = report::missed_goals(&measurements.ours, &measurements.upstream, &scenarios);
+    let report = report::markdown(&measurements.ours, &measurements.upstream, &missed);
     print!("\n{report}");
     println!("\nThe report is {}", folder.write("real.md", &report)?.display());
     drop(folder);
     if let Err(code) = ended? {
         interrupt::exit(code);
-    }
-    let missed = report::missed_goals(&measurements.ours, &measurements.upstream, &scenarios);
-    for goal in &missed {
-        println!("missed: {goal}");
     }
     ensure!(!options.assert || missed.is_empty(), "{} goals are missed", missed.len());
     Ok(())

@@ -22,8 +22,16 @@ pub fn name((change, disturbance): Scenario) -> String {
     format!("{change}{disturbance}")
 }
 
+/// Returns the table of all scenarios, and the sentences about `missed` goals.
+pub fn markdown(ours: &Runs, upstream: &Runs, missed: &[String]) -> String {
+    let sentences: String = missed.iter().map(|goal| format!("* {goal}\n")).collect();
+    let end =
+        if missed.is_empty() { "No goal is missed.\n".to_owned() } else { format!("Missed goals:\n\n{sentences}") };
+    format!("{}\n{end}", table(ours, upstream))
+}
+
 /// Returns a table with a row for each scenario of both managers, with missed goals in bold.
-pub fn markdown(ours: &Runs, upstream: &Runs) -> String {
+fn table(ours: &Runs, upstream: &Runs) -> String {
     let mut text = format!(
         "Medians, and sums of requests; ours / upstream's. **Bold**: a goal is missed. A median of ours may exceed \
          upstream's by the tolerance: the longest run of upstream's manager minus its shortest one, and at least {} s.\n\n\
@@ -143,11 +151,10 @@ mod tests {
     #[test]
     fn report_compares_scenarios_that_both_have_and_marks_missed_goals() {
         let ours = Runs::from([(UPDATE, vec![run(3, 1, 2)]), (FAILURE, vec![run(4, 1, 2)])]);
-        let text = markdown(&ours, &Runs::from([(UPDATE, vec![run(5, 0, 0)])]));
+        let text = table(&ours, &Runs::from([(UPDATE, vec![run(5, 0, 0)])]));
         let row = "| rolling update of 20, manager killed | 1 / 1 | 3.0 / 5.0 | 1.0 | **1 of 100** / 0 of 100 | **2.0** / – | 1.0 | 2 / 2 |\n";
         assert!(text.ends_with(row), "{text}");
-        let text =
-            markdown(&Runs::from([(FAILURE, vec![run(9, 3, 30)])]), &Runs::from([(FAILURE, vec![run(4, 3, 30)])]));
+        let text = table(&Runs::from([(FAILURE, vec![run(9, 3, 30)])]), &Runs::from([(FAILURE, vec![run(4, 3, 30)])]));
         let row = "| node fails | 1 / 1 | **9.0** / 4.0 | 1.0 | 3 of 100 / 3 of 100 | 30.0 / 30.0 | 1.0 | 2 / 2 |\n";
         assert!(text.ends_with(row), "{text}");
     }
@@ -167,5 +174,8 @@ mod tests {
             ]
         );
         assert!(missed_goals(&upstream, &upstream, &[UPDATE, FAILURE]).is_empty());
+        let report = markdown(&ours, &upstream, &missed);
+        assert!(missed.iter().all(|goal| report.contains(goal)), "{report}");
+        assert!(markdown(&upstream, &upstream, &[]).ends_with("\nNo goal is missed.\n"));
     }
 }

@@ -1,11 +1,14 @@
 //! The Debian base of most images, created once by debootstrap from this machine's Debian mirror or the public one.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use control_plane::FileLock;
 
+use super::super::cached::LOCK;
 use super::enclosed;
 use crate::bed::remove_folder;
 use crate::command;
@@ -71,6 +74,17 @@ fn pack(tree: &Path) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
+/// Removes the tree of a process that was killed, unless another process is creating one.
+pub(super) fn remove_unfinished(programs: &Programs) {
+    let tree = programs.path(FOLDER);
+    let lock = File::open(programs.path(LOCK)).and_then(FileLock::try_lock);
+    if tree.exists()
+        && let Ok(Some(_lock)) = lock
+    {
+        let _ = remove_folder(&tree);
+    }
+}
+
 /// Removes the tree, which the end of a previous attempt may be removing too.
 fn remove(tree: &Path) -> Result<()> {
     if tree.exists() { remove_folder(tree) } else { Ok(()) }
@@ -92,6 +106,21 @@ fn debian_mirror(targets: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tree_is_removed_when_no_process_creates_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let programs = Programs { folder: folder.path().to_owned() };
+        let tree = programs.path(FOLDER);
+        std::fs::create_dir_all(tree.join("usr")).unwrap();
+        let lock = FileLock::try_lock(File::create(programs.path(LOCK)).unwrap()).unwrap().unwrap();
+        remove_unfinished(&programs);
+        assert!(tree.exists());
+        drop(lock);
+        remove_unfinished(&programs);
+        assert!(!tree.exists());
+        remove_unfinished(&programs);
+    }
 
     #[test]
     fn mirror_is_that_of_debians_main_archive() {

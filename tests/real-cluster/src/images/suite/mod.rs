@@ -68,6 +68,12 @@ pub fn file(programs: &Programs) -> Result<PathBuf> {
     })
 }
 
+/// Removes what is left if the creation was killed, or the machine was reset meanwhile. What cannot be removed stays for the
+/// next attempt.
+pub fn remove_unfinished(programs: &Programs) {
+    base::remove_unfinished(programs);
+}
+
 /// Images of a single program.
 fn write_programs(layout: &mut Layout, programs: &Programs, base: &Layer) -> Result<()> {
     // Its spec tests that the user of a container cannot gain the rights of the program's owner.
