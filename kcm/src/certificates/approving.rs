@@ -56,7 +56,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn start(manager: &mut Manager, _: &Context) {
     let requests = Requests::subscribe(manager, DESCRIPTOR.service_account);
     let (queue, reconciler) = (requests.queue(), Arc::new(Approver { requests }));
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }
 
 /// A permission to request a certificate, and the message of the approval that it justifies.

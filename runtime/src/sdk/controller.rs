@@ -197,7 +197,7 @@ impl<K: Object> For<K> {
             hasher: RandomState::new(),
         };
         let worker = Worker { shared: Arc::new(shared), queue: queue.clone(), run, finalizer: self.finalizer };
-        let options = WorkOptions { name: self.name, workers: self.workers, max_retries: None };
+        let options = WorkOptions { name: self.name, workers: self.workers };
         manager.add(options, queue, Arc::new(worker));
     }
 }
