@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
+use runtime::health_checks;
 use runtime::manager::Manager;
 use runtime::metrics::Metrics;
 use runtime::serve::{
@@ -16,13 +16,6 @@ use serde_json::{Map, Value, json};
 use crate::assembly::Assembly;
 use crate::flags::Options;
 use crate::flags::value::{KUBE_VERSION, Type};
-
-/// The time beyond the lease's duration for which a leader without renewal counts as healthy. Upstream:
-/// cmd/kube-controller-manager/app, Run.
-const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
-
-/// Number of consecutive panics after which a watch is unhealthy: only a restart of the process may help.
-const MAX_CONSECUTIVE_PANICS: u64 = 5;
 
 /// Returns the serving options; `None` with `--secure-port=0`.
 pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions> {
@@ -106,32 +99,17 @@ fn zpages(options: &Options) -> Zpages {
 }
 
 /// Returns the checks of the election, of each running controller, of the watches, of the controllers' threads, and,
-/// for readiness, of the stores. No check waits for a lock that controllers hold.
+/// for readiness, of the stores.
 fn health(options: &Options, manager: &Manager) -> Health {
-    let election = options.leader_elect.enabled.then(|| {
-        let fence = manager.fence().clone();
-        Check::new("leaderElection", move || Some(fence.check(LEASE_TOLERANCE).map_err(|stale| stale.to_string())))
-    });
+    let election = options.leader_elect.enabled.then(|| health_checks::leader_election(manager.fence()));
     let running = manager.controllers().map(|name| {
         let fence = manager.fence().clone();
         Check::new(name, move || fence.is_leader().then_some(Ok(())))
     });
-    let stores = manager.registry().stats();
-    let stores_are_listed = Check::new("stores", move || {
-        let unlisted: Vec<String> =
-            stores.iter().filter(|store| !store.is_synced()).map(|store| store.resource()).collect();
-        Some(if unlisted.is_empty() { Ok(()) } else { Err(format!("not listed yet: {}", unlisted.join(", "))) })
-    });
-    let watched = manager.registry().stats();
-    let watches_work = Check::new("watches", move || {
-        let broken = watched.iter().filter(|watch| watch.panics_in_a_row() >= MAX_CONSECUTIVE_PANICS);
-        let broken: Vec<String> = broken.map(|watch| watch.resource()).collect();
-        Some(if broken.is_empty() { Ok(()) } else { Err(format!("watches panic repeatedly: {}", broken.join(", "))) })
-    });
-    let heartbeat = manager.heartbeat().clone();
-    let workers_run = Check::new("workers", move || Some(heartbeat.check().map_err(|stall| stall.to_string())));
-    let checks = election.into_iter().chain(running).chain([watches_work, workers_run]).collect();
-    Health::new(checks, vec![stores_are_listed])
+    let registry = manager.registry();
+    let always = [health_checks::watches(registry), health_checks::workers(manager.heartbeat())];
+    let checks = election.into_iter().chain(running).chain(always).collect();
+    Health::new(checks, vec![health_checks::stores(registry)])
 }
 
 fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {

@@ -302,16 +302,37 @@ impl Meta {
     }
 }
 
-/// Parses a resource version.
+/// Parses a resource version, at most [`MAX_VERSION`].
 pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
-    text.parse().map_err(|_| {
-        DecodeError::field("metadata.resourceVersion", format!("is {text:?}, which is not a whole number"))
+    text.parse().ok().filter(|version| *version <= MAX_VERSION).ok_or_else(|| {
+        DecodeError::field(
+            "metadata.resourceVersion",
+            format!("is {text:?}, which is no number from 0 to {MAX_VERSION}"),
+        )
     })
 }
+
+/// The largest version: etcd counts up to it. A hostile aggregated API may return any number; controllers wait for the one
+/// after a version.
+const MAX_VERSION: u64 = i64::MAX as u64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn version_that_no_later_one_can_follow_is_refused() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("9223372036854775807", Some(MAX_VERSION)),
+            ("9223372036854775808", None),
+            ("18446744073709551615", None),
+            ("-1", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_version(text).ok(), expected, "{text}");
+        }
+    }
 
     #[test]
     fn uids_are_formatted_unchanged() {
@@ -337,6 +358,9 @@ mod tests {
         message.put_str(object_meta::NAME, "web");
         message.put_str(object_meta::RESOURCE_VERSION, "x1");
         let error = Meta::decode(&interner, &message, |_, _| {}).expect_err("bad version");
-        assert_eq!(error.to_string(), "metadata.resourceVersion is \"x1\", which is not a whole number");
+        assert_eq!(
+            error.to_string(),
+            "metadata.resourceVersion is \"x1\", which is no number from 0 to 9223372036854775807"
+        );
     }
 }

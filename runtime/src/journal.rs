@@ -23,6 +23,9 @@ const MAX_NOTES: usize = 6;
 const MAX_NOTES_BYTES: usize = 320;
 /// Maximum bytes of an error.
 const MAX_ERROR_BYTES: usize = 512;
+/// Maximum bytes of a key. Keys of existing objects are shorter; a user may refer to a missing owner or claim by a name of a
+/// megabyte.
+const MAX_KEY_BYTES: usize = 512;
 
 tokio::task_local! {
     static RUNNING: Arc<Mutex<Notes>>;
@@ -206,7 +209,7 @@ impl Journal {
 
     /// Adds a decision; `error` is the reason of a failure.
     pub(crate) fn record(&self, key: String, ended: LastResult, took: Duration, did: String, error: Option<String>) {
-        let (at, key) = (Timestamp::now(), key.into_boxed_str());
+        let (at, key) = (Timestamp::now(), shortened(key, MAX_KEY_BYTES).into_boxed_str());
         let mut state = self.state();
         if ended.is_failure() {
             let error = error.filter(|error| !error.is_empty()).unwrap_or_else(|| did.clone());

@@ -22,6 +22,7 @@ mod fair;
 pub mod fence;
 pub mod former_owners;
 pub mod handover;
+pub mod health_checks;
 pub mod journal;
 pub mod lock;
 pub mod manager;

@@ -1,6 +1,7 @@
 //! Workers: they take keys from a queue and reconcile them, one at a time each.
 //!
-//! A reconcile that fails is retried with the key's own exponential backoff. One that panics is counted and retried
+//! A reconcile that fails is retried with the key's own exponential backoff until it succeeds: what refused a write, such
+//! as a quota or a webhook, may allow it hours later, and no change of the object says so. One that panics is counted and retried
 //! like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no sooner.
 
 use std::fmt;
@@ -87,8 +88,6 @@ pub struct WorkOptions {
     pub name: &'static str,
     /// Number of keys that are reconciled at the same time.
     pub workers: usize,
-    /// Number of retries after which a key that fails again is dropped until it changes; `None`: never.
-    pub max_retries: Option<u32>,
 }
 
 /// Counts the reconciles of a controller.
@@ -159,7 +158,7 @@ impl<R: Reconcile> Worker<R> {
         let run = with_notes(&notes, reconciling(async { self.reconciler.reconcile(&key).await }));
         let outcome = AssertUnwindSafe(run).catch_unwind().instrument(span.clone()).await;
         let min_delay = Notes::retry_after(&notes);
-        let settled = || settle(&self.options, &self.queue, &self.counts, (&key, min_delay), outcome);
+        let settled = || settle(&self.queue, &self.counts, (&key, min_delay), outcome);
         let (ended, error) = span.in_scope(settled);
         self.counts.journal.record(key.to_string(), ended, started.elapsed(), Notes::take(&notes), error);
         match ended {
@@ -174,7 +173,6 @@ type RunResult = Result<Result<Outcome, ReconcileError>, Box<dyn std::any::Any +
 
 /// Counts and logs the result of a reconcile, and requeues its key. Returns the result for the journal, with the error.
 fn settle<K: QueueKey + fmt::Display>(
-    options: &WorkOptions,
     queue: &Queue<K>,
     counts: &WorkCounts,
     (key, min_delay): (&K, Duration),
@@ -208,12 +206,6 @@ fn settle<K: QueueKey + fmt::Display>(
         Ok(Err(error)) if error.terminal => {
             count(&counts.failed);
             debug!(%error, "reconcile failed; retried at the next change");
-            queue.forget(key);
-            (LastResult::Dropped, Some(error.message))
-        }
-        Ok(Err(error)) if options.max_retries.is_some_and(|most| queue.failures(key) >= most) => {
-            count(&counts.failed);
-            error!(%error, "reconcile failed too often; dropped until the next change");
             queue.forget(key);
             (LastResult::Dropped, Some(error.message))
         }
@@ -271,13 +263,13 @@ mod tests {
     }
 
     /// Runs a script (first entry first) for one key to its end; returns the calls and the counts.
-    async fn play(mut script: Vec<RunResult>, max_retries: Option<u32>) -> (usize, [u64; 4]) {
+    async fn play(mut script: Vec<RunResult>) -> (usize, [u64; 4]) {
         script.reverse();
         let reconciler = Arc::new(Scripted { script: Mutex::new(script), calls: Mutex::default() });
         let queue = Queue::new(QueueOptions::named("test"));
         let counts = Arc::new(WorkCounts::default());
         let tasks = Tasks::default();
-        work(WorkOptions { name: "test", workers: 2, max_retries }, &queue, &reconciler, &counts, &tasks);
+        work(WorkOptions { name: "test", workers: 2 }, &queue, &reconciler, &counts, &tasks);
         queue.add("key".to_owned());
         tokio::time::sleep(Duration::from_secs(5000)).await;
         queue.close();
@@ -296,13 +288,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_outcome_requeues_as_documented() {
-        assert_eq!(play(vec![Ok(Ok(Outcome::Done))], None).await, (1, [1, 0, 0, 0]));
-        assert_eq!(play(vec![Ok(Ok(Outcome::RequeueAfter(Duration::from_secs(60))))], None).await, (2, [2, 0, 0, 0]));
-        assert_eq!(play(vec![Ok(Ok(Outcome::RequeueWithBackoff))], None).await, (2, [2, 0, 0, 0]));
-        assert_eq!(play(vec![Ok(Ok(Outcome::WaitingForCache))], None).await, (1, [0, 0, 0, 1]));
-        assert_eq!(play(vec![failure(false), failure(false)], None).await, (3, [1, 2, 0, 0]));
-        assert_eq!(play(vec![failure(true)], None).await, (1, [0, 1, 0, 0]));
-        assert_eq!(play(vec![Err(Box::new("as scripted"))], None).await, (2, [1, 0, 1, 0]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::Done))]).await, (1, [1, 0, 0, 0]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::RequeueAfter(Duration::from_secs(60))))]).await, (2, [2, 0, 0, 0]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::RequeueWithBackoff))]).await, (2, [2, 0, 0, 0]));
+        assert_eq!(play(vec![Ok(Ok(Outcome::WaitingForCache))]).await, (1, [0, 0, 0, 1]));
+        assert_eq!(play(vec![failure(false), failure(false)]).await, (3, [1, 2, 0, 0]));
+        assert_eq!(play(vec![failure(true)]).await, (1, [0, 1, 0, 0]));
+        assert_eq!(play(vec![Err(Box::new("as scripted"))]).await, (2, [1, 0, 1, 0]));
     }
 
     #[tokio::test(start_paused = true)]
@@ -323,7 +315,7 @@ mod tests {
         let reconciler = Arc::new(Overloaded(Mutex::default()));
         let queue = Queue::new(QueueOptions::named("test"));
         let tasks = Tasks::default();
-        work(WorkOptions { name: "test", workers: 1, max_retries: None }, &queue, &reconciler, &Arc::default(), &tasks);
+        work(WorkOptions { name: "test", workers: 1 }, &queue, &reconciler, &Arc::default(), &tasks);
         queue.add("key".to_owned());
         tokio::time::sleep(Duration::from_secs(30)).await;
         queue.close();
@@ -366,7 +358,7 @@ mod tests {
         for workers in [1_usize, 2, 5] {
             let (reconciler, queue) = (Arc::<SlowNamespace>::default(), Queue::new(QueueOptions::named("test")));
             let tasks = Tasks::default();
-            let options = WorkOptions { name: "test", workers, max_retries: None };
+            let options = WorkOptions { name: "test", workers };
             work(options, &queue, &reconciler, &Arc::default(), &tasks);
             for number in 0..100 {
                 queue.add(ObjectKey::new("slow", number.to_string()));
@@ -396,7 +388,7 @@ mod tests {
     async fn controller_without_work_has_one_task() {
         let (reconciler, queue) = (Arc::<SlowNamespace>::default(), Queue::new(QueueOptions::named("test")));
         let tasks = Tasks::default();
-        let options = WorkOptions { name: "test", workers: 5, max_retries: None };
+        let options = WorkOptions { name: "test", workers: 5 };
         work(options, &queue, &reconciler, &Arc::default(), &tasks);
         for number in 0..20 {
             queue.add(kinds::meta::ObjectKey::new("other", number.to_string()));
@@ -445,7 +437,7 @@ mod tests {
         let (queue, other) = (Queue::new(QueueOptions::named("test")), Queue::new(QueueOptions::named("other")));
         let blocking = Arc::new(Blocking { other: other.clone(), ran: Mutex::new(receiver) });
         let (counts, tasks) = (Arc::new(WorkCounts::default()), Tasks::default());
-        let options = |name| WorkOptions { name, workers: 1, max_retries: Some(0) };
+        let options = |name| WorkOptions { name, workers: 1 };
         work(options("other"), &other, &Arc::new(Waking(Mutex::new(sender))), &Arc::default(), &tasks);
         work(options("test"), &queue, &blocking, &counts, &tasks);
         // The dispatchers wait for keys before the first one is added.
@@ -462,8 +454,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn key_is_dropped_after_its_last_retry() {
-        let always = || (0..10).map(|_| failure(false)).collect();
-        assert_eq!(play(always(), Some(3)).await, (4, [0, 4, 0, 0]));
+    async fn key_is_retried_until_it_succeeds() {
+        let refused = (0..20).map(|_| failure(false)).collect();
+        assert_eq!(play(refused).await, (21, [1, 20, 0, 0]));
     }
 }

@@ -127,7 +127,7 @@ async fn manager(server: SocketAddr, control: Handle, blocking: Arc<Blocking>) -
     let mut manager = Manager::new(clients, Builder::default().build(), options).expect("a manager");
     let queue = Queue::new(QueueOptions::named("blocking"));
     (0..WORKER_THREADS).for_each(|key| queue.add(key.to_string()));
-    manager.add(WorkOptions { name: "blocking", workers: WORKER_THREADS, max_retries: None }, queue, blocking);
+    manager.add(WorkOptions { name: "blocking", workers: WORKER_THREADS }, queue, blocking);
     manager
 }
 

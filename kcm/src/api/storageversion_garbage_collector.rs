@@ -81,7 +81,7 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
     let collector = Arc::new(Collector { versions, writer, clock: context.clock.clone() });
-    let work = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
+    let work = WorkOptions { name: DESCRIPTOR.name, workers: 1 };
     let lease_reconciler = LeaseReconciler { collector: collector.clone(), versions: version_queue.clone() };
     manager.add(work, lease_queue, Arc::new(lease_reconciler));
     manager.add(work, version_queue, collector);

@@ -71,7 +71,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         clock: context.clock.clone(),
     });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 /// Returns the detached signature of a text: a JWS without its payload (cluster-bootstrap/token/jws,

@@ -74,7 +74,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let writer = manager.writer(DESCRIPTOR.service_account);
     let consistency = Consistency::default();
     let reconciler = Arc::new(Aggregation { roles, writer, consistency, queue: queue.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }
 
 /// Returns the index values under which every role that a selector matches is found.

@@ -101,7 +101,7 @@ fn start(manager: &mut Manager, context: &Context) {
         period: SignedDuration::try_from(period).unwrap_or(SignedDuration::MAX),
         clock: context.clock.clone(),
     });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 /// Action on a token that no pod mounts.

@@ -56,7 +56,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let writer = manager.writer(DESCRIPTOR.service_account);
     let consistency = Consistency::default();
     let reconciler = Arc::new(Accounts { namespaces, accounts, writer, consistency, queue: queue.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 /// Returns the key of a namespace for every change except its deletion.

@@ -45,7 +45,7 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
     let reconciler = Arc::new(Cleaner { secrets, writer, clock: context.clock.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 struct Cleaner {

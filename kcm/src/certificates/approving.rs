@@ -57,7 +57,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let requests = Requests::subscribe(manager, DESCRIPTOR.service_account);
     let queue = requests.queue();
     let reconciler = Arc::new(Approver { requests });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }
 
 /// A permission to request a certificate, and the message of the approval that it justifies.

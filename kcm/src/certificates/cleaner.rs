@@ -55,7 +55,7 @@ fn start(manager: &mut Manager, context: &Context) {
         writer: manager.writer(DESCRIPTOR.service_account),
         clock: context.clock.clone(),
     });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 /// Returns the reason to delete a request; `None` to keep it.

@@ -86,7 +86,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         syncs,
     });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 /// Returns the signer's name, and the first twelve bytes of the content's SHA-256. Upstream:

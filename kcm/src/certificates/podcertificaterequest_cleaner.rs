@@ -52,7 +52,7 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
     let cleaner = Arc::new(Cleaner { requests, writer, clock: context.clock.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, cleaner);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, cleaner);
 }
 
 /// Returns how much longer a request is kept; zero if it is due for deletion.

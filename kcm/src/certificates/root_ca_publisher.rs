@@ -82,7 +82,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         syncs,
     });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 /// Returns the namespace of a change, unless it was deleted, or updated while it is being deleted.

@@ -102,7 +102,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let writer = manager.writer(DESCRIPTOR.service_account);
     let consistency = Consistency::default();
     let reconciler = Arc::new(Ttl { nodes, size, writer, consistency, queue: queue.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }
 
 struct Ttl {

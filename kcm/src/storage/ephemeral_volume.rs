@@ -88,7 +88,7 @@ fn start(manager: &mut Manager, context: &Context) {
         gate,
     });
     let workers = context.workers("concurrent-ephemeralvolume-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }
 
 // Keys

@@ -64,7 +64,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let writer = manager.writer(DESCRIPTOR.service_account);
     let recorder = manager.recorder(VOLUME_EXPAND, DESCRIPTOR.service_account);
     let reconciler = Arc::new(Expander { claims, volumes, writer, recorder });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }
 
 // Keys

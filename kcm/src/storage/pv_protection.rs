@@ -57,7 +57,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let writer = manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR);
     let reconciler =
         Arc::new(Protection { volumes, writer, consistency: Consistency::default(), queue: queue.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 /// Returns the key of a volume whose finalizer has to be added, or may be removed.

@@ -67,7 +67,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let writer = manager.writer(DESCRIPTOR.service_account);
     let consistency = Consistency::default();
     let reconciler = Arc::new(Protection { classes, volumes, claims, writer, consistency, queue: queue.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 fn classes_of_volume(volume: &PersistentVolume) -> Vec<Str> {

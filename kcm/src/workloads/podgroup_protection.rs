@@ -77,7 +77,7 @@ fn start(manager: &mut Manager, _: &Context) {
     let consistency = Consistency::default();
     let members = uncached_members(writer.clone());
     let reconciler = Arc::new(Protection { groups, pods, members, writer, consistency, queue: queue.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }
 
 // Keys

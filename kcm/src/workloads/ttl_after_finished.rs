@@ -54,7 +54,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let lateness_metric = manager.metrics().seconds(LATENESS, LATENESS_HELP, &powers_of_two(0.1, 14));
     let reconciler = Arc::new(TtlReconciler { jobs, writer, clock: context.clock.clone(), lateness: lateness_metric });
     let workers = context.workers("concurrent-ttl-after-finished-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }
 
 // Keys

@@ -52,6 +52,15 @@ fn journal_is_bounded_and_removes_keys_that_succeed() {
     assert!(journal.failure(&key).is_none());
     assert!(journal.last(&key).expect("remembered").outcome().starts_with("done"));
     assert_eq!(journal.recent().iter().filter(|entry| *entry.key == *key).count(), 1, "one entry per key");
+
+    // A user may refer to an owner by a name of any length.
+    let long = "x".repeat(1 << 20);
+    journal.record(long.clone(), LastResult::Failed, Duration::ZERO, String::new(), Some("no owner".into()));
+    journal.record(long.clone(), LastResult::Failed, Duration::ZERO, String::new(), Some("no owner".into()));
+    assert!(journal.recent().iter().all(|entry| entry.key.len() < 520));
+    assert_eq!(journal.failures(), MAX_FAILING, "one entry for both failures");
+    journal.record(long, LastResult::Done, Duration::ZERO, String::new(), None);
+    assert_eq!(journal.failures(), MAX_FAILING - 1);
 }
 
 #[test]

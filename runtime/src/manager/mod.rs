@@ -536,7 +536,7 @@ mod tests {
         let reconciler = Arc::new(SlowReconcile { fence, may_write_at_end: Mutex::default() });
         let queue = Queue::new(QueueOptions::named("test"));
         queue.add("key".to_owned());
-        manager.add(WorkOptions { name: "test", workers: 1, max_retries: None }, queue, reconciler.clone());
+        manager.add(WorkOptions { name: "test", workers: 1 }, queue, reconciler.clone());
         let ended = manager.run(sleep(Duration::from_secs(5))).await;
         assert_eq!(ended, ExitReason::Shutdown);
         *reconciler.may_write_at_end.lock().expect("the result")

@@ -253,7 +253,8 @@ impl<K: QueueKey> Queue<K> {
     }
 
     /// Returns the number of failures of a key since its last reset.
-    pub fn failures(&self, key: &K) -> u32 {
+    #[cfg(test)]
+    fn failures(&self, key: &K) -> u32 {
         self.lock().items.get(key).map_or(0, |item| item.failures)
     }
 
@@ -423,6 +424,7 @@ impl<K: QueueKey> Queue<K> {
         if item.due.is_none_or(|due| at < due) {
             item.due = Some(at);
             state.delayed.push(Reverse(Delayed { at, key }));
+            state.sweep_delayed();
             self.notify(state);
         }
     }

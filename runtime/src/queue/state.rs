@@ -125,6 +125,17 @@ impl<K: QueueKey> State<K> {
         }
     }
 
+    /// Removes the delayed runs that an earlier one replaced, if most are such. Some of them would remain for a month: a key
+    /// with a deadline far away gets a new one after each run.
+    pub(super) fn sweep_delayed(&mut self) {
+        if self.delayed.len() > KEPT_CAPACITY.max(2 * self.items.len()) {
+            let items = &self.items;
+            let is_due =
+                |delayed: &Delayed<K>| items.get(&delayed.key).is_some_and(|item| item.due == Some(delayed.at));
+            self.delayed.retain(|Reverse(delayed)| is_due(delayed));
+        }
+    }
+
     /// Removes and returns the ready key whose turn it is, among those that may run now.
     pub(super) fn pop(&mut self, now: Instant) -> Option<(Priority, K)> {
         let admission = self.places.admission(now);

@@ -121,6 +121,23 @@ async fn earliest_delay_applies() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn delays_that_an_earlier_one_replaced_take_no_memory() {
+    let queue = queue(Duration::ZERO);
+    for _ in 0..1000 {
+        queue.add_after("a", LONGEST_DELAY);
+        queue.add_after("a", Duration::from_millis(1));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(next_ready(&queue), Some("a"));
+        queue.done(&"a");
+    }
+    queue.add_after("a", LONGEST_DELAY);
+    let delayed = queue.lock().delayed.len();
+    assert!(delayed <= KEPT_CAPACITY, "{delayed} delays of one key");
+    tokio::time::advance(LONGEST_DELAY).await;
+    assert_eq!(next_ready(&queue), Some("a"), "the last delay applies");
+}
+
+#[tokio::test(start_paused = true)]
 async fn coalesced_changes_run_immediately_and_then_once_per_window() {
     let queue = queue(Duration::from_millis(100));
     queue.add_coalesced("a");

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use kinds::Str;
 use kinds::meta::ObjectKey;
 
 use crate::lock::lock;
@@ -12,8 +11,8 @@ use crate::lock::lock;
 /// A kind, regardless of its version: group and plural name.
 pub(super) type KindName = (&'static str, &'static str);
 
-/// A child, by kind and name.
-type Child = (KindName, Str);
+/// A child, by kind, namespace and name.
+type Child = (KindName, ObjectKey);
 
 struct Applied {
     /// The hash of the request.
@@ -39,7 +38,7 @@ impl AppliedChildren {
     pub(super) fn unchanged<D: Send + Sync + 'static>(
         &self,
         owner: &ObjectKey,
-        child: &(KindName, Str),
+        child: &Child,
         sent: u64,
         cached_version: Option<u64>,
     ) -> Option<Arc<D>> {
@@ -55,7 +54,7 @@ impl AppliedChildren {
     pub(super) fn remember<D: Send + Sync + 'static>(
         &self,
         owner: &ObjectKey,
-        child: (KindName, Str),
+        child: Child,
         sent: u64,
         version: u64,
         object: Arc<D>,
@@ -63,8 +62,8 @@ impl AppliedChildren {
         self.lock().entry(owner.clone()).or_default().insert(child, Applied { sent, version, object });
     }
 
-    /// Removes a child that was deleted.
-    pub(super) fn forget_child(&self, owner: &ObjectKey, child: &(KindName, Str)) {
+    /// Removes a child that is or was deleted.
+    pub(super) fn forget_child(&self, owner: &ObjectKey, child: &Child) {
         if let Some(children) = self.lock().get_mut(owner) {
             children.remove(child);
         }

@@ -34,7 +34,7 @@ pub(super) struct Shared<K: Object> {
     pub(super) writer: Writer,
     pub(super) recorder: Recorder,
     pub(super) consistency: Consistency,
-    pub(super) applied: AppliedChildren,
+    pub(super) applied: Arc<AppliedChildren>,
     /// Hashes the requests of applied children.
     pub(super) hasher: RandomState,
 }
@@ -114,7 +114,7 @@ impl<K: Object> Context<K> {
                 owner: format!("{} {} ({})", owner.kind, owner.name, owner.uid),
             });
         }
-        let (owner, id) = (self.key(), (kind_name(&resource), key.name.clone()));
+        let (owner, id) = (self.key(), (kind_name(&resource), key.clone()));
         let sent = self.shared.hasher.hash_one(object.to_string());
         if let Some(known) = self.shared.applied.unchanged(&owner, &id, sent, cached.map(|meta| meta.version)) {
             return Ok(known);
@@ -149,7 +149,7 @@ impl<K: Object> Context<K> {
     /// When the server refuses.
     pub async fn delete<D: Object>(&self, child: &Meta) -> Result<(), Error> {
         let resource = D::RESOURCE;
-        self.shared.applied.forget_child(&self.key(), &(kind_name(&resource), child.name.clone()));
+        self.shared.applied.forget_child(&self.key(), &(kind_name(&resource), child.key()));
         match self.shared.writer.delete(&resource, &child.key(), &child.uid).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(Error::Write {
                 action: format!("delete {} {}", resource.kind, child.key()),

@@ -172,12 +172,14 @@ impl<K: Object> For<K> {
                 added.add(record.meta().key());
             }
         });
+        let applied = Arc::<AppliedChildren>::default();
         let mut children = HashMap::new();
         for kind in self.owns {
             let at = kind_name(&kind.resource);
             let store = (kind.store)(registry, whole.contains(&at));
-            let added = queue.clone();
+            let (added, known) = (queue.clone(), applied.clone());
             store.on_change(Box::new(move |old, new| {
+                forget_deleted::<K>(&known, at, old, new);
                 for key in [old, new].into_iter().flatten().filter_map(owner::<K>) {
                     added.add(key);
                 }
@@ -193,11 +195,11 @@ impl<K: Object> For<K> {
             writer: manager.writer(self.name),
             recorder: manager.recorder(self.name, self.name),
             consistency: Consistency::default(),
-            applied: AppliedChildren::default(),
+            applied,
             hasher: RandomState::new(),
         };
         let worker = Worker { shared: Arc::new(shared), queue: queue.clone(), run, finalizer: self.finalizer };
-        let options = WorkOptions { name: self.name, workers: self.workers, max_retries: None };
+        let options = WorkOptions { name: self.name, workers: self.workers };
         manager.add(options, queue, Arc::new(worker));
     }
 }
@@ -225,6 +227,20 @@ pub(super) fn requires_reconcile<K: Object>(old: Option<&Typed<K>>, new: Option<
         || old.meta().generation != new.meta().generation
         || old.meta().differs(new.meta())
         || annotations(old) != annotations(new)
+}
+
+/// Removes a child from the applied ones if a change deleted it: others than its controller may delete it, and an owner may
+/// have children of ever new names.
+pub(super) fn forget_deleted<K: Object>(
+    applied: &AppliedChildren,
+    kind: KindName,
+    old: Option<&Meta>,
+    new: Option<&Meta>,
+) {
+    let deleted = old.filter(|old| new.is_none_or(|new| new.uid != old.uid));
+    if let Some((owner, child)) = deleted.and_then(|child| Some((owner::<K>(child)?, child.key()))) {
+        applied.forget_child(&owner, &(kind, child));
+    }
 }
 
 /// Returns the controller of a child, if it is of kind `K`.

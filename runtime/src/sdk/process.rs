@@ -2,17 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Operator;
 use crate::client::{ConnectError, ConnectOptions, connect};
 use crate::election::{ElectionConfig, ElectionError, unique_identity};
+use crate::health_checks;
 use crate::manager::{ExitReason, Manager, ManagerOptions};
-use crate::serve::{Check, Health, ServeError, ServeOptions, ServedContent, Server, TlsOptions, Zpages, configz};
+use crate::serve::{Health, ServeError, ServeOptions, ServedContent, Server, TlsOptions, Zpages, configz};
 use crate::telemetry::{Controllers, Events, Leadership, Stores};
-
-/// The time beyond the lease's duration for which a leader without renewal counts as healthy.
-const LEASE_TOLERANCE: Duration = Duration::from_secs(20);
 
 /// Settings of an operator's process.
 #[derive(Debug, Clone)]
@@ -125,25 +122,22 @@ impl Operator {
 
 /// Returns the endpoints of an operator: health, and metrics of queues, watches, reconciles, requests and the Lease.
 pub fn served_content(name: &'static str, manager: &Manager) -> ServedContent {
-    let fence = manager.fence().clone();
-    let leads =
-        Check::new("leaderElection", move || Some(fence.check(LEASE_TOLERANCE).map_err(|stale| stale.to_string())));
-    let stores = manager.registry().stats();
-    let complete = Check::new("stores", move || {
-        let waits: Vec<String> =
-            stores.iter().filter(|store| !store.is_synced()).map(|store| store.resource()).collect();
-        Some(if waits.is_empty() { Ok(()) } else { Err(format!("not listed yet: {}", waits.join(", "))) })
-    });
+    let registry = manager.registry();
+    let checks = vec![
+        health_checks::leader_election(manager.fence()),
+        health_checks::watches(registry),
+        health_checks::workers(manager.heartbeat()),
+    ];
     let metrics = manager.metrics().clone();
     metrics.rest_client(&manager.clients().metrics);
     metrics.collect(manager.queues());
     metrics.collect(Leadership { lease: name.to_owned(), fence: manager.fence().clone() });
     let (running, fence) = (manager.work_counts(), manager.fence().clone());
     metrics.collect(Controllers { manager: name, running_as: &[], running, fence });
-    metrics.collect(Stores { name, stores: manager.registry().stats() });
+    metrics.collect(Stores { name, stores: registry.stats() });
     metrics.collect(Events(manager.recorders().to_vec()));
     ServedContent {
-        health: Arc::new(Health::new(vec![leads], vec![complete])),
+        health: Arc::new(Health::new(checks, vec![health_checks::stores(registry)])),
         metrics,
         configz: configz(name, serde_json::json!({})),
         zpages: Zpages::default(),

@@ -13,12 +13,14 @@ use serde_json::{Value, json};
 
 use super::applied::AppliedChildren;
 use super::context::{Shared, as_child};
-use super::controller::{owner, requires_reconcile};
+use super::controller::{forget_deleted, owner, requires_reconcile};
 use super::work::{Step, finalizer_patch, step};
 use super::*;
 use crate::consistency::Consistency;
 use crate::events::Recorder;
 use crate::lock::lock;
+use crate::manager::ManagerOptions;
+use crate::serve::Probe;
 use crate::store::Store;
 use crate::testing;
 use crate::watch::json;
@@ -180,7 +182,7 @@ fn child_is_applied_with_its_owner_in_the_owners_namespace() {
 #[test]
 fn applied_child_is_skipped_until_it_or_its_spec_changes() {
     let applied = AppliedChildren::default();
-    let (owner, child) = (ObjectKey::new("ns", "w"), (("", "configmaps"), "c".into()));
+    let (owner, child) = (ObjectKey::new("ns", "w"), (("", "configmaps"), ObjectKey::new("ns", "c")));
     let unchanged = |sent, shown| applied.unchanged::<u8>(&owner, &child, sent, shown).map(|object| *object);
     assert_eq!(unchanged(1, Some(7)), None);
     applied.remember(&owner, child.clone(), 1, 7, Arc::new(42u8));
@@ -189,6 +191,45 @@ fn applied_child_is_skipped_until_it_or_its_spec_changes() {
     }
     applied.forget(&owner);
     assert_eq!(unchanged(1, Some(7)), None);
+}
+
+#[test]
+fn applied_children_of_one_name_in_several_namespaces_are_distinct() {
+    let (applied, owner) = (AppliedChildren::default(), ObjectKey::new("", "cluster"));
+    let child = |namespace: &str| (("", "configmaps"), ObjectKey::new(namespace, "c"));
+    for (namespace, sent) in [("a", 1), ("b", 2)] {
+        applied.remember(&owner, child(namespace), sent, 7, Arc::new(sent));
+    }
+    for (namespace, sent) in [("a", 1), ("b", 2)] {
+        assert_eq!(applied.unchanged::<u64>(&owner, &child(namespace), sent, Some(7)).as_deref(), Some(&sent));
+    }
+}
+
+#[test]
+fn applied_child_is_forgotten_when_another_client_deletes_it() {
+    let (applied, owner) = (AppliedChildren::default(), ObjectKey::new("ns", "w"));
+    let kind = ("", "configmaps");
+    let own = widget(json!({"/metadata/ownerReferences": [
+        {"apiVersion": "example.com/v1", "kind": "Widget", "name": "w", "uid": "u", "controller": true},
+    ]}));
+    let (child, replaced) = (own.meta(), widget(json!({"/metadata/uid": "other"})));
+    for (change, new, is_known) in
+        [("changed", Some(child), true), ("deleted", None, false), ("replaced", Some(replaced.meta()), false)]
+    {
+        let id = (kind, child.key());
+        applied.remember(&owner, id.clone(), 1, 7, Arc::new(42u8));
+        forget_deleted::<Widget>(&applied, kind, Some(child), new);
+        assert_eq!(applied.unchanged::<u8>(&owner, &id, 1, Some(7)).is_some(), is_known, "{change}");
+    }
+}
+
+#[tokio::test]
+async fn operator_has_the_health_checks_of_every_manager() {
+    let clients = testing::clients(|_, _, _| (404, Vec::new())).await;
+    let manager = Operator::new("test").manager(clients, ManagerOptions::default()).expect("a manager");
+    let health = served_content("test", &manager).health;
+    assert_eq!(health.names(Probe::Live), ["leaderElection", "watches", "workers"]);
+    assert_eq!(health.names(Probe::Ready).last(), Some(&"stores"));
 }
 
 #[tokio::test]
@@ -210,7 +251,7 @@ async fn status_that_is_changed_back_in_the_same_reconcile_is_written_again() {
         writer: testing::writer_of(clients.await),
         recorder: Recorder::new("test", Arc::new(testing::NoEvents)).0,
         consistency: Consistency::default(),
-        applied: AppliedChildren::default(),
+        applied: Arc::default(),
         hasher: RandomState::new(),
     };
     let cached = widget(json!({"/status": {"done": false}}));

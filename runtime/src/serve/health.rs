@@ -27,6 +27,11 @@ impl Check {
     pub fn new(name: impl Into<String>, run: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
         Self { name: name.into(), run: Box::new(run) }
     }
+
+    /// Runs the check.
+    pub(crate) fn outcome(&self) -> Outcome {
+        (self.run)()
+    }
 }
 
 /// The pages of checks.
@@ -81,6 +86,13 @@ impl Health {
         Self { checks, ready_only, record: Mutex::default() }
     }
 
+    /// Returns the names of the checks of a page.
+    #[cfg(test)]
+    pub(crate) fn names(&self, probe: Probe) -> Vec<&str> {
+        let ready_only = self.ready_only.iter().filter(|_| probe == Probe::Ready);
+        self.checks.iter().chain(ready_only).map(|check| check.name.as_str()).collect()
+    }
+
     /// Runs the checks that apply now; returns a ping if there are none.
     fn run_checks(&self, probe: Probe) -> Vec<(&str, Result<(), String>)> {
         let ready_only = self.ready_only.iter().filter(|_| probe == Probe::Ready);
@@ -88,7 +100,7 @@ impl Health {
             .checks
             .iter()
             .chain(ready_only)
-            .filter_map(|check| (check.run)().map(|outcome| (check.name.as_str(), outcome)))
+            .filter_map(|check| check.outcome().map(|outcome| (check.name.as_str(), outcome)))
             .collect();
         if found.is_empty() {
             found.push(("ping", Ok(())));

@@ -5,6 +5,7 @@ mod every_kind;
 mod frames;
 mod items;
 pub(crate) mod json;
+mod list_permit;
 mod listing;
 mod reflector;
 mod registry;

@@ -19,13 +19,14 @@ use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
 use kinds::wire::{find, find_str};
 use kinds::{DecodeError, Form, Kind};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use super::frames::{FrameError, Frames};
 use super::items::Items;
 use super::json;
+use super::list_permit::ListPermit;
 use super::listing::{ListForm, Listing, Retry};
 use super::request::{self, Backoff, Scope, WatchError};
 use super::resync::Resync;
@@ -44,12 +45,6 @@ const WATCH_SILENCE: Duration = Duration::from_secs(180);
 
 /// Maximum time without data in a streaming list.
 const LIST_SILENCE: Duration = Duration::from_secs(30);
-
-/// A streaming list without data for this time does not load the server: another list may begin.
-const IDLE_LIST: Duration = Duration::from_secs(1);
-
-/// Maximum time for which a streaming or paged list delays other lists.
-const LONG_LIST: Duration = Duration::from_secs(30);
 
 /// Keeps one store up to date until it is dropped.
 ///
@@ -181,7 +176,7 @@ impl<K: Kind> Reflector<K> {
     }
 
     async fn list_and_watch(&mut self) -> Result<(), WatchError> {
-        let permit = self.lists.clone().acquire_owned().await.ok();
+        let permit = ListPermit::acquire(&self.lists).await;
         match self.listing.form() {
             ListForm::Streamed => {
                 let frames = Box::pin(self.list_streamed(permit)).await?;
@@ -222,8 +217,9 @@ impl<K: Kind> Reflector<K> {
     }
 
     async fn newest_version(&self) -> Result<u64, WatchError> {
-        let _permit = self.lists.clone().acquire_owned().await;
-        let body = request::page(&self.clients, self.scope.newest(), self.scope.list_type()).await?;
+        let mut permit = ListPermit::acquire(&self.lists).await;
+        let page_read = request::page(&self.clients, self.scope.newest(), self.scope.list_type());
+        let body = permit.wait_for(page_read).await?;
         let body = if self.scope.form == Form::Json { json::page(&body)? } else { body };
         Ok(page(&body)?.version)
     }
@@ -231,23 +227,13 @@ impl<K: Kind> Reflector<K> {
     /// Lists through the initial events of a watch, and returns that watch.
     async fn list_streamed(
         &self,
-        mut permit: Option<OwnedSemaphorePermit>,
+        mut permit: ListPermit,
     ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>, WatchError> {
-        let started = Instant::now();
-        let mut frames = self.frames(self.scope.streaming_list()).await?;
+        let mut frames = permit.wait_for(self.frames(self.scope.streaming_list())).await?;
         frames.silence = LIST_SILENCE;
         let mut unseen = self.store.keys();
         loop {
-            let next = match timeout(IDLE_LIST, frames.next()).await {
-                Ok(next) => next?,
-                Err(_) => {
-                    permit = None;
-                    frames.next().await?
-                }
-            };
-            if started.elapsed() > LONG_LIST {
-                permit = None;
-            }
+            let next = permit.wait_for(frames.next()).await?;
             let Some(frame) = next else { return Err(WatchError::Incomplete) };
             match watch_event(&frame)? {
                 WatchEvent::Bookmark { version, initial_end: true } => {
@@ -277,26 +263,24 @@ impl<K: Kind> Reflector<K> {
     /// Lists the kind page by page.
     ///
     /// Some aggregated APIs return the same continue token with every page: such a list would never end.
-    async fn list_pages(&self, mut permit: Option<OwnedSemaphorePermit>) -> Result<(), WatchError> {
-        let started = Instant::now();
+    async fn list_pages(&self, mut permit: ListPermit) -> Result<(), WatchError> {
         let mut unseen = self.store.keys();
         let mut next = String::new();
         loop {
             let uri = self.scope.page(&next);
             let previous = std::mem::take(&mut next);
             let version = if self.scope.form == Form::Json {
-                let body = json::page(&request::page(&self.clients, uri, self.scope.list_type()).await?)?;
+                let page_read = request::page(&self.clients, uri, self.scope.list_type());
+                let body = json::page(&permit.wait_for(page_read).await?)?;
                 let page = page(&body)?;
                 page.items.iter().for_each(|object| self.apply_listed(&mut unseen, object));
                 next = page.next.to_owned();
                 page.version
             } else {
-                let mut items = Items::new(request::open(&self.clients, uri, self.scope.list_type()).await?);
-                while let Some(object) = items.next().await? {
+                let opened = request::open(&self.clients, uri, self.scope.list_type());
+                let mut items = Items::new(permit.wait_for(opened).await?);
+                while let Some(object) = permit.wait_for(items.next()).await? {
                     self.apply_listed(&mut unseen, &object);
-                    if started.elapsed() > LONG_LIST {
-                        permit = None;
-                    }
                 }
                 next = items.continue_token().to_owned();
                 items.version()?
@@ -308,9 +292,6 @@ impl<K: Kind> Reflector<K> {
             }
             if next == previous {
                 return Err(FrameError::NoList("its continue token is that of the previous page").into());
-            }
-            if started.elapsed() > LONG_LIST {
-                permit = None;
             }
         }
     }

@@ -88,6 +88,8 @@ enum Reply {
     Open(Vec<Bytes>),
     /// The whole body, [`LATE`] after the head.
     Late(Bytes),
+    /// No response.
+    Never,
 }
 
 /// The delay of a late body.
@@ -108,6 +110,7 @@ impl Reply {
                 std::mem::forget(send);
                 chunks
             }
+            Self::Never => unreachable!("it has no body"),
             Self::Late(bytes) => {
                 let (send, chunks) = unbounded();
                 tokio::spawn(async move {
@@ -125,7 +128,12 @@ impl Reply {
 async fn clients(script: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Arc<Clients> {
     let layer = RequestLayer::new(move |_, request, _| {
         let reply = script(&request.uri().to_string());
-        Box::pin(async move { Ok(Response::new(reply.body())) })
+        Box::pin(async move {
+            if let Reply::Never = reply {
+                std::future::pending::<()>().await;
+            }
+            Ok(Response::new(reply.body()))
+        })
     });
     let options = ConnectOptions {
         master: Some("http://127.0.0.1:9".into()),
@@ -217,6 +225,32 @@ async fn pages_that_never_end_delay_no_other_list() {
             let more = pages.load(Ordering::Relaxed) - before;
             assert!(more < 60, "{more} pages: the list is repeated with backoff");
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_does_not_respond_delays_no_other_list() {
+    type Script = fn(&str) -> Reply;
+    let cases: [(&str, bool, Script); 3] = [
+        ("a stream without a head", false, |_| Reply::Never),
+        ("a page without a head", true, |_| Reply::Never),
+        ("a page without an end", true, |_| Reply::Open(vec![Bytes::from_static(b"k8s\0")])),
+    ];
+    for (name, is_paged, script) in cases {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        let hanging = clients(move |uri| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            script(uri)
+        })
+        .await;
+        let normal = clients(|_| Reply::Open(vec![event("ADDED", &object("c", 7)), end_of_list(8)])).await;
+        let (lists, mut tasks) = (Arc::new(Semaphore::new(1)), JoinSet::new());
+        let (slow, fast) = (store(Vec::new()), store(Vec::new()));
+        tasks.spawn(reflector(&hanging, &slow, &lists).paged(is_paged).run());
+        until("the list is requested", || asked.load(Ordering::Relaxed) > 0).await;
+        start(&normal, &fast, &lists, &mut tasks);
+        within(5, name, fast.progress().synced()).await;
     }
 }
 

@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -14,6 +13,7 @@ use control_plane::ControlPlane;
 use kube::{Client, Config};
 
 use crate::all_gates;
+use crate::port::ReservedPort;
 use crate::wait::eventually;
 
 /// The command of kcm.
@@ -56,7 +56,7 @@ pub struct Process {
     /// Its name, also of its log.
     pub name: String,
     /// The port that it serves on.
-    pub port: u16,
+    port: ReservedPort,
     id: u32,
 }
 
@@ -69,14 +69,14 @@ impl Process {
     pub fn start(cluster: &ControlPlane, name: &str, program: &Path, arguments: &[String]) -> Result<Self> {
         let folder = cluster.folder().display().to_string();
         // The last one of repeated flags applies.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let port = ReservedPort::new()?;
         let is_kcm = program.file_name().is_some_and(|file| file == KCM);
         let mut arguments: Vec<String> =
             arguments.iter().map(|argument| argument.replace(KUBERNETES, &folder)).collect();
         if is_kcm {
             arguments.splice(0..0, all_gates::of_process(&arguments));
         }
-        arguments.push(format!("--secure-port={port}"));
+        arguments.extend(port.flags());
         let id = cluster.run(name, program, &arguments)?;
         Ok(Self { name: name.to_owned(), port, id })
     }
@@ -118,7 +118,7 @@ impl Process {
     /// # Errors
     /// If it does not respond, or not with success.
     pub async fn get(&self, path: &str, token: Option<&str>) -> Result<String> {
-        let mut config = Config::new(format!("https://127.0.0.1:{}", self.port).parse()?);
+        let mut config = Config::new(format!("https://{}", self.port.address()).parse()?);
         config.accept_invalid_certs = true;
         config.auth_info.token = token.map(|token| token.to_owned().into());
         let client = Client::try_from(config)?;

@@ -90,6 +90,6 @@ fn start(manager: &mut Manager, context: &Context) {
         frequency: options.values.get_duration("node-status-update-frequency"),
         update_workers: usize::try_from(updates).ok().filter(|updates| *updates > 0).unwrap_or(workers),
     };
-    let options = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    let options = WorkOptions { name: DESCRIPTOR.name, workers };
     manager.add(options, queue, Arc::new(reconciler));
 }

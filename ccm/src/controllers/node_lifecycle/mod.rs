@@ -92,6 +92,6 @@ fn start(manager: &mut Manager, context: &Context) {
         period: context.options.values.get_duration("node-monitor-period"),
         workers: context.options.workers("concurrent-node-lifecycle-syncs"),
     };
-    let options = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
+    let options = WorkOptions { name: DESCRIPTOR.name, workers: 1 };
     manager.add(options, queue, Arc::new(reconciler));
 }

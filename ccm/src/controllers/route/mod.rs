@@ -108,7 +108,7 @@ fn start(manager: &mut Manager, context: &Context) {
     );
     let reconciler = Arc::new(NodeRoutes { table, cloud: context.cloud.clone(), queue: queue.clone() });
     let name = DESCRIPTOR.name;
-    manager.add(WorkOptions { name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name, workers: 1 }, queue, reconciler);
 }
 
 /// The only key: all nodes and routes.

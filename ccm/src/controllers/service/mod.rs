@@ -177,7 +177,7 @@ fn start(manager: &mut Manager, context: &Context) {
     }
     let workers = usize::try_from(context.options.values.get_i64("concurrent-service-syncs")).unwrap_or(0).max(1);
     let name = DESCRIPTOR.name;
-    manager.add(WorkOptions { name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name, workers }, queue, reconciler);
 }
 
 struct ServiceReconciler {

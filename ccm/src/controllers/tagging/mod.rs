@@ -102,6 +102,6 @@ fn start(manager: &mut Manager, context: &Context) {
         metrics: TaggingMetrics::register(manager.metrics()),
         clock: context.clock.clone(),
     };
-    let options = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
+    let options = WorkOptions { name: DESCRIPTOR.name, workers: 1 };
     manager.add(options, queue, Arc::new(reconciler));
 }

@@ -96,7 +96,7 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     checks.add(CheckKey::Begin);
     let workers = context.workers("concurrent-gc-syncs");
-    let options = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    let options = WorkOptions { name: DESCRIPTOR.name, workers };
     manager.add(options, orphans, Arc::new(Orphaner(collector.clone())));
     manager.add(options, checks, collector);
 }

@@ -80,5 +80,5 @@ fn start(manager: &mut Manager, context: &Context) {
         }
     });
     let workers = context.workers("concurrent-namespace-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

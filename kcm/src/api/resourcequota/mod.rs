@@ -99,5 +99,5 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     keys::subscribe(registry, &queue, &recounts);
     let workers = context.workers("concurrent-resource-quota-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

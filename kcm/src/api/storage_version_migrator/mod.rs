@@ -150,8 +150,8 @@ fn start(manager: &mut Manager, context: &Context) {
         passes: Default::default(),
         absent: Default::default(),
     });
-    manager.add(WorkOptions { name: NAME, workers: 1, max_retries: None }, runner_queue, runner);
-    manager.add(WorkOptions { name: NAME, workers: WORKERS, max_retries: None }, queue, migrator);
+    manager.add(WorkOptions { name: NAME, workers: 1 }, runner_queue, runner);
+    manager.add(WorkOptions { name: NAME, workers: WORKERS }, queue, migrator);
 }
 
 /// Returns a condition with status True.

@@ -62,5 +62,5 @@ fn start(manager: &mut Manager, context: &Context) {
         schemas: Schemas::new(OpenApi::new(Arc::new(manager.clients().clone()))),
         policies,
     };
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, Arc::new(checker));
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, Arc::new(checker));
 }

@@ -37,9 +37,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// After this many failures a key is dropped until it changes.
-const MAX_RETRIES: u32 = 10;
-
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     context.credentials.read_root_ca(&context.options)?;
     Ok(if context.credentials.read_token_key(&context.options)? {
@@ -69,5 +66,5 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     // The flag sets the workers for accounts, and as many for secrets; here they share one queue.
     let workers = 2 * context.workers("concurrent-serviceaccount-token-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

@@ -68,7 +68,7 @@ fn start(manager: &mut Manager, context: &Context) {
         max_lifetime: context.options.values.get_duration("cluster-signing-duration"),
         clock: context.clock.clone(),
     });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }
 
 /// Returns true if a request is approved, not denied, and neither signed nor failed yet.

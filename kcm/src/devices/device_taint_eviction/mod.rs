@@ -89,5 +89,5 @@ fn start(manager: &mut Manager, context: &Context) {
     subscriptions::subscribe(&evictions);
     let workers = context.workers("concurrent-device-taint-eviction-syncs");
     manager.collect(evictions.metrics.clone());
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, evictions);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, evictions);
 }

@@ -125,5 +125,5 @@ fn start(manager: &mut Manager, context: &Context) {
         keys,
     });
     let workers = context.workers("concurrent-resourceclaim-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

@@ -132,7 +132,7 @@ fn start(manager: &mut Manager, context: &Context) {
         clock: context.clock.clone(),
         metrics,
     });
-    let work = WorkOptions { name: NAME, workers: 1, max_retries: None };
+    let work = WorkOptions { name: NAME, workers: 1 };
     manager.add(work, queue, reconciler);
     manager.add(work, driver_queue, drivers);
 }

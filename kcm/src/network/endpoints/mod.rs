@@ -18,7 +18,7 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
-use crate::network::service_endpoints::{MAX_REFUSAL_DELAY, MAX_RETRIES, pods};
+use crate::network::service_endpoints::{MAX_REFUSAL_DELAY, pods};
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
 use crate::pods::refusals::Refusals;
@@ -83,5 +83,5 @@ fn start(manager: &mut Manager, context: &Context) {
         }
     });
     let workers = context.workers("concurrent-endpoint-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

@@ -29,7 +29,7 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
-use crate::network::service_endpoints::{MAX_REFUSAL_DELAY, MAX_RETRIES, pods};
+use crate::network::service_endpoints::{MAX_REFUSAL_DELAY, pods};
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
 use crate::pods::refusals::Refusals;
@@ -114,5 +114,5 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     let workers = context.workers("concurrent-service-endpoint-syncs");
     manager.collect(reconciler.metrics.clone());
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

@@ -21,9 +21,9 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
+use crate::network::service_endpoints::MAX_REFUSAL_DELAY;
 use crate::network::service_endpoints::slice_keys::{self, by_service};
 use crate::network::service_endpoints::slice_writes::SliceWrites;
-use crate::network::service_endpoints::{MAX_REFUSAL_DELAY, MAX_RETRIES};
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::refusals::Refusals;
 use metrics::{Counts, CountsCollector};
@@ -90,5 +90,5 @@ fn start(manager: &mut Manager, context: &Context) {
     keys::subscribe(&endpoints, &services, &queue);
     slice_keys::subscribe(&slices, MIRRORED, &reconciler.writes.own, &queue, reconciler.writes.delay);
     let workers = context.workers("mirroring-concurrent-service-endpoint-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: Some(MAX_RETRIES) }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

@@ -79,5 +79,5 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         listed: Default::default(),
     });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, allocator);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, allocator);
 }

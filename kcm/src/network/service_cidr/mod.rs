@@ -42,7 +42,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const WORKERS: usize = 5;
-const RETRIES: u32 = 15;
 
 fn watches(builder: &mut Builder, _: &Context) {
     builder.need_if_served::<ServiceCidr>(Sections::default(), &[]);
@@ -88,5 +87,5 @@ fn start(manager: &mut Manager, context: &Context) {
         clock: context.clock.clone(),
         blocking_address: Mutex::default(),
     });
-    manager.add(WorkOptions { name: NAME, workers: WORKERS, max_retries: Some(RETRIES) }, queue, reconciler);
+    manager.add(WorkOptions { name: NAME, workers: WORKERS }, queue, reconciler);
 }

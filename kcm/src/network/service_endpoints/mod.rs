@@ -15,10 +15,6 @@ pub mod trigger;
 
 use std::time::Duration;
 
-/// Number of consecutive failures after which a key is dropped until it changes. Upstream: pkg/controller/endpoint and
-/// others, maxRetries.
-pub const MAX_RETRIES: u32 = 15;
-
 /// The longest delay of a write that only removes endpoints, or addresses, that get no traffic.
 ///
 /// No client acts on it, and in a rollout such removals come one by one. A new endpoint is never delayed, even if it is

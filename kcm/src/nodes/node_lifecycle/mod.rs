@@ -83,7 +83,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         clock: context.clock.clone(),
     });
-    let work = |workers| WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    let work = |workers| WorkOptions { name: DESCRIPTOR.name, workers };
     manager.add(work(WORKERS), queue, reconciler);
 
     let loops = Queue::new(QueueOptions::named("node_lifecycle_controller_monitor"));

@@ -66,5 +66,5 @@ fn start(manager: &mut Manager, context: &Context) {
         node_reads: Default::default(),
         deletions: Deletions::register(manager.metrics()),
     });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }

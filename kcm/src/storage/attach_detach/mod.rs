@@ -128,7 +128,7 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     manager.collect(Totals(shared.clone()));
     keys::subscribe(&shared);
-    let work = |workers| WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    let work = |workers| WorkOptions { name: DESCRIPTOR.name, workers };
     manager.add(work(VOLUME_WORKERS), shared.volume_queue.clone(), Arc::new(Volumes(shared.clone())));
     manager.add(work(NODE_WORKERS), shared.node_queue.clone(), Arc::new(NodeStatuses(shared)));
 }

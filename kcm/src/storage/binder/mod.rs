@@ -147,7 +147,7 @@ fn start(manager: &mut Manager, context: &Context) {
         volume_queue: &binder.volume_queue,
         matcher: &binder.matcher,
     });
-    let work = WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None };
+    let work = WorkOptions { name: DESCRIPTOR.name, workers: WORKERS };
     manager.add(work, binder.claim_queue.clone(), Arc::new(Claims(binder.clone())));
     manager.add(work, binder.volume_queue.clone(), Arc::new(Volumes(binder)));
 }

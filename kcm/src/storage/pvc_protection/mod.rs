@@ -79,5 +79,5 @@ fn start(manager: &mut Manager, context: &Context) {
         idle: IdleClaims::default(),
         tracks_unused,
     });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }

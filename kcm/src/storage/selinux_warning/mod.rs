@@ -61,5 +61,5 @@ fn start(manager: &mut Manager, _: &Context) {
     });
     keys::subscribe(&reconciler, &queue);
     manager.metrics().collect(ConflictGauges(reconciler.used.clone()));
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }

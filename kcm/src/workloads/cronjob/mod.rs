@@ -74,5 +74,5 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     keys::subscribe(&cron_jobs, &jobs, &queue, &reconciler);
     let workers = context.workers("concurrent-cron-job-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

@@ -106,5 +106,5 @@ fn start(manager: &mut Manager, context: &Context) {
     keys::subscribe(&reconciler);
     manager.collect(StaleSyncs { subsystem: "daemonset_controller", kind: "DaemonSet", consistency });
     let workers = context.workers("concurrent-daemonset-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

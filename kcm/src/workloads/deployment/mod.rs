@@ -90,11 +90,6 @@ fn start(manager: &mut Manager, context: &Context) {
         counts_terminating: context.options.gates.enabled("DeploymentReplicaSetTerminatingReplicas"),
     });
     keys::subscribe(&deployments, &sets, &pods, &queue, &reconciler.consistency);
-    manager.add(work_options(context.workers("concurrent-deployment-syncs")), queue, reconciler);
-}
-
-/// Differs from upstream: a Deployment that fails is retried until it succeeds. A quota or a webhook that refused its
-/// ReplicaSet may allow it later, without a change of the Deployment.
-fn work_options(workers: usize) -> WorkOptions {
-    WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }
+    let workers = context.workers("concurrent-deployment-syncs");
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

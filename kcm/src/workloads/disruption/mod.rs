@@ -93,7 +93,7 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     let announced = Arc::new(AnnouncedDisruptions { pods: pods.clone(), writer, clock: context.clock.clone() });
     keys::subscribe(&budgets, &pods, &queue, &announced_queue, &recorder);
-    let work = WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None };
+    let work = WorkOptions { name: DESCRIPTOR.name, workers: 1 };
     let workers = context.workers("concurrent-disruption-syncs");
     manager.add(WorkOptions { workers, ..work }, queue, reconciler);
     manager.add(work, announced_queue, announced);

@@ -120,5 +120,5 @@ fn start(manager: &mut Manager, context: &Context) {
     keys::subscribe(&autoscalers, &queue, gates.generation);
     let workers = context.workers("concurrent-horizontal-pod-autoscaler-syncs");
     manager.collect(counts);
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

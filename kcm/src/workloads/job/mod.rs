@@ -126,7 +126,7 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     manager.collect(StaleSyncs { subsystem: "job_controller", kind: "Job", consistency });
     let workers = context.workers("concurrent-job-syncs");
-    let work = WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None };
+    let work = WorkOptions { name: DESCRIPTOR.name, workers };
     manager.add(work, queue, reconciler);
     manager.add(work, orphan_queue, orphans);
 }

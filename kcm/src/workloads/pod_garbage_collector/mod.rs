@@ -86,7 +86,7 @@ fn start(manager: &mut Manager, context: &Context) {
         }
     });
     queue.add(Task::CheckAll);
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
 impl Census {

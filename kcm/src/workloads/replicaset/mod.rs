@@ -114,5 +114,5 @@ fn start<K: PodSet>(manager: &mut Manager, context: &Context) {
         manager.collect(StaleSyncs { subsystem: "replicaset_controller", kind: "ReplicaSet", consistency });
     }
     let workers = context.workers(K::WORKERS);
-    manager.add(WorkOptions { name: K::CONTROLLER, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: K::CONTROLLER, workers }, queue, reconciler);
 }

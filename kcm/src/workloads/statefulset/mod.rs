@@ -122,5 +122,5 @@ fn start(manager: &mut Manager, context: &Context) {
     let consistency = reconciler.consistency.clone();
     manager.collect(StaleSyncs { subsystem: "statefulset_controller", kind: "StatefulSet", consistency });
     let workers = context.workers("concurrent-statefulset-syncs");
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers, max_retries: None }, queue, reconciler);
+    manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

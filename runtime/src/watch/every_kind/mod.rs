@@ -433,16 +433,23 @@ impl EveryKind {
         untyped.values().map(|source| (source.resource, source.store.clone())).collect()
     }
 
-    /// Returns the watched kinds that are no longer served or requested. A kind whose group is unavailable is kept.
+    /// Returns the watched kinds that are no longer requested, or no longer served as they are watched: a definition may
+    /// have been replaced by one of another scope or plural name. A kind whose group is unavailable is kept.
     fn kinds_to_remove(&self, snapshot: &Snapshot) -> Vec<Resource> {
+        // Several resources may have one kind, of which a lookup by kind finds one.
+        let preferred: HashSet<Resource> =
+            snapshot.preferred().filter(|served| is_watchable(served)).map(|served| served.resource).collect();
+        let is_served = |resource: &Resource| {
+            let of_kind = || snapshot.of_kind(&resource.api_version(), resource.kind);
+            preferred.contains(resource)
+                || of_kind().is_some_and(|served| served.resource == *resource && is_watchable(&served))
+        };
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         untyped
             .values()
             .map(|source| source.resource)
             .filter(|resource| {
-                let served = snapshot.of_kind(&resource.api_version(), resource.kind);
-                served.is_none_or(|served| !is_watchable(&served)) && !snapshot.has_failed(resource.group)
-                    || !self.requested.contains(name(resource))
+                !is_served(resource) && !snapshot.has_failed(resource.group) || !self.requested.contains(name(resource))
             })
             .collect()
     }

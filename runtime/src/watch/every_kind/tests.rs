@@ -65,6 +65,35 @@ fn watches_follow_the_served_kinds_without_duplicates() {
 }
 
 #[test]
+fn watch_is_replaced_when_its_definition_is() {
+    let every = every();
+    let served = |plural, scope: &str| {
+        let mut group = group("example.com", "Current", &[(plural, "Widget")]);
+        group["versions"][0]["resources"][0]["scope"] = scope.into();
+        snapshot(json!([group]))
+    };
+    assert_eq!(step(&every, &served("widgets", "Namespaced")), (vec!["widgets"], vec![]));
+    let of_cluster = served("widgets", "Cluster");
+    assert_eq!(step(&every, &of_cluster), (vec!["widgets"], vec!["widgets"]), "another scope");
+    let source = every.source("example.com", "widgets").expect("a source");
+    assert!(!source.resource().namespaced);
+    assert_eq!(step(&every, &of_cluster), (vec![], vec![]));
+    let renamed = served("gadgets", "Cluster");
+    assert_eq!(step(&every, &renamed), (vec!["gadgets"], vec!["widgets"]), "another plural name");
+    assert_eq!(step(&every, &renamed), (vec![], vec![]));
+}
+
+#[test]
+fn resources_of_one_kind_are_watched_without_restarts() {
+    let every = every();
+    let mut group = group("example.com", "Current", &[("widgetviews", "Widget"), ("widgets", "Widget")]);
+    group["versions"][0]["resources"][0]["verbs"] = json!(["get"]);
+    let served = snapshot(json!([group]));
+    assert_eq!(step(&every, &served), (vec!["widgets"], vec![]));
+    assert_eq!(step(&every, &served), (vec![], vec![]));
+}
+
+#[test]
 fn requested_kinds_are_watched_while_requested() {
     let every = every_requested(RequestedKinds::default());
     let core = group("", "Current", &[("pods", "Pod"), ("secrets", "Secret")]);

@@ -105,7 +105,7 @@ fn main() -> std::process::ExitCode {
         auth::serviceaccount::{
             default_account_is_created_and_recreated, root_certificates_are_published_and_repaired,
             pods_of_a_deployment_have_a_token, pods_wait_for_their_account, tokens_in_secrets_are_valid,
-            tokens_of_former_versions_are_marked_and_deleted,
+            tokens_of_former_versions_are_marked_and_deleted, token_secret_that_was_refused_eleven_times_gets_its_token,
         },
         certificates::requests::{kubelet_certificates_are_signed},
         cloud::node::{

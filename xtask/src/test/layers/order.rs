@@ -73,6 +73,7 @@ pub const CRATES: &[Layers] = &[
             &["controller_ref", "events", "handover", "watch", "worker"],
             &["diagnostics", "election", "scale", "telemetry", "testing"],
             &["manager", "serve"],
+            &["health_checks"],
             &["sdk"],
         ],
     },

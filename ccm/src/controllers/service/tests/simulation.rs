@@ -503,7 +503,7 @@ impl Process {
             ..QueueOptions::named("service")
         });
         let tasks = Tasks::default();
-        let options = WorkOptions { name: "service", workers, max_retries: None };
+        let options = WorkOptions { name: "service", workers };
         work(options, &queue, &Arc::new(ByName(balancers.clone())), &Arc::new(WorkCounts::default()), &tasks);
         for key in sim.services().into_keys() {
             queue.add(key.name.to_string());

@@ -14,13 +14,12 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::tasks::Tasks;
 use runtime::testing::{NoEvents, deliver, filled_store, writer};
-use runtime::worker::work;
+use runtime::worker::{WorkOptions, work};
 use tokio::sync::Notify;
 
 use super::builders::{context, deployment};
 use crate::pods::creation_gate::CreationGate;
 use crate::workloads::deployment::sync::Deployments;
-use crate::workloads::deployment::work_options;
 
 const FORBIDDEN: &[u8] = br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#;
 
@@ -71,7 +70,7 @@ async fn replica_set_that_was_refused_for_an_hour_is_created_without_a_change() 
         counts_terminating: true,
     });
     let tasks = Tasks::default();
-    work(work_options(1), &queue, &reconciler, &Arc::default(), &tasks);
+    work(WorkOptions { name: "deployment", workers: 1 }, &queue, &reconciler, &Arc::default(), &tasks);
     queue.add(ObjectKey::new("shop", "web"));
     let created = tokio::time::timeout(Duration::from_secs(3 * 3600), created.notified()).await;
     let attempts = attempts.load(Ordering::Relaxed);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
 use cluster_tests::objects::{deployment, is_ready};
-use cluster_tests::{Bed, Call, Faults, Manager, QUIET, Space, Verb, during, eventually};
+use cluster_tests::{Bed, Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
 use control_plane::{Identity, Options};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -239,6 +239,21 @@ pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
     space.delete::<ServiceAccount>("robot").await?;
     until_secret_deleted(&space, "elliptic", "tokens are deleted with their account").await?;
     only_declared(&faults, &["serviceaccount-token-controller"])
+}
+
+/// Upstream's controller drops the secret after the tenth retry.
+pub async fn token_secret_that_was_refused_eleven_times_gets_its_token(space: Space) -> Result<()> {
+    const REFUSALS: usize = 11;
+    let space = on_own_control_plane(&space).await?;
+    space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
+    let faults = Faults::script([Rule::on(Verb::Update, "secrets", Effect::Refuse(403, None)).times(REFUSALS)]);
+    let key = format!("--service-account-private-key-file={}", space.bed.cluster.service_account_key().display());
+    let flags = ["--controllers=serviceaccount-token-controller", &root_ca_flag(&space), &key];
+    let _manager = Manager::start_with(&space, &faults, &flags).await?;
+    space.create::<Secret>(token_secret("refused", "robot", json!({}))).await?;
+    token_of(&space, "refused").await?;
+    ensure!(faults.unmet() == 0, "it was not refused {REFUSALS} times");
+    Ok(())
 }
 
 async fn until_secret_deleted(space: &Space, secret: &str, what: &str) -> Result<()> {

@@ -1,12 +1,11 @@
 //! Metrics as protobuf: native buckets with their gate, and a comparison with upstream's metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::certificates::inline_pair;
 use cluster_tests::programs::KCM;
-use cluster_tests::{Space, eventually};
+use cluster_tests::{ReservedPort, Space, eventually};
 use control_plane::{ControlPlane, Identity};
 use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{Histogram, MetricFamily};
 use prost::Message as _;
@@ -170,18 +169,20 @@ fn shape(family: &MetricFamily) -> Shape<'_> {
 async fn upstreams(cluster: &ControlPlane, admin: &Credentials) -> Result<BTreeMap<String, MetricFamily>> {
     let folder = cluster.folder().join("serving-upstream");
     std::fs::create_dir_all(&folder)?;
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let reserved = ReservedPort::new()?;
+    let [secure_port, sharing] = reserved.flags();
     let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?.display().to_string();
     let flags = [
         CONTROLLERS.to_owned(),
         format!("--authentication-kubeconfig={kubeconfig}"),
         format!("--authorization-kubeconfig={kubeconfig}"),
-        format!("--secure-port={}", address.port()),
+        secure_port,
+        sharing,
         format!("--cert-dir={}", folder.display()),
         "--bind-address=127.0.0.1".to_owned(),
     ];
     start_upstream_with(cluster, &flags.each_ref().map(String::as_str))?;
-    let port = Port { address, certificates: folder.join(format!("{UPSTREAM}.crt")) };
+    let port = Port { reserved, certificates: folder.join(format!("{UPSTREAM}.crt")) };
     eventually("upstream's manager serves metrics", || async { complete(scrape(&port, admin).await?) }).await
 }
 

@@ -3,7 +3,6 @@
 //! The test's binary contains both programs ([`cluster_tests::programs`]).
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cluster_tests::certificates::{self, Pair, client_config, inline_pair};
 use cluster_tests::programs::{CCM, KCM, command};
-use cluster_tests::{DEADLINE, Space, all_gates, eventually};
+use cluster_tests::{DEADLINE, ReservedPort, Space, all_gates, eventually};
 use control_plane::{ControlPlane, Identity, Options};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair};
 use ring::rand::SystemRandom;
@@ -87,7 +86,7 @@ pub struct ManagerProcess {
 
 /// The HTTPS port of a process.
 pub struct Port {
-    pub address: SocketAddr,
+    pub reserved: ReservedPort,
     /// The file with the port's certificates.
     pub certificates: PathBuf,
 }
@@ -106,7 +105,7 @@ impl Port {
         let own = std::fs::read(&self.certificates)?;
         let mut config = client_config(&own, certificate)?;
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        let stream = TcpStream::connect(self.address).await?;
+        let stream = TcpStream::connect(self.reserved.address()).await?;
         Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?)
     }
 
@@ -141,7 +140,7 @@ impl ManagerProcess {
     pub async fn start(cluster: &ControlPlane, binary: &'static str, flags: &[String]) -> Result<Self> {
         let folder = cluster.folder().join(format!("serving-{binary}"));
         std::fs::create_dir_all(&folder)?;
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let reserved = ReservedPort::new()?;
         let kubeconfig = cluster.kubeconfig(match binary {
             CCM => Identity::Admin,
             _ => Identity::ControllerManager,
@@ -154,10 +153,10 @@ impl ManagerProcess {
                 format!("--authentication-kubeconfig={file}"),
                 format!("--authorization-kubeconfig={file}"),
                 "--bind-address=127.0.0.1".to_owned(),
-                format!("--secure-port={}", address.port()),
                 format!("--cert-dir={}", folder.display()),
                 "--use-service-account-credentials=true".to_owned(),
             ])
+            .args(reserved.flags())
             .args(gates)
             .args(flags)
             .stdin(Stdio::null())
@@ -166,7 +165,7 @@ impl ManagerProcess {
             .kill_on_drop(true)
             .spawn()?;
         let certificates = folder.join(format!("{binary}.crt"));
-        let running = Self { child, port: Port { address, certificates }, folder };
+        let running = Self { child, port: Port { reserved, certificates }, folder };
         let leads = eventually(format!("{binary} leads"), || async {
             let readyz = running.request(&Credentials::default(), "GET", "/readyz", "").await?;
             ensure!(readyz.status == 200, "{}", readyz.body);
@@ -190,7 +189,7 @@ impl ManagerProcess {
 
     /// Returns the URL of a path.
     pub fn url(&self, path: &str) -> String {
-        format!("https://{}{path}", self.port.address)
+        format!("https://{}{path}", self.port.reserved.address())
     }
 
     /// Opens a connection with a client certificate, if given, and these protocols (ALPN).
@@ -216,7 +215,7 @@ impl ManagerProcess {
         ensure!(sent.success(), "kill: {sent}");
         let ended = tokio::time::timeout(DEADLINE, self.child.wait()).await.context("the process does not end")??;
         ensure!(ended.success(), "it ended with {ended}: {}", self.log()?);
-        ensure!(TcpStream::connect(self.port.address).await.is_err(), "the port is still open");
+        ensure!(TcpStream::connect(self.port.reserved.address()).await.is_err(), "the port is still open");
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! The log: its verbosity by `--v` and `--vmodule`, its format, and its streams.
 
+mod one_line;
+
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
@@ -14,6 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry, fmt, registry, reload};
 
 use crate::flags::Options;
+use one_line::OneLine;
 
 /// Libraries that the client and the server use. Their many messages are of little use, and need a higher verbosity.
 const VERBOSE_LIBRARIES: [&str; 4] = ["hyper", "h2", "tower", "rustls"];
@@ -157,7 +160,7 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(verbosity.clone());
-    let lines = fmt::layer().with_writer(writer).with_ansi(colours);
+    let lines = fmt::layer().with_writer(OneLine(writer)).with_ansi(colours);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match form {
         Form::Json => lines.json().boxed(),
         Form::Text => lines.boxed(),
@@ -287,6 +290,24 @@ mod tests {
             let found = |log: &Log| ["an info", "a warning", "an error"].map(|words| log.text().contains(words));
             assert_eq!(found(&errors), severe, "{form:?}");
             assert_eq!(found(&others), severe.map(|is_severe| !is_severe), "{form:?}");
+        }
+    }
+
+    #[test]
+    fn event_is_one_line_when_its_values_contain_line_ends() {
+        let forged = "web\n2026-01-01T00:00:00Z ERROR kcm: forged\r\n";
+        for form in [Form::Text, Form::Json] {
+            let log = Log::default();
+            let writer = log.clone();
+            let (subscriber, _) = subscriber(verbosity(0, &[]), form, false, move || writer.clone());
+            tracing::subscriber::with_default(subscriber, || {
+                let span = info_span!("reconcile", key = %forged);
+                span.in_scope(|| warn!(name = %forged, error = forged, "refused: {forged}"));
+                info!("the next event");
+            });
+            let text = log.text();
+            assert_eq!(text.split_inclusive(['\n', '\r']).count(), 2, "{text}");
+            assert!(text.contains("\\n2026") && text.ends_with('\n'), "{text}");
         }
     }
 
