@@ -3,6 +3,7 @@
 //! A claim is deleted with its pod by the garbage collector. Upstream: pkg/controller/volume/ephemeral.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -28,6 +29,10 @@ use crate::pods::creation_gate::CreationGate;
 const EVENT_SOURCE: &str = "ephemeral_volume";
 const QUEUE: &str = "ephemeral_volume";
 const HELP: &str = "Number of PersistentVolumeClaim creation requests";
+
+/// Claims that are created for a pod before it is another pod's turn: one with thousands of volumes must not occupy a
+/// worker for minutes.
+const CLAIMS_PER_TURN: usize = 50;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -117,6 +122,10 @@ fn deleted_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a A
 
 // Sync
 
+/// A pod as the API server has it: read once in a reconcile, and only if a claim is missing. `Some(None)` if it was
+/// deleted.
+type FreshPod = Option<Option<ObjectResponse>>;
+
 /// Reason why a pod has no claim for one of its volumes.
 #[derive(Debug, thiserror::Error)]
 enum VolumeError {
@@ -175,51 +184,52 @@ impl EphemeralVolumes {
         if !self.consistency.caught_up(key, &self.claims, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
-        // Read from the API server once, and only if a claim is missing.
-        let mut fresh = None;
+        let (mut fresh, mut requests) = (FreshPod::default(), 0);
         for volume in ephemeral_volumes(&pod) {
-            if let Err(error) = self.provide(&pod, volume, &mut fresh).await {
-                let message = format!("ephemeral volume {}: {error}", volume.volume);
-                self.recorder.event(&about(&*pod), EventType::Warning, "FailedBinding", message);
-                return Err(reconcile_error(&volume.volume, error));
+            match self.provide(&pod, volume, &mut fresh).await {
+                Ok(is_requested) => requests += usize::from(is_requested),
+                Err(error) => {
+                    let message = format!("ephemeral volume {}: {error}", volume.volume);
+                    self.recorder.event(&about(&*pod), EventType::Warning, "FailedBinding", message);
+                    return Err(reconcile_error(&volume.volume, error));
+                }
+            }
+            if requests == CLAIMS_PER_TURN {
+                return Ok(Outcome::RequeueAfter(Duration::ZERO));
             }
         }
         Ok(Outcome::Done)
     }
 
-    async fn provide(
-        &self,
-        pod: &Pod,
-        volume: &ClaimVolume,
-        fresh: &mut Option<ObjectResponse>,
-    ) -> Result<(), VolumeError> {
+    /// Creates the claim of a volume unless it exists. Returns true if a request was sent to create it.
+    async fn provide(&self, pod: &Pod, volume: &ClaimVolume, fresh: &mut FreshPod) -> Result<bool, VolumeError> {
         let key = ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone());
         if let Some(claim) = self.claims.get(&key) {
-            return require_owner(pod, &claim.meta);
+            return require_owner(pod, &claim.meta).map(|()| false);
         }
         if !self.gate.is_open(&key.namespace) {
             debug!(claim = %key, "not creating the claim: the namespace is being deleted");
-            return Ok(());
+            return Ok(false);
         }
         if fresh.is_none() {
-            *fresh = self.read_pod(pod).await?;
+            *fresh = Some(self.read_pod(pod).await?);
         }
         // The pod was deleted in the meantime: its claim would only have to be deleted again.
-        let Some(answer) = fresh else { return Ok(()) };
+        let Some(Some(answer)) = fresh else { return Ok(false) };
         let made = for_ephemeral_volume(answer.object()?, &volume.volume, &volume.claim, &pod.controller_ref());
-        let Some(object) = made.map_err(DecodeError::from)? else { return Ok(()) };
+        let Some(object) = made.map_err(DecodeError::from)? else { return Ok(false) };
         debug!(claim = %key, "creating the claim of an ephemeral volume");
         self.created.add();
         match self.writer.create(&PersistentVolumeClaim::RESOURCE, &key.namespace, &object, false).await {
             Ok(answer) => {
                 self.consistency.wrote(&pod.meta.key(), &self.claims, answer.meta()?.version);
-                Ok(())
+                Ok(true)
             }
             // Perhaps created by this controller, by an attempt whose response was lost or whose claim the cache does
             // not contain yet.
             Err(error) if error.is_already_exists() => {
                 let owned = self.confirm_owner(pod, &key).await;
-                owned.inspect_err(|_| self.failed.add())
+                owned.map(|()| true).inspect_err(|_| self.failed.add())
             }
             Err(error) => {
                 self.failed.add();
@@ -264,6 +274,14 @@ fn reconcile_error(volume: &str, error: VolumeError) -> ReconcileError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use http::Method;
+    use kinds::envelope;
+    use kinds::schema::{claim_template, ephemeral_volume_source, object_meta, pod, pod_spec, volume, volume_source};
+    use kinds::wire::Put;
+    use runtime::lock::lock;
+
     use super::*;
     use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, recreated};
 
@@ -318,32 +336,90 @@ mod tests {
         assert!(require_owner(&other, &claim.meta).is_err());
     }
 
+    fn controller(pod: Pod, namespace: Namespace, writer: Writer) -> EphemeralVolumes {
+        let decode = || kinds::Decode { interner: Arc::default(), sections: Pod::VOLUMES };
+        let metrics = runtime::metrics::Metrics::new();
+        EphemeralVolumes {
+            pods: Arc::new(runtime::testing::filled_store(decode(), vec![pods_by_claim()], [pod])),
+            claims: Arc::new(runtime::testing::filled_store(decode(), vec![], [])),
+            writer,
+            recorder: Recorder::new("test", Arc::new(runtime::testing::NoEvents)).0,
+            consistency: Consistency::default(),
+            queue: Queue::new(QueueOptions::named("test")),
+            gate: CreationGate::new(Arc::new(runtime::testing::filled_store(decode(), vec![], [namespace]))),
+            created: metrics.count("created", HELP),
+            failed: metrics.count("failed", HELP),
+        }
+    }
+
+    fn namespace(deletion: i64) -> Namespace {
+        let meta = Meta { deletion: kinds::Time(deletion), ..runtime::testing::meta("", "default", 1) };
+        Namespace { meta, active: deletion == 0 }
+    }
+
     #[tokio::test]
     async fn no_claim_is_created_in_a_namespace_that_is_being_deleted() {
         for (name, deletion, expected) in [("active", 0, 1), ("being deleted", 5, 0)] {
             let pod = pod_with_ephemeral("web");
-            let namespace = Namespace {
-                meta: Meta { deletion: kinds::Time(deletion), ..runtime::testing::meta("", &pod.meta.namespace, 1) },
-                active: deletion == 0,
-            };
+            let key = pod.meta.key();
             let not_found = r#"{"kind": "Status", "code": 404, "reason": "NotFound"}"#;
             let (writer, sent) = runtime::testing::counting_writer(404, not_found).await;
-            let decode = || kinds::Decode { interner: Arc::default(), sections: Pod::VOLUMES };
-            let metrics = runtime::metrics::Metrics::new();
-            let key = pod.meta.key();
-            let controller = EphemeralVolumes {
-                pods: Arc::new(runtime::testing::filled_store(decode(), vec![pods_by_claim()], [pod])),
-                claims: Arc::new(runtime::testing::filled_store(decode(), vec![], [])),
-                writer,
-                recorder: Recorder::new("test", Arc::new(runtime::testing::NoEvents)).0,
-                consistency: Consistency::default(),
-                queue: Queue::new(QueueOptions::named("test")),
-                gate: CreationGate::new(Arc::new(runtime::testing::filled_store(decode(), vec![], [namespace]))),
-                created: metrics.count("created", HELP),
-                failed: metrics.count("failed", HELP),
-            };
-            controller.reconcile(&key).await.expect(name);
+            controller(pod, namespace(deletion), writer).reconcile(&key).await.expect(name);
             assert_eq!(sent.load(std::sync::atomic::Ordering::Relaxed), expected, "{name}");
+        }
+    }
+
+    /// A pod with three turns of generic ephemeral volumes, as an object.
+    fn large_pod() -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(pod::METADATA, |meta| {
+            meta.put_str(object_meta::NAMESPACE, "default");
+            meta.put_str(object_meta::NAME, "web");
+            meta.put_str(object_meta::UID, "web-uid");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        object.put_message(pod::SPEC, |spec| {
+            for at in 0..3 * CLAIMS_PER_TURN {
+                spec.put_message(pod_spec::VOLUMES, |message| {
+                    message.put_str(volume::NAME, &format!("data-{at}"));
+                    message.put_message(volume::VOLUME_SOURCE, |source| {
+                        source.put_message(volume_source::EPHEMERAL, |ephemeral| {
+                            ephemeral.put_message(ephemeral_volume_source::VOLUME_CLAIM_TEMPLATE, |template| {
+                                template.put_message(claim_template::SPEC, |spec| spec.put_str(5, "fast"));
+                            });
+                        });
+                    });
+                });
+            }
+        });
+        object
+    }
+
+    #[tokio::test]
+    async fn pod_with_many_volumes_leaves_its_worker_to_other_pods() {
+        for (name, exists, requests, expected) in [
+            ("pod exists", true, CLAIMS_PER_TURN, Outcome::RequeueAfter(Duration::ZERO)),
+            ("pod was deleted", false, 0, Outcome::Done),
+        ] {
+            let sent = Arc::<Mutex<Vec<Method>>>::default();
+            let recorded = sent.clone();
+            let writer = runtime::testing::writer(move |method, _| {
+                lock(&recorded).push(method.clone());
+                match (method, exists) {
+                    (&Method::GET, false) => {
+                        (404, br#"{"kind": "Status", "code": 404, "reason": "NotFound"}"#.to_vec())
+                    }
+                    _ => (200, envelope::wrap(&Pod::RESOURCE, &large_pod())),
+                }
+            });
+            let decode = kinds::Decode { interner: Arc::default(), sections: Pod::VOLUMES };
+            let pod = Pod::decode(&decode, &large_pod()).expect("well-formed");
+            let key = pod.meta.key();
+            let outcome = controller(pod, namespace(0), writer.await).reconcile(&key).await;
+            assert_eq!(outcome, Ok(expected), "{name}");
+            let sent = lock(&sent);
+            let count = |method| sent.iter().filter(|sent| *sent == method).count();
+            assert_eq!((count(&Method::GET), count(&Method::POST)), (1, requests), "{name}");
         }
     }
 }

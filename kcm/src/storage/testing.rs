@@ -36,9 +36,10 @@ pub fn pod_with(name: &str, claims: &[&str]) -> Pod {
     pod.phase = Phase::Running;
     let volume = |claim: &&str| ClaimVolume { volume: "data".into(), claim: (*claim).into(), is_ephemeral: false };
     if !claims.is_empty() {
-        let claims = claims.iter().map(volume).collect();
+        let mut claims: Vec<ClaimVolume> = claims.iter().map(volume).collect();
+        claims.sort_by(|one, other| one.claim.cmp(&other.claim));
         pod.volumes = Some(Box::new(Volumes {
-            claims,
+            claims: claims.into(),
             in_tree: Box::default(),
             is_running: true,
             has_no_grace: false,

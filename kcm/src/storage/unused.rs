@@ -44,8 +44,7 @@ pub fn refers(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 /// Returns the pod's volumes that use the claim. A generic ephemeral volume uses it only if the pod controls the claim.
 pub fn volumes_of<'a>(pod: &'a Pod, claim: &'a PersistentVolumeClaim) -> impl Iterator<Item = &'a ClaimVolume> {
     let is_same_namespace = pod.meta.namespace == claim.meta.namespace;
-    let all = pod.volumes.iter().flat_map(|volumes| &volumes.claims).filter(move |_| is_same_namespace);
-    all.filter(|volume| {
-        volume.claim == claim.meta.name && (!volume.is_ephemeral || claim.meta.is_controlled_by(&pod.meta.uid))
-    })
+    let volumes = pod.volumes.iter().filter(move |_| is_same_namespace);
+    let of_claim = volumes.flat_map(|volumes| volumes.of_claim(&claim.meta.name));
+    of_claim.filter(|volume| !volume.is_ephemeral || claim.meta.is_controlled_by(&pod.meta.uid))
 }

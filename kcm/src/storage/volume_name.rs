@@ -18,6 +18,7 @@ use super::translation;
 const CSI: &str = "kubernetes.io/csi/";
 const FC: &str = "kubernetes.io/fc/";
 const ISCSI: &str = "kubernetes.io/iscsi/";
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// The component that attaches the volumes of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,8 +132,9 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
     [handle, driver, node].iter().for_each(|part| context.update(part.as_bytes()));
     let hash = context.finish();
-    let digits: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{digits}")
+    // Each reconcile of a volume needs the name several times.
+    let digits = hash.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    "csi-".chars().chain(digits.map(|digit| char::from(HEX_DIGITS[usize::from(digit)]))).collect()
 }
 
 /// Returns true if a volume may be attached to one node only: its access modes allow no second one. The modes of its

@@ -6,6 +6,7 @@ use std::time::Duration;
 use kinds::meta::ObjectKey;
 use kinds::{Kind, VolumeAttachment};
 use runtime::events::{EventType, about};
+use runtime::text::{MAX_MESSAGE_BYTES, shortened};
 use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 use serde_json::json;
@@ -184,9 +185,12 @@ impl AttachDetach {
             .collect();
         info!(volume = %subject.name, node = %place.node, "waiting until the volume is detached from another node");
         let label = &subject.observation.label;
-        // Thousands of pods may use the volume on either node.
+        // Thousands of pods may use the volume on either node: each of these gets a message about all of those.
         let namespaces: BTreeSet<&str> = memory.users.iter().map(|user| &*user.pod.namespace).collect();
-        let message = |namespace| (namespace, messages::waiting(label, namespace, users.iter().copied()));
+        let message = |namespace| {
+            let message = messages::waiting(label, namespace, users.iter().copied());
+            (namespace, shortened(message, MAX_MESSAGE_BYTES))
+        };
         let messages: HashMap<&str, String> = namespaces.into_iter().map(message).collect();
         self.record_each(memory, EventType::Warning, messages::FAILED, |pod| {
             messages.get(&*pod.namespace).cloned().unwrap_or_default()

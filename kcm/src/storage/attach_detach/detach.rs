@@ -6,6 +6,7 @@ use std::time::Duration;
 use kinds::meta::ObjectKey;
 use kinds::{Kind, Node, Str, VolumeAttachment};
 use runtime::worker::ReconcileError;
+use runtime::write::WriteError;
 use tracing::{debug, info, warn};
 
 use super::decide::ForceDetachReason;
@@ -51,10 +52,13 @@ impl AttachDetach {
             return self.check_lost_creation(subject, attachment_name(driver, handle, &place.node), memory).await;
         };
         info!(volume = %subject.name, node = %place.node, attachment = %attachment.meta.name, "detaching volume");
-        self.operations.forced(forced);
         self.consistency.deleting(subject.key, &VolumeAttachment::RESOURCE, &attachment.meta);
         let key = attachment.meta.key();
-        match self.writer.delete(&VolumeAttachment::RESOURCE, &key, &attachment.meta.uid).await {
+        let deletion = self.writer.delete(&VolumeAttachment::RESOURCE, &key, &attachment.meta.uid).await;
+        if deletion.as_ref().err().is_none_or(WriteError::is_lost) {
+            self.operations.forced(forced);
+        }
+        match deletion {
             Ok(()) => Ok(None),
             Err(error) if error.is_object_deleted() => Ok(Some(CACHE_RECHECK)),
             Err(error) => {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kinds::meta::ObjectKey;
+use kinds::node_volumes::NodeVolumes;
 use kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, Str, VolumeAttachment};
 use runtime::store::Change;
 
@@ -20,7 +21,10 @@ pub fn subscribe(shared: &Arc<AttachDetach>) {
         volumes.into_iter().for_each(|volume| shared.volume_queue.add(volume));
     };
     let own = shared.clone();
-    caches.pods.subscribe(move |change| add(&own, of_pod(&own, change)));
+    caches.pods.subscribe(move |change| {
+        own.memory.definitions.apply(change);
+        add(&own, of_pod(&own, change));
+    });
     let own = shared.clone();
     caches.claims.subscribe(move |change| add(&own, of_claim(&own.caches, change)));
     let own = shared.clone();
@@ -56,7 +60,7 @@ impl Caches {
             let claim = self.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone()))?;
             self.name_of_claim(&claim)
         });
-        behind_claims.chain(inline_volume::of_pod(pod).map(|volume| volume.name))
+        behind_claims.chain(inline_volume::names(pod).map(|(_, name)| name))
     }
 }
 
@@ -134,10 +138,17 @@ fn of_driver(shared: &AttachDetach, change: &Change<'_, CsiDriver>) -> Vec<Str> 
     let caches = &shared.caches;
     let (volumes, pods) = (caches.volumes.all(), caches.pods.all());
     let of_cluster = volumes.iter().filter_map(|volume| of_volume(volume));
-    let of_pods = pods.iter().flat_map(|pod| inline_volume::of_pod(pod)).map(|volume| volume.name);
+    let of_pods = pods.iter().flat_map(|pod| inline_volume::names(pod)).map(|(_, name)| name);
     let all = of_cluster.chain(of_pods).chain(shared.memory.volumes());
     let is_of_driver = |volume: &Str| matches!(Plugin::of(volume), Some(Plugin::Csi { driver, .. }) if driver == name);
     all.filter(is_of_driver).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Returns the volumes that one status lists and another one does not, or that its kubelet uses only there. A node may have
+/// hundreds of volumes of which one changes.
+fn volumes_only_in(one: &NodeVolumes, other: &NodeVolumes) -> impl Iterator<Item = Str> {
+    let listed = one.attached().iter().map(|entry| &entry.name).filter(|name| !other.lists(name));
+    listed.chain(one.in_use().iter().filter(|name| !other.uses(name))).cloned()
 }
 
 /// Returns the volumes that the node's status gains or loses, and all volumes of the node if the node's state changes.
@@ -151,15 +162,9 @@ fn of_node(shared: &AttachDetach, change: &Change<'_, Node>) -> Vec<Str> {
     if is_same_node && old.map(|node| &node.volumes) == new.map(|node| &node.volumes) {
         return Vec::new();
     }
-    let in_status = |node: Option<&Node>| -> BTreeSet<(bool, Str)> {
-        let volumes = node.and_then(|node| node.volumes.as_ref());
-        let attached =
-            volumes.into_iter().flat_map(|volumes| volumes.attached()).map(|entry| (true, entry.name.clone()));
-        let in_use = volumes.into_iter().flat_map(|volumes| volumes.in_use()).map(|name| (false, name.clone()));
-        attached.chain(in_use).collect()
-    };
-    let (before, after) = (in_status(old), in_status(new));
-    let mut names: BTreeSet<Str> = before.symmetric_difference(&after).map(|(_, name)| name.clone()).collect();
+    let empty = NodeVolumes::default();
+    let [before, after] = [old, new].map(|node| node.and_then(|node| node.volumes.as_deref()).unwrap_or(&empty));
+    let mut names: BTreeSet<Str> = volumes_only_in(before, after).chain(volumes_only_in(after, before)).collect();
     if !is_same_node {
         names.extend(shared.memory.of_node(&node.meta.name));
     }

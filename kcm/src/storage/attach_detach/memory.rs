@@ -11,6 +11,7 @@ use kinds::{Str, Uid};
 use runtime::lock::lock;
 use tokio::time::Instant;
 
+use super::definitions::Definitions;
 use super::node_list::NodeList;
 
 /// A pod that uses a volume.
@@ -81,6 +82,8 @@ struct State {
 /// Remembered state of all volumes and nodes.
 #[derive(Debug, Default)]
 pub struct Memory {
+    /// The volumes that pods define themselves.
+    pub definitions: Definitions,
     state: Mutex<State>,
 }
 

@@ -17,6 +17,7 @@
 mod attach;
 mod decide;
 mod decide_wait;
+mod definitions;
 mod detach;
 mod indexes;
 mod keys;

@@ -12,11 +12,13 @@ use runtime::write::Writer;
 use tokio::time::Instant;
 
 use super::decide::{Attachment, NodeState, Site};
+use super::definitions::Definitions;
 use super::indexes::{attachments_by_volume, listed_volume, nodes_by_attached_volume, of_inline_volume, of_volume};
 use super::memory::{Memory, SiteMemory, Sites, User};
 use crate::shared_read::SharedReads;
 use crate::storage::indexes::{pods_by_claim, using_claim};
-use crate::storage::inline_volume::{self, InlineVolume, defining, pods_by_inline_volume};
+use crate::storage::inline_volume::{InlineVolume, defining, pods_by_inline_volume};
+use crate::storage::unused::volumes_of;
 use crate::storage::volume_name::{
     self, Plugin, attachment_name, is_attached_by_kubelet, named, volumes_by_unique_name,
 };
@@ -125,15 +127,18 @@ impl Caches {
         let (mut used, mut inline) = (None, None);
         if self.is_attachable(plugin) {
             self.keep_users(&sites, &mut users);
-            inline = self.add_inline_users(name, &mut users);
+            inline = self.add_inline_users(name, &memory.definitions, &mut users);
             for volume in &volumes {
                 let is_used = self.add_users(volume, &mut users);
                 used = used.or_else(|| is_used.then(|| volume.clone()));
             }
         }
-        let foreign = self.foreign_nodes(name, plugin, &volumes);
-        let nodes =
-            self.nodes_of(name, plugin, &volumes, [&mut sites.keys(), &mut users.by_node.keys(), &mut foreign.iter()]);
+        let attachments = self.attachments_of(name, plugin, &volumes);
+        let foreign = foreign_nodes(plugin, &attachments);
+        let attached = attachments.iter().map(|attachment| &attachment.node);
+        let mut nodes: BTreeSet<Str> = sites.keys().chain(users.by_node.keys()).chain(attached).cloned().collect();
+        let listing = self.nodes.by_index(&nodes_by_attached_volume(), listed_volume(name));
+        nodes.extend(listing.iter().map(|node| node.meta.name.clone()));
         let place = |node: Str| {
             let mut memory_of_site = sites.remove(&node).unwrap_or_default();
             memory_of_site.users = users.by_node.remove(&node).unwrap_or_default();
@@ -161,10 +166,10 @@ impl Caches {
 
     /// Adds the pods that define a volume themselves. Returns the volume, if there are any; of several definitions one that
     /// allows only one node.
-    fn add_inline_users(&self, name: &Str, users: &mut Users) -> Option<InlineVolume> {
+    fn add_inline_users(&self, name: &Str, definitions: &Definitions, users: &mut Users) -> Option<InlineVolume> {
         let mut found: Option<InlineVolume> = None;
         for pod in self.pods.by_index(&pods_by_inline_volume(), defining(name)) {
-            let defined = inline_volume::of_pod(&pod).find(|volume| volume.name == *name);
+            let defined = definitions.find(&pod, name);
             if let Some(defined) = defined.filter(|_| self.add_user(&pod, users)) {
                 found = Some(found.filter(|known| known.is_exclusive).unwrap_or(defined));
             }
@@ -211,7 +216,7 @@ impl Caches {
         let Some(claim) = self.claims.get(&key).filter(is_bound) else { return false };
         let mut is_used = false;
         for pod in self.pods.by_index(&pods_by_claim(), using_claim(&key.namespace, &key.name)) {
-            is_used |= uses(&pod, &claim) && self.add_user(&pod, users);
+            is_used |= volumes_of(&pod, &claim).next().is_some() && self.add_user(&pod, users);
         }
         is_used
     }
@@ -233,32 +238,6 @@ impl Caches {
         let mut inline = self.attachments.by_index(&index, of_inline_volume(driver, handle));
         inline.retain(|attachment| volume_name::of_inline(attachment).as_ref() == Some(name));
         by_name.chain(inline).collect()
-    }
-
-    /// Returns the nodes to which other clients have requested attachments of a volume.
-    fn foreign_nodes(&self, name: &Str, plugin: Plugin<'_>, volumes: &[Arc<PersistentVolume>]) -> BTreeSet<Str> {
-        let Plugin::Csi { driver, handle } = plugin else { return BTreeSet::new() };
-        let is_foreign = |attachment: &Arc<VolumeAttachment>| {
-            &*attachment.attacher == driver
-                && *attachment.meta.name != *attachment_name(driver, handle, &attachment.node)
-        };
-        let all = self.attachments_of(name, plugin, volumes).into_iter();
-        all.filter(is_foreign).map(|attachment| attachment.node.clone()).collect()
-    }
-
-    /// Returns all nodes where a volume is wanted, attached or listed.
-    fn nodes_of(
-        &self,
-        name: &Str,
-        plugin: Plugin<'_>,
-        volumes: &[Arc<PersistentVolume>],
-        known: [&mut dyn Iterator<Item = &Str>; 3],
-    ) -> BTreeSet<Str> {
-        let mut nodes: BTreeSet<Str> = known.into_iter().flatten().cloned().collect();
-        nodes.extend(self.attachments_of(name, plugin, volumes).iter().map(|attachment| attachment.node.clone()));
-        let listing = self.nodes.by_index(&nodes_by_attached_volume(), listed_volume(name));
-        nodes.extend(listing.iter().map(|node| node.meta.name.clone()));
-        nodes
     }
 
     /// Returns this controller's attachment of a volume to a node.
@@ -323,11 +302,11 @@ impl Caches {
     }
 }
 
-/// Returns true if a pod uses a claim. A generic ephemeral volume counts only if the pod controls the claim.
-fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
-    let mut claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
-    pod.meta.namespace == claim.meta.namespace
-        && claims.any(|volume| {
-            volume.claim == claim.meta.name && (!volume.is_ephemeral || claim.meta.is_controlled_by(&pod.meta.uid))
-        })
+/// Returns the nodes to which other clients have requested attachments of a volume, of all its attachments.
+fn foreign_nodes(plugin: Plugin<'_>, attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<Str> {
+    let Plugin::Csi { driver, handle } = plugin else { return BTreeSet::new() };
+    let is_foreign = |attachment: &&Arc<VolumeAttachment>| {
+        &*attachment.attacher == driver && *attachment.meta.name != *attachment_name(driver, handle, &attachment.node)
+    };
+    attachments.iter().filter(is_foreign).map(|attachment| attachment.node.clone()).collect()
 }

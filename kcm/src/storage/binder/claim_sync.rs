@@ -17,8 +17,8 @@ use runtime::write::WriteError;
 use tracing::{debug, info};
 
 use super::decide_claim::{
-    BindWrite, ClaimStep, Cluster, Notice, Search, bound_status, is_newly_lost, next_bind_write, next_step,
-    unbound_status,
+    BindWrite, ClaimStep, Cluster, Notice, Search, bound_status, is_newly_lost, may_have_any_volume, next_bind_write,
+    next_step, unbound_status,
 };
 use super::draft::{Draft, Stop};
 use super::keys::volume_key;
@@ -112,6 +112,10 @@ impl Binder {
     async fn sync_claim(&self, claim: &Arc<PersistentVolumeClaim>) -> Result<Outcome, Stop> {
         if self.correct_migration(claim).await? {
             return Ok(Outcome::Done);
+        }
+        if !may_have_any_volume(claim) {
+            // It may have waited before a user named a volume: one that becomes free has to wake another claim.
+            self.matcher.stop_waiting(&claim.meta.key());
         }
         match next_step(claim, self).map_err(Stop::Error)? {
             ClaimStep::Bind { volume, is_found } => self.bind_held(claim, &volume, is_found).await,

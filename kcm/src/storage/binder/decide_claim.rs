@@ -39,7 +39,7 @@ pub enum Search {
 }
 
 /// An event about a claim or volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Notice {
     /// True for a warning.
     pub is_warning: bool,
@@ -93,11 +93,16 @@ pub enum ClaimStep {
 pub fn next_step(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<ClaimStep, String> {
     if claim.annotation(BIND_COMPLETED).is_some() {
         Ok(bound(claim, cluster))
-    } else if claim.volume_name.is_empty() {
+    } else if may_have_any_volume(claim) {
         unbound(claim, cluster)
     } else {
         Ok(prebound(claim, cluster))
     }
+}
+
+/// Returns true if a claim was never bound and names no volume: it gets the best one, or waits for one.
+pub fn may_have_any_volume(claim: &PersistentVolumeClaim) -> bool {
+    claim.annotation(BIND_COMPLETED).is_none() && claim.volume_name.is_empty()
 }
 
 /// Returns true if the binding of a claim waits for a pod.
@@ -130,7 +135,7 @@ fn unbound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<Clai
     {
         return Ok(ClaimStep::AssignClass(class));
     }
-    if is_delayed && claim.annotation(SELECTED_NODE).is_none_or(str::is_empty) {
+    if is_delayed && claim.annotation(SELECTED_NODE).is_none() {
         return Ok(ClaimStep::Pend(Some(waiting_notice(&cluster.unscheduled_pods(claim)))));
     }
     if !claim.class().is_empty() {

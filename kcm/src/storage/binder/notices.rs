@@ -3,6 +3,7 @@
 //! Differs from upstream, which repeats them at each resync, that is every 15 seconds; see docs/differences.md.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ const REPEAT: Duration = Duration::from_secs(5 * 60);
 struct Last {
     /// The object. Another one may have got its name.
     uid: Uid,
-    notice: Notice,
+    /// Hash of the event. Its text may name thousands of pods, and each of these pods may use thousands of claims.
+    notice: u64,
     at: Instant,
 }
 
@@ -51,11 +53,11 @@ impl Notices {
         let key = (K::RESOURCE.kind, object.meta().key());
         let now = Instant::now();
         let mut last = lock(&self.last);
-        let uid = &object.meta().uid;
-        if last.get(&key).is_some_and(|last| last.uid == *uid && last.notice == *notice && now < last.at + REPEAT) {
+        let (uid, notice_hash) = (&object.meta().uid, hash_of(notice));
+        if last.get(&key).is_some_and(|last| last.uid == *uid && last.notice == notice_hash && now < last.at + REPEAT) {
             return;
         }
-        last.insert(key, Last { uid: uid.clone(), notice: notice.clone(), at: now });
+        last.insert(key, Last { uid: uid.clone(), notice: notice_hash, at: now });
         drop(last);
         self.record(object, notice);
     }
@@ -64,6 +66,12 @@ impl Notices {
     pub fn forget<K: Kind>(&self, key: &ObjectKey) {
         lock(&self.last).remove(&(K::RESOURCE.kind, key.clone()));
     }
+}
+
+fn hash_of(notice: &Notice) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    notice.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -91,13 +99,16 @@ mod tests {
         notices.record_waiting(&second, &waits);
         tokio::time::advance(REPEAT).await;
         notices.record_waiting(&second, &waits);
+        notices.record_waiting(&second, &Notice::normal("Waits", "waiting for another pod"));
         notices.recorder.close();
         sender.await;
         let uid = |body: &String| {
             let event: serde_json::Value = serde_json::from_str(body).expect("JSON");
             event["involvedObject"]["uid"].as_str().unwrap_or_default().to_owned()
         };
-        let uids: Vec<String> = events.bodies().iter().map(uid).collect();
+        let bodies = events.bodies();
+        let uids: Vec<String> = bodies.iter().map(uid).collect();
         assert_eq!(uids[..2], [first.meta.uid.to_string(), second.meta.uid.to_string()]);
+        assert_eq!(bodies.iter().filter(|body| body.contains("another pod")).count(), 1, "a changed event is recorded");
     }
 }

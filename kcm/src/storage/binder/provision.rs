@@ -95,6 +95,13 @@ pub fn host_path_problem(claim: &PersistentVolumeClaim, class: &StorageClass, is
     None
 }
 
+/// Returns the reason why a volume cannot be provisioned for the node that the scheduler chose; `None` if it can, or if
+/// there is no choice. An empty annotation names a node that does not exist.
+pub fn node_problem(claim: &PersistentVolumeClaim, has_node: impl Fn(&str) -> bool) -> Option<String> {
+    let node = claim.annotation(SELECTED_NODE).filter(|node| !has_node(node))?;
+    Some(format!("Failed to get target node: node {node:?} not found"))
+}
+
 fn provisioning_failed(class: &StorageClass, why: &str) -> String {
     format!("Failed to provision volume with StorageClass {:?}: {why}", &*class.meta.name)
 }
@@ -204,11 +211,8 @@ impl Binder {
         if let Some(problem) = host_path_problem(claim, class, self.settings.has_host_path) {
             return Err(self.fail_provisioning(claim, problem));
         }
-        if let Some(node) = claim.annotation(SELECTED_NODE).filter(|node| !node.is_empty())
-            && !self.has_node(node)
-        {
-            let why = format!("node {node:?} not found");
-            return Err(self.fail_provisioning(claim, format!("Failed to get target node: {why}")));
+        if let Some(problem) = node_problem(claim, |node| self.has_node(node)) {
+            return Err(self.fail_provisioning(claim, problem));
         }
         let path = host_path::directory(&claim.meta.uid.to_string());
         if let Err(error) = create_directory(path.clone()).await {

@@ -66,8 +66,8 @@ impl Binder {
 /// Returns those of the pods that use a claim and have not ended.
 pub fn active_users(mut pods: Vec<Arc<Pod>>, claim: &ObjectKey) -> Vec<Arc<Pod>> {
     let uses = |pod: &Pod| {
-        let mut claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
-        pod.meta.namespace == claim.namespace && claims.any(|volume| volume.claim == claim.name)
+        let volumes = pod.volumes.as_deref().map_or(&[][..], |volumes| volumes.of_claim(&claim.name));
+        pod.meta.namespace == claim.namespace && !volumes.is_empty()
     };
     pods.retain(|pod| !pod.has_released_volumes() && uses(pod));
     pods

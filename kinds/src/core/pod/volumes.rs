@@ -12,7 +12,8 @@ use crate::wire::{WireError, fields, find, find_str};
 /// The claims behind a pod's volumes, and whether the pod may still use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volumes {
-    /// The volumes with a claim behind them, in the order of the spec.
+    /// The volumes with a claim behind them, sorted by the claim's name: a pod may have tens of thousands of them. See
+    /// [`Volumes::of_claim`].
     pub claims: Box<[ClaimVolume]>,
     /// Volumes that the pod defines itself, of in-tree plugins whose volumes may have to be attached.
     pub in_tree: Box<[InTreeVolume]>,
@@ -22,6 +23,15 @@ pub struct Volumes {
     pub has_no_grace: bool,
     /// SELinux labels of its mounted volumes, if there are any; only with section [`Pod::SELINUX`].
     pub selinux: Option<Box<SeLinux>>,
+}
+
+impl Volumes {
+    /// Returns the volumes with the claim of this name behind them.
+    pub fn of_claim(&self, claim: &str) -> &[ClaimVolume] {
+        let start = self.claims.partition_point(|volume| *volume.claim < *claim);
+        let count = self.claims[start..].partition_point(|volume| *volume.claim == *claim);
+        &self.claims[start..start + count]
+    }
 }
 
 /// A volume of an in-tree plugin, in its encoded form. Such volumes are rare, so their fields are not decoded.
@@ -64,6 +74,7 @@ pub(super) fn read(
     if claims.is_empty() && in_tree.is_empty() {
         return Ok(None);
     }
+    claims.sort_by(|one, other| one.claim.cmp(&other.claim));
     let has_no_grace = fields(meta)
         .flatten()
         .any(|field| field.number == object_meta::DELETION_GRACE_PERIOD_SECONDS && field.value.i64() == 0);
@@ -176,6 +187,28 @@ mod tests {
         assert_eq!(read, [("data", "claim", false), ("scratch", "web-scratch", true)]);
         assert!(!volumes.is_running && !volumes.has_no_grace);
         assert_eq!(super::read(&context(), "web", (&[], &[], &[])), Ok(None));
+    }
+
+    #[test]
+    fn volumes_of_a_claim_are_found_in_any_order_of_the_spec() {
+        let mut spec = Vec::new();
+        for (name, claim) in [("a", "logs"), ("b", "data"), ("c", "logs"), ("d", "tmp")] {
+            spec.put_message(pod_spec::VOLUMES, |message| {
+                message.put_str(volume::NAME, name);
+                message.put_message(volume::VOLUME_SOURCE, |source| {
+                    source.put_message(volume_source::PERSISTENT_VOLUME_CLAIM, |out| {
+                        out.put_str(claim_volume_source::CLAIM_NAME, claim);
+                    });
+                });
+            });
+        }
+        let volumes = read(&[], &spec, &[]).expect("it has claims");
+        for (claim, expected) in
+            [("data", &["b"][..]), ("logs", &["a", "c"]), ("tmp", &["d"]), ("a", &[]), ("m", &[]), ("z", &[])]
+        {
+            let found: Vec<&str> = volumes.of_claim(claim).iter().map(|volume| &*volume.volume).collect();
+            assert_eq!(found, expected, "{claim}");
+        }
     }
 
     #[test]

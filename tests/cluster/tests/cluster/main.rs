@@ -302,6 +302,7 @@ fn main() -> std::process::ExitCode {
             update_stays_within_its_limits,
         },
         storage::selinux_warning::{pods_with_different_labels_on_one_volume_are_reported},
+        storage::waiting_claims::{free_volume_wakes_no_claim_that_names_another_one},
         storage::binder::{
             static_volume_is_bound_with_four_writes, reservations_from_either_side_are_kept,
             claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,

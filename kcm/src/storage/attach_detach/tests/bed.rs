@@ -73,12 +73,14 @@ impl NodeState {
     }
 }
 
-/// The API server's nodes, the requests that it received, and whether it refuses lists of attached volumes.
+/// The API server's nodes, the requests that it received, and whether it refuses lists of attached volumes, or
+/// deletions.
 #[derive(Debug, Default)]
 pub struct Server {
     pub nodes: BTreeMap<String, NodeState>,
     pub requests: Vec<String>,
     pub refuses_lists: bool,
+    pub refuses_deletions: bool,
 }
 
 impl Server {
@@ -104,6 +106,9 @@ impl Server {
                     meta.put_str(object_meta::RESOURCE_VERSION, "100");
                 });
                 (201, envelope::wrap(&VolumeAttachment::RESOURCE, &object))
+            }
+            (&Method::DELETE, _) if self.refuses_deletions => {
+                (403, br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#.to_vec())
             }
             (&Method::DELETE, _) => (200, envelope::wrap(&VolumeAttachment::RESOURCE, &[])),
             (_, Some(state)) => (200, envelope::wrap(&Node::RESOURCE, &state.object(name))),

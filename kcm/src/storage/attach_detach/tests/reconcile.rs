@@ -1,6 +1,7 @@
 //! Reconciles of volumes and nodes: requests to the API server, events and rechecks.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -19,6 +20,7 @@ use runtime::worker::{Outcome, ReconcileError};
 use tokio::time::{Instant, advance};
 
 use super::bed::{Bed, NodeState, SYNC_PERIOD, name};
+use crate::storage::attach_detach::decide::MAX_WAIT_FOR_UNMOUNT;
 use crate::storage::attach_detach::decide_wait::{DETACH_GRACE, UNMOUNT_GRACE};
 use crate::storage::attach_detach::keys::subscribe;
 use crate::storage::attach_detach::memory::{SiteMemory, Sites};
@@ -83,6 +85,22 @@ async fn detachment_waits_for_the_cache_when_the_kubelet_uses_the_volume_by_now(
     bed.deliver_node("node");
     bed.reconcile(&name()).await.expect("it succeeds");
     assert_eq!((bed.count("GET nodes/node"), bed.count("DELETE")), (2, 1));
+}
+
+/// The node was deleted, and its last status is unknown.
+#[tokio::test(start_paused = true)]
+async fn forced_detachment_is_counted_once_its_deletion_is_accepted() {
+    let bed = Bed::new().await;
+    bed.add_attachment("node", |_| {});
+    lock(&bed.server).refuses_deletions = true;
+    assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::RequeueAfter(MAX_WAIT_FOR_UNMOUNT)));
+    advance(MAX_WAIT_FOR_UNMOUNT).await;
+    bed.reconcile(&name()).await.expect_err("the deletion is refused");
+    let forced = || bed.shared.operations.forced[0].load(Ordering::Relaxed);
+    assert_eq!((bed.count("DELETE"), forced()), (1, 0));
+    lock(&bed.server).refuses_deletions = false;
+    bed.reconcile(&name()).await.expect("it succeeds");
+    assert_eq!((bed.count("DELETE"), forced()), (2, 1));
 }
 
 #[tokio::test]

@@ -126,6 +126,7 @@ fn unbound_claim_takes_the_best_volume_or_waits() {
             vec![of_wait()],
             "provision wait",
         ),
+        ("delayed, the annotation is empty", wait().annotated(SELECTED_NODE, ""), vec![of_wait()], "provision wait"),
         (
             "1-17 phases other than Available",
             claim("data"),

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
+use kinds::persistent_volume_claim::SELECTED_NODE;
 use kinds::pod::Phase;
 use kinds::{Pod, Str};
 use tokio::time::advance;
 
 use super::builders::{claim, class};
-use crate::storage::binder::provision::{Provisioning, data_source_problem, host_path_problem, provisioning};
+use crate::storage::binder::provision::{
+    Provisioning, data_source_problem, host_path_problem, node_problem, provisioning,
+};
 use crate::storage::binder::reclaim::event_about_users;
 use crate::storage::binder::reconciler::active_users;
 use crate::storage::binder::recycling::Recycling;
@@ -48,6 +51,19 @@ fn host_path_volume_cannot_be_filled_nor_be_a_block_device() {
     assert_eq!(host_path_problem(&claim("data").record(), &class, true), None);
     let disabled = host_path_problem(&claim("data").record(), &class, false).expect("it is disabled");
     assert!(disabled.contains("is disabled"), "{disabled}");
+}
+
+#[test]
+fn directory_is_provisioned_only_for_a_node_that_exists() {
+    let missing = |node: &str| Some(format!("Failed to get target node: node {node:?} not found"));
+    for (case, claim, expected) in [
+        ("no choice", claim("data"), None),
+        ("existing node", claim("data").annotated(SELECTED_NODE, "a"), None),
+        ("deleted node", claim("data").annotated(SELECTED_NODE, "b"), missing("b")),
+        ("empty annotation", claim("data").annotated(SELECTED_NODE, ""), missing("")),
+    ] {
+        assert_eq!(node_problem(&claim.record(), |node| node == "a"), expected, "{case}");
+    }
 }
 
 /// Upstream's cases 6-11 to 6-14.

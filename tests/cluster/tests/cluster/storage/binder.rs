@@ -23,31 +23,31 @@ use crate::robustness::invariants::only_declared;
 use crate::workloads::statefulset::{settled, stateful_set};
 
 const BINDER: &str = "persistentvolume-binder-controller";
-const FLAGS: [&str; 2] = ["--controllers=persistentvolume-binder-controller", "--pvclaimbinder-sync-period=1s"];
+pub const FLAGS: [&str; 2] = ["--controllers=persistentvolume-binder-controller", "--pvclaimbinder-sync-period=1s"];
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const FAKE_PROVISIONER: &str = "fake.example.com";
 
 /// The volumes and claims of a test.
-struct Storage {
+pub struct Storage {
     space: Space,
     volumes: Api<PersistentVolume>,
     class: String,
 }
 
 impl Storage {
-    fn new(space: &Space) -> Self {
+    pub fn new(space: &Space) -> Self {
         let volumes = Api::all(space.bed.client.clone());
         Self { space: space.clone(), volumes, class: space.namespace.clone() }
     }
 
     /// Returns the name of a volume, unique among all tests.
-    fn name(&self, volume: &str) -> String {
+    pub fn name(&self, volume: &str) -> String {
         format!("{}-{volume}", self.space.namespace)
     }
 
-    async fn create_volume(&self, volume: &str, fields: Value) -> Result<PersistentVolume> {
+    pub async fn create_volume(&self, volume: &str, fields: Value) -> Result<PersistentVolume> {
         let object = json!({
             "metadata": {"name": self.name(volume)},
             "spec": {
@@ -59,7 +59,7 @@ impl Storage {
         Ok(self.volumes.create(&PostParams::default(), &volume).await?)
     }
 
-    async fn create_claim(&self, claim: &str, fields: Value) -> Result<PersistentVolumeClaim> {
+    pub async fn create_claim(&self, claim: &str, fields: Value) -> Result<PersistentVolumeClaim> {
         let object = json!({
             "metadata": {"name": claim},
             "spec": {
@@ -105,7 +105,7 @@ impl Storage {
         self.space.delete::<PersistentVolumeClaim>(claim).await
     }
 
-    async fn until_volume_phase(&self, volume: &str, phase: &str) -> Result<PersistentVolume> {
+    pub async fn until_volume_phase(&self, volume: &str, phase: &str) -> Result<PersistentVolume> {
         eventually(format!("volume {volume} is {phase}"), || async {
             let found = self.volume(volume).await?;
             ensure!(volume_phase(&found) == phase, "{:?}", found.status);
@@ -124,7 +124,7 @@ impl Storage {
     }
 
     /// Waits until a claim and a volume are bound to each other, and to nothing else.
-    async fn until_bound(&self, claim: &str, volume: &str) -> Result<(PersistentVolumeClaim, PersistentVolume)> {
+    pub async fn until_bound(&self, claim: &str, volume: &str) -> Result<(PersistentVolumeClaim, PersistentVolume)> {
         let claim = self.until_claim_phase(claim, "Bound").await?;
         let volume = self.until_volume_phase(volume, "Bound").await?;
         let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone()).context("no reference")?;
@@ -163,10 +163,11 @@ pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()>
     let storage = Storage::new(&space);
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &FLAGS).await?;
-    storage.create_volume("large", json!({"spec": {"capacity": {"storage": "5Gi"}}})).await?;
+    // In this order: a cache in which the large one is available contains the small one, too.
     storage.create_volume("small", json!({})).await?;
-    storage.until_volume_phase("large", "Available").await?;
     storage.until_volume_phase("small", "Available").await?;
+    storage.create_volume("large", json!({"spec": {"capacity": {"storage": "5Gi"}}})).await?;
+    storage.until_volume_phase("large", "Available").await?;
     storage.create_claim("data", json!({})).await?;
     let (claim, volume) = storage.until_bound("data", "small").await?;
     ensure!(
@@ -278,11 +279,12 @@ pub async fn binding_is_completed_after_a_crash_at_each_write(space: Space) -> R
             let storage = Storage::new(&space);
             let (volume, claim) = (format!("pv-{at}-{how}"), format!("data-{at}-{how}"));
             let name = storage.name(&volume);
+            let first = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
+            // In this order: a cache in which the other one is available contains the smaller one, too.
             storage.create_volume(&volume, json!({})).await?;
+            storage.until_volume_phase(&volume, "Available").await?;
             let other = format!("other-{at}-{how}");
             storage.create_volume(&other, json!({"spec": {"capacity": {"storage": "5Gi"}}})).await?;
-            let first = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
-            storage.until_volume_phase(&volume, "Available").await?;
             storage.until_volume_phase(&other, "Available").await?;
             first.stop().await?;
             let (volume_name, claim_name) = (name.clone(), claim.clone());

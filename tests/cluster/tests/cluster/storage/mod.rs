@@ -10,3 +10,4 @@ pub mod objects;
 pub mod protection;
 pub mod selinux_warning;
 pub mod topology;
+pub mod waiting_claims;
