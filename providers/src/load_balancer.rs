@@ -327,6 +327,13 @@ pub trait LoadBalancers: Send + Sync {
     /// `NotFound` if there is no load balancer: nothing is created, and the caller ensures it. Otherwise as `ensure`.
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError>;
 
+    /// Called before the first `ensure` of a Service that had no finalizer: no process has created anything for it. A
+    /// provider need not search for resources that the cloud does not list yet. It is a hint: not every new Service is
+    /// reported.
+    fn starts_empty(&self, id: &LoadBalancerId) {
+        let _ = id;
+    }
+
     /// Called when the Service's status contains what the last `ensure` returned. A provider that replaces one load
     /// balancer by another deletes the old one only after that.
     fn published(&self, id: &LoadBalancerId) {

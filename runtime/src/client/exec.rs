@@ -14,6 +14,9 @@ use http::HeaderValue;
 use jiff::Timestamp;
 use kube::config::{ExecConfig, ExecInteractiveMode};
 use rustix::process::{Pid, Signal, kill_process_group};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -32,6 +35,22 @@ const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) struct ClientIdentity {
     pub(super) certificate: String,
     pub(super) key: String,
+}
+
+impl ClientIdentity {
+    /// Checks that a TLS connection can use them: otherwise the run counts as failed, and the plugin runs again soon.
+    fn check(&self) -> Result<(), String> {
+        let chain: Result<Vec<CertificateDer<'static>>, _> =
+            CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
+        // The parser's messages may quote the key.
+        let chain = chain.map_err(|_| "its certificate is not valid PEM")?;
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|_| "its key is not valid PEM")?;
+        match CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()) {
+            Ok(_) => Ok(()),
+            Err(rustls::Error::InconsistentKeys(_)) => Err("its certificate is not that of its key".to_owned()),
+            Err(error) => Err(format!("its certificate or key cannot be used: {error}")),
+        }
+    }
 }
 
 /// The credentials that a run has returned: a token, a client certificate, or both.
@@ -103,6 +122,8 @@ impl Plugin {
             true => read(&output, self.config.api_version.as_deref()),
             false => Err(format!("it failed with {status}; its messages are in the log of this process")),
         });
+        let issued =
+            issued.and_then(|issued| issued.identity.iter().try_for_each(ClientIdentity::check).map(|()| issued));
         issued.map_err(|problem| format!("exec plugin {name:?}: {problem}"))
     }
 

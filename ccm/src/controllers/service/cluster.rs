@@ -17,6 +17,9 @@ pub enum Refusal {
     /// The object was deleted, or replaced by one of the same name. The watch delivers that as a change of its own.
     #[error("the object no longer exists")]
     Deleted,
+    /// The object was changed after it was cached. The watch delivers that change.
+    #[error("the object was changed")]
+    Changed,
     /// The write failed. The API server may have applied it nevertheless.
     #[error("{0}")]
     Failed(String),
@@ -58,7 +61,7 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns the keys and UIDs of all Services, of every type. This is an uncached read.
     async fn list_uncached(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal>;
 
-    /// Adds the finalizer.
+    /// Adds the finalizer, unless the Service was changed after it was cached.
     async fn hold(&self, service: &Service) -> Result<(), Refusal>;
 
     /// Writes the load balancer's addresses, if given, into the Service's status, and the provider's annotations.

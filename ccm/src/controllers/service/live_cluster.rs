@@ -79,7 +79,11 @@ impl Kubernetes {
 }
 
 fn refusal(error: &WriteError) -> Refusal {
-    if error.is_object_deleted() { Refusal::Deleted } else { Refusal::Failed(error.to_string()) }
+    match error {
+        _ if error.is_object_deleted() => Refusal::Deleted,
+        _ if error.is_conflict() => Refusal::Changed,
+        _ => Refusal::Failed(error.to_string()),
+    }
 }
 
 #[async_trait]
@@ -168,7 +172,9 @@ impl Cluster for Kubernetes {
     }
 
     async fn hold(&self, service: &Service) -> Result<(), Refusal> {
-        self.patch(service, json!({ "metadata": { "finalizers": [FINALIZER] } })).await
+        // With the version, success means that no previous leader has added it.
+        let version = service.meta.version.to_string();
+        self.patch(service, json!({ "metadata": { "finalizers": [FINALIZER], "resourceVersion": version } })).await
     }
 
     async fn publish(

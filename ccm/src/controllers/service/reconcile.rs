@@ -422,9 +422,13 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         match self.kubernetes.hold(service).await {
             Ok(()) => {
                 state.confirmed = true;
+                if state.load_balancer.is_none() {
+                    self.cloud.starts_empty(&subject.id);
+                }
                 Ok(true)
             }
-            Err(Refusal::Deleted) => Ok(false),
+            // A previous leader may have added it.
+            Err(Refusal::Deleted | Refusal::Changed) => Ok(false),
             Err(error) => Err(self.record_failed_write(subject, state, "add load balancer cleanup finalizer", &error)),
         }
     }

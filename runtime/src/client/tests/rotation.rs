@@ -88,10 +88,15 @@ fn write_credential(bed: &Bed, name: &str, token: &str) -> Vec<u8> {
     if !token.is_empty() {
         status["token"] = token.into();
     }
+    write_status(bed, &status);
+    signed.der
+}
+
+/// Writes the output of the exec plugin with this status.
+fn write_status(bed: &Bed, status: &serde_json::Value) {
     let credential =
         json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
     file(bed.directory.path(), "credential", &credential.to_string());
-    signed.der
 }
 
 /// Makes the user of the kubeconfig one with an exec plugin that prints the written output.
@@ -124,6 +129,27 @@ async fn connections_are_replaced_when_the_exec_plugin_returns_another_certifica
     renew().await;
     assert!(connections.reload().expect("a certificate"));
     assert!(!connections.reload().expect("nothing changed"));
+}
+
+/// Otherwise the pair would count as valid until it expires, and no connection could use it.
+#[tokio::test]
+async fn run_of_an_exec_plugin_fails_when_its_certificate_is_not_that_of_its_key() {
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    use_plugin(&bed);
+    let (first, second) = (bed.authority.sign("first"), bed.authority.sign("second"));
+    for (certificate, key, expected) in [
+        (&first.certificate, &second.key, "certificate is not that of its key"),
+        (&first.key, &first.key, "certificate or key cannot be used"),
+        (&first.certificate, &first.certificate, "key is not valid PEM"),
+        (&first.certificate, &"rubbish".to_owned(), "key is not valid PEM"),
+    ] {
+        write_status(&bed, &json!({"token": "t", "clientCertificateData": certificate, "clientKeyData": key}));
+        let problem = connect(&bed.options()).await.err().expect("no credentials").to_string();
+        assert!(problem.contains(expected) && problem.contains("exec plugin \"cat\""), "{problem}");
+    }
+    write_status(&bed, &json!({"clientCertificateData": first.certificate, "clientKeyData": first.key}));
+    let clients = connect(&bed.options()).await.expect("clients");
+    assert_eq!(status(&clients, Method::GET).await, 200);
 }
 
 #[tokio::test]

@@ -8,6 +8,41 @@ use providers::Progress;
 use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
+/// Services that are created together: a load balancer needs six changes, and all reads serve several of them.
+pub async fn creations_share_their_reads(_: Space) -> Result<()> {
+    const SERVICES: u64 = 10;
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(2).await?);
+    let balancers = new_process(&moto).await?;
+    let specs: Vec<_> = (1..=10).map(|number| spec(number, &[])).collect();
+    for one in &specs {
+        balancers.starts_empty(&one.id);
+        let ensured = balancers.ensure(one, &all).await?;
+        ensure!(ensured.status.ingress.len() == 1, "{one:?} has no address yet: {ensured:?}");
+    }
+    for one in &specs {
+        settle(&moto, &*balancers, one, &all).await?;
+    }
+    let (calls, changes) = (moto.proxy.calls(), moto.proxy.changes());
+    // The shared security group and a rule for it are the others.
+    ensure!(changes == SERVICES * 6 + 2, "{changes} changes: {calls:?}");
+    for action in ["DescribeTargetHealth", "DescribeListeners", "DescribeLoadBalancerAttributes", "DescribeTags"] {
+        ensure!(moto.proxy.calls_of(action) == 0, "{action} was called: {calls:?}");
+    }
+    let listings = moto.proxy.calls_of("DescribeLoadBalancers");
+    ensure!(listings <= 4, "{listings} listings: {calls:?}");
+    // The check for drift reads everything.
+    for one in &specs {
+        balancers.ensure(one, &all).await?;
+    }
+    ensure!(moto.proxy.changes() == changes, "the creation was not complete: {:?}", moto.proxy.calls());
+    for one in &specs {
+        delete(&*balancers, &one.id).await?;
+    }
+    ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
+    Ok(())
+}
+
 /// Another client deletes the listener and sets an attribute during the creation, which ends without a deletion. The next
 /// check for drift reverts both.
 pub async fn change_during_a_creation_is_reverted_by_the_next_check(_: Space) -> Result<()> {
@@ -16,6 +51,7 @@ pub async fn change_during_a_creation_is_reverted_by_the_next_check(_: Space) ->
     let balancers = new_process(&moto).await?;
     moto.proxy.delay_provisioning(2);
     let one = spec(1, &[]);
+    balancers.starts_empty(&one.id);
     let ensured = balancers.ensure(&one, &all).await?;
     ensure!(matches!(ensured.progress, Progress::After(_)), "{ensured:?}");
     let balancer = AccountResources::read(&moto).await?.balancers.into_iter().next().context("no load balancer")?;

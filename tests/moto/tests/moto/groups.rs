@@ -180,6 +180,30 @@ pub async fn load_balancer_of_a_group_stays_while_a_new_listener_is_invisible(_:
     Ok(())
 }
 
+/// A process ends right after a Service has joined. The next one deletes the only other Service, and its reads miss the new
+/// listener and its target group.
+pub async fn load_balancer_of_a_group_stays_while_a_listener_of_an_earlier_process_is_invisible(
+    _: Space,
+) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    for delay in [1, 3, 4] {
+        let (first, second) = (member(1, "web", 80), member(2, "web", 443));
+        let earlier = new_process(&moto).await?;
+        let name = settle(&moto, &*earlier, &first, &all).await?;
+        moto.proxy.delay_visibility(delay);
+        earlier.ensure(&second, &all).await?;
+        let next = new_process(&moto).await?;
+        delete(&*next, &first).await.with_context(|| format!("{delay} reads"))?;
+        moto.proxy.delay_visibility(0);
+        ensure!(settle(&moto, &*next, &second, &all).await? == name, "{delay} reads: it is another load balancer");
+        delete(&*next, &second).await?;
+        let resources = AccountResources::read(&moto).await?;
+        ensure!(resources.is_empty(), "{delay} reads: {resources:?}");
+    }
+    Ok(())
+}
+
 /// Services were deleted without waiting for their cleanup, so that their listeners, target groups and rules are leaked.
 /// The load balancer is deleted with the leaked resources of the last one.
 pub async fn leaked_members_of_a_group_are_deleted_with_its_load_balancer(_: Space) -> Result<()> {

@@ -13,6 +13,7 @@ mod bed;
 mod certificates;
 mod classic;
 mod conformance;
+mod crashes;
 mod creations;
 mod eks;
 mod endpoint_services;
@@ -76,6 +77,7 @@ fn main() -> std::process::ExitCode {
             group_of_several_namespaces_needs_the_operators_consent,
             service_moves_to_the_load_balancer_of_a_group_and_back, crashes_leave_nothing_of_a_group,
             load_balancer_of_a_group_stays_while_a_new_listener_is_invisible,
+            load_balancer_of_a_group_stays_while_a_listener_of_an_earlier_process_is_invisible,
             leaked_members_of_a_group_are_deleted_with_its_load_balancer,
         },
         gates::{pods_become_ready_when_their_targets_are_healthy},
@@ -87,7 +89,11 @@ fn main() -> std::process::ExitCode {
             firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
             untagged_group_of_nodes_is_only_a_warning,
         },
-        creations::{change_during_a_creation_is_reverted_by_the_next_check},
+        creations::{creations_share_their_reads, change_during_a_creation_is_reverted_by_the_next_check},
+        crashes::{
+            deletion_finds_what_an_earlier_process_created_last, deletion_finds_what_was_created_without_a_response,
+            creation_of_an_earlier_process_gets_the_current_settings,
+        },
         conformance::{provider_passes_the_conformance_suite, configuration_is_completed_from_instance_metadata},
         nodes::{
             nodes_get_the_data_of_their_instances, one_bad_id_does_not_split_the_batch_into_single_calls, nodes_are_initialized_despite_faults,

@@ -7,6 +7,7 @@ use providers::{
     CloudError, Deletion, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned,
     ReadinessGate, Targeting, Targets, async_trait,
 };
+use runtime::lock::lock;
 
 use super::simulation::Simulation;
 
@@ -26,6 +27,9 @@ impl LoadBalancers for CrashingCloud {
     }
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
         self.cloud.others(spec)
+    }
+    fn starts_empty(&self, id: &LoadBalancerId) {
+        lock(&self.sim.started_empty).push(id.name.clone());
     }
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
         self.cloud.observe(id).await

@@ -3,9 +3,10 @@
 use kinds::service::ServiceType;
 use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
 use providers::Phase;
+use runtime::lock::lock;
 
 use super::simulation::{Process, RESYNC, Simulation, annotated, endpoint, key, node, pass, port, service};
-use crate::controllers::service::decide::has_finalizer;
+use crate::controllers::service::decide::{FINALIZER, has_finalizer};
 
 /// A simulation with one Service, `web`, whose load balancer exists.
 async fn with_load_balancer() -> (std::sync::Arc<Simulation>, Process) {
@@ -46,6 +47,24 @@ async fn new_load_balancer_is_created_and_published_and_then_not_changed() {
     pass(60.0).await;
     assert_eq!((sim.cloud.changing_calls(), sim.writes()), (calls, 2));
     assert_eq!(sim.take_events(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_starts_empty_unless_a_previous_leader_added_its_finalizer() {
+    let (sim, _process) = with_load_balancer().await;
+    assert_eq!(*lock(&sim.started_empty), ["web"]);
+
+    // The cache does not contain the finalizer yet.
+    let sim = Simulation::new(MockConfig::default());
+    sim.create(service("web"));
+    let process = Process::start(&sim, 2);
+    sim.change(&key("web"), |service| service.meta.finalizers = [FINALIZER.into()].into());
+    pass(1.0).await;
+    assert_eq!((sim.cloud.changing_calls(), sim.take_events().len()), (0, 1), "only the first attempt is announced");
+    process.deliver(&key("web"));
+    pass(10.0).await;
+    assert_eq!(sim.cloud.snapshot().balancers.len(), 1);
+    assert_eq!(*lock(&sim.started_empty), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -70,6 +70,8 @@ pub struct Simulation {
     pub endpoints_of: Mutex<BTreeMap<String, Vec<EndpointTarget>>>,
     /// Pods with readiness gates, by name.
     pub pods: Mutex<BTreeMap<String, GatedPod>>,
+    /// Services that a process reported as new to the cloud.
+    pub started_empty: Mutex<Vec<String>>,
     /// Options of processes that start: whether they delete leaks, and the interval between two audits.
     pub audit: Mutex<(bool, Duration)>,
     /// True while a Node or EndpointSlice cannot be decoded.
@@ -158,6 +160,7 @@ impl Simulation {
             endpoints: Mutex::new(Arc::new([])),
             endpoints_of: Mutex::default(),
             pods: Mutex::default(),
+            started_empty: Mutex::default(),
             audit: Mutex::default(),
             undecodable: AtomicBool::new(false),
             dead: AtomicBool::new(false),
@@ -401,6 +404,10 @@ impl Cluster for ProcessCache {
     }
 
     async fn hold(&self, service: &Service) -> Result<(), Refusal> {
+        let changed = |now: &Service| now.meta.uid == service.meta.uid && now.meta.version != service.meta.version;
+        if self.sim.get(&service.meta.key()).as_ref().is_some_and(changed) {
+            return Err(Refusal::Changed);
+        }
         if self.sim.get(&service.meta.key()).is_some_and(|now| now.meta.is_deleting()) {
             return Err(Refusal::Failed("no finalizer can be added to an object that is being deleted".into()));
         }

@@ -110,18 +110,18 @@ async fn targets(session: &Session, group: &str) -> Result<BTreeMap<Target, Targ
     Ok(health.target_health_descriptions().iter().filter_map(convert::health).collect())
 }
 
-/// Adds the details of resources that this process has just created. Only the targets are read, once a load balancer is
-/// active: AWS returns an existing target group as created, which may have others, and targets become healthy. Returns
-/// false if other resources are listed.
+/// Adds the details of resources that this process has just created. Only if the health of targets matters (`needs_health`)
+/// they are read, once a load balancer is active. Returns false if other resources are listed.
 pub(crate) async fn details_of_created(
     session: &Session,
     seen: &mut ObservedStack,
     created: &ObservedStack,
+    needs_health: bool,
 ) -> Result<bool, CloudError> {
     if !seen.take_details(created) {
         return Ok(false);
     }
-    if seen.balancers.iter().any(|balancer| balancer.state != State::Provisioning) {
+    if needs_health && seen.balancers.iter().any(|balancer| balancer.state != State::Provisioning) {
         let read = async |group: &mut ObservedTargetGroup| {
             group.targets = targets(session, &group.arn).await?;
             Ok::<(), CloudError>(())

@@ -73,6 +73,7 @@ impl LoadBalancers for Balancers {
         let result = self.ensure_service(spec, &work, &mut state).await;
         if let Err(error) = &result {
             state.forget();
+            state.failed = Some(Instant::now());
             // Targets still follow pods and nodes: their traffic must not wait for a change that AWS refuses.
             if !matches!(error.kind, ErrorKind::Throttled { .. })
                 && let Err(error) = self.update_existing_targets(&work, &mut state).await
@@ -119,6 +120,13 @@ impl LoadBalancers for Balancers {
         let targets = Targets::default();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
         self.make_forecast(&work).await
+    }
+
+    fn starts_empty(&self, id: &LoadBalancerId) {
+        // It is a hint: a call that works on the Service right now does not need it.
+        if let Ok(mut state) = self.states.get(id).try_lock() {
+            state.starts_empty = true;
+        }
     }
 
     fn published(&self, id: &LoadBalancerId) {

@@ -123,8 +123,9 @@ impl Balancers {
         // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
         let progress = match followed.again || leaves_nodes || !dying.is_empty() {
+            true if is_own_creation => Progress::After(state.pause_for_setup()),
             true => Progress::After(state.pause()),
-            false => state.settle(spec),
+            false => state.settle_stack(spec),
         };
         if is_own_creation {
             state.keep_created(seen, spec, progress);
@@ -240,11 +241,18 @@ impl Balancers {
             state.groups.extend(seen.balancers.iter().filter(|one| one.given).map(|one| one.name.clone()));
         }
         if seen.is_empty() {
-            let is_own_creation = is_first && !work.settings.shared_groups && work.settings.group.is_none();
+            // AWS returns a resource that an earlier process has created, and that is not visible yet, as created: it may
+            // have other listeners, attributes and targets.
+            let all_visible = self.all_visible();
+            let is_alone = is_first && (state.starts_empty || listing.begun >= all_visible);
+            let is_own_creation = is_alone && !work.settings.shared_groups && work.settings.group.is_none();
             return Ok(Observed { listing, seen, dying, is_own_creation });
         }
         let is_own_creation = match created {
-            Some(created) => calls::details_of_created(work.session, &mut seen, &created).await?,
+            Some(created) => {
+                let needs_health = state.needs_health();
+                calls::details_of_created(work.session, &mut seen, &created, needs_health).await?
+            }
             None => false,
         };
         if !is_own_creation {

@@ -220,13 +220,23 @@ impl Balancers {
             // Each listener sends traffic to a target group, so that one that is used needs no further call.
             let used = |users: &Vec<String>| users.contains(&balancer.arn);
             if listing.target_groups.iter().any(|(_, users)| used(users)) {
+                created.note_listeners();
                 return Ok(true);
             }
             match calls::listeners(session, &balancer.arn).await {
-                Ok(listeners) if !listeners.is_empty() => return Ok(true),
+                Ok(listeners) if !listeners.is_empty() => {
+                    created.note_listeners();
+                    return Ok(true);
+                }
                 Err(error) if error.is_not_found() => {}
                 listeners => {
                     listeners?;
+                    let now = Instant::now();
+                    if created.may_have_invisible_listener(now, self.all_visible()) {
+                        state.changed = Some(now);
+                        state.groups.insert(name.to_owned());
+                        return Ok(false);
+                    }
                     delete_balancer(session, &balancer.arn).await?;
                     tracing::info!(
                         load_balancer = balancer.arn,
@@ -353,5 +363,17 @@ mod tests {
         assert!(!created.is_used_by_another(&own, start + VISIBLE), "its listener is visible by now");
         created.remove_user(&other);
         assert!(!created.is_used_by_another(&own, start), "the other one has left");
+    }
+
+    #[test]
+    fn group_is_read_again_while_a_listener_of_an_earlier_process_may_be_invisible() {
+        let (start, mut created) = (Instant::now(), Created::default());
+        let all_visible = start + VISIBLE;
+        let mut reads = || (0..10).take_while(|_| created.may_have_invisible_listener(start, all_visible)).count();
+        assert_eq!(reads(), 4);
+        assert_eq!(reads(), 0);
+        created.note_listeners();
+        assert!(created.may_have_invisible_listener(start, all_visible), "it was used meanwhile");
+        assert!(!created.may_have_invisible_listener(all_visible, all_visible));
     }
 }

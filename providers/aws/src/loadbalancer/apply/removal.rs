@@ -113,6 +113,11 @@ impl Balancers {
         if !confirmed || self.waits_for_tags(session, id, &listing, state) {
             return Ok(Deletion::InProgress(state.pause()));
         }
+        let now = Instant::now();
+        if state.may_have_invisible(now, self.all_visible()) {
+            state.changed = Some(now);
+            return Ok(Deletion::InProgress(state.pause()));
+        }
         if !self.leave_groups(session, id, None, state).await? {
             return Ok(Deletion::InProgress(state.pause()));
         }

@@ -26,6 +26,10 @@ pub(crate) const MISSING: u32 = 4;
 /// Number of reads that take more than a minute together.
 const OVERDUE_READS: u32 = 12;
 
+/// Pause before the first read of a load balancer that this process has just created. AWS sets it up in minutes, and one
+/// listing then serves all Services that were created meanwhile.
+const SETUP_PAUSE: Duration = Duration::from_secs(2);
+
 /// A target group as of this process's last read or change.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownGroup {
@@ -74,6 +78,14 @@ pub(crate) struct BalancerState {
     pub changed: Option<Instant>,
     /// ARNs and ids of created resources that may not be listed yet, with the time of creation.
     pub made: BTreeMap<String, Instant>,
+    /// The Service had no finalizer before, so that no other process has created anything for it.
+    pub starts_empty: bool,
+    /// This process has brought it to the desired state at least once, so that listings contain its resources.
+    is_complete: bool,
+    /// Time of the last failed `ensure`: AWS may have executed a call although it returned an error.
+    pub failed: Option<Instant>,
+    /// Number of listings without any resource that was to be deleted.
+    empty_listings: u32,
     /// The resources that this process has created from nothing, while AWS works on them; until a call fails.
     created: Option<CreatedStack>,
     /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then.
@@ -123,6 +135,30 @@ impl BalancerState {
         pause.min(PACE)
     }
 
+    /// Returns the time until the first read of a load balancer that this process has just created.
+    pub(crate) fn pause_for_setup(&mut self) -> Duration {
+        self.pause().max(SETUP_PAUSE)
+    }
+
+    /// Counts a listing without any resource to delete. Returns true if one may exist and not be visible yet: an earlier
+    /// process, or a call of this one that failed, may have created it in the last minute, and few listings lacked it.
+    /// From `all_visible` on, listings contain everything that earlier processes have created.
+    pub(crate) fn may_have_invisible(&mut self, now: Instant, all_visible: Instant) -> bool {
+        let by_others = now < all_visible && !self.starts_empty && !self.is_complete;
+        let by_failed_call = self.failed.is_some_and(|failed| now < failed + VISIBLE);
+        if !by_others && !by_failed_call {
+            return false;
+        }
+        self.empty_listings = self.empty_listings.saturating_add(1);
+        self.empty_listings <= MISSING
+    }
+
+    /// Returns true if the health of the Service's targets decides about a step of this process: what served before is
+    /// deleted once the load balancer serves.
+    pub(crate) fn needs_health(&self) -> bool {
+        self.classic.is_some() || self.registered.as_ref().is_some_and(|groups| !groups.is_empty())
+    }
+
     /// Counts a response that lacks a resource. Returns true if the resource may exist and not be visible yet: it was
     /// created in the last minute, and few responses lacked it.
     pub(crate) fn may_appear(&mut self, id: &str, now: Instant) -> bool {
@@ -144,6 +180,13 @@ impl BalancerState {
         self.waits = 0;
         self.settled = Some(spec.clone());
         Progress::Settled
+    }
+
+    /// Same as [`settle`](Self::settle) for a load balancer of the Service's own, which was read.
+    pub(crate) fn settle_stack(&mut self, spec: &LoadBalancerSpec) -> Progress {
+        self.is_complete = true;
+        self.failed = None;
+        self.settle(spec)
     }
 
     /// Forgets all but the effects of calls that reads may not return yet: the next call reads what AWS has.
@@ -276,6 +319,25 @@ mod tests {
         state.keep_created(stack, &spec, later);
         state.forget();
         assert_eq!(state.take_created(&spec), None, "a call failed");
+    }
+
+    #[test]
+    fn deletion_reads_again_where_an_earlier_process_may_have_created_something() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let reads = |mut state: BalancerState, now: Instant| -> usize {
+            (0..10).take_while(|_| state.may_have_invisible(now, start + VISIBLE)).count()
+        };
+        assert_eq!(reads(BalancerState::default(), start), 4);
+        assert_eq!(reads(BalancerState::default(), start + VISIBLE), 0, "an earlier process ended long ago");
+        let new = BalancerState { starts_empty: true, ..BalancerState::default() };
+        assert_eq!(reads(new, start), 0, "no other process has worked on it");
+        let mut complete = BalancerState::default();
+        complete.settle_stack(&samples::spec(&[]));
+        complete.forget();
+        assert_eq!(reads(complete, start), 0, "this process has found everything");
+        let failed = || BalancerState { starts_empty: true, failed: Some(start), ..BalancerState::default() };
+        assert_eq!(reads(failed(), start + second), 4, "a response was lost");
+        assert_eq!(reads(failed(), start + VISIBLE), 0, "a response was lost long ago");
     }
 
     #[test]

@@ -1,0 +1,97 @@
+//! Processes that end during a creation: the next one does not see what they have created last, because AWS shows it late.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use cluster_tests::Space;
+use moto::{Effect, Fault, Hold, Moto, Service};
+use providers::{LoadBalancerSpec, Targets};
+
+use crate::balancers::{AccountResources, delete, new_process, port, settle, spec, targets, texts};
+use crate::bed::CLUSTER;
+
+/// Number of changes that create a load balancer with one port, and the first security groups and rules of a cluster.
+const CHANGES: u64 = 8;
+const CROSS_ZONE: &str = "load_balancing.cross_zone.enabled";
+
+/// Runs a process that ends right after its `nth` change.
+async fn crash_after_change(moto: &Moto, nth: u64, one: &LoadBalancerSpec, all: &Targets) -> Result<()> {
+    let hold = Hold::default();
+    moto.proxy.arm(Fault::nth("changes", nth, Effect::Held(hold.clone())));
+    let process = new_process(moto).await?;
+    tokio::select! {
+        ensured = process.ensure(one, all) => bail!("it ended before change {nth}: {ensured:?}"),
+        reached = hold.reached() => reached?,
+    }
+    moto.proxy.disarm();
+    hold.release();
+    Ok(())
+}
+
+async fn has_no_resources(moto: &Moto) -> Result<()> {
+    let resources = AccountResources::read(moto).await?;
+    ensure!(resources.is_empty(), "{resources:?}");
+    Ok(())
+}
+
+/// The Service is deleted before the next process sees any of its resources.
+pub async fn deletion_finds_what_an_earlier_process_created_last(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    for nth in 1..=CHANGES {
+        let delay = 1 + nth % 4;
+        moto.proxy.delay_visibility(delay);
+        let one = spec(1, &[]);
+        crash_after_change(&moto, nth, &one, &all).await?;
+        delete(&*new_process(&moto).await?, &one.id).await?;
+        has_no_resources(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+    }
+    Ok(())
+}
+
+/// The Service is deleted after a response was lost, and before the process sees the resource.
+pub async fn deletion_finds_what_was_created_without_a_response(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    for nth in 1..=CHANGES {
+        moto.proxy.delay_visibility(4);
+        let (process, one) = (new_process(&moto).await?, spec(1, &[]));
+        process.starts_empty(&one.id);
+        moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
+        let error = process.ensure(&one, &all).await.err().with_context(|| format!("change {nth} was repeated"))?;
+        moto.proxy.disarm();
+        delete(&*process, &one.id).await?;
+        has_no_resources(&moto).await.with_context(|| format!("after change {nth}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// The Service changes before the next process, to which AWS returns as created what an earlier one has created.
+pub async fn creation_of_an_earlier_process_gets_the_current_settings(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(2).await?;
+    let (before, after) = (targets(&instances[..1]), targets(&instances[1..]));
+    for delay in [1, 2, 4] {
+        let attribute = format!("{CROSS_ZONE}=true");
+        let annotations = [("disable-nlb-sg", "true"), ("attributes", &*attribute)];
+        let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(1, &annotations) };
+        moto.proxy.delay_visibility(delay);
+        new_process(&moto).await?.ensure(&two, &before).await?;
+
+        let one = LoadBalancerSpec { id: two.id.clone(), ..spec(1, &annotations[..1]) };
+        let next = new_process(&moto).await?;
+        settle(&moto, &*next, &one, &after).await?;
+        let current = AccountResources::read(&moto).await?;
+        ensure!(current.balancers.len() == 1 && current.target_groups.len() == 1, "{delay} reads: {current:?}");
+        let of = [("LoadBalancerArn", &*current.balancers[0])];
+        let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &of).await?;
+        ensure!(texts(&listeners, "Port") == ["80"], "{delay} reads: {listeners}");
+        let attributes = moto.aws.list(Service::Elb, "DescribeLoadBalancerAttributes", &of, "Attributes").await?;
+        let is_on = attributes.iter().any(|one| one.text("Key") == CROSS_ZONE && one.text("Value") == "true");
+        ensure!(!is_on, "{delay} reads: {CROSS_ZONE} is that of the earlier process");
+        let of = [("TargetGroupArn", &*current.target_groups[0])];
+        let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &of).await?;
+        ensure!(texts(&health, "Id") == [instances[1].id.clone()], "{delay} reads: {health}");
+        delete(&*next, &one.id).await?;
+        has_no_resources(&moto).await.with_context(|| format!("{delay} reads"))?;
+    }
+    Ok(())
+}
