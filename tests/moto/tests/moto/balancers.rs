@@ -125,7 +125,7 @@ pub async fn new_process(moto: &Moto) -> Result<Arc<dyn LoadBalancers>> {
     provider.load_balancers().context("no load balancers")
 }
 
-fn is_retried(error: &CloudError) -> bool {
+pub fn is_retried(error: &CloudError) -> bool {
     matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::Transient | ErrorKind::Conflict)
 }
 

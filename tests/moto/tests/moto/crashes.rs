@@ -1,15 +1,19 @@
 //! Processes that end during a creation: the next one does not see what they have created last, because AWS shows it late.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, bail, ensure};
-use cluster_tests::Space;
+use cluster_tests::{Space, eventually};
 use moto::{Effect, Fault, Hold, Moto, Service};
 use providers::{LoadBalancerSpec, Targets};
 
-use crate::balancers::{AccountResources, delete, new_process, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, is_retried, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 /// Number of changes that create a load balancer with one port, and the first security groups and rules of a cluster.
 const CHANGES: u64 = 8;
+/// Pause after a call that has to be repeated.
+const RETRY: Duration = Duration::from_millis(100);
 const CROSS_ZONE: &str = "load_balancing.cross_zone.enabled";
 
 /// Runs a process that ends right after its `nth` change.
@@ -17,8 +21,17 @@ async fn crash_after_change(moto: &Moto, nth: u64, one: &LoadBalancerSpec, all: 
     let hold = Hold::default();
     moto.proxy.arm(Fault::nth("changes", nth, Effect::Held(hold.clone())));
     let process = new_process(moto).await?;
+    let retried = async {
+        loop {
+            match process.ensure(one, all).await {
+                // What it has just created is not visible yet.
+                Err(error) if is_retried(&error) => tokio::time::sleep(RETRY).await,
+                ensured => bail!("it ended before change {nth}: {ensured:?}"),
+            }
+        }
+    };
     tokio::select! {
-        ensured = process.ensure(one, all) => bail!("it ended before change {nth}: {ensured:?}"),
+        ended = retried => ended?,
         reached = hold.reached() => reached?,
     }
     moto.proxy.disarm();
@@ -79,8 +92,14 @@ pub async fn creation_of_an_earlier_process_gets_the_current_settings(_: Space) 
         let one = LoadBalancerSpec { id: two.id.clone(), ..spec(1, &annotations[..1]) };
         let next = new_process(&moto).await?;
         settle(&moto, &*next, &one, &after).await?;
-        let current = AccountResources::read(&moto).await?;
-        ensure!(current.balancers.len() == 1 && current.target_groups.len() == 1, "{delay} reads: {current:?}");
+        // A target group that appears later is deleted by the next check for drift.
+        let current = eventually(format!("the former target group is deleted after {delay} reads"), || async {
+            next.ensure(&one, &after).await?;
+            let current = AccountResources::read(&moto).await?;
+            ensure!(current.balancers.len() == 1 && current.target_groups.len() == 1, "{current:?}");
+            Ok(current)
+        })
+        .await?;
         let of = [("LoadBalancerArn", &*current.balancers[0])];
         let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &of).await?;
         ensure!(texts(&listeners, "Port") == ["80"], "{delay} reads: {listeners}");
