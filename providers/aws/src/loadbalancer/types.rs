@@ -90,17 +90,17 @@ pub(crate) struct HealthCheck {
 pub(crate) const TRAFFIC_PORT: &str = "traffic-port";
 
 impl HealthCheck {
-    /// Returns true if `seen` has all settings of this check.
-    pub(crate) fn is_met_by(&self, seen: &Self) -> bool {
-        let met = |requested: &Option<String>, seen: &Option<String>| requested.is_none() || requested == seen;
-        self.protocol == seen.protocol
-            && self.port == seen.port
-            && met(&self.path, &seen.path)
-            && met(&self.codes, &seen.codes)
-            && self.interval == seen.interval
-            && (self.timeout.is_none() || self.timeout == seen.timeout)
-            && self.healthy == seen.healthy
-            && self.unhealthy == seen.unhealthy
+    /// Returns true if `observed` has all settings of this check.
+    pub(crate) fn is_met_by(&self, observed: &Self) -> bool {
+        let met = |requested: &Option<String>, observed: &Option<String>| requested.is_none() || requested == observed;
+        self.protocol == observed.protocol
+            && self.port == observed.port
+            && met(&self.path, &observed.path)
+            && met(&self.codes, &observed.codes)
+            && self.interval == observed.interval
+            && (self.timeout.is_none() || self.timeout == observed.timeout)
+            && self.healthy == observed.healthy
+            && self.unhealthy == observed.unhealthy
     }
 }
 

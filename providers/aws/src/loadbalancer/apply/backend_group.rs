@@ -409,7 +409,7 @@ async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(),
 
 /// Replaces rules with the same ids.
 async fn modify(session: &Session, group: &str, rules: &[ObservedRule]) -> Result<(), CloudError> {
-    let changed = rules.iter().map(|seen| convert::changed_rule(&seen.id, &seen.rule)).collect();
+    let changed = rules.iter().map(|observed| convert::changed_rule(&observed.id, &observed.rule)).collect();
     let request = session.api.ec2.modify_security_group_rules().group_id(group).set_security_group_rules(Some(changed));
     session.api.change(Class::Ec2Change, "ModifySecurityGroupRules", request.send()).await.map(drop)
 }

@@ -153,7 +153,7 @@ impl Balancers {
         &self,
         caller: &mut Caller<'_>,
         step: &Step,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
         let deleted = match step {
@@ -161,7 +161,7 @@ impl Balancers {
             Step::DeleteSecurityGroup { id } => Some(id),
             _ => None,
         };
-        let result = caller.execute(step, seen).await;
+        let result = caller.execute(step, observed).await;
         let now = Instant::now();
         state.changed = Some(now);
         state.unconfirmed.extend(caller.unconfirmed.drain(..).map(|arn| (arn, now)));
@@ -179,7 +179,7 @@ impl Balancers {
             state.made.remove(id);
             state.deleting.insert(id.clone());
         }
-        seen.apply_step(step, &made);
+        observed.apply_step(step, &made);
         match step {
             Step::CreateBalancer(wanted) => self.inventory.tagged(&made.id, &wanted.tags),
             Step::CreateTargetGroup(wanted) => self.inventory.tagged(&made.id, &wanted.tags),

@@ -41,19 +41,20 @@ impl Balancers {
         &self,
         work: &Work<'_>,
         (listing, network): (&Listing, &Network),
-        (desired, seen): (&Desired, &ObservedStack),
+        (desired, observed): (&Desired, &ObservedStack),
         nodes: &TargetGroups,
         done: bool,
         state: &mut BalancerState,
     ) -> Result<Vec<String>, CloudError> {
-        let Some(balancer) = seen.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty()) else {
+        let Some(balancer) = observed.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty())
+        else {
             return Ok(Vec::new());
         };
         let future = desired.balancer.subnets.iter().filter(|_| !done);
         let subnets: Vec<Mapping> = balancer.subnets.iter().chain(future).cloned().collect();
         let owner = (&work.session.cluster, work.id);
         let wanted = bare_rules::desired(owner, work.settings, desired, (&balancer.name, &subnets), network);
-        let names = own_rule_names(work.session, work.id, listing, &seen.balancers);
+        let names = own_rule_names(work.session, work.id, listing, &observed.balancers);
         let mut shared = self.shared.lock().await;
         let remove_others = done && !nodes.incomplete;
         let mut all: BTreeSet<String> =

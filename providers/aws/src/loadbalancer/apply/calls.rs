@@ -26,12 +26,12 @@ use crate::session::Session;
 const TARGETS_PER_CALL: usize = 200;
 
 /// Reads the details that listings lack: listeners, attributes, targets, rules.
-pub(crate) async fn details(session: &Session, seen: &mut ObservedStack, capacity: bool) -> Result<(), CloudError> {
-    let ids: Vec<String> = seen.security_groups.iter().map(|group| group.id.clone()).collect();
-    let balancers = try_join_all(seen.balancers.iter_mut().map(|one| balancer(session, one, capacity)));
-    let groups = try_join_all(seen.target_groups.iter_mut().map(|one| target_group(session, one)));
+pub(crate) async fn details(session: &Session, observed: &mut ObservedStack, capacity: bool) -> Result<(), CloudError> {
+    let ids: Vec<String> = observed.security_groups.iter().map(|group| group.id.clone()).collect();
+    let balancers = try_join_all(observed.balancers.iter_mut().map(|one| balancer(session, one, capacity)));
+    let groups = try_join_all(observed.target_groups.iter_mut().map(|one| target_group(session, one)));
     let (_, _, mut rules) = try_join3(balancers, groups, network::rules(session, &ids)).await?;
-    for group in &mut seen.security_groups {
+    for group in &mut observed.security_groups {
         group.rules = rules.remove(&group.id).unwrap_or_default();
     }
     Ok(())
@@ -114,19 +114,19 @@ async fn targets(session: &Session, group: &str) -> Result<BTreeMap<Target, Targ
 /// they are read, once a load balancer is active. Returns false if other resources are listed.
 pub(crate) async fn details_of_created(
     session: &Session,
-    seen: &mut ObservedStack,
+    observed: &mut ObservedStack,
     created: &ObservedStack,
     needs_health: bool,
 ) -> Result<bool, CloudError> {
-    if !seen.take_details(created) {
+    if !observed.take_details(created) {
         return Ok(false);
     }
-    if needs_health && seen.balancers.iter().any(|balancer| balancer.state != State::Provisioning) {
+    if needs_health && observed.balancers.iter().any(|balancer| balancer.state != State::Provisioning) {
         let read = async |group: &mut ObservedTargetGroup| {
             group.targets = targets(session, &group.arn).await?;
             Ok::<(), CloudError>(())
         };
-        try_join_all(seen.target_groups.iter_mut().map(read)).await?;
+        try_join_all(observed.target_groups.iter_mut().map(read)).await?;
     }
     Ok(true)
 }

@@ -50,8 +50,8 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
         let listing = self.recent_listing(work.session, state).await?;
-        let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        let network = !seen.balancers.is_empty();
+        let observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        let network = !observed.balancers.is_empty();
         state.classic = None;
         let Some(mut classic) = self.find_classic(work, state, &listing, network).await? else {
             if let Some(error) = &work.settings.classic_only {
@@ -106,8 +106,8 @@ impl Balancers {
         if let Some(group) = work.settings.group.as_ref().filter(|_| !work.settings.listeners.is_empty()) {
             return Ok(self.forecast_group(work, &listing, group));
         }
-        let seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        let network = seen.balancers.first().map(|one| one.name.as_str());
+        let observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        let network = observed.balancers.first().map(|one| one.name.as_str());
         if work.settings.listeners.is_empty() {
             return Ok(model::forecast_without_stack(network, words));
         }

@@ -14,7 +14,7 @@ use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::targets::Access;
 use crate::loadbalancer::apply::{calls, leaks, readiness_gates};
 use crate::loadbalancer::observed::balancer_state::BalancerState;
-use crate::loadbalancer::observed::report::{instances, observed};
+use crate::loadbalancer::observed::report::{instances, report};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::annotation_reader::forwarded_services;
 use crate::loadbalancer::spec::annotations;
@@ -50,18 +50,18 @@ impl LoadBalancers for Balancers {
         let state = self.states.get(id);
         let state = state.lock().await;
         let listing = self.inventory.listing_since(&session, Instant::now()).await?;
-        let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
-        if seen.is_empty() {
+        let mut observed = listing.of(&session.cluster, id, Purpose::Delete);
+        if observed.is_empty() {
             return Ok(match self.observe_classic(&session, id).await? {
                 Some(balancer) => Observed::Present(Box::new(balancer)),
                 None => Observed::Absent,
             });
         }
-        calls::details(&session, &mut seen, false).await.map_err(to_retryable)?;
-        let instances_by_id = self.networks.by_id(&session, instances(&seen)).await?;
+        calls::details(&session, &mut observed, false).await.map_err(to_retryable)?;
+        let instances_by_id = self.networks.by_id(&session, instances(&observed)).await?;
         let zones = instances_by_id.into_iter().map(|(id, instance)| (id, instance.zone)).collect();
-        let is_deleting = seen.balancers.iter().any(|one| state.deleting.contains(&one.arn));
-        Ok(Observed::Present(Box::new(observed(&seen, is_deleting, &zones))))
+        let is_deleting = observed.balancers.iter().any(|one| state.deleting.contains(&one.arn));
+        Ok(Observed::Present(Box::new(report(&observed, is_deleting, &zones))))
     }
 
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {

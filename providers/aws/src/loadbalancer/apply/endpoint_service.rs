@@ -36,16 +36,16 @@ impl Balancers {
     ) -> Result<(), CloudError> {
         let Some(settings) = &work.settings.endpoint_service else { return Ok(()) };
         let Some(balancer) = balancer.filter(|one| one.state == State::Active) else { return Ok(()) };
-        let mut seen = read(work.session, work.id).await?;
-        match seen.is_empty() {
+        let mut observed = read(work.session, work.id).await?;
+        match observed.is_empty() {
             true => {
                 let token = state.endpoint_token.get_or_insert_with(|| token(work.id));
-                seen.push(create(work, settings, &balancer.arn, token).await?);
+                observed.push(create(work, settings, &balancer.arn, token).await?);
             }
             // The next creation, after this one is deleted, is another request.
             false => state.endpoint_token = None,
         }
-        for step in endpoint_service::steps(Some((settings, &balancer.arn)), &seen) {
+        for step in endpoint_service::steps(Some((settings, &balancer.arn)), &observed) {
             apply(work.session, &step).await?;
         }
         Ok(())
@@ -58,13 +58,13 @@ impl Balancers {
         work: &Work<'_>,
         caller: &mut Caller<'_>,
         balancer: &str,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
         state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
-        match (is_marked(&seen.balancers), work.settings.endpoint_service.is_some()) {
+        match (is_marked(&observed.balancers), work.settings.endpoint_service.is_some()) {
             (false, _) => return Ok(false),
-            (true, true) => self.ensure_endpoint_service(work, seen.balancer(balancer), state).await?,
-            (true, false) => self.drop_endpoint_service(caller, seen, state).await?,
+            (true, true) => self.ensure_endpoint_service(work, observed.balancer(balancer), state).await?,
+            (true, false) => self.drop_endpoint_service(caller, observed, state).await?,
         }
         Ok(true)
     }
@@ -73,11 +73,11 @@ impl Balancers {
     async fn drop_endpoint_service(
         &self,
         caller: &mut Caller<'_>,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
         delete_all(caller.session, caller.id).await?;
-        let marked: Vec<String> = seen
+        let marked: Vec<String> = observed
             .balancers
             .iter()
             .filter(|one| one.tags.contains_key(names::ENDPOINT_SERVICE))
@@ -85,7 +85,7 @@ impl Balancers {
             .collect();
         for arn in marked {
             let step = plan::Step::RemoveTags { arn, keys: [names::ENDPOINT_SERVICE.to_owned()].into() };
-            self.step(caller, &step, seen, state).await?;
+            self.step(caller, &step, observed, state).await?;
         }
         Ok(())
     }

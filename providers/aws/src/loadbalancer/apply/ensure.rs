@@ -68,7 +68,7 @@ impl PlanProgress {
 /// The observed state of a Service.
 struct Observed {
     listing: Arc<Listing>,
-    seen: ObservedStack,
+    observed: ObservedStack,
     /// Names of load balancers that are being deleted.
     dying: Vec<String>,
     /// All of it was created by this process, so that its details are known from the calls.
@@ -86,19 +86,19 @@ impl Balancers {
         let work = &Work { settings: &settings, ..*work };
         let (session, id) = (work.session, work.id);
         let mut group = self.lock_group(work).await?;
-        let Observed { listing, mut seen, dying, is_own_creation } = self.observe_stack(spec, work, state).await?;
-        if let Some(created) = group.as_deref_mut().filter(|_| !seen.balancers.iter().any(|one| one.given)) {
+        let Observed { listing, mut observed, dying, is_own_creation } = self.observe_stack(spec, work, state).await?;
+        if let Some(created) = group.as_deref_mut().filter(|_| !observed.balancers.iter().any(|one| one.given)) {
             self.create_group_balancer(work, created, state).await?;
-            let old = seen.balancers.first().and_then(ingress);
+            let old = observed.balancers.first().and_then(ingress);
             let status = LoadBalancerStatus { ingress: old.into_iter().collect() };
             return Ok(Ensured { progress: Progress::After(state.pause()), ..Ensured::settled(status) });
         }
         let network = self.networks.network(session).await?;
         let nodes = self.target_groups(work, &listing).await?;
-        let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &seen).await?;
+        let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &observed).await?;
         warnings.extend(unopened_targets_warning(session, &nodes.undecided));
-        warnings.extend(self.warn_of_group(work, &seen));
-        let waits_for_tags = self.find_name_conflict(work, &listing, &desired.balancer.name, &seen, state)?;
+        warnings.extend(self.warn_of_group(work, &observed));
+        let waits_for_tags = self.find_name_conflict(work, &listing, &desired.balancer.name, &observed, state)?;
         if waits_for_tags || dying.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
             let progress = Progress::After(state.pause());
@@ -114,11 +114,11 @@ impl Balancers {
             created.add_user(id, Instant::now());
         }
         let (followed, notices) =
-            self.change_stack(work, (&listing, &network), &desired, &mut seen, &nodes, state).await?;
+            self.change_stack(work, (&listing, &network), &desired, &mut observed, &nodes, state).await?;
         state.opening = opening;
         warnings.extend(followed.warnings(settled, state.is_overdue()).into_iter().chain(notices));
-        state.remember_groups(id, &desired, &seen);
-        let balancer = seen.balancer(&desired.balancer.name);
+        state.remember_groups(id, &desired, &observed);
+        let balancer = observed.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
         // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
@@ -128,7 +128,7 @@ impl Balancers {
             false => state.settle_stack(spec),
         };
         if is_own_creation {
-            state.keep_created(seen, spec, progress);
+            state.keep_created(observed, spec, progress);
         }
         let ensured = Ensured { progress, warnings, ..Ensured::settled(status) };
         Ok(if nodes.pending.is_empty() { ensured } else { later(ensured, MISS_PERIOD) })
@@ -145,11 +145,11 @@ impl Balancers {
         work: &Work<'_>,
         listing: &Listing,
         name: &str,
-        seen: &ObservedStack,
+        observed: &ObservedStack,
         state: &BalancerState,
     ) -> Result<bool, CloudError> {
         // The owner of a name that users choose is checked after the creation.
-        let is_new = seen.balancer(name).is_none() && names::is_generated(work.id, name);
+        let is_new = observed.balancer(name).is_none() && names::is_generated(work.id, name);
         let Some(other) = listing.balancer(name).filter(|one| is_new && !state.deleting.contains(&one.arn)) else {
             return Ok(false);
         };
@@ -167,16 +167,17 @@ impl Balancers {
         work: &Work<'_>,
         listing: &Listing,
         network: &Network,
-        seen: &ObservedStack,
+        observed: &ObservedStack,
     ) -> Result<(Desired, Option<String>, Vec<String>), CloudError> {
         let Work { session, id, settings, targets } = *work;
         let given = self.given_groups(session, settings).await?;
-        let backend = match build::wants_backend(settings, build::existing(settings, id, seen), seen) {
+        let backend = match build::wants_backend(settings, build::existing(settings, id, observed), observed) {
             true => Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?),
             false => None,
         };
         let cluster = &session.cluster;
-        let inputs = StackInputs { id, cluster, network, seen, backend: backend.as_deref(), given: &given, targets };
+        let inputs =
+            StackInputs { id, cluster, network, observed, backend: backend.as_deref(), given: &given, targets };
         let desired = build::desired(settings, &inputs);
         if desired.is_err() {
             // An operator may be fixing the network.
@@ -193,26 +194,27 @@ impl Balancers {
         work: &Work<'_>,
         around: (&Listing, &Network),
         desired: &Desired,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
         nodes: &TargetGroups,
         state: &mut BalancerState,
     ) -> Result<(PlanProgress, Vec<String>), CloudError> {
         if work.settings.node_rules {
             // A refusal is returned again afterwards.
-            self.set_bare_rules(work, around, (desired, &*seen), nodes, false, state).await?;
+            self.set_bare_rules(work, around, (desired, &*observed), nodes, false, state).await?;
         }
         let mut caller = self.caller(work.session, around.1, work.id);
         let name = &desired.balancer.name;
-        let exposed = self.prepare_endpoint_service(work, &mut caller, name, seen, state).await?;
-        let followed = self.follow(desired, seen, &mut caller, state).await?;
+        let exposed = self.prepare_endpoint_service(work, &mut caller, name, observed, state).await?;
+        let followed = self.follow(desired, observed, &mut caller, state).await?;
         if !exposed {
-            self.ensure_endpoint_service(work, seen.balancer(name), state).await?;
+            self.ensure_endpoint_service(work, observed.balancer(name), state).await?;
         }
         let mut warnings = caller.warnings;
         if work.settings.node_rules {
-            warnings.extend(self.set_bare_rules(work, around, (desired, &*seen), nodes, !followed.again, state).await?);
+            warnings
+                .extend(self.set_bare_rules(work, around, (desired, &*observed), nodes, !followed.again, state).await?);
         }
-        let balancer = seen.balancer(&desired.balancer.name);
+        let balancer = observed.balancer(&desired.balancer.name);
         let bare = balancer.is_some_and(|one| one.security_groups.is_empty());
         if std::mem::replace(&mut state.bare, bare) && !bare {
             self.shared.lock().await.forget_bare(work.id);
@@ -231,34 +233,34 @@ impl Balancers {
         // After an own attempt, resources may exist that are not listed yet.
         let is_first = state.changed.is_none();
         let listing = self.recent_listing(work.session, state).await?;
-        let mut seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        let dying = seen.take_out(&state.deleting);
+        let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        let dying = observed.take_out(&state.deleting);
         if dying.is_empty() {
             state.deleting.clear();
         }
-        self.add_given(work, &listing, &mut seen)?;
-        if self.add_group(work, &listing, &mut seen) && work.settings.group.is_some() {
-            state.groups.extend(seen.balancers.iter().filter(|one| one.given).map(|one| one.name.clone()));
+        self.add_given(work, &listing, &mut observed)?;
+        if self.add_group(work, &listing, &mut observed) && work.settings.group.is_some() {
+            state.groups.extend(observed.balancers.iter().filter(|one| one.given).map(|one| one.name.clone()));
         }
-        if seen.is_empty() {
+        if observed.is_empty() {
             // AWS returns a resource that an earlier process has created, and that is not visible yet, as created: it may
             // have other listeners, attributes and targets.
             let all_visible = self.all_visible();
             let is_alone = is_first && (state.starts_empty || listing.begun >= all_visible);
             let is_own_creation = is_alone && !work.settings.shared_groups && work.settings.group.is_none();
-            return Ok(Observed { listing, seen, dying, is_own_creation });
+            return Ok(Observed { listing, observed, dying, is_own_creation });
         }
         let is_own_creation = match created {
             Some(created) => {
                 let needs_health = state.needs_health();
-                calls::details_of_created(work.session, &mut seen, &created, needs_health).await?
+                calls::details_of_created(work.session, &mut observed, &created, needs_health).await?
             }
             None => false,
         };
         if !is_own_creation {
-            self.read_details(work, &mut seen).await?;
+            self.read_details(work, &mut observed).await?;
         }
-        Ok(Observed { listing, seen, dying, is_own_creation })
+        Ok(Observed { listing, observed, dying, is_own_creation })
     }
 
     /// Opens the targets' security groups to the group that all load balancers share. Returns warnings; `unchanged`: this
@@ -285,7 +287,7 @@ impl Balancers {
     async fn follow(
         &self,
         desired: &Desired,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
         caller: &mut Caller<'_>,
         state: &mut BalancerState,
     ) -> Result<PlanProgress, CloudError> {
@@ -293,7 +295,7 @@ impl Balancers {
         // AWS returns an existing target group as created, which may have targets. The next call reads them.
         let mut created = false;
         for _ in 0..ROUNDS {
-            let plan = diff::ensure(desired, seen);
+            let plan = diff::ensure(desired, observed);
             if plan.steps.is_empty() {
                 return Ok(PlanProgress {
                     again: plan.again.is_some() || created,
@@ -304,7 +306,7 @@ impl Balancers {
             created |= plan.steps.iter().any(Step::is_creation_of_a_group);
             let (mut blocked, mut full) = (false, None);
             for step in &plan.steps {
-                match self.step_or_detour(caller, step, seen, state).await {
+                match self.step_or_detour(caller, step, observed, state).await {
                     // There may be room after others are deregistered.
                     Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => blocked = true,
@@ -327,42 +329,42 @@ impl Balancers {
         &self,
         caller: &mut Caller<'_>,
         step: &Step,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
         state: &mut BalancerState,
     ) -> Result<Step, CloudError> {
-        match self.step(caller, step, seen, state).await {
+        match self.step(caller, step, observed, state).await {
             // A listener of a load balancer with IPv6 cannot be changed to UDP.
-            Err(error) if error.is_invalid() && seen.as_recreation(step).is_some() => {
-                for step in seen.as_recreation(step).into_iter().flatten() {
-                    self.step(caller, &step, seen, state).await?;
+            Err(error) if error.is_invalid() && observed.as_recreation(step).is_some() => {
+                for step in observed.as_recreation(step).into_iter().flatten() {
+                    self.step(caller, &step, observed, state).await?;
                 }
                 Ok(step.clone())
             }
             // Some listeners cannot send traffic to several groups.
             Err(error) if error.is_invalid() && step.is_on_the_way() => {
                 let at_once = step.at_once();
-                self.step(caller, &at_once, seen, state).await?;
+                self.step(caller, &at_once, observed, state).await?;
                 Ok(at_once)
             }
             result => result.map(|()| step.clone()),
         }
     }
 
-    async fn read_details(&self, work: &Work<'_>, seen: &mut ObservedStack) -> Result<(), CloudError> {
+    async fn read_details(&self, work: &Work<'_>, observed: &mut ObservedStack) -> Result<(), CloudError> {
         let (session, settings) = (work.session, work.settings);
-        calls::details(session, seen, settings.capacity.is_some()).await?;
-        self.read_records(work, seen).await?;
-        let listeners = seen.balancers.iter().flat_map(|balancer| &balancer.listeners);
+        calls::details(session, observed, settings.capacity.is_some()).await?;
+        self.read_records(work, observed).await?;
+        let listeners = observed.balancers.iter().flat_map(|balancer| &balancer.listeners);
         let arns: Vec<String> = listeners.map(|listener| listener.arn.clone()).collect();
         let mut tags = self.inventory.tags_of(session, &arns).await?;
-        for listener in seen.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners) {
+        for listener in observed.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners) {
             listener.tags = tags.remove(&listener.arn).unwrap_or_default();
             let requested = settings.listeners.iter().find(|requested| requested.port == listener.port);
             if requested.is_some_and(|requested| !requested.attributes.is_empty()) {
                 listener.attributes = calls::listener_attributes(session, &listener.arn).await?;
             }
         }
-        self.separate_listeners(session, work.id, seen).await
+        self.separate_listeners(session, work.id, observed).await
     }
 
     async fn given_groups(&self, session: &Session, settings: &Settings) -> Result<Vec<String>, CloudError> {

@@ -50,7 +50,7 @@ impl Balancers {
         &self,
         work: &Work<'_>,
         listing: &Listing,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
     ) -> Result<(), CloudError> {
         let Some(arn) = &work.settings.existing else { return Ok(()) };
         let found = find(arn, work.session, work.id, listing).map_err(|fix| {
@@ -58,8 +58,8 @@ impl Balancers {
             self.inventory.forget(arn);
             CloudError::invalid_annotation(&format!("{PREFIX}arn"), arn, &fix)
         })?;
-        seen.elsewhere.remove(arn);
-        seen.balancers.push(ObservedBalancer { given: true, ..found.clone() });
+        observed.elsewhere.remove(arn);
+        observed.balancers.push(ObservedBalancer { given: true, ..found.clone() });
         Ok(())
     }
 
@@ -69,32 +69,32 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
     ) -> Result<(), CloudError> {
-        for balancer in seen.balancers.iter_mut().filter(|balancer| balancer.given) {
+        for balancer in observed.balancers.iter_mut().filter(|balancer| balancer.given) {
             let own = |tags: &Tags| ownership::is_own_creation(tags, &session.cluster, id);
             let (own, others): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut balancer.listeners).into_iter().partition(|listener| own(&listener.tags));
             balancer.listeners = own;
             balancer.taken = others.into_iter().map(|listener| listener.port).collect();
         }
-        for group in &mut seen.security_groups {
+        for group in &mut observed.security_groups {
             if ownership::group(&group.tags, &session.cluster).is_some() {
                 group.rules.retain(|rule| names::is_group_rule(id, &rule.rule.description));
             }
         }
-        self.find_strays(session, id, seen).await
+        self.find_strays(session, id, observed).await
     }
 
-    /// Finds the Service's listeners on load balancers that it no longer uses (`strays`), by recent tags: they are deleted.
+    /// Finds the Service's listeners on load balancers that it no longer uses (`abandoned_listeners`), by recent tags: they are deleted.
     pub(super) async fn find_strays(
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
     ) -> Result<(), CloudError> {
-        seen.strays.clear();
-        for balancer in &seen.elsewhere {
+        observed.abandoned_listeners.clear();
+        for balancer in &observed.elsewhere {
             let listeners = match calls::listeners(session, balancer).await {
                 // It was deleted since it was listed, and its listeners with it.
                 Err(error) if error.is_not_found() => continue,
@@ -104,7 +104,7 @@ impl Balancers {
             self.inventory.forget_older(&arns, DELETION_TAGS);
             let tags = self.inventory.tags_of(session, &arns).await?;
             let own = tags.iter().filter(|(_, tags)| ownership::is_own_creation(tags, &session.cluster, id));
-            seen.strays.extend(own.map(|(arn, _)| arn.clone()));
+            observed.abandoned_listeners.extend(own.map(|(arn, _)| arn.clone()));
         }
         Ok(())
     }

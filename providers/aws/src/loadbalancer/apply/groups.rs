@@ -58,17 +58,17 @@ impl Balancers {
 
     /// Adds the load balancer of the Service's group and its security group to the observed state. Returns false if the load
     /// balancer does not exist yet.
-    pub(super) fn add_group(&self, work: &Work<'_>, listing: &Listing, seen: &mut ObservedStack) -> bool {
+    pub(super) fn add_group(&self, work: &Work<'_>, listing: &Listing, observed: &mut ObservedStack) -> bool {
         let (session, settings) = (work.session, work.settings);
         let Some(group) = &settings.group else { return true };
         let name = name(session, settings, group);
         let Some(found) = find(session, listing, &name).filter(|one| one.state != State::Failed) else { return false };
-        seen.elsewhere.remove(&found.arn);
+        observed.elsewhere.remove(&found.arn);
         let leads = found.tags.get(names::GROUP_LEAD) == Some(&work.id.uid);
-        seen.balancers.push(ObservedBalancer { given: true, leads, ..found.clone() });
+        observed.balancers.push(ObservedBalancer { given: true, leads, ..found.clone() });
         let security = listing.security_groups.iter().filter(|one| one.name == name);
         let security = security.filter(|one| ownership::group(&one.tags, &session.cluster).is_some());
-        seen.security_groups.extend(security.map(ListedGroup::seen));
+        observed.security_groups.extend(security.map(ListedGroup::observed));
         true
     }
 
@@ -116,7 +116,7 @@ impl Balancers {
             id,
             cluster: &session.cluster,
             network: &network,
-            seen: &none,
+            observed: &none,
             backend: backend.as_deref(),
             given: &[],
             targets: &no_targets,
@@ -136,9 +136,9 @@ impl Balancers {
     }
 
     /// Returns warnings about annotations that another Service of the group decides.
-    pub(super) fn warn_of_group(&self, work: &Work<'_>, seen: &ObservedStack) -> Vec<String> {
+    pub(super) fn warn_of_group(&self, work: &Work<'_>, observed: &ObservedStack) -> Vec<String> {
         let Some(group) = &work.settings.group else { return Vec::new() };
-        if seen.balancers.iter().any(|one| one.given && one.leads) {
+        if observed.balancers.iter().any(|one| one.given && one.leads) {
             return Vec::new();
         }
         let one = |suffix: &String| {

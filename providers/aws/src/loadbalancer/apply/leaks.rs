@@ -169,12 +169,12 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     // Tags are cached for long: the resource may have another owner now.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
-    let mut seen = left_of(&listing, &session.cluster, owned);
-    balancers.find_strays(&session, id, &mut seen).await?;
-    if endpoint_service::is_marked(&seen.balancers) {
+    let mut observed = left_of(&listing, &session.cluster, owned);
+    balancers.find_strays(&session, id, &mut observed).await?;
+    if endpoint_service::is_marked(&observed.balancers) {
         endpoint_service::delete_all(&session, id).await?;
     }
-    let steps = diff::delete(&seen, &id.uid).steps;
+    let steps = diff::delete(&observed, &id.uid).steps;
     if !steps.is_empty() {
         let network = balancers.networks.network(&session).await?;
         let mut caller = Caller {
@@ -186,7 +186,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
             unconfirmed: Vec::new(),
         };
         for step in &steps {
-            match balancers.step(&mut caller, step, &mut seen, &mut state).await {
+            match balancers.step(&mut caller, step, &mut observed, &mut state).await {
                 Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
                 result => result?,
             }
@@ -236,8 +236,8 @@ fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> ObservedS
     let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
     ObservedStack {
         elsewhere: listing.elsewhere(&target_groups, &balancers),
-        security_groups: security.map(ListedGroup::seen).collect(),
-        strays: Vec::new(),
+        security_groups: security.map(ListedGroup::observed).collect(),
+        abandoned_listeners: Vec::new(),
         target_groups,
         balancers,
     }
@@ -371,8 +371,8 @@ mod tests {
         let arns = recent_listing.balancers.iter().map(|one| one.arn.clone()).filter(|arn| !arn.ends_with("unlisted"));
         let resources = arns.chain(["sg-1".to_owned(), "sg-2".to_owned()]).collect();
         let left = Owned { id: service("web", "u-1"), phase: Phase::Active, resources, certain: true };
-        let seen = left_of(&recent_listing, &cluster(), &left);
-        assert_eq!(seen.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/its", "sg-1"]);
+        let observed = left_of(&recent_listing, &cluster(), &left);
+        assert_eq!(observed.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/its", "sg-1"]);
         let without = Owned { id: service("web", ""), ..left };
         let other = left_of(&recent_listing, &cluster(), &without);
         assert!(other.is_empty(), "resources with a uid, or of another owner, were found: {other:?}");

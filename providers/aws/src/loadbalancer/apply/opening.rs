@@ -9,7 +9,7 @@ use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::model::build;
 use crate::loadbalancer::observed::interfaces::{AddressGroups, PodAddress};
 use crate::loadbalancer::observed::inventory::Listing;
-use crate::loadbalancer::observed::network::{Machine, instance_id};
+use crate::loadbalancer::observed::network::{InstanceNetwork, instance_id};
 use crate::loadbalancer::types::TargetType;
 use crate::session::Session;
 
@@ -64,7 +64,7 @@ fn own_groups(own: &[String], tagged: &BTreeSet<&str>) -> Option<Vec<String>> {
 fn groups_of_targets(
     tagged: &BTreeSet<&str>,
     targets: &Targets,
-    instances: &BTreeMap<String, Machine>,
+    instances: &BTreeMap<String, InstanceNetwork>,
     addresses: &AddressGroups,
 ) -> TargetGroups {
     let is_unknown = |pod: &PodAddress| {
@@ -165,8 +165,8 @@ mod tests {
     }
 
     /// Returns an instance with this security group.
-    fn instance(id: &str, group: &str) -> (String, Machine) {
-        (id.to_owned(), Machine { zone: "a".into(), groups: vec![group.to_owned()] })
+    fn instance(id: &str, group: &str) -> (String, InstanceNetwork) {
+        (id.to_owned(), InstanceNetwork { zone: "a".into(), groups: vec![group.to_owned()] })
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
     fn groups_are_incomplete_while_the_instance_of_a_node_is_missing() {
         let targets = samples::nodes([1, 2]);
         let id = |node: usize| instance_id(targets.nodes[node].provider_id.as_deref().unwrap()).unwrap();
-        let groups_of = |instances: &[(String, Machine)]| {
+        let groups_of = |instances: &[(String, InstanceNetwork)]| {
             let instances = instances.iter().cloned().collect();
             groups_of_targets(&BTreeSet::new(), &targets, &instances, &AddressGroups::default())
         };

@@ -25,14 +25,14 @@ impl Balancers {
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        seen: &mut ObservedStack,
+        observed: &mut ObservedStack,
     ) -> Result<(), CloudError> {
-        let arns: Vec<String> = seen.ids().filter(|id| !id.starts_with("sg-")).collect();
+        let arns: Vec<String> = observed.ids().filter(|id| !id.starts_with("sg-")).collect();
         if !self.inventory.forget_older(&arns, DELETION_TAGS) {
             return Ok(());
         }
         let tags = self.inventory.tags_of(session, &arns).await?;
-        seen.confirm(&tags, |tags| ownership::evidence(tags, &session.cluster, id));
+        observed.confirm(&tags, |tags| ownership::evidence(tags, &session.cluster, id));
         Ok(())
     }
 
@@ -87,14 +87,14 @@ impl Balancers {
     ) -> Result<Deletion, CloudError> {
         state.forget();
         let listing = self.recent_listing(session, state).await?;
-        let mut seen = listing.of(&session.cluster, id, Purpose::Delete);
-        self.confirm(session, id, &mut seen).await?;
-        if endpoint_service::is_marked(&seen.balancers) {
+        let mut observed = listing.of(&session.cluster, id, Purpose::Delete);
+        self.confirm(session, id, &mut observed).await?;
+        if endpoint_service::is_marked(&observed.balancers) {
             endpoint_service::delete_all(session, id).await?;
         }
         let confirmed = self.confirm_creations(session, id, state).await?;
-        self.find_strays(session, id, &mut seen).await?;
-        let mut steps = diff::delete(&seen, &id.uid).steps;
+        self.find_strays(session, id, &mut observed).await?;
+        let mut steps = diff::delete(&observed, &id.uid).steps;
         // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
         // another controller.
         let unlisted = state.made.keys().filter(|id| !listing.has(id));
@@ -103,7 +103,7 @@ impl Balancers {
             let network = self.networks.network(session).await?;
             let mut caller = self.caller(session, &network, id);
             for step in &steps {
-                match self.step(&mut caller, step, &mut seen, state).await {
+                match self.step(&mut caller, step, &mut observed, state).await {
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
                     result => result?,
                 }

@@ -13,40 +13,48 @@ use crate::loadbalancer::types::HealthCheck;
 
 impl Caller<'_> {
     /// Makes one call, or a few if one cannot hold everything.
-    pub(crate) async fn execute(&mut self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
+    pub(crate) async fn execute(
+        &mut self,
+        step: &Step,
+        observed: &ObservedStack,
+    ) -> Result<CreatedResource, CloudError> {
         match step {
             Step::CreateSecurityGroup(_)
             | Step::Authorize { .. }
             | Step::Revoke { .. }
-            | Step::DeleteSecurityGroup { .. } => self.change_security_group(step, seen).await,
+            | Step::DeleteSecurityGroup { .. } => self.change_security_group(step, observed).await,
             Step::CreateBalancer(wanted) => self.create_balancer(wanted).await,
             Step::SetSubnets { .. }
             | Step::SetAddressType { .. }
             | Step::SetSecurityGroups { .. }
             | Step::SetCapacity { .. }
             | Step::SetBalancerAttributes { .. }
-            | Step::DeleteBalancer { .. } => self.change_balancer(step, seen).await,
+            | Step::DeleteBalancer { .. } => self.change_balancer(step, observed).await,
             Step::CreateTargetGroup(wanted) => self.create_target_group(wanted).await,
             Step::SetHealthCheck { .. }
             | Step::SetGroupAttributes { .. }
             | Step::Record { .. }
             | Step::Register { .. }
             | Step::Deregister { .. }
-            | Step::DeleteTargetGroup { .. } => self.change_target_group(step, seen).await,
+            | Step::DeleteTargetGroup { .. } => self.change_target_group(step, observed).await,
             Step::CreateListener { .. } | Step::ModifyListener { .. } | Step::DeleteListener { .. } => {
-                self.change_listener(step, seen).await
+                self.change_listener(step, observed).await
             }
             Step::SetListenerAttributes { .. } | Step::AddCertificates { .. } | Step::RemoveCertificates { .. } => {
-                self.change_parts_of_listener(step, seen).await
+                self.change_parts_of_listener(step, observed).await
             }
             Step::AddTags { .. } | Step::RemoveTags { .. } => self.change_tags(step).await,
         }
     }
 
     /// Changes the Service's own security group.
-    async fn change_security_group(&self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
+    async fn change_security_group(
+        &self,
+        step: &Step,
+        observed: &ObservedStack,
+    ) -> Result<CreatedResource, CloudError> {
         let security = |name: &str| {
-            seen.security_group(name).map(|one| one.id.clone()).ok_or_else(|| gone("security group", name))
+            observed.security_group(name).map(|one| one.id.clone()).ok_or_else(|| gone("security group", name))
         };
         let api = &self.session.api;
         match step {
@@ -75,9 +83,9 @@ impl Caller<'_> {
     }
 
     /// Changes a load balancer.
-    async fn change_balancer(&self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
+    async fn change_balancer(&self, step: &Step, observed: &ObservedStack) -> Result<CreatedResource, CloudError> {
         let balancer =
-            |name: &str| seen.balancer(name).map(|one| one.arn.clone()).ok_or_else(|| gone("load balancer", name));
+            |name: &str| observed.balancer(name).map(|one| one.arn.clone()).ok_or_else(|| gone("load balancer", name));
         let api = &self.session.api;
         match step {
             Step::SetSubnets { balancer: name, subnets, source_nat } => {
@@ -126,8 +134,12 @@ impl Caller<'_> {
     }
 
     /// Changes a target group, or its targets.
-    async fn change_target_group(&mut self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
-        let group = |name: &str| seen.target_group(name).ok_or_else(|| gone("target group", name));
+    async fn change_target_group(
+        &mut self,
+        step: &Step,
+        observed: &ObservedStack,
+    ) -> Result<CreatedResource, CloudError> {
+        let group = |name: &str| observed.target_group(name).ok_or_else(|| gone("target group", name));
         let api = &self.session.api;
         match step {
             Step::SetHealthCheck { group: name, health } => {
@@ -168,9 +180,9 @@ impl Caller<'_> {
     }
 
     /// Creates, changes or deletes a listener.
-    async fn change_listener(&self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
+    async fn change_listener(&self, step: &Step, observed: &ObservedStack) -> Result<CreatedResource, CloudError> {
         let balancer =
-            |name: &str| seen.balancer(name).map(|one| one.arn.clone()).ok_or_else(|| gone("load balancer", name));
+            |name: &str| observed.balancer(name).map(|one| one.arn.clone()).ok_or_else(|| gone("load balancer", name));
         let api = &self.session.api;
         match step {
             Step::CreateListener { balancer: name, listener, forwards } => {
@@ -184,7 +196,7 @@ impl Caller<'_> {
                     .set_certificates(certificates)
                     .set_ssl_policy(policy)
                     .set_alpn_policy(alpn)
-                    .default_actions(convert::forward(&seen.arns(forwards), listener.is_sticky()))
+                    .default_actions(convert::forward(&observed.arns(forwards), listener.is_sticky()))
                     .set_tags(convert::elb_tags(&listener.tags));
                 let answer = api.change(Class::ElbChange, "CreateListener", request.send()).await?;
                 let arn = answer.listeners().first().and_then(|listener| listener.listener_arn());
@@ -198,11 +210,11 @@ impl Caller<'_> {
                     .elb
                     .modify_listener()
                     .listener_arn(arn)
-                    .set_protocol(protocol.filter(|_| seen.protocol(arn) != Some(listener.protocol)))
+                    .set_protocol(protocol.filter(|_| observed.protocol(arn) != Some(listener.protocol)))
                     .set_certificates(certificates)
                     .set_ssl_policy(policy)
                     .set_alpn_policy(alpn)
-                    .default_actions(convert::forward(&seen.arns(forwards), listener.is_sticky()));
+                    .default_actions(convert::forward(&observed.arns(forwards), listener.is_sticky()));
                 api.change(Class::ElbChange, "ModifyListener", request.send()).await?;
             }
             Step::DeleteListener { arn } => {
@@ -215,7 +227,11 @@ impl Caller<'_> {
     }
 
     /// Changes the attributes and the additional certificates of a listener.
-    async fn change_parts_of_listener(&self, step: &Step, seen: &ObservedStack) -> Result<CreatedResource, CloudError> {
+    async fn change_parts_of_listener(
+        &self,
+        step: &Step,
+        observed: &ObservedStack,
+    ) -> Result<CreatedResource, CloudError> {
         let api = &self.session.api;
         match step {
             Step::SetListenerAttributes { arn, attributes } => {
@@ -225,7 +241,8 @@ impl Caller<'_> {
                 api.change(Class::ElbChange, "ModifyListenerAttributes", request.send()).await?;
             }
             Step::AddCertificates { balancer: name, port, certificates: arns } => {
-                let listeners = seen.balancer(name).map(|balancer| balancer.listeners.as_slice()).unwrap_or_default();
+                let listeners =
+                    observed.balancer(name).map(|balancer| balancer.listeners.as_slice()).unwrap_or_default();
                 let listener = listeners.iter().find(|listener| listener.port == *port);
                 let arn = listener.map(|listener| &listener.arn).ok_or_else(|| gone("listener", &port.to_string()))?;
                 let request = api.elb.add_listener_certificates().listener_arn(arn);

@@ -78,9 +78,9 @@ fn record_name(id: &LoadBalancerId, group: &KnownGroup) -> String {
 
 impl Balancers {
     /// Reads this cluster's records for target groups that others share.
-    pub(super) async fn read_records(&self, work: &Work<'_>, seen: &mut ObservedStack) -> Result<(), CloudError> {
+    pub(super) async fn read_records(&self, work: &Work<'_>, observed: &mut ObservedStack) -> Result<(), CloudError> {
         let Some(records) = self.records().filter(|_| work.settings.shared_groups) else { return Ok(()) };
-        for group in &mut seen.target_groups {
+        for group in &mut observed.target_groups {
             group.recorded = target_records::read(records, work.id, &target_records::name(&group.name)).await?;
         }
         Ok(())
@@ -172,17 +172,17 @@ impl Balancers {
         if work.settings.listeners.is_empty() {
             return Ok(Vec::new());
         }
-        let mut seen = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        seen.take_out(&state.deleting);
-        self.add_given(work, listing, &mut seen)?;
-        self.add_group(work, listing, &mut seen);
-        if seen.balancers.is_empty() {
+        let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        observed.take_out(&state.deleting);
+        self.add_given(work, listing, &mut observed)?;
+        self.add_group(work, listing, &mut observed);
+        if observed.balancers.is_empty() {
             return Ok(Vec::new());
         }
-        calls::details(work.session, &mut seen, false).await?;
-        self.read_records(work, &mut seen).await?;
-        let Some(existing) = build::existing(work.settings, work.id, &seen) else { return Ok(Vec::new()) };
-        let groups = without_duplicates(forwarded(work.settings, work.id, existing, &seen));
+        calls::details(work.session, &mut observed, false).await?;
+        self.read_records(work, &mut observed).await?;
+        let Some(existing) = build::existing(work.settings, work.id, &observed) else { return Ok(Vec::new()) };
+        let groups = without_duplicates(forwarded(work.settings, work.id, existing, &observed));
         let usable =
             |group: &KnownGroup| group.target_type == work.settings.target_type && requested(work, group).is_some();
         Ok(groups.into_iter().filter(usable).collect())
@@ -244,7 +244,7 @@ fn forwarded(
     settings: &Settings,
     id: &LoadBalancerId,
     existing: &ObservedBalancer,
-    seen: &ObservedStack,
+    observed: &ObservedStack,
 ) -> Vec<KnownGroup> {
     let mut groups = Vec::new();
     for requested in &settings.listeners {
@@ -253,7 +253,7 @@ fn forwarded(
         let listener = existing.listeners.iter().find(|one| one.port == requested.port);
         let forwards = listener.map(|listener| listener.forwards.as_slice()).unwrap_or_default();
         let arns = forwards.iter().map(|(arn, _)| arn).filter(|arn| !foreign(arn));
-        groups.extend(arns.filter_map(|arn| Some(known_group(id, requested.port, seen.target_group_by_arn(arn)?))));
+        groups.extend(arns.filter_map(|arn| Some(known_group(id, requested.port, observed.target_group_by_arn(arn)?))));
     }
     groups
 }

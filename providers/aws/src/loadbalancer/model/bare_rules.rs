@@ -135,14 +135,19 @@ impl Changes {
 
 /// Returns the changes to one Service's rules in a node's group; `names` are those of its load balancer. An equal rule
 /// with another description is kept.
-pub(crate) fn changes(seen: &[ObservedRule], names: &[String], wanted: &BTreeSet<Rule>, others: &[Sharer]) -> Changes {
-    let have: BTreeSet<_> = seen.iter().map(|rule| rule.rule.key()).collect();
+pub(crate) fn changes(
+    observed: &[ObservedRule],
+    names: &[String],
+    wanted: &BTreeSet<Rule>,
+    others: &[Sharer],
+) -> Changes {
+    let have: BTreeSet<_> = observed.iter().map(|rule| rule.rule.key()).collect();
     let want: BTreeSet<_> = wanted.iter().map(Rule::key).collect();
     let mut keys = BTreeSet::new();
     let add: Vec<Rule> =
         wanted.iter().filter(|rule| !have.contains(&rule.key()) && keys.insert(rule.key())).cloned().collect();
     let own = |rule: &&ObservedRule| balancer_of(&rule.rule).is_some_and(|name| names.iter().any(|own| own == name));
-    let unwanted = seen.iter().filter(own).filter(|rule| !want.contains(&rule.rule.key()));
+    let unwanted = observed.iter().filter(own).filter(|rule| !want.contains(&rule.rule.key()));
     let (mut hand_over, mut gone) = (Vec::new(), Vec::new());
     for rule in unwanted {
         match handed_over_description(&rule.rule, others) {
@@ -154,12 +159,12 @@ pub(crate) fn changes(seen: &[ObservedRule], names: &[String], wanted: &BTreeSet
     }
     let stays = |source: &Source| {
         let client = |rule: &&ObservedRule| rule.rule.description.starts_with(CLIENT) && !gone.contains(rule);
-        seen.iter().filter(client).any(|rule| rule.rule.source == *source)
+        observed.iter().filter(client).any(|rule| rule.rule.source == *source)
             || wanted.iter().any(|rule| rule.source == *source)
     };
     // The rule for path MTU discovery is shared by all load balancers with the same clients.
     let orphans =
-        seen.iter().filter(|rule| !gone.is_empty() && rule.rule.description == MTU && !stays(&rule.rule.source));
+        observed.iter().filter(|rule| !gone.is_empty() && rule.rule.description == MTU && !stays(&rule.rule.source));
     let revoke = gone.iter().copied().chain(orphans).map(|rule| rule.id.clone()).collect();
     Changes { add, hand_over, revoke }
 }
@@ -168,7 +173,7 @@ pub(crate) fn changes(seen: &[ObservedRule], names: &[String], wanted: &BTreeSet
 mod tests {
     use super::*;
 
-    fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> ObservedRule {
+    fn observed(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> ObservedRule {
         let source = Source::Range(source.parse().unwrap());
         let rule = Rule { protocol: protocol.into(), from, to, source, description: description.into() };
         ObservedRule { id: id.into(), rule }
@@ -182,11 +187,11 @@ mod tests {
     fn only_own_rules_are_revoked() {
         let names = ["a1".to_owned()];
         let rules = [
-            seen("r1", "tcp", 30_080, 30_080, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a1"),
-            seen("r2", "tcp", 30_081, 30_081, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a2"),
-            seen("r3", "tcp", 22, 22, "0.0.0.0/0", "by hand"),
-            seen("r4", "icmp", 3, 4, "0.0.0.0/0", MTU),
-            seen("r5", "icmp", 3, 4, "10.0.0.0/8", MTU),
+            observed("r1", "tcp", 30_080, 30_080, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a1"),
+            observed("r2", "tcp", 30_081, 30_081, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a2"),
+            observed("r3", "tcp", 22, 22, "0.0.0.0/0", "by hand"),
+            observed("r4", "icmp", 3, 4, "0.0.0.0/0", MTU),
+            observed("r5", "icmp", 3, 4, "10.0.0.0/8", MTU),
         ];
         let none = changes(&rules, &names, &BTreeSet::new(), &[]);
         assert_eq!(none, Changes { revoke: vec!["r1".into(), "r5".into()], ..Changes::default() });
@@ -199,13 +204,13 @@ mod tests {
     #[test]
     fn rule_that_another_load_balancer_may_need_is_handed_over() {
         let names = ["a1".to_owned()];
-        let health = seen("r1", "tcp", 10_256, 10_256, "10.0.1.0/24", "kubernetes.io/rule/nlb/health=a1");
+        let health = observed("r1", "tcp", 10_256, 10_256, "10.0.1.0/24", "kubernetes.io/rule/nlb/health=a1");
         let other = |wanted: Option<&[&Rule]>| Sharer {
             name: "a2".into(),
             wanted: wanted.map(|rules| rules.iter().map(|rule| (*rule).clone()).collect()),
         };
         let needed = described(&health, "kubernetes.io/rule/nlb/client=a2");
-        let unlike = seen("", "udp", 10_256, 10_256, "10.0.1.0/24", "").rule;
+        let unlike = observed("", "udp", 10_256, 10_256, "10.0.1.0/24", "").rule;
         let kept = described(&health, "kubernetes.io/rule/nlb/health=a2");
         for (what, others, expected) in [
             ("no other", vec![], None),
@@ -222,9 +227,9 @@ mod tests {
     #[test]
     fn path_mtu_rule_stays_with_clients_that_were_handed_over() {
         let rules = [
-            seen("r1", "udp", 30_053, 30_053, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a1"),
-            seen("r2", "tcp", 30_080, 30_080, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a1"),
-            seen("r3", "icmp", 3, 4, "0.0.0.0/0", MTU),
+            observed("r1", "udp", 30_053, 30_053, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a1"),
+            observed("r2", "tcp", 30_080, 30_080, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a1"),
+            observed("r3", "icmp", 3, 4, "0.0.0.0/0", MTU),
         ];
         let other = Sharer { name: "a2".into(), wanted: Some([rules[0].rule.clone()].into()) };
         let found = changes(&rules, &["a1".to_owned()], &BTreeSet::new(), &[other]);

@@ -24,7 +24,7 @@ pub(crate) struct StackInputs<'a> {
     pub id: &'a LoadBalancerId,
     pub cluster: &'a ClusterTags,
     pub network: &'a Network,
-    pub seen: &'a ObservedStack,
+    pub observed: &'a ObservedStack,
     /// The group that nodes' rules reference, if this load balancer should carry it.
     pub backend: Option<&'a str>,
     /// The ids of the groups that annotations name.
@@ -36,33 +36,37 @@ pub(crate) struct StackInputs<'a> {
 pub(crate) fn existing<'a>(
     settings: &Settings,
     id: &LoadBalancerId,
-    seen: &'a ObservedStack,
+    observed: &'a ObservedStack,
 ) -> Option<&'a ObservedBalancer> {
     if settings.existing.is_some() || settings.group.is_some() {
-        return seen.balancers.iter().find(|one| one.given);
+        return observed.balancers.iter().find(|one| one.given);
     }
     let fits = |one: &&ObservedBalancer| {
         one.state != State::Failed && settings.scheme.is_none_or(|scheme| scheme == one.scheme)
     };
     let own = |one: &ObservedBalancer| one.name == names::balancer(settings.flavour, id, one.scheme);
-    let mut fit: Vec<&ObservedBalancer> = seen.balancers.iter().filter(fits).collect();
+    let mut fit: Vec<&ObservedBalancer> = observed.balancers.iter().filter(fits).collect();
     fit.sort_by_key(|one| (!own(one), &one.name));
     fit.first().copied()
 }
 
 /// Returns true if a load balancer should carry the group that nodes' rules reference.
-pub(crate) fn wants_backend(settings: &Settings, existing: Option<&ObservedBalancer>, seen: &ObservedStack) -> bool {
+pub(crate) fn wants_backend(
+    settings: &Settings,
+    existing: Option<&ObservedBalancer>,
+    observed: &ObservedStack,
+) -> bool {
     let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
-    let wanted = settings.node_rules || is_leaving_nodes(settings, existing, seen);
+    let wanted = settings.node_rules || is_leaving_nodes(settings, existing, observed);
     wanted && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !bare
 }
 
 /// Returns true if a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
 /// Balancer. They are reached only while it carries the group that their rules reference.
-fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, seen: &ObservedStack) -> bool {
+fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, observed: &ObservedStack) -> bool {
     let own = existing.filter(|one| settings.alb.is_some() && !one.given);
     let mut forwards = own.into_iter().flat_map(|one| &one.listeners).flat_map(|listener| &listener.forwards);
-    forwards.any(|(arn, _)| seen.target_group_by_arn(arn).is_some_and(|group| group.target_type != TargetType::Alb))
+    forwards.any(|(arn, _)| observed.target_group_by_arn(arn).is_some_and(|group| group.target_type != TargetType::Alb))
 }
 
 /// Returns the whole stack.
@@ -71,7 +75,7 @@ fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, se
 /// `Invalid` for settings that the network or the existing load balancer rules out.
 pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(Desired, Vec<String>), CloudError> {
     let mut warnings = settings.warnings.clone();
-    let existing = existing(settings, inputs.id, inputs.seen);
+    let existing = existing(settings, inputs.id, inputs.observed);
     let given = existing.filter(|one| one.given);
     let requested = settings.scheme.filter(|_| given.is_none());
     let scheme = requested.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
@@ -89,7 +93,7 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
     let name = balancer_name(settings, inputs, existing, scheme);
     let (listeners, backends) = listeners(settings, inputs, (&name, dualstack), &mut warnings);
     let bare = existing.is_some_and(|one| one.security_groups.is_empty());
-    let backend = inputs.backend.filter(|_| wants_backend(settings, existing, inputs.seen)).map(str::to_owned);
+    let backend = inputs.backend.filter(|_| wants_backend(settings, existing, inputs.observed)).map(str::to_owned);
     let groups = if bare { &[][..] } else { inputs.given };
     let balancer = Balancer {
         name,
@@ -265,7 +269,7 @@ fn group_security_group(
 /// Returns the name of the Service's existing security group, or upstream's name for a new one.
 fn own_group_name(inputs: &StackInputs<'_>) -> String {
     let name = names::security_group(inputs.id);
-    let groups = &inputs.seen.security_groups;
+    let groups = &inputs.observed.security_groups;
     match groups.iter().find(|group| group.name == name).or(groups.first()) {
         Some(group) => group.name.clone(),
         None => name,
@@ -287,7 +291,7 @@ fn balancer_name(
         Some(names::balancer(Flavour::Controller, inputs.id, scheme)),
     ];
     // The old load balancer of another scheme keeps its name until the new one works.
-    let taken = |name: &String| inputs.seen.balancer(name).is_some_and(|one| one.state != State::Failed);
+    let taken = |name: &String| inputs.observed.balancer(name).is_some_and(|one| one.state != State::Failed);
     let mut names = candidates.into_iter().flatten();
     names.find(|name| !taken(name)).unwrap_or_default()
 }

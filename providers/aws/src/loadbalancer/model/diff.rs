@@ -20,15 +20,15 @@ use crate::loadbalancer::types::{
 };
 
 /// Returns the plan that brings a Service's load balancer to the desired state.
-pub(crate) fn ensure(desired: &Desired, seen: &ObservedStack) -> Plan {
+pub(crate) fn ensure(desired: &Desired, observed: &ObservedStack) -> Plan {
     let mut plan = Plan::default();
     let mut groups = desired.balancer.security_groups.clone();
     if let Some(wanted) = &desired.security_group {
-        let Some(id) = security_group(wanted, seen, &desired.tagging, &mut plan) else { return plan };
+        let Some(id) = security_group(wanted, observed, &desired.tagging, &mut plan) else { return plan };
         groups.insert(0, id);
     }
     let wanted = Balancer { security_groups: groups, ..desired.balancer.clone() };
-    let current = seen.balancer(&wanted.name);
+    let current = observed.balancer(&wanted.name);
     // `Failed` is final in AWS. The name is free for another attempt once the load balancer is deleted.
     if let Some(failed) = current.filter(|current| current.state == State::Failed && !current.given) {
         plan.steps.push(Step::DeleteBalancer { arn: failed.arn.clone() });
@@ -61,29 +61,34 @@ pub(crate) fn ensure(desired: &Desired, seen: &ObservedStack) -> Plan {
     let listeners = current.map(|current| current.listeners.as_slice()).unwrap_or_default();
     let mut names = BTreeMap::new();
     for (name, wanted) in &desired.backends {
-        let group = find_backend(wanted, listeners, seen, &claims);
+        let group = find_backend(wanted, listeners, observed, &claims);
         let group = target_group(wanted, group, &desired.tagging, &mut claims, &mut plan, &mut deregistrations);
         names.insert(name.as_str(), group);
     }
     let name = |other: &str| names.get(other).map_or(other, String::as_str).to_owned();
     for wanted in desired.listeners.values() {
         let listener = listeners.iter().find(|one| one.port == wanted.port);
-        let group = find_group(&wanted.group, listener, seen, &claims);
+        let group = find_group(&wanted.group, listener, observed, &claims);
         let group = target_group(&wanted.group, group, &desired.tagging, &mut claims, &mut plan, &mut deregistrations);
         let finals = traffic_shift::finals(wanted, &group, name);
         match listener {
-            Some(listener) => change_listener(desired, wanted, listener, finals, seen, &mut claims, &mut plan),
+            Some(listener) => change_listener(desired, wanted, listener, finals, observed, &mut claims, &mut plan),
             None => add_listener(&desired.balancer.name, wanted, finals, &mut plan),
         }
     }
     plan.steps.append(&mut deregistrations);
-    remove(desired, current, seen, &mut claims, &mut plan);
+    remove(desired, current, observed, &mut claims, &mut plan);
     plan
 }
 
 /// Returns the id of the Service's own security group, once it exists.
-fn security_group(wanted: &SecurityGroup, seen: &ObservedStack, tagging: &Tagging, plan: &mut Plan) -> Option<String> {
-    let Some(current) = seen.security_group(&wanted.name) else {
+fn security_group(
+    wanted: &SecurityGroup,
+    observed: &ObservedStack,
+    tagging: &Tagging,
+    plan: &mut Plan,
+) -> Option<String> {
+    let Some(current) = observed.security_group(&wanted.name) else {
         plan.steps.push(Step::CreateSecurityGroup(wanted.clone()));
         return None;
     };
@@ -249,15 +254,15 @@ fn fits(wanted: &TargetGroup, group: &ObservedTargetGroup) -> bool {
 fn find_group<'a>(
     wanted: &TargetGroup,
     current: Option<&ObservedListener>,
-    seen: &'a ObservedStack,
+    observed: &'a ObservedStack,
     claims: &Claims,
 ) -> Option<&'a ObservedTargetGroup> {
     let fits = |group: &&ObservedTargetGroup| fits(wanted, group);
     let forwards = current.map(|listener| listener.forwards.as_slice()).unwrap_or_default();
     let in_use = forwards.iter().filter(|(_, weight)| *weight > 0 || forwards.len() == 1);
     let own = |group: &&ObservedTargetGroup| other_service(group, wanted).is_none();
-    let used = in_use.filter_map(|(arn, _)| seen.target_group_by_arn(arn)).filter(own).find(fits);
-    seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
+    let used = in_use.filter_map(|(arn, _)| observed.target_group_by_arn(arn)).filter(own).find(fits);
+    observed.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
 /// Returns the group with the wanted name; else one that a listener uses and that is the same part of the Service's
@@ -265,14 +270,14 @@ fn find_group<'a>(
 fn find_backend<'a>(
     wanted: &TargetGroup,
     listeners: &[ObservedListener],
-    seen: &'a ObservedStack,
+    observed: &'a ObservedStack,
     claims: &Claims,
 ) -> Option<&'a ObservedTargetGroup> {
     let part = |group: &&ObservedTargetGroup| group.tags.get(names::RESOURCE) == wanted.tags.get(names::RESOURCE);
     let fits = |group: &&ObservedTargetGroup| fits(wanted, group);
     let forwards = listeners.iter().flat_map(|listener| &listener.forwards);
-    let used = forwards.filter_map(|(arn, _)| seen.target_group_by_arn(arn)).filter(part).find(fits);
-    seen.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
+    let used = forwards.filter_map(|(arn, _)| observed.target_group_by_arn(arn)).filter(part).find(fits);
+    observed.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
 /// Returns the other Service that a group was made for, if it differs from that of `wanted`.
@@ -295,12 +300,13 @@ fn change_listener(
     wanted: &Listener,
     current: &ObservedListener,
     last: Forwards,
-    seen: &ObservedStack,
+    observed: &ObservedStack,
     claims: &mut Claims,
     plan: &mut Plan,
 ) {
     tags(&current.arn, &wanted.tags, &current.tags, &desired.tagging, plan);
-    let Shift { forwards, done, leaving, continues } = traffic_shift::next_shift(desired, wanted, current, &last, seen);
+    let Shift { forwards, done, leaving, continues } =
+        traffic_shift::next_shift(desired, wanted, current, &last, observed);
     if continues {
         plan.wait(PACE);
         plan.exchanging.insert(wanted.port);
@@ -357,7 +363,7 @@ fn certificates(balancer: &str, wanted: &Listener, current: &ObservedListener, p
 fn remove(
     desired: &Desired,
     current: Option<&ObservedBalancer>,
-    seen: &ObservedStack,
+    observed: &ObservedStack,
     claims: &mut Claims,
     plan: &mut Plan,
 ) {
@@ -368,26 +374,26 @@ fn remove(
             plan.steps.push(Step::DeleteListener { arn: listener.arn.clone() });
         }
     }
-    let others = seen.balancers.iter().filter(|one| one.name != desired.balancer.name && !one.given);
+    let others = observed.balancers.iter().filter(|one| one.name != desired.balancer.name && !one.given);
     let others: Vec<&ObservedBalancer> = others.collect();
-    let leaves = !others.is_empty() || !seen.strays.is_empty();
+    let leaves = !others.is_empty() || !observed.abandoned_listeners.is_empty();
     // A load balancer of the user is active before the Service's targets are healthy there.
-    if leaves && current.is_some_and(|current| current.given) && !serves(desired, seen) {
+    if leaves && current.is_some_and(|current| current.given) && !serves(desired, observed) {
         plan.wait(PACE);
     }
     // Clients that still use the old name are served until the new one works.
     let settled = current.is_some_and(|current| current.state != State::Provisioning) && plan.again.is_none();
     if settled {
-        plan.steps.extend(seen.strays.iter().map(|arn| Step::DeleteListener { arn: arn.clone() }));
+        plan.steps.extend(observed.abandoned_listeners.iter().map(|arn| Step::DeleteListener { arn: arn.clone() }));
         plan.steps.extend(others.iter().map(|other| Step::DeleteBalancer { arn: other.arn.clone() }));
     } else {
         let forwards = others.iter().flat_map(|other| &other.listeners).flat_map(|listener| &listener.forwards);
         claims.used.extend(forwards.map(|(arn, _)| arn.clone()));
-        let strays = seen.target_groups.iter().filter(|_| !seen.strays.is_empty());
-        claims.used.extend(strays.map(|group| group.arn.clone()));
+        let abandoned_listeners = observed.target_groups.iter().filter(|_| !observed.abandoned_listeners.is_empty());
+        claims.used.extend(abandoned_listeners.map(|group| group.arn.clone()));
     }
     let names: BTreeSet<&str> = desired.groups().map(|group| group.name.as_str()).collect();
-    for group in &seen.target_groups {
+    for group in &observed.target_groups {
         let kept = claims.wanted.contains(&group.arn) || claims.used.contains(&group.arn);
         if !kept && !names.contains(group.name.as_str()) {
             plan.steps.push(Step::DeleteTargetGroup { arn: group.arn.clone() });
@@ -395,17 +401,20 @@ fn remove(
     }
     let wanted = desired.security_group.as_ref().map(|group| group.name.as_str());
     let carried = |id: &String| !settled && others.iter().any(|other| other.security_groups.contains(id));
-    for group in seen.security_groups.iter().filter(|group| Some(group.name.as_str()) != wanted && !carried(&group.id))
+    for group in
+        observed.security_groups.iter().filter(|group| Some(group.name.as_str()) != wanted && !carried(&group.id))
     {
         plan.steps.push(Step::DeleteSecurityGroup { id: group.id.clone() });
     }
 }
 
 /// Returns true if each listener's own target group has a healthy target, or should have no targets at all.
-fn serves(desired: &Desired, seen: &ObservedStack) -> bool {
+fn serves(desired: &Desired, observed: &ObservedStack) -> bool {
     let healthy = |group: &ObservedTargetGroup| group.targets.values().any(|health| *health == TargetHealth::Healthy);
     let groups = desired.listeners.values().map(|listener| &listener.group);
-    groups.filter(|group| !group.targets.is_empty()).all(|group| seen.target_group(&group.name).is_some_and(healthy))
+    groups
+        .filter(|group| !group.targets.is_empty())
+        .all(|group| observed.target_group(&group.name).is_some_and(healthy))
 }
 
 /// Returns the plan that deletes all of a Service's resources. Some may be in use for a while by others that are
@@ -413,19 +422,19 @@ fn serves(desired: &Desired, seen: &ObservedStack) -> bool {
 ///
 /// Resources whose adoption was interrupted before they were tagged get the Service's uid tag first: once the load
 /// balancer is deleted, nothing else would distinguish them from a stack that the Load Balancer Controller manages.
-pub(crate) fn delete(seen: &ObservedStack, uid: &str) -> Plan {
+pub(crate) fn delete(observed: &ObservedStack, uid: &str) -> Plan {
     let unclaimed = |tags: &Tags| tags.contains_key(names::STACK) && !tags.contains_key(names::UID);
-    let parts = seen.target_groups.iter().map(|one| (&one.arn, &one.tags));
-    let parts = parts.chain(seen.security_groups.iter().map(|one| (&one.id, &one.tags)));
+    let parts = observed.target_groups.iter().map(|one| (&one.arn, &one.tags));
+    let parts = parts.chain(observed.security_groups.iter().map(|one| (&one.id, &one.tags)));
     let claims = parts.filter(|(_, tags)| unclaimed(tags)).map(|(arn, _)| Step::AddTags {
         arn: arn.clone(),
         tags: Tags::from([(names::UID.to_owned(), uid.to_owned())]),
     });
-    let strays = seen.strays.iter().map(|arn| Step::DeleteListener { arn: arn.clone() });
-    let balancers = seen.balancers.iter().filter(|one| !one.given);
-    let balancers = strays.chain(balancers.map(|one| Step::DeleteBalancer { arn: one.arn.clone() }));
-    let groups = seen.target_groups.iter().map(|one| Step::DeleteTargetGroup { arn: one.arn.clone() });
-    let security = seen.security_groups.iter().map(|one| Step::DeleteSecurityGroup { id: one.id.clone() });
+    let abandoned_listeners = observed.abandoned_listeners.iter().map(|arn| Step::DeleteListener { arn: arn.clone() });
+    let balancers = observed.balancers.iter().filter(|one| !one.given);
+    let balancers = abandoned_listeners.chain(balancers.map(|one| Step::DeleteBalancer { arn: one.arn.clone() }));
+    let groups = observed.target_groups.iter().map(|one| Step::DeleteTargetGroup { arn: one.arn.clone() });
+    let security = observed.security_groups.iter().map(|one| Step::DeleteSecurityGroup { id: one.id.clone() });
     Plan { steps: claims.chain(balancers).chain(groups).chain(security).collect(), ..Plan::default() }
 }
 

@@ -46,9 +46,12 @@ pub(crate) struct Modification {
 ///
 /// Another process may have created a second endpoint service before the first one was visible. The one that uses the
 /// load balancer stays, because consumers may be connected to it.
-pub(crate) fn steps(wanted: Option<(&EndpointServiceSettings, &str)>, seen: &[ObservedEndpointService]) -> Vec<Step> {
-    let Some((settings, balancer)) = wanted else { return delete(seen.iter()) };
-    let kept = seen.iter().min_by_key(|one| (!one.balancers.contains(balancer), &one.id));
+pub(crate) fn steps(
+    wanted: Option<(&EndpointServiceSettings, &str)>,
+    observed: &[ObservedEndpointService],
+) -> Vec<Step> {
+    let Some((settings, balancer)) = wanted else { return delete(observed.iter()) };
+    let kept = observed.iter().min_by_key(|one| (!one.balancers.contains(balancer), &one.id));
     let Some(kept) = kept else { return Vec::new() };
     let wanted = BTreeSet::from([balancer.to_owned()]);
     let change = Modification {
@@ -69,12 +72,12 @@ pub(crate) fn steps(wanted: Option<(&EndpointServiceSettings, &str)>, seen: &[Ob
     if !add.is_empty() || !remove.is_empty() {
         steps.push(Step::SetPrincipals { id: kept.id.clone(), add, remove });
     }
-    steps.extend(delete(seen.iter().filter(|one| one.id != kept.id)));
+    steps.extend(delete(observed.iter().filter(|one| one.id != kept.id)));
     steps
 }
 
-fn delete<'a>(seen: impl Iterator<Item = &'a ObservedEndpointService>) -> Vec<Step> {
-    let ids: BTreeSet<String> = seen.map(|one| one.id.clone()).collect();
+fn delete<'a>(observed: impl Iterator<Item = &'a ObservedEndpointService>) -> Vec<Step> {
+    let ids: BTreeSet<String> = observed.map(|one| one.id.clone()).collect();
     if ids.is_empty() { Vec::new() } else { vec![Step::Delete(ids)] }
 }
 
@@ -86,7 +89,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn seen(id: &str, balancers: &[&str]) -> ObservedEndpointService {
+    fn observed(id: &str, balancers: &[&str]) -> ObservedEndpointService {
         ObservedEndpointService { id: id.into(), balancers: set(balancers), acceptance: true, ..Default::default() }
     }
 
@@ -98,20 +101,21 @@ mod tests {
     fn endpoint_service_follows_settings_and_load_balancer() {
         let modified = |change: Modification| vec![Step::Modify("vpce-svc-1".into(), change)];
         let open = EndpointServiceSettings { acceptance: false, private_name: Some("a.example".into()), ..plain() };
-        let named = ObservedEndpointService { private_name: Some("a.example".into()), ..seen("vpce-svc-1", &["lb"]) };
+        let named =
+            ObservedEndpointService { private_name: Some("a.example".into()), ..observed("vpce-svc-1", &["lb"]) };
         for (what, settings, found, expected) in [
             ("none yet", plain(), vec![], vec![]),
-            ("as wanted", plain(), vec![seen("vpce-svc-1", &["lb"])], vec![]),
+            ("as wanted", plain(), vec![observed("vpce-svc-1", &["lb"])], vec![]),
             (
                 "another load balancer",
                 plain(),
-                vec![seen("vpce-svc-1", &["old"])],
+                vec![observed("vpce-svc-1", &["old"])],
                 modified(Modification { add: set(&["lb"]), remove: set(&["old"]), ..Modification::default() }),
             ),
             (
                 "other settings",
                 open,
-                vec![seen("vpce-svc-1", &["lb"])],
+                vec![observed("vpce-svc-1", &["lb"])],
                 modified(Modification {
                     acceptance: Some(false),
                     private_name: Some("a.example".into()),
@@ -127,20 +131,20 @@ mod tests {
             (
                 "two",
                 plain(),
-                vec![seen("vpce-svc-1", &[]), seen("vpce-svc-2", &["lb"]), seen("vpce-svc-3", &["lb"])],
+                vec![observed("vpce-svc-1", &[]), observed("vpce-svc-2", &["lb"]), observed("vpce-svc-3", &["lb"])],
                 vec![Step::Delete(set(&["vpce-svc-1", "vpce-svc-3"]))],
             ),
         ] {
             assert_eq!(steps(Some((&settings, "lb")), &found), expected, "{what}");
         }
-        assert_eq!(steps(None, &[seen("vpce-svc-1", &["lb"])]), [Step::Delete(set(&["vpce-svc-1"]))]);
+        assert_eq!(steps(None, &[observed("vpce-svc-1", &["lb"])]), [Step::Delete(set(&["vpce-svc-1"]))]);
         assert_eq!(steps(None, &[]), []);
     }
 
     #[test]
     fn principals_are_added_and_removed() {
         let settings = EndpointServiceSettings { principals: set(&["arn:a", "arn:b"]), ..plain() };
-        let found = ObservedEndpointService { principals: set(&["arn:b", "arn:c"]), ..seen("vpce-svc-1", &["lb"]) };
+        let found = ObservedEndpointService { principals: set(&["arn:b", "arn:c"]), ..observed("vpce-svc-1", &["lb"]) };
         let expected = Step::SetPrincipals { id: "vpce-svc-1".into(), add: set(&["arn:a"]), remove: set(&["arn:c"]) };
         assert_eq!(steps(Some((&settings, "lb")), &[found]), [expected]);
     }

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::loadbalancer::samples;
 
-    fn seen(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> ObservedRule {
+    fn observed(id: &str, protocol: &str, from: i32, to: i32, source: &str, description: &str) -> ObservedRule {
         let source = match source.parse() {
             Ok(range) => Source::Range(range),
             Err(_) => Source::Group(source.into()),
@@ -154,19 +154,23 @@ mod tests {
         assert_eq!(changed(&[], &[("tcp", 30_080), ("tcp", 32_000)]), std::slice::from_ref(&all));
         let udp = (None, "udp".to_owned(), 30_000, 32_767);
         assert_eq!(changed(&[], &[("tcp", 30_080), ("udp", 30_081)]), [all, udp]);
-        let have = [seen("r", "tcp", 30_000, 32_767, "sg-b", "")];
+        let have = [observed("r", "tcp", 30_000, 32_767, "sg-b", "")];
         assert_eq!(changed(&have, &[("tcp", 31_000)]), []);
-        assert_eq!(changed(&[seen("r", "-1", 0, 65_535, "sg-b", "")], &[("tcp", 1), ("udp", 2)]), []);
-        assert_eq!(changed(&[seen("r", "tcp", 0, 65_535, "sg-x", "")], &[("tcp", 10)]).len(), 1, "of another group");
+        assert_eq!(changed(&[observed("r", "-1", 0, 65_535, "sg-b", "")], &[("tcp", 1), ("udp", 2)]), []);
+        assert_eq!(
+            changed(&[observed("r", "tcp", 0, 65_535, "sg-x", "")], &[("tcp", 10)]).len(),
+            1,
+            "of another group"
+        );
     }
 
     #[test]
     fn rules_grow_and_stay_few() {
-        let have = [seen("r", "tcp", 8080, 8080, "sg-b", "")];
+        let have = [observed("r", "tcp", 8080, 8080, "sg-b", "")];
         assert_eq!(changed(&have, &[("tcp", 8081)]), [(Some("r".into()), "tcp".into(), 8080, 8081)]);
         let four: Vec<_> = [1000, 2000, 3000, 4000]
             .iter()
-            .map(|port| seen(&format!("r{port}"), "tcp", *port, *port, "sg-b", ""))
+            .map(|port| observed(&format!("r{port}"), "tcp", *port, *port, "sg-b", ""))
             .collect();
         assert_eq!(changed(&four, &[("tcp", 3100)]), [(Some("r3000".into()), "tcp".into(), 3000, 3100)]);
     }
@@ -210,7 +214,7 @@ mod tests {
         let Some(Change::Add(rule)) = open(&[], "sg-b", &[("tcp", 30_080)].into()).pop() else { panic!("no rule") };
         assert!(!rule.description.contains("elbv2.k8s.aws"), "{}", rule.description);
         // A rule of an earlier version counts as open.
-        let have = [seen("r", "tcp", 30_000, 32_767, "sg-b", "elbv2.k8s.aws/targetGroupBinding=shared")];
+        let have = [observed("r", "tcp", 30_000, 32_767, "sg-b", "elbv2.k8s.aws/targetGroupBinding=shared")];
         assert_eq!(changed(&have, &[("tcp", 31_000)]), []);
     }
 }

@@ -49,11 +49,11 @@ pub(super) fn next_shift(
     wanted: &Listener,
     current: &ObservedListener,
     finals: &Forwards,
-    seen: &ObservedStack,
+    observed: &ObservedStack,
 ) -> Shift {
-    let arns = seen.arns(finals);
+    let arns = observed.arns(finals);
     let is_wanted = |group: &ObservedTargetGroup| finals.iter().any(|(name, _)| *name == group.name);
-    let own = |(arn, weight): &(String, i32)| Some((seen.target_group_by_arn(arn)?, *weight));
+    let own = |(arn, weight): &(String, i32)| Some((observed.target_group_by_arn(arn)?, *weight));
     let old: Vec<_> = current.forwards.iter().filter_map(own).filter(|(group, _)| !is_wanted(group)).collect();
     let direct = Shift {
         done: old.is_empty() && arns.len() == finals.len() && same_forwards(&arns, &current.forwards),
@@ -66,7 +66,7 @@ pub(super) fn next_shift(
     };
     let only = current.forwards.len() == 1;
     let gets_traffic = |(_, weight): &&(String, i32)| only || *weight > 0;
-    let new = seen.target_group(group);
+    let new = observed.target_group(group);
     let in_use = new.and_then(|new| current.forwards.iter().find(|(arn, _)| *arn == new.arn));
     // Groups without targets can be dropped immediately, and a group that should have no targets can be used
     // immediately.
@@ -77,7 +77,7 @@ pub(super) fn next_shift(
     let (current_arns, final_arns) =
         (receiving(&current.forwards, current.forwards.len()), receiving(&arns, finals.len()));
     // The health of other owners' groups is not known here.
-    let serves = |arns: &[&str]| arns.iter().any(|arn| seen.target_group_by_arn(arn).is_none_or(is_healthy));
+    let serves = |arns: &[&str]| arns.iter().any(|arn| observed.target_group_by_arn(arn).is_none_or(is_healthy));
     let keeps_a_group = current_arns.iter().any(|arn| final_arns.contains(arn));
     let would_lose_traffic =
         !keeps_a_group && serves(&current_arns) && !serves(&final_arns) && has_targets(desired, wanted, finals);
@@ -85,7 +85,7 @@ pub(super) fn next_shift(
         if only { wanted.spread.as_ref().map_or(OLD_GROUP_WEIGHT, |spread| spread.own.max(1)) } else { weight }
     };
     let intermediate: Forwards = if would_lose_traffic {
-        with_groups_without_traffic(current, finals, seen)
+        with_groups_without_traffic(current, finals, observed)
     } else if replaces_own {
         let kept = old.iter().map(|(group, weight)| (group.name.clone(), old_weight(*weight)));
         kept.chain([(group.clone(), 0)]).chain(finals[1..].iter().cloned()).collect()
@@ -95,7 +95,7 @@ pub(super) fn next_shift(
     if intermediate.len() > MAX_TARGET_GROUPS {
         return direct;
     }
-    let arns = seen.arns(&intermediate);
+    let arns = observed.arns(&intermediate);
     Shift {
         done: arns.len() == intermediate.len() && same_forwards(&arns, &current.forwards),
         forwards: intermediate,
@@ -105,9 +105,9 @@ pub(super) fn next_shift(
 }
 
 /// Returns the current groups with their weights, and those of `finals` that are not among them without traffic.
-fn with_groups_without_traffic(current: &ObservedListener, finals: &Forwards, seen: &ObservedStack) -> Forwards {
+fn with_groups_without_traffic(current: &ObservedListener, finals: &Forwards, observed: &ObservedStack) -> Forwards {
     let only = current.forwards.len() == 1;
-    let name = |arn: &String| seen.target_group_by_arn(arn).map_or(arn.clone(), |group| group.name.clone());
+    let name = |arn: &String| observed.target_group_by_arn(arn).map_or(arn.clone(), |group| group.name.clone());
     let kept = current.forwards.iter().map(|(arn, weight)| (name(arn), if only { OLD_GROUP_WEIGHT } else { *weight }));
     let kept: Forwards = kept.collect();
     let added = finals.iter().filter(|(name, _)| !kept.iter().any(|(kept_name, _)| kept_name == name));

@@ -214,9 +214,9 @@ impl BalancerState {
     }
 
     /// Records the Service's target groups as last observed, and whether each of them serves.
-    pub(crate) fn remember_groups(&mut self, id: &LoadBalancerId, desired: &Desired, seen: &ObservedStack) {
-        let known = known(id, desired, seen);
-        self.serving = known.iter().all(|group| is_serving(group, seen));
+    pub(crate) fn remember_groups(&mut self, id: &LoadBalancerId, desired: &Desired, observed: &ObservedStack) {
+        let known = known(id, desired, observed);
+        self.serving = known.iter().all(|group| is_serving(group, observed));
         self.known = Some(known);
     }
 }
@@ -264,10 +264,10 @@ pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &ObservedTarget
 }
 
 /// Returns the target groups that traffic goes to, with their current targets.
-fn known(id: &LoadBalancerId, desired: &Desired, seen: &ObservedStack) -> Vec<KnownGroup> {
-    let listeners = seen.balancer(&desired.balancer.name).map(|one| one.listeners.as_slice()).unwrap_or_default();
+fn known(id: &LoadBalancerId, desired: &Desired, observed: &ObservedStack) -> Vec<KnownGroup> {
+    let listeners = observed.balancer(&desired.balancer.name).map(|one| one.listeners.as_slice()).unwrap_or_default();
     let groups = listeners.iter().flat_map(|listener| {
-        let arns = listener.forwards.iter().filter_map(|(arn, _)| seen.target_group_by_arn(arn));
+        let arns = listener.forwards.iter().filter_map(|(arn, _)| observed.target_group_by_arn(arn));
         arns.map(|group| known_group(id, listener.port, group)).collect::<Vec<_>>()
     });
     without_duplicates(groups)
@@ -280,9 +280,10 @@ pub(crate) fn without_duplicates(groups: impl IntoIterator<Item = KnownGroup>) -
 }
 
 /// Returns true if a target group has a healthy target, or none at all.
-fn is_serving(group: &KnownGroup, seen: &ObservedStack) -> bool {
-    let Some(seen) = seen.target_group_by_arn(&group.arn) else { return false };
-    group.targets.is_empty() || group.targets.iter().any(|one| seen.targets.get(one) == Some(&TargetHealth::Healthy))
+fn is_serving(group: &KnownGroup, observed: &ObservedStack) -> bool {
+    let Some(observed) = observed.target_group_by_arn(&group.arn) else { return false };
+    group.targets.is_empty()
+        || group.targets.iter().any(|one| observed.targets.get(one) == Some(&TargetHealth::Healthy))
 }
 
 #[cfg(test)]
@@ -304,7 +305,7 @@ mod tests {
     #[test]
     fn created_resources_are_known_until_they_are_settled_or_something_fails() {
         let (spec, mut state) = (samples::spec(&[]), BalancerState::default());
-        let stack = ObservedStack { strays: vec!["arn:created".into()], ..ObservedStack::default() };
+        let stack = ObservedStack { abandoned_listeners: vec!["arn:created".into()], ..ObservedStack::default() };
         let later = Progress::After(PACE);
         assert_eq!(state.take_created(&spec), None, "a new process knows nothing");
         state.keep_created(stack.clone(), &spec, later);

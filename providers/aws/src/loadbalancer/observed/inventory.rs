@@ -42,7 +42,7 @@ pub(crate) struct ListedGroup {
 
 impl ListedGroup {
     /// Converts it to a Service's own group, whose rules are not known yet.
-    pub(in crate::loadbalancer) fn seen(&self) -> ObservedSecurityGroup {
+    pub(in crate::loadbalancer) fn observed(&self) -> ObservedSecurityGroup {
         let Self { id, name, tags } = self.clone();
         ObservedSecurityGroup { id, name, tags, rules: Vec::new() }
     }
@@ -300,8 +300,8 @@ impl Listing {
         let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
         ObservedStack {
             elsewhere: self.elsewhere(&target_groups, &balancers),
-            security_groups: security.map(ListedGroup::seen).collect(),
-            strays: Vec::new(),
+            security_groups: security.map(ListedGroup::observed).collect(),
+            abandoned_listeners: Vec::new(),
             target_groups,
             balancers,
         }
@@ -438,8 +438,8 @@ mod tests {
         ] {
             let listing = listing(balancer, group, name);
             for purpose in [Purpose::Delete, ensure, class] {
-                let seen = listing.of(&ClusterTags::new("c", false), &id, purpose);
-                let found = (!seen.balancers.is_empty(), !seen.security_groups.is_empty());
+                let observed = listing.of(&ClusterTags::new("c", false), &id, purpose);
+                let found = (!observed.balancers.is_empty(), !observed.security_groups.is_empty());
                 let expected = allowed.contains(&purpose);
                 assert_eq!(found, (expected, expected), "{what} for {purpose:?}");
             }
@@ -447,13 +447,13 @@ mod tests {
         // The Service was just moved to the controller.
         let mut moved = listing(&[OWN, SERVICE, UID], &STACK, "ours");
         moved.balancers.push(listed_balancer("of-the-controller", &STACK));
-        let seen = moved.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
-        assert_eq!(seen.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/ours"]);
+        let observed = moved.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
+        assert_eq!(observed.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/ours"]);
         for (name, expected) in [(default.as_str(), true), ("of-an-earlier-service", false)] {
             let listing = listing(&[OWN, SERVICE], &[], name);
-            let seen = listing.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
-            assert_eq!(!seen.balancers.is_empty(), expected, "{name} of cloud-provider-aws");
-            assert!(seen.security_groups.is_empty(), "a security group was found by its name alone");
+            let observed = listing.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
+            assert_eq!(!observed.balancers.is_empty(), expected, "{name} of cloud-provider-aws");
+            assert!(observed.security_groups.is_empty(), "a security group was found by its name alone");
         }
     }
 }

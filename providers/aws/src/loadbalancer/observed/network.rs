@@ -28,7 +28,7 @@ pub(crate) const VALUES: usize = 200;
 
 /// The fields of an instance that load balancers need.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Machine {
+pub(crate) struct InstanceNetwork {
     pub zone: String,
     pub groups: Vec<String>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Machine {
 #[derive(Debug, Default)]
 pub(crate) struct Networks {
     network: tokio::sync::Mutex<Option<(Instant, Arc<Network>)>>,
-    machines: tokio::sync::Mutex<HashMap<String, (Instant, Machine)>>,
+    instances: tokio::sync::Mutex<HashMap<String, (Instant, InstanceNetwork)>>,
 }
 
 pub(crate) fn filter(name: &str, values: Vec<String>) -> Filter {
@@ -77,15 +77,15 @@ impl Networks {
         &self,
         session: &Session,
         ids: BTreeSet<String>,
-    ) -> Result<BTreeMap<String, Machine>, CloudError> {
+    ) -> Result<BTreeMap<String, InstanceNetwork>, CloudError> {
         // Concurrent readers of the same instances wait for this response.
-        let mut cache = self.machines.lock().await;
+        let mut cache = self.instances.lock().await;
         let now = Instant::now();
         cache.retain(|_, (at, _)| now < *at + MAX_INSTANCE_AGE);
         let (mut found, mut unknown) = (BTreeMap::new(), Vec::new());
         for id in ids {
             match cache.get(&id) {
-                Some((_, machine)) => drop(found.insert(id, machine.clone())),
+                Some((_, instance)) => drop(found.insert(id, instance.clone())),
                 None => unknown.push(id),
             }
         }
@@ -96,11 +96,13 @@ impl Networks {
             for instance in answer.reservations().iter().flat_map(|reservation| reservation.instances()) {
                 let zone = instance.placement().and_then(|placement| placement.availability_zone());
                 let groups = instance.security_groups().iter().filter_map(|group| group.group_id());
-                let machine =
-                    Machine { zone: zone.unwrap_or_default().to_owned(), groups: groups.map(str::to_owned).collect() };
+                let instance = InstanceNetwork {
+                    zone: zone.unwrap_or_default().to_owned(),
+                    groups: groups.map(str::to_owned).collect(),
+                };
                 let id = instance.instance_id().unwrap_or_default().to_owned();
-                cache.insert(id.clone(), (now, machine.clone()));
-                found.insert(id, machine);
+                cache.insert(id.clone(), (now, instance.clone()));
+                found.insert(id, instance);
             }
         }
         Ok(found)
@@ -181,8 +183,8 @@ pub(crate) async fn rules(
             let send = || request.clone().send();
             let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroupRules", send).await?;
             for rule in answer.security_group_rules() {
-                if let Some(seen) = convert::rule(rule) {
-                    all.entry(rule.group_id().unwrap_or_default().to_owned()).or_default().push(seen);
+                if let Some(observed) = convert::rule(rule) {
+                    all.entry(rule.group_id().unwrap_or_default().to_owned()).or_default().push(observed);
                 }
             }
             token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);

@@ -17,14 +17,18 @@ pub(crate) fn ingress(balancer: &ObservedBalancer) -> Option<Ingress> {
 }
 
 /// Returns the instances that are targets.
-pub(crate) fn instances(seen: &ObservedStack) -> BTreeSet<String> {
-    let groups = seen.target_groups.iter().filter(|group| group.target_type == TargetType::Instance);
+pub(crate) fn instances(observed: &ObservedStack) -> BTreeSet<String> {
+    let groups = observed.target_groups.iter().filter(|group| group.target_type == TargetType::Instance);
     groups.flat_map(|group| group.targets.keys()).map(|target| target.id.clone()).collect()
 }
 
 /// Converts a load balancer, with the zones of the instances that are its targets.
-pub(crate) fn observed(seen: &ObservedStack, deleting: bool, zones: &BTreeMap<String, String>) -> ObservedLoadBalancer {
-    let balancer = seen.balancers.first();
+pub(crate) fn report(
+    observed: &ObservedStack,
+    deleting: bool,
+    zones: &BTreeMap<String, String>,
+) -> ObservedLoadBalancer {
+    let balancer = observed.balancers.first();
     let phase = match balancer {
         _ if deleting => Phase::Deleting,
         None => Phase::Incomplete,
@@ -40,7 +44,7 @@ pub(crate) fn observed(seen: &ObservedStack, deleting: bool, zones: &BTreeMap<St
         }
     }
     listeners.sort_unstable_by_key(|listener| (listener.protocol, listener.port));
-    let rules = seen.security_groups.iter().flat_map(|group| &group.rules);
+    let rules = observed.security_groups.iter().flat_map(|group| &group.rules);
     let range = |source: &Source| match source {
         Source::Range(range) => Some(*range),
         Source::PrefixList(_) | Source::Group(_) => None,
@@ -48,7 +52,7 @@ pub(crate) fn observed(seen: &ObservedStack, deleting: bool, zones: &BTreeMap<St
     let ranges: BTreeSet<IpNet> = rules.filter_map(|rule| range(&rule.rule.source)).collect();
     let open = ranges.contains(&all_addresses(false)) || ranges.contains(&all_addresses(true));
     let mut healths: BTreeMap<TargetId, Vec<TargetHealth>> = BTreeMap::new();
-    for group in seen.target_groups.iter().filter(|group| group.target_type != TargetType::Alb) {
+    for group in observed.target_groups.iter().filter(|group| group.target_type != TargetType::Alb) {
         for (target, health) in &group.targets {
             let id = match (group.target_type, target.id.parse()) {
                 (TargetType::Ip, Ok(address)) => TargetId::Endpoint { address, port: target.port },

@@ -100,7 +100,7 @@ pub(crate) struct ObservedStack {
     /// ARNs of other load balancers that use the Service's target groups.
     pub elsewhere: BTreeSet<String>,
     /// ARNs of the Service's listeners there.
-    pub strays: Vec<String>,
+    pub abandoned_listeners: Vec<String>,
 }
 
 /// The response of AWS to a step: the ids of created resources.
@@ -303,30 +303,30 @@ impl ObservedStack {
         match step {
             Step::CreateBalancer(balancer) => self.balancers.push(new_balancer(balancer, made)),
             Step::SetSubnets { balancer, subnets, source_nat } => {
-                if let Some(seen) = self.of_name(balancer) {
-                    seen.subnets.clone_from(subnets);
-                    seen.source_nat = *source_nat;
+                if let Some(observed) = self.of_name(balancer) {
+                    observed.subnets.clone_from(subnets);
+                    observed.source_nat = *source_nat;
                 }
             }
             Step::SetAddressType { balancer, address_type } => {
-                if let Some(seen) = self.of_name(balancer) {
-                    seen.address_type = *address_type;
+                if let Some(observed) = self.of_name(balancer) {
+                    observed.address_type = *address_type;
                 }
             }
             Step::SetSecurityGroups { balancer, groups, private_link } => {
-                if let Some(seen) = self.of_name(balancer) {
-                    seen.security_groups.clone_from(groups);
-                    seen.private_link = private_link.or(seen.private_link);
+                if let Some(observed) = self.of_name(balancer) {
+                    observed.security_groups.clone_from(groups);
+                    observed.private_link = private_link.or(observed.private_link);
                 }
             }
             Step::SetCapacity { balancer, units } => {
-                if let Some(seen) = self.of_name(balancer) {
-                    seen.capacity = Some(*units);
+                if let Some(observed) = self.of_name(balancer) {
+                    observed.capacity = Some(*units);
                 }
             }
             Step::SetBalancerAttributes { balancer, attributes } => {
-                if let Some(seen) = self.of_name(balancer) {
-                    seen.attributes.extend(attributes.clone());
+                if let Some(observed) = self.of_name(balancer) {
+                    observed.attributes.extend(attributes.clone());
                 }
             }
             Step::DeleteBalancer { arn } => self.balancers.retain(|balancer| balancer.arn != *arn),
@@ -339,35 +339,35 @@ impl ObservedStack {
         match step {
             Step::CreateTargetGroup(group) => self.target_groups.push(new_target_group(group, made)),
             Step::SetHealthCheck { group, health } => {
-                if let Some(seen) = self.group(group) {
-                    let seen = &mut seen.health;
-                    let (path, codes, timeout) = (seen.path.take(), seen.codes.take(), seen.timeout);
-                    *seen = health.clone();
-                    seen.path = seen.path.take().or(path);
-                    seen.codes = seen.codes.take().or(codes);
-                    seen.timeout = seen.timeout.or(timeout);
+                if let Some(observed) = self.group(group) {
+                    let observed = &mut observed.health;
+                    let (path, codes, timeout) = (observed.path.take(), observed.codes.take(), observed.timeout);
+                    *observed = health.clone();
+                    observed.path = observed.path.take().or(path);
+                    observed.codes = observed.codes.take().or(codes);
+                    observed.timeout = observed.timeout.or(timeout);
                 }
             }
             Step::SetGroupAttributes { group, attributes } => {
-                if let Some(seen) = self.group(group) {
-                    seen.attributes.extend(attributes.clone());
+                if let Some(observed) = self.group(group) {
+                    observed.attributes.extend(attributes.clone());
                 }
             }
             Step::Record { group, targets } => {
-                if let Some(seen) = self.group(group) {
-                    seen.recorded = Some(targets.clone());
+                if let Some(observed) = self.group(group) {
+                    observed.recorded = Some(targets.clone());
                 }
             }
             Step::Register { group, targets } => {
                 let used = self.target_group(group).is_some_and(|group| self.is_used(&group.arn));
                 let health = if used { TargetHealth::Initial } else { TargetHealth::Unused };
-                if let Some(seen) = self.group(group) {
-                    seen.targets.extend(targets.iter().map(|target| (target.clone(), health)));
+                if let Some(observed) = self.group(group) {
+                    observed.targets.extend(targets.iter().map(|target| (target.clone(), health)));
                 }
             }
             Step::Deregister { group, targets } => {
-                if let Some(seen) = self.group(group) {
-                    seen.targets.retain(|target, _| !targets.contains(target));
+                if let Some(observed) = self.group(group) {
+                    observed.targets.retain(|target, _| !targets.contains(target));
                 }
             }
             Step::DeleteTargetGroup { arn } => self.target_groups.retain(|group| group.arn != *arn),
@@ -380,47 +380,50 @@ impl ObservedStack {
         match step {
             Step::CreateListener { balancer, listener, forwards } => {
                 let forwards = self.arns(forwards);
-                if let Some(seen) = self.of_name(balancer) {
-                    seen.listeners.push(new_listener(listener, forwards, made));
+                if let Some(observed) = self.of_name(balancer) {
+                    observed.listeners.push(new_listener(listener, forwards, made));
                 }
             }
             Step::ModifyListener { arn, listener, forwards, .. } => {
                 let forwards = self.arns(forwards);
-                if let Some(seen) = self.listener(arn) {
-                    seen.protocol = listener.protocol;
+                if let Some(observed) = self.listener(arn) {
+                    observed.protocol = listener.protocol;
                     let default = listener.certificates.iter().take(1).cloned();
                     let more =
-                        seen.certificates.iter().skip(1).filter(|one| Some(*one) != listener.certificates.first());
-                    seen.certificates = match listener.protocol {
+                        observed.certificates.iter().skip(1).filter(|one| Some(*one) != listener.certificates.first());
+                    observed.certificates = match listener.protocol {
                         Protocol::Tls => default.chain(more.cloned()).collect(),
                         _ => Vec::new(),
                     };
-                    seen.policy =
-                        listener.policy.clone().or(seen.policy.take()).filter(|_| listener.protocol == Protocol::Tls);
-                    seen.alpn.clone_from(&listener.alpn);
-                    seen.forwards = forwards;
-                    seen.sticky = listener.is_sticky();
+                    observed.policy = listener
+                        .policy
+                        .clone()
+                        .or(observed.policy.take())
+                        .filter(|_| listener.protocol == Protocol::Tls);
+                    observed.alpn.clone_from(&listener.alpn);
+                    observed.forwards = forwards;
+                    observed.sticky = listener.is_sticky();
                 }
             }
             Step::SetListenerAttributes { arn, attributes } => {
-                if let Some(seen) = self.listener(arn) {
-                    seen.attributes.extend(attributes.clone());
+                if let Some(observed) = self.listener(arn) {
+                    observed.attributes.extend(attributes.clone());
                 }
             }
             Step::AddCertificates { balancer, port, certificates } => {
-                let Some(seen) = self.of_name(balancer) else { return };
-                if let Some(listener) = seen.listeners.iter_mut().find(|listener| listener.port == *port) {
+                let Some(observed) = self.of_name(balancer) else { return };
+                if let Some(listener) = observed.listeners.iter_mut().find(|listener| listener.port == *port) {
                     listener.certificates.extend(certificates.iter().cloned());
                 }
             }
             Step::RemoveCertificates { arn, certificates } => {
-                if let Some(seen) = self.listener(arn) {
-                    seen.certificates.retain(|one| !certificates.contains(one));
+                if let Some(observed) = self.listener(arn) {
+                    observed.certificates.retain(|one| !certificates.contains(one));
                 }
             }
             Step::DeleteListener { arn } => {
                 self.balancers.iter_mut().for_each(|balancer| balancer.listeners.retain(|one| one.arn != *arn));
-                self.strays.retain(|one| one != arn);
+                self.abandoned_listeners.retain(|one| one != arn);
             }
             _ => {}
         }
@@ -430,13 +433,13 @@ impl ObservedStack {
     fn follow_tags(&mut self, step: &Step) {
         match step {
             Step::AddTags { arn, tags } => {
-                if let Some(seen) = self.tags(arn) {
-                    seen.extend(tags.clone());
+                if let Some(observed) = self.tags(arn) {
+                    observed.extend(tags.clone());
                 }
             }
             Step::RemoveTags { arn, keys } => {
-                if let Some(seen) = self.tags(arn) {
-                    seen.retain(|key, _| !keys.contains(key));
+                if let Some(observed) = self.tags(arn) {
+                    observed.retain(|key, _| !keys.contains(key));
                 }
             }
             _ => {}

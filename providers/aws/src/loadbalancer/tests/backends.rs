@@ -120,7 +120,7 @@ fn protocols_follow_the_listener_and_one_group_serves_several() {
     assert_eq!(protocols(&two), ["TCP"]);
     let mut world = World::default();
     world.settle(&two, &nodes([1, 2]));
-    assert_eq!(world.seen.target_groups.len(), 3);
+    assert_eq!(world.observed.target_groups.len(), 3);
     let mut both = spreading(&[], (9, 1));
     both.ports.push(port(Protocol::Udp, 80));
     both.ports[1].node_port = both.ports[0].node_port;
@@ -165,7 +165,7 @@ fn missing_services_and_ports_are_errors_with_a_fix() {
 }
 
 fn weights(world: &World) -> Vec<i32> {
-    world.seen.balancers[0].listeners[0].forwards.iter().map(|(_, weight)| *weight).collect()
+    world.observed.balancers[0].listeners[0].forwards.iter().map(|(_, weight)| *weight).collect()
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn all_traffic_moves_once_a_target_is_healthy() {
     let none = spreading(&[("target-node-labels", "none=such")], (0, 1));
     assert_eq!(world.ensure(&none, &targets, usize::MAX).expect("no step is interrupted").again, None);
     world.settle(&spec(&[]), &targets);
-    for group in &mut world.seen.target_groups {
+    for group in &mut world.observed.target_groups {
         group.targets.values_mut().for_each(|health| *health = TargetHealth::Unhealthy);
     }
     assert_eq!(world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted").again, None);
@@ -228,11 +228,11 @@ fn group_of_another_service_is_never_used_as_own() {
     world.settle(&spreading(&ip, (0, 1)), &targets);
     // Another client removes the Service's own group, which gets no traffic, from the listener and deletes it.
     let green = backend(&spreading(&ip, (0, 1)), &targets).name;
-    world.seen.target_groups.retain(|group| group.name == green);
-    let kept: Vec<String> = world.seen.target_groups.iter().map(|group| group.arn.clone()).collect();
-    world.seen.balancers[0].listeners[0].forwards.retain(|(arn, _)| kept.contains(arn));
+    world.observed.target_groups.retain(|group| group.name == green);
+    let kept: Vec<String> = world.observed.target_groups.iter().map(|group| group.arn.clone()).collect();
+    world.observed.balancers[0].listeners[0].forwards.retain(|(arn, _)| kept.contains(arn));
     world.settle(&spec(&ip), &targets);
-    assert!(world.seen.target_group(&green).is_none() && world.seen.target_groups.len() == 1);
+    assert!(world.observed.target_group(&green).is_none() && world.observed.target_groups.len() == 1);
 }
 
 #[test]
@@ -241,8 +241,9 @@ fn groups_of_the_controller_for_other_services_are_kept() {
     let requested = spreading(&[("type", "external")], (9, 1));
     world.settle(&requested, &targets);
     let name = backend(&requested, &targets).name;
-    let group = world.seen.target_groups.iter_mut().find(|group| group.name == name).expect("the target group exists");
+    let group =
+        world.observed.target_groups.iter_mut().find(|group| group.name == name).expect("the target group exists");
     group.name = "k8s-default-green-0123456789".into();
     let desired = world.desired(&requested, &targets);
-    assert_eq!(diff::ensure(&desired, &world.seen).steps, []);
+    assert_eq!(diff::ensure(&desired, &world.observed).steps, []);
 }

@@ -57,9 +57,9 @@ fn known_details_are_those_of_a_read_after_any_step() {
         for most in 0.. {
             let mut world = World::default();
             let done = world.ensure(&spec, &nodes([1, 2]), most).is_some();
-            let mut seen = listed(&world.seen);
-            assert!(seen.take_details(&world.seen), "after {most} steps");
-            assert_eq!(seen, world.seen, "after {most} steps");
+            let mut observed = listed(&world.observed);
+            assert!(observed.take_details(&world.observed), "after {most} steps");
+            assert_eq!(observed, world.observed, "after {most} steps");
             if done {
                 break;
             }
@@ -70,23 +70,23 @@ fn known_details_are_those_of_a_read_after_any_step() {
 #[test]
 fn half_listed_or_foreign_stack_gets_no_details() {
     let world = created(&spec(&[]));
-    let all = listed(&world.seen);
+    let all = listed(&world.observed);
     let refused = |what: &str, mut change: Box<dyn FnMut(&mut ObservedStack)>| {
-        let mut seen = all.clone();
-        change(&mut seen);
-        let before = seen.clone();
-        assert!(!seen.take_details(&world.seen), "{what}");
-        assert_eq!(seen, before, "{what}");
+        let mut observed = all.clone();
+        change(&mut observed);
+        let before = observed.clone();
+        assert!(!observed.take_details(&world.observed), "{what}");
+        assert_eq!(observed, before, "{what}");
     };
-    refused("no load balancer", Box::new(|seen| seen.balancers.clear()));
-    refused("no target group", Box::new(|seen| seen.target_groups.clear()));
-    refused("no security group", Box::new(|seen| seen.security_groups.clear()));
-    refused("another load balancer of the same name", Box::new(|seen| seen.balancers[0].arn.push('2')));
-    refused("another target group of the same name", Box::new(|seen| seen.target_groups[0].arn.push('2')));
+    refused("no load balancer", Box::new(|observed| observed.balancers.clear()));
+    refused("no target group", Box::new(|observed| observed.target_groups.clear()));
+    refused("no security group", Box::new(|observed| observed.security_groups.clear()));
+    refused("another load balancer of the same name", Box::new(|observed| observed.balancers[0].arn.push('2')));
+    refused("another target group of the same name", Box::new(|observed| observed.target_groups[0].arn.push('2')));
     refused("one more target group", {
         let mut more = all.target_groups[0].clone();
         more.arn.push('2');
-        Box::new(move |seen| seen.target_groups.push(more.clone()))
+        Box::new(move |observed| observed.target_groups.push(more.clone()))
     });
 }
 
@@ -96,29 +96,29 @@ fn change_by_another_client_that_a_listing_shows_is_reverted() {
     let world = created(&spec);
     let desired = world.desired(&spec, &targets);
     let reverted = |what: &str, step: &str, change: &dyn Fn(&mut ObservedStack)| {
-        let mut seen = listed(&world.seen);
-        change(&mut seen);
-        assert!(seen.take_details(&world.seen), "{what}");
-        let steps: Vec<String> = diff::ensure(&desired, &seen).steps.iter().map(name).collect();
+        let mut observed = listed(&world.observed);
+        change(&mut observed);
+        assert!(observed.take_details(&world.observed), "{what}");
+        let steps: Vec<String> = diff::ensure(&desired, &observed).steps.iter().map(name).collect();
         assert_eq!(steps, [step], "{what}");
     };
-    reverted("subnets", "SetSubnets", &|seen| drop(seen.balancers[0].subnets.pop()));
-    reverted("security groups", "SetSecurityGroups", &|seen| drop(seen.balancers[0].security_groups.pop()));
-    reverted("tags", "AddTags", &|seen| drop(seen.target_groups[0].tags.pop_first()));
-    reverted("health checks", "SetHealthCheck", &|seen| seen.target_groups[0].health.interval += 10);
-    reverted("the setup failed", "DeleteBalancer", &|seen| seen.balancers[0].state = State::Failed);
+    reverted("subnets", "SetSubnets", &|observed| drop(observed.balancers[0].subnets.pop()));
+    reverted("security groups", "SetSecurityGroups", &|observed| drop(observed.balancers[0].security_groups.pop()));
+    reverted("tags", "AddTags", &|observed| drop(observed.target_groups[0].tags.pop_first()));
+    reverted("health checks", "SetHealthCheck", &|observed| observed.target_groups[0].health.interval += 10);
+    reverted("the setup failed", "DeleteBalancer", &|observed| observed.balancers[0].state = State::Failed);
 }
 
 #[test]
 fn change_by_another_client_that_no_listing_shows_deletes_nothing_and_is_reverted_after_a_read() {
     let (spec, targets) = (spec(&[]), nodes([1, 2]));
     let before = created(&spec);
-    let plan = |seen: &ObservedStack| diff::ensure(&before.desired(&spec, &targets), seen).steps;
+    let plan = |observed: &ObservedStack| diff::ensure(&before.desired(&spec, &targets), observed).steps;
     let changed = |what: &str, step: &str, change: &dyn Fn(&mut ObservedStack)| {
-        let mut now = before.seen.clone();
+        let mut now = before.observed.clone();
         change(&mut now);
         let mut stale = listed(&now);
-        assert!(stale.take_details(&before.seen), "{what}");
+        assert!(stale.take_details(&before.observed), "{what}");
         let steps = plan(&stale);
         assert!(!steps.iter().any(removes_anything), "{what}: {steps:?}");
         let steps: Vec<String> = plan(&now).iter().map(name).collect();

@@ -23,13 +23,13 @@ fn given() -> ObservedBalancer {
 #[test]
 fn plan_changes_only_listeners_of_a_load_balancer_that_a_user_made() {
     let mut world = World::default();
-    world.seen.balancers.push(given());
+    world.observed.balancers.push(given());
     let on_it = spec(&[ARN, ("scheme", "internet-facing"), ("additional-resource-tags", "team=api")]);
     world.settle(&on_it, &nodes([1, 2]));
-    let listeners = std::mem::take(&mut world.seen.balancers[0].listeners);
-    assert_eq!((&world.seen.balancers[0], listeners.len()), (&given(), 1), "{:?}", world.names());
-    assert!(world.seen.security_groups.is_empty(), "{:?}", world.names());
-    let deletion = diff::delete(&world.seen, "uid");
+    let listeners = std::mem::take(&mut world.observed.balancers[0].listeners);
+    assert_eq!((&world.observed.balancers[0], listeners.len()), (&given(), 1), "{:?}", world.names());
+    assert!(world.observed.security_groups.is_empty(), "{:?}", world.names());
+    let deletion = diff::delete(&world.observed, "uid");
     assert_eq!(deletion.steps.iter().map(name).collect::<Vec<_>>(), ["DeleteTargetGroup"]);
 }
 
@@ -37,23 +37,23 @@ fn plan_changes_only_listeners_of_a_load_balancer_that_a_user_made() {
 fn own_load_balancer_stays_until_targets_on_that_of_the_user_are_healthy() {
     let (mut world, targets) = (World::default(), nodes([1]));
     world.settle(&spec(&[]), &targets);
-    world.seen.balancers.push(given());
+    world.observed.balancers.push(given());
     let plan = world.ensure(&spec(&[ARN]), &targets, usize::MAX).unwrap();
-    assert!(plan.again.is_some() && world.seen.balancers.len() == 2, "{:?}", world.names());
+    assert!(plan.again.is_some() && world.observed.balancers.len() == 2, "{:?}", world.names());
     world.time_passes();
     world.settle(&spec(&[ARN]), &targets);
-    assert_eq!(world.seen.balancers[0].name, "users");
+    assert_eq!(world.observed.balancers[0].name, "users");
 }
 
 #[test]
 fn listeners_on_a_former_load_balancer_of_the_user_are_deleted_before_their_groups() {
     let (mut world, targets) = (World::default(), nodes([1]));
     world.settle(&spec(&[]), &targets);
-    world.seen.strays = vec!["arn:listener/old".into()];
+    world.observed.abandoned_listeners = vec!["arn:listener/old".into()];
     let plan = world.ensure(&spec(&[]), &targets, usize::MAX).unwrap();
-    assert!(plan.again.is_none() && world.seen.strays.is_empty(), "{:?}", world.names());
-    world.seen.strays = vec!["arn:listener/old".into()];
-    let deletion = diff::delete(&world.seen, "uid");
+    assert!(plan.again.is_none() && world.observed.abandoned_listeners.is_empty(), "{:?}", world.names());
+    world.observed.abandoned_listeners = vec!["arn:listener/old".into()];
+    let deletion = diff::delete(&world.observed, "uid");
     assert_eq!(name(&deletion.steps[0]), "DeleteListener");
 }
 
@@ -65,13 +65,13 @@ fn member_of_a_group_changes_its_own_rules_and_attributes_only_if_it_leads() {
         let tags = names::group_tags(&ClusterTags::new("c", false), "default/web");
         let security = ObservedSecurityGroup { id: "sg-group".into(), name: name.clone(), tags, rules: Vec::new() };
         let security_groups = vec![security.id.clone(), "sg-backend".into()];
-        world.seen.balancers.push(ObservedBalancer { leads, name, security_groups, ..given() });
-        world.seen.security_groups.push(security);
+        world.observed.balancers.push(ObservedBalancer { leads, name, security_groups, ..given() });
+        world.observed.security_groups.push(security);
         let member = spec(&[("group", "web"), ("scheme", "internal"), ("cross-zone-load-balancing-enabled", "true")]);
         world.settle(&member, &nodes([1]));
-        let rules = &world.seen.security_groups[0].rules;
+        let rules = &world.observed.security_groups[0].rules;
         assert!(!rules.is_empty() && rules.iter().all(|one| names::is_group_rule(&member.id, &one.rule.description)));
-        let cross_zone = world.seen.balancers[0].attributes.get("load_balancing.cross_zone.enabled");
+        let cross_zone = world.observed.balancers[0].attributes.get("load_balancing.cross_zone.enabled");
         assert_eq!(cross_zone.is_some(), leads, "{:?}", world.names());
         let never =
             ["CreateBalancer", "SetSecurityGroups", "SetSubnets", "AddTags", "RemoveTags", "DeleteSecurityGroup"];

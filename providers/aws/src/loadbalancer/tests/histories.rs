@@ -110,10 +110,10 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 fn change_as_another_client(world: &mut World, what: u8) {
     match what % 4 {
-        0 => world.seen.balancers.iter_mut().for_each(|balancer| drop(balancer.listeners.pop())),
-        1 => world.seen.security_groups.iter_mut().for_each(|group| drop(group.rules.pop())),
-        2 => world.seen.target_groups.iter_mut().for_each(|group| group.health.interval += 1),
-        _ => world.seen.balancers.clear(),
+        0 => world.observed.balancers.iter_mut().for_each(|balancer| drop(balancer.listeners.pop())),
+        1 => world.observed.security_groups.iter_mut().for_each(|group| drop(group.rules.pop())),
+        2 => world.observed.target_groups.iter_mut().for_each(|group| group.health.interval += 1),
+        _ => world.observed.balancers.clear(),
     }
 }
 
@@ -138,10 +138,10 @@ proptest! {
         }
         world.settle(&last, &targets_of(&numbers));
         let desired = world.desired(&last, &targets_of(&numbers));
-        prop_assert_eq!(diff::ensure(&desired, &world.seen).steps, vec![], "a settled load balancer is not changed");
+        prop_assert_eq!(diff::ensure(&desired, &world.observed).steps, vec![], "a settled load balancer is not changed");
         // Deleted, with a crash after each step.
-        while !world.seen.is_empty() {
-            let plan = diff::delete(&world.seen, "u");
+        while !world.observed.is_empty() {
+            let plan = diff::delete(&world.observed, "u");
             let step = plan.steps.first().expect("a step for each resource that exists").clone();
             world.make(&step);
         }

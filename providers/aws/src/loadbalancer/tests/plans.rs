@@ -24,17 +24,17 @@ fn load_balancer_is_created_with_rules_first_and_listener_last() {
         world.names(),
         ["CreateSecurityGroup", "Authorize", "CreateBalancer", "CreateTargetGroup", "Register", "CreateListener"]
     );
-    assert!(diff::ensure(&world.desired(&spec(&[]), &nodes([1, 2])), &world.seen).steps.is_empty());
+    assert!(diff::ensure(&world.desired(&spec(&[]), &nodes([1, 2])), &world.observed).steps.is_empty());
 }
 
 #[test]
 fn resources_are_deleted_before_those_that_they_use() {
     let mut world = settled(&[]);
-    for step in diff::delete(&world.seen, "u").steps {
+    for step in diff::delete(&world.observed, "u").steps {
         world.make(&step);
     }
     assert_eq!(world.names(), ["DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"]);
-    assert!(world.seen.is_empty());
+    assert!(world.observed.is_empty());
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn target_group_is_replaced_once_the_new_one_is_healthy() {
     assert!(plan.again.is_some(), "the new group has no healthy target yet");
     assert_eq!(plan.exchanging, [80].into());
     assert_eq!(world.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
-    let forwards = world.seen.balancers[0].listeners[0].forwards.clone();
+    let forwards = world.observed.balancers[0].listeners[0].forwards.clone();
     assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "traffic moved too early");
     // Nothing is repeated while it waits.
     let waiting = world.ensure(&tls, &targets, usize::MAX).unwrap();
@@ -125,7 +125,7 @@ fn traffic_is_spread_over_other_groups_and_back() {
     };
     let targets = nodes([1, 2]);
     let mut world = settled(&[]);
-    let forwards = |world: &World| world.seen.balancers[0].listeners[0].forwards.clone();
+    let forwards = |world: &World| world.observed.balancers[0].listeners[0].forwards.clone();
     let weights = |world: &World| forwards(world).iter().map(|(_, weight)| *weight).collect::<Vec<_>>();
     for (wanted, expected) in [([9, 1], vec![9, 1]), ([1, 1], vec![1, 1]), ([0, 1], vec![0, 1])] {
         world.steps.clear();
@@ -151,7 +151,7 @@ fn traffic_is_spread_over_other_groups_and_back() {
 #[test]
 fn group_without_targets_is_replaced_immediately() {
     let mut world = settled(&[("ssl-cert", "arn:a")]);
-    for group in &mut world.seen.target_groups {
+    for group in &mut world.observed.target_groups {
         group.targets.values_mut().for_each(|health| *health = TargetHealth::Unhealthy);
     }
     let tls = spec(&[("ssl-cert", "arn:a"), ("backend-protocol", "ssl")]);
@@ -165,7 +165,7 @@ fn changed_scheme_replaces_the_load_balancer_once_the_new_one_works() {
     let mut world = settled(&[]);
     let (internal, targets) = (spec(&[("scheme", "internal")]), nodes([1, 2]));
     assert!(world.ensure(&internal, &targets, usize::MAX).unwrap().again.is_some());
-    assert_eq!(world.seen.balancers.len(), 2);
+    assert_eq!(world.observed.balancers.len(), 2);
     assert!(!world.names().contains(&"DeleteBalancer".to_owned()));
     world.time_passes();
     world.steps.clear();
@@ -200,7 +200,7 @@ fn ports_are_added_removed_and_joined() {
 #[test]
 fn load_balancer_without_security_groups_gets_none_later() {
     let mut world = settled(&[("disable-nlb-sg", "true")]);
-    assert!(world.seen.security_groups.is_empty() && world.seen.balancers[0].security_groups.is_empty());
+    assert!(world.observed.security_groups.is_empty() && world.observed.balancers[0].security_groups.is_empty());
     world.settle(&spec(&[]), &nodes([1, 2]));
     assert!(world.names().is_empty());
 }
@@ -212,32 +212,32 @@ fn changes_by_other_clients_are_reverted() {
         (
             "a rule added",
             |world| {
-                let mut rule = world.seen.security_groups[0].rules[0].clone();
+                let mut rule = world.observed.security_groups[0].rules[0].clone();
                 rule.id = "sgr-x".into();
                 rule.rule.from = 22;
                 rule.rule.to = 22;
-                world.seen.security_groups[0].rules.push(rule);
+                world.observed.security_groups[0].rules.push(rule);
             },
             &["Revoke"],
         ),
-        ("a rule removed", |world| world.seen.security_groups[0].rules.clear(), &["Authorize"]),
-        ("a listener removed", |world| world.seen.balancers[0].listeners.clear(), &["CreateListener"]),
+        ("a rule removed", |world| world.observed.security_groups[0].rules.clear(), &["Authorize"]),
+        ("a listener removed", |world| world.observed.balancers[0].listeners.clear(), &["CreateListener"]),
         (
             "an attribute changed",
             |world| {
-                let attributes: &mut Attributes = &mut world.seen.balancers[0].attributes;
+                let attributes: &mut Attributes = &mut world.observed.balancers[0].attributes;
                 attributes.insert("load_balancing.cross_zone.enabled".into(), "true".into());
             },
             &["SetBalancerAttributes"],
         ),
-        ("a target removed", |world| drop(world.seen.target_groups[0].targets.pop_first()), &["Register"]),
-        ("tags removed", |world| world.seen.target_groups[0].tags.clear(), &["AddTags"]),
+        ("a target removed", |world| drop(world.observed.target_groups[0].targets.pop_first()), &["Register"]),
+        ("tags removed", |world| world.observed.target_groups[0].tags.clear(), &["AddTags"]),
         (
             "groups replaced",
-            |world| world.seen.balancers[0].security_groups = vec!["sg-x".into()],
+            |world| world.observed.balancers[0].security_groups = vec!["sg-x".into()],
             &["SetSecurityGroups"],
         ),
-        ("health changed", |world| world.seen.target_groups[0].health.interval = 77, &["SetHealthCheck"]),
+        ("health changed", |world| world.observed.target_groups[0].health.interval = 77, &["SetHealthCheck"]),
     ];
     for (what, change, steps) in change {
         let mut world = settled(&[]);
@@ -253,8 +253,8 @@ fn tags_of_other_owners_are_kept() {
     let mut desired = world.desired(&spec(&[]), &nodes([1, 2]));
     desired.tagging = Tagging { prunes: true, foreign: ["cost".to_owned()].into() };
     desired.balancer.tags.insert("cost".into(), "1".into());
-    world.seen.balancers[0].tags.extend([("cost".into(), "7".into()), ("by-hand".into(), "x".into())]);
-    let steps = diff::ensure(&desired, &world.seen).steps;
+    world.observed.balancers[0].tags.extend([("cost".into(), "7".into()), ("by-hand".into(), "x".into())]);
+    let steps = diff::ensure(&desired, &world.observed).steps;
     let [Step::RemoveTags { keys, .. }] = &steps[..] else { panic!("{steps:?}") };
     assert_eq!(*keys, ["by-hand".to_owned()].into());
 }
@@ -263,16 +263,16 @@ fn tags_of_other_owners_are_kept() {
 fn listener_is_recreated_when_its_protocol_changes() {
     let world = settled(&[]);
     let mut wanted = world.desired(&spec(&[]), &nodes([1, 2])).listeners[&80].clone();
-    let arn = world.seen.balancers[0].listeners[0].arn.clone();
+    let arn = world.observed.balancers[0].listeners[0].arn.clone();
     let change = |wanted: &Listener| Step::ModifyListener {
         arn: arn.clone(),
         listener: Box::new(wanted.clone()),
         forwards: Vec::new(),
         last: Vec::new(),
     };
-    assert_eq!(world.seen.as_recreation(&change(&wanted)), None, "the protocol did not change");
+    assert_eq!(world.observed.as_recreation(&change(&wanted)), None, "the protocol did not change");
     wanted.protocol = ListenerProtocol::Udp;
-    let steps = world.seen.as_recreation(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
+    let steps = world.observed.as_recreation(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
     assert_eq!(steps.unwrap(), ["DeleteListener", "CreateListener"]);
 }
 
@@ -284,7 +284,7 @@ fn local_traffic_policy_changes_only_the_health_check() {
     local.health_check_node_port = Some(31_000);
     world.settle(&local, &nodes([1, 2]));
     assert_eq!(world.names(), ["SetHealthCheck"]);
-    let health = &world.seen.target_groups[0].health;
+    let health = &world.observed.target_groups[0].health;
     assert_eq!((health.port.as_str(), health.path.as_deref()), ("31000", Some("/healthz")));
 }
 
@@ -293,13 +293,13 @@ fn targets_of_other_clusters_stay_in_a_shared_group() {
     let shared = [("multi-cluster-target-group", "true")];
     let mut world = settled(&shared);
     let others = Target { id: "i-others".into(), port: 1 };
-    world.seen.target_groups[0].targets.insert(others.clone(), TargetHealth::Healthy);
+    world.observed.target_groups[0].targets.insert(others.clone(), TargetHealth::Healthy);
     let desired = world.desired(&spec(&shared), &nodes([3]));
-    let plan = diff::ensure(&desired, &world.seen);
+    let plan = diff::ensure(&desired, &world.observed);
     // A target that may be ours is on record before it is registered, and until it is deregistered.
     assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["Record", "Register", "Deregister", "Record"]);
     plan.steps.iter().for_each(|step: &Step| world.make(step));
-    let left = &world.seen.target_groups[0];
+    let left = &world.observed.target_groups[0];
     assert!(left.targets.len() == 2 && left.targets.contains_key(&others), "{:?}", left.targets);
     assert!(left.recorded.as_ref().is_some_and(|ours| ours.len() == 1 && !ours.contains(&others)), "{left:?}");
 }
@@ -308,24 +308,24 @@ fn targets_of_other_clusters_stay_in_a_shared_group() {
 fn failed_load_balancer_is_deleted_and_recreated() {
     for kind in ["nlb", "external"] {
         let mut world = settled(&[("type", kind)]);
-        let before = world.seen.balancers[0].name.clone();
-        world.seen.balancers[0].state = State::Failed;
-        world.seen.balancers[0].listeners.clear();
-        let plan = diff::ensure(&world.desired(&spec(&[("type", kind)]), &nodes([1, 2])), &world.seen);
+        let before = world.observed.balancers[0].name.clone();
+        world.observed.balancers[0].state = State::Failed;
+        world.observed.balancers[0].listeners.clear();
+        let plan = diff::ensure(&world.desired(&spec(&[("type", kind)]), &nodes([1, 2])), &world.observed);
         assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["DeleteBalancer"], "{kind}");
         assert!(plan.again.is_some(), "the name is free once it is deleted");
         plan.steps.iter().for_each(|step| world.make(step));
         world.steps.clear();
         world.settle(&spec(&[("type", kind)]), &nodes([1, 2]));
         assert_eq!(world.names(), ["CreateBalancer", "CreateListener"], "{kind}");
-        assert_eq!(world.seen.balancers[0].name, before);
+        assert_eq!(world.observed.balancers[0].name, before);
     }
 }
 
 #[test]
 fn listener_is_tagged_before_it_is_changed() {
     let mut world = settled(&[]);
-    world.seen.balancers[0].listeners[0].tags.clear();
+    world.observed.balancers[0].listeners[0].tags.clear();
     world.settle(&spec(&[("ssl-cert", "arn:a")]), &nodes([1, 2]));
     assert_eq!(world.names(), ["AddTags", "ModifyListener"]);
 }
@@ -333,9 +333,9 @@ fn listener_is_tagged_before_it_is_changed() {
 #[test]
 fn parts_of_a_stack_whose_adoption_began_are_claimed_before_the_load_balancer_is_deleted() {
     let mut world = settled(&[("type", "external")]);
-    world.seen.target_groups[0].tags.remove("kubernetes.io/service-uid");
-    world.seen.security_groups[0].tags.remove("kubernetes.io/service-uid");
-    let steps = diff::delete(&world.seen, "u-1").steps;
+    world.observed.target_groups[0].tags.remove("kubernetes.io/service-uid");
+    world.observed.security_groups[0].tags.remove("kubernetes.io/service-uid");
+    let steps = diff::delete(&world.observed, "u-1").steps;
     let expected = ["AddTags", "AddTags", "DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"];
     assert_eq!(steps.iter().map(name).collect::<Vec<_>>(), expected);
     let Step::AddTags { tags, .. } = &steps[0] else { panic!("{steps:?}") };

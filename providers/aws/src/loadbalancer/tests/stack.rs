@@ -161,23 +161,23 @@ fn load_balancer_of_either_upstream_is_adopted() {
         world.settle(&requested, &nodes([1]));
         // As upstream left it: other names of target groups and the security group, no uid.
         let strip = |tags: &mut Tags| drop(tags.remove("kubernetes.io/service-uid"));
-        for balancer in &mut world.seen.balancers {
+        for balancer in &mut world.observed.balancers {
             strip(&mut balancer.tags);
             balancer.listeners.iter_mut().for_each(|listener| strip(&mut listener.tags));
         }
-        for group in &mut world.seen.target_groups {
+        for group in &mut world.observed.target_groups {
             group.name = foreign.into();
             strip(&mut group.tags);
         }
-        for group in &mut world.seen.security_groups {
+        for group in &mut world.observed.security_groups {
             group.name = foreign.into();
             strip(&mut group.tags);
         }
-        let dns = world.seen.balancers[0].dns.clone();
+        let dns = world.observed.balancers[0].dns.clone();
         world.steps.clear();
         world.settle(&requested, &nodes([1, 2]));
         assert_eq!(world.names(), ["AddTags", "AddTags", "AddTags", "Register", "AddTags"], "{kind}");
-        assert_eq!(world.seen.balancers[0].dns, dns);
+        assert_eq!(world.observed.balancers[0].dns, dns);
     }
 }
 

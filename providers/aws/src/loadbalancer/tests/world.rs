@@ -16,7 +16,7 @@ use crate::tags::ClusterTags;
 /// The resources of one Service.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct World {
-    pub seen: ObservedStack,
+    pub observed: ObservedStack,
     pub steps: Vec<Step>,
 }
 
@@ -35,13 +35,13 @@ impl World {
     pub(crate) fn in_network(&self, spec: &LoadBalancerSpec, targets: &Targets, network: &Network) -> Desired {
         let settings = settings(spec);
         let cluster = ClusterTags::new("c", false);
-        let existing = build::existing(&settings, &spec.id, &self.seen);
+        let existing = build::existing(&settings, &spec.id, &self.observed);
         let inputs = StackInputs {
             id: &spec.id,
             cluster: &cluster,
             network,
-            seen: &self.seen,
-            backend: build::wants_backend(&settings, existing, &self.seen).then_some("sg-backend"),
+            observed: &self.observed,
+            backend: build::wants_backend(&settings, existing, &self.observed).then_some("sg-backend"),
             given: &[],
             targets,
         };
@@ -61,26 +61,26 @@ impl World {
         };
         let rules = (0..100).map(|rule| format!("sgr-{number}-{rule}")).collect();
         let dns = format!("{number}.elb.example.com");
-        self.seen.apply_step(step, &CreatedResource { id, dns, rules });
+        self.observed.apply_step(step, &CreatedResource { id, dns, rules });
         self.steps.push(step.clone());
     }
 
     fn check_allowed(&self, step: &Step) {
-        let seen = &self.seen;
-        let balancer = |name: &str| seen.balancer(name).unwrap_or_else(|| panic!("no balancer {name}: {step:?}"));
-        let group = |name: &str| seen.target_group(name).unwrap_or_else(|| panic!("no group {name}: {step:?}"));
+        let observed = &self.observed;
+        let balancer = |name: &str| observed.balancer(name).unwrap_or_else(|| panic!("no balancer {name}: {step:?}"));
+        let group = |name: &str| observed.target_group(name).unwrap_or_else(|| panic!("no group {name}: {step:?}"));
         let own = |forwards: &[(String, i32)]| {
             let names: Vec<String> = forwards.iter().map(|(name, _)| name.clone()).collect();
             names.into_iter().filter(|name| !name.starts_with("arn:"))
         };
         match step {
-            Step::CreateSecurityGroup(group) => assert!(seen.security_group(&group.name).is_none(), "{step:?}"),
+            Step::CreateSecurityGroup(group) => assert!(observed.security_group(&group.name).is_none(), "{step:?}"),
             Step::CreateBalancer(wanted) => {
-                assert!(seen.balancer(&wanted.name).is_none(), "{step:?}");
+                assert!(observed.balancer(&wanted.name).is_none(), "{step:?}");
                 assert!(!wanted.subnets.is_empty() && !wanted.name.is_empty() && !wanted.tags.is_empty());
             }
             Step::CreateTargetGroup(wanted) => {
-                assert!(seen.target_group(&wanted.name).is_none(), "{step:?}");
+                assert!(observed.target_group(&wanted.name).is_none(), "{step:?}");
                 assert!(!wanted.tags.is_empty());
             }
             Step::CreateListener { balancer: name, listener, forwards } => {
@@ -92,9 +92,9 @@ impl World {
                 own(forwards).for_each(|name| assert!(!group(&name).arn.is_empty()));
                 assert!(forwards.iter().any(|(_, weight)| *weight > 0), "nothing gets traffic: {step:?}");
             }
-            Step::DeleteTargetGroup { arn } => assert!(!seen.is_used(arn), "{step:?} is in use"),
+            Step::DeleteTargetGroup { arn } => assert!(!observed.is_used(arn), "{step:?} is in use"),
             Step::DeleteSecurityGroup { id } => {
-                let carried = seen.balancers.iter().any(|one| one.security_groups.contains(id));
+                let carried = observed.balancers.iter().any(|one| one.security_groups.contains(id));
                 assert!(!carried, "{step:?} is in use");
             }
             Step::SetSubnets { balancer: name, subnets, .. } => {
@@ -114,17 +114,17 @@ impl World {
 
     /// Simulates time in AWS: load balancers become active, targets in use become healthy.
     pub(crate) fn time_passes(&mut self) {
-        for balancer in &mut self.seen.balancers {
+        for balancer in &mut self.observed.balancers {
             balancer.state = State::Active;
         }
         let used: Vec<String> = self
-            .seen
+            .observed
             .target_groups
             .iter()
-            .filter(|one| self.seen.is_used(&one.arn))
+            .filter(|one| self.observed.is_used(&one.arn))
             .map(|one| one.arn.clone())
             .collect();
-        for group in &mut self.seen.target_groups {
+        for group in &mut self.observed.target_groups {
             let health = if used.contains(&group.arn) { TargetHealth::Healthy } else { TargetHealth::Unused };
             group.targets.values_mut().for_each(|one| *one = health);
         }
@@ -135,7 +135,7 @@ impl World {
     pub(crate) fn ensure(&mut self, spec: &LoadBalancerSpec, targets: &Targets, mut most: usize) -> Option<Plan> {
         let desired = self.desired(spec, targets);
         for _ in 0..8 {
-            let plan = diff::ensure(&desired, &self.seen);
+            let plan = diff::ensure(&desired, &self.observed);
             if plan.steps.is_empty() {
                 return Some(plan);
             }
@@ -144,7 +144,7 @@ impl World {
                 self.make(step);
             }
         }
-        panic!("plans do not end: {:?}", diff::ensure(&desired, &self.seen));
+        panic!("plans do not end: {:?}", diff::ensure(&desired, &self.observed));
     }
 
     /// Calls `ensure` until the desired state is reached.
@@ -156,20 +156,22 @@ impl World {
             }
             self.time_passes();
         }
-        panic!("it never settles: {:?}", diff::ensure(&self.desired(spec, targets), &self.seen));
+        panic!("it never settles: {:?}", diff::ensure(&self.desired(spec, targets), &self.observed));
     }
 
     /// Checks that the desired state is reached, and that nothing else exists.
     pub(crate) fn check(&self, spec: &LoadBalancerSpec, targets: &Targets) {
         let desired = self.desired(spec, targets);
-        let [balancer] = &self.seen.balancers[..] else { panic!("not one balancer: {:?}", self.seen.balancers) };
+        let [balancer] = &self.observed.balancers[..] else {
+            panic!("not one balancer: {:?}", self.observed.balancers)
+        };
         assert_eq!(balancer.name, desired.balancer.name);
         assert_eq!(balancer.scheme, desired.balancer.scheme);
         let mut ports: Vec<(u16, _)> = balancer.listeners.iter().map(|one| (one.port, one.protocol)).collect();
         ports.sort_unstable();
         let requested: Vec<_> = desired.listeners.values().map(|one| (one.port, one.protocol)).collect();
         assert_eq!(ports, requested);
-        assert_eq!(self.seen.target_groups.len(), desired.groups().count(), "{:?}", self.seen.target_groups);
+        assert_eq!(self.observed.target_groups.len(), desired.groups().count(), "{:?}", self.observed.target_groups);
         for listener in &balancer.listeners {
             let wanted = &desired.listeners[&listener.port];
             let (own, others) = listener.forwards.split_first().expect("traffic goes somewhere");
@@ -185,15 +187,15 @@ impl World {
                 }
             }
         }
-        assert_eq!(self.seen.security_groups.len(), usize::from(desired.security_group.is_some()));
-        for (seen, wanted) in self.seen.security_groups.iter().zip(&desired.security_group) {
-            let rules: std::collections::BTreeSet<_> = seen.rules.iter().map(|rule| rule.rule.clone()).collect();
+        assert_eq!(self.observed.security_groups.len(), usize::from(desired.security_group.is_some()));
+        for (observed, wanted) in self.observed.security_groups.iter().zip(&desired.security_group) {
+            let rules: std::collections::BTreeSet<_> = observed.rules.iter().map(|rule| rule.rule.clone()).collect();
             assert_eq!(rules, wanted.rules);
         }
     }
 
     fn check_group(&self, arn: &str, wanted: &TargetGroup) {
-        let group = self.seen.target_group_by_arn(arn).expect("a listener uses a target group that does not exist");
+        let group = self.observed.target_group_by_arn(arn).expect("a listener uses a target group that does not exist");
         assert!(group.targets.keys().eq(wanted.targets.iter()), "{group:?} is not {wanted:?}");
         assert!(wanted.health.is_met_by(&group.health), "{:?} is not {:?}", group.health, wanted.health);
         assert_eq!((group.protocol, group.target_type), (wanted.protocol, wanted.target_type));
