@@ -302,7 +302,7 @@ impl Meta {
     }
 }
 
-/// Parses a resource version, at most [`MAX_VERSION`].
+/// Parses a resource version, at most the largest number of 63 bits.
 pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
     text.parse().ok().filter(|version| *version <= MAX_VERSION).ok_or_else(|| {
         DecodeError::field(
