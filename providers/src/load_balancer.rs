@@ -368,7 +368,8 @@ pub trait LoadBalancers: Send + Sync {
     /// call again.
     ///
     /// # Errors
-    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`.
+    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`. It is `InProgress` while something
+    /// may exist that the cloud does not show yet.
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
     /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which its project or network
@@ -405,7 +406,8 @@ pub trait LoadBalancers: Send + Sync {
     /// name uses. Called only if an operator has allowed it.
     ///
     /// # Errors
-    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`.
+    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`. It is `InProgress` while something
+    /// may exist that the cloud does not show yet.
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
         self.delete(&owned.id).await
     }

@@ -85,7 +85,7 @@ impl Networks {
         let (mut found, mut unknown) = (BTreeMap::new(), Vec::new());
         for id in ids {
             match cache.get(&id) {
-                Some((_, instance)) => drop(found.insert(id, instance.clone())),
+                Some((_, network)) => drop(found.insert(id, network.clone())),
                 None => unknown.push(id),
             }
         }
@@ -96,13 +96,13 @@ impl Networks {
             for instance in answer.reservations().iter().flat_map(|reservation| reservation.instances()) {
                 let zone = instance.placement().and_then(|placement| placement.availability_zone());
                 let groups = instance.security_groups().iter().filter_map(|group| group.group_id());
-                let instance = InstanceNetwork {
+                let network = InstanceNetwork {
                     zone: zone.unwrap_or_default().to_owned(),
                     groups: groups.map(str::to_owned).collect(),
                 };
                 let id = instance.instance_id().unwrap_or_default().to_owned();
-                cache.insert(id.clone(), (now, instance.clone()));
-                found.insert(id, instance);
+                cache.insert(id.clone(), (now, network.clone()));
+                found.insert(id, network);
             }
         }
         Ok(found)
