@@ -291,8 +291,14 @@ async fn count_refusals(space: &Space, is_refused: impl Fn(&str) -> bool, owners
     Ok(())
 }
 
+/// Returns the number of refused creations. With all gates on, a Job waits for its Workload, which is refused instead of its
+/// pods.
 fn count(refused: &BTreeMap<(String, String), usize>, account: &str, resource: &str) -> usize {
-    refused.get(&(account.to_owned(), resource.to_owned())).copied().unwrap_or(0)
+    let of = |resource: &str| refused.get(&(account.to_owned(), resource.to_owned())).copied().unwrap_or(0);
+    match (account, resource) {
+        ("job-controller", "pods") => of("pods") + of("workloads"),
+        _ => of(resource),
+    }
 }
 
 /// Returns the numbers of refused creations in the namespace, by account and resource.
