@@ -216,6 +216,8 @@ fn cpu_seconds(metrics: &str) -> Result<f64> {
 /// Starts all controllers with their default limits and everything that kubeadm configures.
 fn start(cluster: &ControlPlane, program: &Path) -> Result<Process> {
     let flags = [
+        // It works from its start on: with all gates on, the API server takes some eight seconds to elect a leader.
+        "--leader-elect=false".to_owned(),
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
         "--use-service-account-credentials".to_owned(),
         "--root-ca-file=/etc/kubernetes/pki/ca.crt".to_owned(),
