@@ -14,9 +14,9 @@ use crate::loadbalancer::apply::calls::{authorize, revoke};
 use crate::loadbalancer::model::bare_rules::{self, Changes, Sharer};
 use crate::loadbalancer::model::node_rules::{self, Change};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::MISSING;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing, backend_cluster};
+use crate::loadbalancer::observed::misses::Misses;
 use crate::loadbalancer::observed::network;
 use crate::loadbalancer::types::{ObservedRule, Ports, Rule, Source, Tags};
 use crate::session::Session;
@@ -31,8 +31,8 @@ const LISTING_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct Shared {
     /// The group, and the time at which it was created or last listed.
     backend: Option<(String, Instant)>,
-    /// Number of responses in which AWS did not find the group that is to be deleted.
-    missing: u32,
+    /// Responses in which AWS did not find the group that is to be deleted.
+    missing: Misses,
     /// Deleted groups, which a recent listing may still contain.
     deleted: BTreeSet<String>,
     /// Services whose load balancers have it, or will have it soon.
@@ -344,21 +344,18 @@ impl Shared {
         let is_recent = self.backend.as_ref().is_some_and(|(_, at)| now < *at + LISTING_DELAY);
         let request = session.api.ec2.delete_security_group().group_id(&group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
-            Err(error) if error.is_not_found() && (!is_recent || self.missing >= MISSING) => {
+            Err(error) if error.is_not_found() && !(is_recent && self.missing.may_appear()) => {
                 self.backend = None;
-                self.missing = 0;
+                self.missing = Misses::default();
                 Ok(Release::Done)
             }
             // It is in use, or not visible yet.
-            Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => {
-                self.missing += u32::from(error.is_not_found());
-                Ok(Release::InUse)
-            }
+            Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => Ok(Release::InUse),
             // After any other error a retry has to find the group, although it may not be listed yet.
             answer => {
                 answer?;
                 self.backend = None;
-                self.missing = 0;
+                self.missing = Misses::default();
                 self.deleted.insert(group.clone());
                 Ok(Release::Done)
             }

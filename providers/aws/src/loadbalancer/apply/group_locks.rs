@@ -7,7 +7,8 @@ use providers::LoadBalancerId;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use crate::loadbalancer::observed::balancer_state::{MISSING, VISIBLE};
+use crate::loadbalancer::observed::balancer_state::VISIBLE;
+use crate::loadbalancer::observed::misses::Misses;
 
 /// Resources of a group that this process has created, and that may not be listed yet; and the group's Services.
 #[derive(Debug, Default)]
@@ -16,8 +17,8 @@ pub(super) struct Created {
     pub(super) users: BTreeMap<String, Instant>,
     /// The time at which a Service last left the group: older listings may contain its target groups.
     pub(super) last_left: Option<Instant>,
-    /// Number of reads in a row without any listener.
-    unused_reads: u32,
+    /// Reads in a row without any listener.
+    unused_reads: Misses,
     pub(super) balancer: Option<Instant>,
     pub(super) security_group: Option<(String, Instant)>,
 }
@@ -31,13 +32,12 @@ impl Created {
     /// Counts a read without any listener. Returns true if an earlier process may have created one that reads do not return
     /// yet: few reads lacked it. From `all_visible` on, they return everything that earlier processes have created.
     pub(super) fn may_have_invisible_listener(&mut self, now: Instant, all_visible: Instant) -> bool {
-        self.unused_reads = self.unused_reads.saturating_add(1);
-        now < all_visible && self.unused_reads <= MISSING
+        now < all_visible && self.unused_reads.may_appear()
     }
 
     /// Records that a read has returned listeners.
     pub(super) fn note_listeners(&mut self) {
-        self.unused_reads = 0;
+        self.unused_reads = Misses::default();
     }
 
     /// Records that a Service's listeners may have been created.

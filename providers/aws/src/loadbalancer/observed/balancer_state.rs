@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::classic::Classic;
+use crate::loadbalancer::observed::misses::Misses;
 use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::plan::PACE;
 use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth, TargetType};
@@ -18,10 +19,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Time after which a created resource is visible with all its tags.
 pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
-
-/// After this number of responses without it, a new resource does not exist. With the pauses between them they take
-/// some seconds.
-pub(crate) const MISSING: u32 = 4;
 
 /// Number of reads that take more than a minute together.
 const OVERDUE_READS: u32 = 12;
@@ -84,14 +81,14 @@ pub(crate) struct BalancerState {
     is_complete: bool,
     /// Time of the last failed `ensure`: AWS may have executed a call although it returned an error.
     pub failed: Option<Instant>,
-    /// Number of listings without any resource that was to be deleted.
-    empty_listings: u32,
+    /// Listings without any resource that was to be deleted.
+    empty_listings: Misses,
     /// The resources that this process has created from nothing, while AWS works on them; until a call fails.
     created: Option<CreatedStack>,
     /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then.
     pub unconfirmed: BTreeMap<String, Instant>,
-    /// Number of responses in which AWS did not find a resource that is to be deleted.
-    pub missing: BTreeMap<String, u32>,
+    /// Responses in which AWS did not find a resource that is to be deleted, by its id.
+    missing: BTreeMap<String, Misses>,
     /// The time at which a deletion first met resources whose tags may not be visible yet.
     pub incomplete_since: Option<Instant>,
     /// ARNs of resources whose deletion was requested.
@@ -146,11 +143,7 @@ impl BalancerState {
     pub(crate) fn may_have_invisible(&mut self, now: Instant, all_visible: Instant) -> bool {
         let by_others = now < all_visible && !self.starts_empty && !self.is_complete;
         let by_failed_call = self.failed.is_some_and(|failed| now < failed + VISIBLE);
-        if !by_others && !by_failed_call {
-            return false;
-        }
-        self.empty_listings = self.empty_listings.saturating_add(1);
-        self.empty_listings <= MISSING
+        (by_others || by_failed_call) && self.empty_listings.may_appear()
     }
 
     /// Returns true if the health of the Service's targets decides about a step of this process: what served before is
@@ -162,12 +155,8 @@ impl BalancerState {
     /// Counts a response that lacks a resource. Returns true if the resource may exist and not be visible yet: it was
     /// created in the last minute, and few responses lacked it.
     pub(crate) fn may_appear(&mut self, id: &str, now: Instant) -> bool {
-        if self.made.get(id).is_none_or(|made| now >= *made + VISIBLE) {
-            return false;
-        }
-        let answers = self.missing.entry(id.to_owned()).or_default();
-        *answers += 1;
-        *answers <= MISSING
+        let is_recent = self.made.get(id).is_some_and(|made| now < *made + VISIBLE);
+        is_recent && self.missing.entry(id.to_owned()).or_default().may_appear()
     }
 
     /// Returns true if AWS takes longer than expected.

@@ -6,6 +6,7 @@ pub(super) mod classic;
 pub(super) mod convert;
 pub(super) mod interfaces;
 pub(super) mod inventory;
+pub(super) mod misses;
 pub(super) mod network;
 pub(super) mod report;
 pub(super) mod stack;
