@@ -6,16 +6,15 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use cluster_tests::{Faults, Manager, Space, eventually};
-use control_plane::{ControlPlane, CustomKind};
+use cluster_tests::{Space, eventually};
+use control_plane::CustomKind;
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, PostParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::policy_types::{CONTROLLER, policy, separate_space, without_numbers};
-use crate::upstream::manager::{UPSTREAM, start_upstream};
+use super::policy_types::{checked_by_both, policy, separate_space, until_schemas_contain, without_numbers};
 
 const VERDICTS: &str = include_str!("../../../../../cel-check/tests/corpus/verdicts.json");
 const CUSTOM: &str = include_str!("../../../../../cel-check/tests/corpus/custom/apis__example.com__v1.json");
@@ -58,24 +57,13 @@ struct Accepted {
 /// The API server accepts an expression of type bool unchanged; others are compared with null.
 pub async fn expressions_of_the_corpus_are_checked_as_by_upstream(_: Space) -> Result<()> {
     let space = separate_space().await?;
-    let cluster = &space.bed.cluster;
-    create_kinds(cluster).await?;
+    create_kinds(&space).await?;
     let api: Api<ValidatingAdmissionPolicy> = Api::all(space.bed.client.clone());
     let scopes = accepted(&api).await?;
     let policies = create_policies(&api, &scopes).await?;
 
-    start_upstream(cluster, CONTROLLER, &["--kube-api-qps=200", "--kube-api-burst=200"])?;
-    let upstream = until_checked(&api, 1).await.context("upstream")?;
-    cluster.kill(UPSTREAM)?;
-    let other = Patch::Merge(json!({"spec": {"failurePolicy": "Fail"}}));
-    for name in policies.keys() {
-        api.patch(name, &PatchParams::default(), &other).await?;
-    }
-    let manager =
-        Manager::start_cluster_wide(&space, &Faults::default(), &[&format!("--controllers={CONTROLLER}")]).await?;
-    let ours = until_checked(&api, 2).await.context("ours")?;
-    manager.stop().await?;
-
+    let fast = ["--kube-api-qps=200", "--kube-api-burst=200"];
+    let (upstream, ours) = checked_by_both(&space, &fast, |generation| until_checked(&api, generation)).await?;
     let differences = differences(&policies, &upstream, &ours);
     let warnings = upstream.values().flatten().filter(|warning| !warning.is_empty()).count();
     println!("{warnings} warnings");
@@ -106,25 +94,17 @@ fn differences(
 }
 
 /// Creates the custom kinds of the corpus from its OpenAPI document.
-async fn create_kinds(cluster: &ControlPlane) -> Result<()> {
+async fn create_kinds(space: &Space) -> Result<()> {
     let document: Value = serde_json::from_str(CUSTOM)?;
-    for (kind, plural) in [("Widget", "widgets"), ("Setting", "settings")] {
+    for kind in ["Widget", "Setting"] {
         let mut schema = document["components"]["schemas"][format!("com.example.v1.{kind}")].clone();
         let fields = schema.as_object_mut().context("a schema")?;
         fields.remove("x-kubernetes-group-version-kind");
         let properties = fields.get_mut("properties").and_then(Value::as_object_mut).context("properties")?;
         properties.retain(|name, _| !["apiVersion", "kind", "metadata"].contains(&&**name));
-        let definition = CustomKind::new("example.com", kind).with_schema(schema).definition();
-        cluster.kubectl_with_input(&["create", "-f", "-"], &definition.to_string())?;
-        let crd = format!("crd/{plural}.example.com");
-        cluster.kubectl(&["wait", "--for=condition=Established", &crd, "--timeout=180s"])?;
+        space.define(CustomKind::new("example.com", kind).with_schema(schema)).await?;
     }
-    eventually("the API server has the schemas", || async {
-        let document = cluster.kubectl(&["get", "--raw", "/openapi/v3/apis/example.com/v1"])?;
-        ensure!(document.contains("under__score") && document.contains("prefix"), "a schema is missing");
-        Ok(())
-    })
-    .await
+    until_schemas_contain(&space.bed.cluster, &["under__score", "prefix"]).await
 }
 
 /// Returns the expressions that the API server accepts in a policy, by scope.

@@ -7,12 +7,13 @@ use anyhow::{Context, Result, ensure};
 use cluster_tests::{Bed, Effect, Faults, Manager, Rule, Space, Verb, eventually, write_failures};
 use control_plane::{ControlPlane, CustomKind, Options};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
-pub const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
+const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
 
 /// The kinds of these tests, as they stand in the names of types.
 const KINDS: [&str; 12] = [
@@ -218,37 +219,53 @@ pub async fn separate_space() -> Result<Space> {
     Arc::new(bed).space("types").await
 }
 
+/// Waits until the API server has published schemas of example.com/v1 with these texts.
+pub async fn until_schemas_contain(cluster: &ControlPlane, texts: &[&str]) -> Result<()> {
+    eventually("the API server has the schemas", || async {
+        let document = cluster.kubectl(&["get", "--raw", "/openapi/v3/apis/example.com/v1"])?;
+        ensure!(texts.iter().all(|text| document.contains(text)), "a schema is missing");
+        Ok(())
+    })
+    .await
+}
+
+/// Lets upstream's manager check all policies, then changes each of them and lets ours check it again. Returns what
+/// `until_checked` reads for either, from the policies' generation.
+pub async fn checked_by_both<R, F: Future<Output = Result<R>>>(
+    space: &Space,
+    upstreams_flags: &[&str],
+    until_checked: impl Fn(i64) -> F,
+) -> Result<(R, R)> {
+    let cluster = &space.bed.cluster;
+    start_upstream(cluster, CONTROLLER, upstreams_flags)?;
+    let upstream = until_checked(1).await.context("upstream")?;
+    cluster.kill(UPSTREAM)?;
+    let api: Api<ValidatingAdmissionPolicy> = Api::all(space.bed.client.clone());
+    let other = Patch::Merge(json!({"spec": {"failurePolicy": "Fail"}}));
+    for policy in api.list(&ListParams::default()).await? {
+        api.patch(&policy.name_any(), &PatchParams::default(), &other).await?;
+    }
+    let flags = format!("--controllers={CONTROLLER}");
+    let manager = Manager::start_cluster_wide(space, &Faults::default(), &[&flags]).await?;
+    let ours = until_checked(2).await.context("ours")?;
+    manager.stop().await?;
+    Ok((upstream, ours))
+}
+
 /// Our manager writes the same statuses as upstream's, with the same field owner.
 pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
     let space = separate_space().await?;
     let cluster = &space.bed.cluster;
-    cluster.kubectl_with_input(&["create", "-f", "-"], &widgets().definition().to_string())?;
-    cluster.kubectl(&["wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=180s"])?;
-    eventually("the API server has the schema of Widgets", || async {
-        let document = cluster.kubectl(&["get", "--raw", "/openapi/v3/apis/example.com/v1"])?;
-        ensure!(document.contains("dashed-name"), "the schema is missing");
-        Ok(())
-    })
-    .await?;
+    space.define(widgets()).await?;
+    until_schemas_contain(cluster, &["dashed-name"]).await?;
     for policy in policies() {
         cluster.kubectl_with_input(&["create", "-f", "-"], &policy.to_string())?;
     }
-    start_upstream(cluster, CONTROLLER, &[])?;
-    let upstream = until_checked(cluster, 1).await.context("upstream")?;
-    cluster.kill(UPSTREAM)?;
-
-    for name in upstream.keys() {
-        let other = r#"{"spec":{"failurePolicy":"Fail"}}"#;
-        cluster.kubectl(&["patch", "validatingadmissionpolicy", name, "--type=merge", "-p", other])?;
-    }
-    let flags = format!("--controllers={CONTROLLER}");
-    let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[&flags]).await?;
-    let ours = until_checked(cluster, 2).await.context("ours")?;
+    let (upstream, ours) = checked_by_both(&space, &[], |generation| until_checked(cluster, generation)).await?;
     for (name, expected) in &upstream {
         let found = &ours[name];
         ensure!(found == expected, "{name}\nupstream: {expected:#}\nours: {found:#}");
     }
-    manager.stop().await?;
     let warnings = |name: &str| upstream[name]["checking"]["expressionWarnings"].as_array().map_or(0, Vec::len);
     ensure!(warnings("right") == 0 && warnings("wildcard") == 0 && warnings("unknown") == 0, "{upstream:?}");
     ensure!(warnings("wrong-fields") == 5 && warnings("several-kinds") == 3 && warnings("custom") > 5, "{upstream:?}");
