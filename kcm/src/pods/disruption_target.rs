@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 const TYPE: &str = "DisruptionTarget";
 
+/// The field of a strategic merge patch of a status that orders the conditions.
+pub const ORDER: &str = "$setElementOrder/conditions";
+
 /// Returns a strategic merge patch of a pod's status that sets the condition; `None` if it is set to this already.
 /// `object` is the whole pod as it was just read by its name. The patch is for the pod with `uid`, which will be
 /// evicted: another pod may have its name by now, and must not be marked.
@@ -38,13 +41,18 @@ pub fn patch(
     if generation > 0 {
         condition["observedGeneration"] = generation.into();
     }
+    let mut last = None;
+    let mut is_present = false;
     for field in fields(find(object, pod::STATUS)) {
         let field = field?;
+        if field.number != pod_status::CONDITIONS {
+            continue;
+        }
         let is = |number, text: &str| find(field.value.bytes(), number) == text.as_bytes();
-        if field.number != pod_status::CONDITIONS
-            || !is(pod_condition::TYPE, TYPE)
-            || !is(pod_condition::STATUS, "True")
-        {
+        let is_target = is(pod_condition::TYPE, TYPE);
+        is_present |= is_target;
+        last = Some(find(field.value.bytes(), pod_condition::TYPE));
+        if !is_target || !is(pod_condition::STATUS, "True") {
             continue;
         }
         if is(pod_condition::REASON, reason) && is(pod_condition::MESSAGE, message) {
@@ -53,7 +61,17 @@ pub fn patch(
         // It is true already: another reason is no transition.
         condition.as_object_mut().expect("an object").remove("lastTransitionTime");
     }
-    Ok(Some(json!({ "metadata": { "uid": uid.to_string() }, "status": { "conditions": [condition] } })))
+    let mut status = json!({ "conditions": [condition] });
+    if let Some(last) = last.filter(|_| !is_present) {
+        status[ORDER] = order_after(&String::from_utf8_lossy(last));
+    }
+    Ok(Some(json!({ "metadata": { "uid": uid.to_string() }, "status": status })))
+}
+
+/// Returns the value of [`ORDER`] that places a new condition after the one of this type. Without it, the API server
+/// places new conditions first; upstream's are last. It has no effect if the pod has no condition of this type.
+pub fn order_after(kind: &str) -> Value {
+    json!([{ "type": kind }, { "type": TYPE }])
 }
 
 #[cfg(test)]
@@ -78,6 +96,29 @@ mod tests {
             }
         });
         object
+    }
+
+    #[test]
+    fn new_condition_is_placed_last_and_a_known_one_stays_in_its_place() {
+        for (conditions, expected) in [
+            (&[][..], None),
+            (&["Ready", "PodScheduled"], Some("PodScheduled")),
+            (&["DisruptionTarget", "PodScheduled"], None),
+        ] {
+            let mut object = Vec::new();
+            object.put_message(pod::STATUS, |status| {
+                for kind in conditions {
+                    status.put_message(pod_status::CONDITIONS, |message| {
+                        message.put_str(pod_condition::TYPE, kind);
+                        message.put_str(pod_condition::STATUS, "False");
+                    });
+                }
+            });
+            let patch = patch(&object, &Uid::parse("evicted"), "why", "what", Timestamp::UNIX_EPOCH);
+            let patch = patch.expect("well-formed").expect("a change");
+            assert_eq!(patch["status"].get(ORDER), expected.map(order_after).as_ref(), "{conditions:?}");
+        }
+        assert_eq!(order_after("Ready"), json!([{ "type": "Ready" }, { "type": "DisruptionTarget" }]));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use kinds::{Node, Pod, Str, Time};
 use runtime::lock::lock;
 use serde_json::{Value, json};
 
+use crate::pods::disruption_target;
+
 /// The taint with which an administrator declares a node out of service.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
@@ -111,6 +113,9 @@ pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     node.is_some_and(out_of_service).then_some(Reason::OutOfService)
 }
 
+/// The condition that every pod with a node has, mostly as the last one.
+const LAST_CONDITION: &str = "PodScheduled";
+
 /// Returns the patch that sets a pod's phase to failed; `None` if it has ended already. A pod whose node was deleted
 /// also gets a condition with that reason.
 pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value> {
@@ -127,6 +132,7 @@ pub fn failure(pod: &Pod, reason: Reason, now: jiff::Timestamp) -> Option<Value>
         if pod.disruption.as_ref().is_none_or(|disruption| disruption.target_since.is_none()) {
             let seconds = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
             condition["lastTransitionTime"] = seconds.to_string().into();
+            status[disruption_target::ORDER] = disruption_target::order_after(LAST_CONDITION);
         }
         status["conditions"] = json!([condition]);
     }

@@ -114,9 +114,14 @@ fn terminating_pod_without_a_node_or_on_one_out_of_service_is_stuck() {
 #[test]
 fn pod_that_has_not_ended_is_marked_as_failed() {
     let now = Timestamp::from_second(1_000_000).expect("in range");
+    let order = json!([{"type": "PodScheduled"}, {"type": "DisruptionTarget"}]);
     let expected = |conditions: Option<Value>| {
         let mut status = json!({"phase": "Failed", "observedGeneration": 3});
         if let Some(conditions) = conditions {
+            // A condition that is new is placed after the others.
+            if conditions[0].get("lastTransitionTime").is_some() {
+                status["$setElementOrder/conditions"] = order.clone();
+            }
             status["conditions"] = conditions;
         }
         Some(json!({"metadata": {"uid": "p"}, "status": status}))

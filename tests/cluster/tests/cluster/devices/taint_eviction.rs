@@ -127,6 +127,8 @@ pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) 
     let conditions = evicted_pod.status.and_then(|status| status.conditions).unwrap_or_default();
     let target =
         conditions.iter().find(|condition| condition.type_ == "DisruptionTarget").context("no DisruptionTarget")?;
+    let types: Vec<&str> = conditions.iter().map(|condition| &*condition.type_).collect();
+    ensure!(types.len() > 1 && types.last() == Some(&"DisruptionTarget"), "a new condition is the last one: {types:?}");
     ensure!(target.reason.as_deref() == Some("DeletionByDeviceTaintManager"), "{target:?}");
     ensure!(target.message.as_deref() == Some("Device Taint manager: deleting due to NoExecute taint"), "{target:?}");
     until_event(&space, "tolerates-nothing", "Normal DeviceTaintManagerEviction Marking for deletion").await?;
