@@ -34,13 +34,16 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
     Taint { key: key.into(), value: "".into(), effect: effect.into(), added: now }
 }
 
-/// Returns the node's taints with the `NoSchedule` taints of its conditions; `None` if nothing changes. Taints of other
-/// keys and effects are ignored. Upstream: pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
+/// Returns the node's taints with the `NoSchedule` taints of its conditions; `None` if nothing changes. New ones are last,
+/// in the order of the conditions. Taints of other keys and effects are ignored. Upstream:
+/// pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
-    let of_conditions = CONDITION_TAINTS
-        .iter()
-        .filter(|(kind, status, _)| node.condition(kind).is_some_and(|condition| *condition.status == **status))
-        .map(|(_, _, key)| *key);
+    let of_conditions = node.conditions.iter().filter_map(|condition| {
+        let found = CONDITION_TAINTS
+            .iter()
+            .find(|(kind, status, _)| (*kind, *status) == (&*condition.kind, &*condition.status));
+        found.map(|(_, _, key)| *key)
+    });
     let wanted: Vec<&str> = of_conditions.chain(node.unschedulable.then_some(UNSCHEDULABLE)).collect();
     let ours = |taint: &Taint| {
         &*taint.effect == NO_SCHEDULE

@@ -102,6 +102,7 @@ fn no_schedule_taints_follow_conditions() {
         (&[("Ready", "True")], false, &[(NOT_READY, "NoSchedule")], Some(vec![])),
         (&[("Ready", "True"), ("NetworkUnavailable", "True")], false, &[], Some(vec![NETWORK])),
         (&[("Ready", "Unknown"), ("NetworkUnavailable", "True")], false, &[], Some(vec![UNREACHABLE, NETWORK])),
+        (&[("NetworkUnavailable", "True"), ("Ready", "Unknown")], false, &[], Some(vec![NETWORK, UNREACHABLE])),
         (&[("Ready", "True"), ("MemoryPressure", "True")], true, &[], Some(vec![MEMORY, CLOSED])),
         (&[("Ready", "True"), ("MemoryPressure", "Unknown")], false, &[], None),
         (&[("Ready", "True")], false, &[(CLOSED, "NoSchedule")], Some(vec![])),
