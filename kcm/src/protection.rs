@@ -54,25 +54,25 @@ impl<K: Kind> Guard<'_, K> {
     /// kept.
     pub async fn write(&self, cached: &Meta, need: Need, is_unused: impl Fn(&K) -> bool) -> Result<(), WriteError> {
         let key = cached.key();
-        let answer = match self.writer.get(&K::RESOURCE, &key).await {
+        let response = match self.writer.get(&K::RESOURCE, &key).await {
             Err(error) if error.is_not_found() => return Ok(()),
-            answer => answer?,
+            response => response?,
         };
-        let fresh: K = answer.decode(self.store.decoding())?;
+        let fresh: K = response.decode(self.store.decoding())?;
         let is_current = fresh.meta().uid == cached.uid && self::need(fresh.meta(), self.finalizer) == need;
         if !is_current || need == Need::Removal && !is_unused(&fresh) {
             return Ok(());
         }
-        let object = answer.object()?;
+        let object = response.object()?;
         let edited = match need {
             Need::Nothing => return Ok(()),
             Need::Addition => metadata_edit::with_finalizer(object, self.finalizer),
             Need::Removal => metadata_edit::without_finalizers(object, &[self.finalizer]),
         };
-        let answer = self.writer.replace(&K::RESOURCE, &key, None, &edited.map_err(DecodeError::from)?).await;
-        match answer {
-            Ok(answer) => {
-                self.consistency.wrote(&key, self.store, answer.meta()?.version);
+        let response = self.writer.replace(&K::RESOURCE, &key, None, &edited.map_err(DecodeError::from)?).await;
+        match response {
+            Ok(response) => {
+                self.consistency.wrote(&key, self.store, response.meta()?.version);
                 Ok(())
             }
             Err(error) if error.is_not_found() => Ok(()),

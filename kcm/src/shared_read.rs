@@ -87,7 +87,7 @@ mod tests {
             async move {
                 let number = counter.fetch_add(1, Ordering::SeqCst) + 1;
                 gate.acquire().await.expect("it stays open").forget();
-                if &*key == "broken" { Err("no answer".to_owned()) } else { Ok(number) }
+                if &*key == "broken" { Err("no response".to_owned()) } else { Ok(number) }
             }
             .boxed()
         });
@@ -119,7 +119,7 @@ mod tests {
         let (reads, permits, count) = counted();
         permits.add_permits(2);
         for _ in 0..2 {
-            assert_eq!(&*reads.get(&"broken".into()).await.expect_err("it fails"), "no answer");
+            assert_eq!(&*reads.get(&"broken".into()).await.expect_err("it fails"), "no response");
         }
         assert_eq!(count.load(Ordering::SeqCst), 2);
     }

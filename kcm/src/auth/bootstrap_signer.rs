@@ -124,8 +124,8 @@ impl Signer {
         let data = data.iter().map(|(key, value)| (&**key, &**value));
         let object = body.update(&[], data).map_err(|error| ReconcileError::new(error.to_string()))?;
         match self.writer.replace(&ConfigMap::RESOURCE, key, None, &object).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.consistency.wrote(key, &self.maps, meta.version);
                 }
                 Ok(Outcome::Done)

@@ -199,8 +199,8 @@ impl Aggregation {
         }
         let object = applied_object(&role.meta, &rules);
         match self.writer.apply(&ClusterRole::RESOURCE, key, None, FIELD_MANAGER, &object).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.consistency.wrote(key, &self.roles, meta.version);
                 }
                 Ok(Outcome::Done)

@@ -143,7 +143,7 @@ impl Publisher {
                 Some(self.writer.create(&ClusterTrustBundle::RESOURCE, "", &object, false).await?)
             }
         };
-        if let Some(meta) = written.and_then(|answer| answer.meta().ok()) {
+        if let Some(meta) = written.and_then(|response| response.meta().ok()) {
             self.consistency.wrote(key, &self.bundles, meta.version);
         }
         let mut failed = None;

@@ -51,11 +51,11 @@ impl Requests {
     /// Replaces a subresource of a request by `object`, which carries the version that it is based on.
     ///
     /// # Errors
-    /// When the API server refuses it for another reason than a change of the request, or the answer is lost.
+    /// When the API server refuses it for another reason than a change of the request, or the response is lost.
     pub async fn replace(&self, key: &ObjectKey, subresource: &str, object: &[u8]) -> Result<Outcome, ReconcileError> {
         match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some(subresource), object).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.consistency.wrote(key, &self.store, meta.version);
                 }
                 Ok(Outcome::Done)

@@ -147,8 +147,8 @@ impl Publisher {
             }
         };
         match written {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.consistency.wrote(key, &self.maps, meta.version);
                 }
                 Ok(Outcome::Done)

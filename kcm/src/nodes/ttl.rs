@@ -134,8 +134,8 @@ impl Ttl {
         }
         let patch = json!({"metadata": {"uid": node.meta.uid.to_string(), "annotations": {TTL: wanted.to_string()}}});
         match self.writer.patch(&Node::RESOURCE, key, &patch).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.consistency.wrote(key, &self.nodes, meta.version);
                 }
                 Ok(Outcome::Done)

@@ -55,7 +55,7 @@ impl PodControl {
             return Err(CreateError::NamespaceTerminating);
         }
         let created = self.writer.create(&Pod::RESOURCE, &key.namespace, body, false).await;
-        match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
+        match created.and_then(|response| response.meta().map_err(WriteError::from)) {
             Ok(pod) => {
                 self.consistency.wrote(key, &self.pods, pod.version);
                 let message = format!("Created pod: {}", pod.name);

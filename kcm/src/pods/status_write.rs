@@ -34,11 +34,11 @@ pub async fn put_status<K: Kind>(
     body: &[u8],
 ) -> Result<StatusWrite, WriteError> {
     match writer.replace(&K::RESOURCE, key, Some("status"), body).await {
-        Ok(answer) => {
-            if let Ok(meta) = answer.meta() {
+        Ok(response) => {
+            if let Ok(meta) = response.meta() {
                 consistency.wrote(key, store, meta.version);
             }
-            Ok(StatusWrite::Written(answer))
+            Ok(StatusWrite::Written(response))
         }
         Err(error) if error.is_conflict() => Ok(StatusWrite::Outdated),
         Err(error) if error.is_not_found() => Ok(StatusWrite::Deleted),

@@ -215,14 +215,14 @@ impl EphemeralVolumes {
             *fresh = Some(self.read_pod(pod).await?);
         }
         // The pod was deleted in the meantime: its claim would only have to be deleted again.
-        let Some(Some(answer)) = fresh else { return Ok(false) };
-        let made = for_ephemeral_volume(answer.object()?, &volume.volume, &volume.claim, &pod.controller_ref());
+        let Some(Some(response)) = fresh else { return Ok(false) };
+        let made = for_ephemeral_volume(response.object()?, &volume.volume, &volume.claim, &pod.controller_ref());
         let Some(object) = made.map_err(DecodeError::from)? else { return Ok(false) };
         debug!(claim = %key, "creating the claim of an ephemeral volume");
         self.created.add();
         match self.writer.create(&PersistentVolumeClaim::RESOURCE, &key.namespace, &object, false).await {
-            Ok(answer) => {
-                self.consistency.wrote(&pod.meta.key(), &self.claims, answer.meta()?.version);
+            Ok(response) => {
+                self.consistency.wrote(&pod.meta.key(), &self.claims, response.meta()?.version);
                 Ok(true)
             }
             // Perhaps created by this controller, by an attempt whose response was lost or whose claim the cache does
@@ -243,12 +243,12 @@ impl EphemeralVolumes {
 
     /// Reads the pod from the API server; `None` if it is another one or is being deleted.
     async fn read_pod(&self, pod: &Pod) -> Result<Option<ObjectResponse>, VolumeError> {
-        let answer = match self.writer.get(&Pod::RESOURCE, &pod.meta.key()).await {
+        let response = match self.writer.get(&Pod::RESOURCE, &pod.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),
-            answer => answer?,
+            response => response?,
         };
-        let meta = answer.meta()?;
-        Ok((meta.uid == pod.meta.uid && !meta.is_deleting()).then_some(answer))
+        let meta = response.meta()?;
+        Ok((meta.uid == pod.meta.uid && !meta.is_deleting()).then_some(response))
     }
 
     async fn confirm_owner(&self, pod: &Pod, claim: &ObjectKey) -> Result<(), VolumeError> {

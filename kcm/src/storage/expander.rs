@@ -169,8 +169,8 @@ impl Expander {
         if claim.volume_name.is_empty() {
             return Err(failed(&"resource name may not be empty"));
         }
-        let answer = self.writer.get(&PersistentVolume::RESOURCE, &key).await.map_err(|error| failed(&error))?;
-        answer.decode(self.volumes.decoding()).map(Arc::new).map_err(|error| failed(&error))
+        let response = self.writer.get(&PersistentVolume::RESOURCE, &key).await.map_err(|error| failed(&error))?;
+        response.decode(self.volumes.decoding()).map(Arc::new).map_err(|error| failed(&error))
     }
 
     /// Writes the name of the driver that has to expand the volume to an annotation of the claim.
@@ -188,8 +188,8 @@ impl Expander {
             "resourceVersion": claim.meta.version.to_string(),
             "annotations": {STORAGE_RESIZER: driver},
         }});
-        let answer = self.writer.patch_status(&PersistentVolumeClaim::RESOURCE, &key, &patch).await;
-        match answer {
+        let response = self.writer.patch_status(&PersistentVolumeClaim::RESOURCE, &key, &patch).await;
+        match response {
             Err(error) if !error.is_object_deleted() => {
                 let name = &claim.meta.name;
                 let message = format!(

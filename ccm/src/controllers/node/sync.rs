@@ -122,7 +122,7 @@ impl CloudNode {
         if let Some(wanted) = wanted.filter(|wanted| !has_addresses(node, wanted)) {
             // Bound to the version: the next patch replaces all taints, and relies on the version that this one returns.
             match self.write_addresses(node, &wanted, Some(version)).await {
-                Ok(answer) => version = self.wrote(key, &answer).unwrap_or(version),
+                Ok(response) => version = self.wrote(key, &response).unwrap_or(version),
                 Err(error) => return handle_failed_write(error),
             }
         }
@@ -146,7 +146,7 @@ impl CloudNode {
             metadata["labels"] = json!(labels);
         }
         match self.writer.patch(&Node::RESOURCE, key, &json!({"metadata": metadata, "spec": spec})).await {
-            Ok(answer) => self.wrote(key, &answer),
+            Ok(response) => self.wrote(key, &response),
             Err(error) => return handle_failed_write(error),
         };
         let Time(created) = node.meta.created;
@@ -162,8 +162,8 @@ impl CloudNode {
         }
         let patch = json!({"metadata": {"uid": node.meta.uid.to_string(), "labels": labels}});
         match self.writer.patch(&Node::RESOURCE, key, &patch).await {
-            Ok(answer) => {
-                self.wrote(key, &answer);
+            Ok(response) => {
+                self.wrote(key, &response);
                 Ok(Outcome::Done)
             }
             Err(error) => handle_failed_write(error),
@@ -188,8 +188,8 @@ impl CloudNode {
     }
 
     /// Records a write; returns its version.
-    fn wrote(&self, key: &ObjectKey, answer: &ObjectResponse) -> Option<u64> {
-        let version = answer.meta().ok()?.version;
+    fn wrote(&self, key: &ObjectKey, response: &ObjectResponse) -> Option<u64> {
+        let version = response.meta().ok()?.version;
         self.consistency.wrote(key, &self.nodes, version);
         Some(version)
     }
@@ -246,8 +246,8 @@ impl CloudNode {
         // Before the addresses: all taints are replaced, which is valid only for the version that they were read from.
         let marked = self.write_labels_and_taints(node, &changes).await;
         if let Ok(Some(wanted)) = &changes.addresses {
-            let answer = self.write_addresses(node, wanted, None).await?;
-            self.wrote(&node.meta.key(), &answer);
+            let response = self.write_addresses(node, wanted, None).await?;
+            self.wrote(&node.meta.key(), &response);
         }
         marked
     }
@@ -265,8 +265,8 @@ impl CloudNode {
             patch["spec"] = json!({"taints": taints::list(taints.iter())});
         }
         let key = node.meta.key();
-        let answer = self.writer.patch(&Node::RESOURCE, &key, &patch).await?;
-        self.wrote(&key, &answer);
+        let response = self.writer.patch(&Node::RESOURCE, &key, &patch).await?;
+        self.wrote(&key, &response);
         info!(node = &*node.meta.name, "labels and taints of the node changed as its instance");
         Ok(())
     }

@@ -151,8 +151,8 @@ impl Lifecycle {
 
     async fn mark(&self, key: &ObjectKey, patch: &serde_json::Value) {
         match self.writer.patch(&Node::RESOURCE, key, patch).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.consistency.wrote(key, &self.nodes, meta.version);
                 }
             }

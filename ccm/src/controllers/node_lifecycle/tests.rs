@@ -56,9 +56,9 @@ proptest! {
         let (node, begun) = (Uid::parse("a"), Instant::now());
         let (mut missing_instances, mut now) = (MissingInstances::default(), begun);
         let mut row: Vec<Instant> = Vec::new();
-        for (answer, pause) in history {
+        for (result, pause) in history {
             now += Duration::from_secs(pause);
-            let state = match answer {
+            let state = match result {
                 0 => running(),
                 1 => InstanceState::Stopped,
                 2 => unknown(ErrorKind::Throttled { after: None }),

@@ -130,16 +130,16 @@ impl<S: ClusterAccess> RouteTable<S> {
             return results;
         }
         let due_changes: Vec<_> = due.iter().map(|at| changes[*at].clone()).collect();
-        let mut answers = self.cloud.apply(&due_changes).await.into_iter();
+        let mut returned = self.cloud.apply(&due_changes).await.into_iter();
         for (at, change) in due.into_iter().zip(&due_changes) {
-            let answer = answers.next().unwrap_or_else(|| {
+            let result = returned.next().unwrap_or_else(|| {
                 Err(CloudError::new(
                     ErrorKind::Transient,
                     "ApplyRoutes",
                     "the provider returned no result for this change",
                 ))
             });
-            results[at] = self.record_result(change, answer, now);
+            results[at] = self.record_result(change, result, now);
         }
         results
     }
@@ -147,12 +147,12 @@ impl<S: ClusterAccess> RouteTable<S> {
     fn record_result(
         &self,
         change: &RouteChange,
-        answer: Result<(), CloudError>,
+        result: Result<(), CloudError>,
         now: Instant,
     ) -> Result<(), (Duration, String)> {
         let mut failed = lock(&self.failed);
         let destination = change.destination();
-        let Err(error) = answer else {
+        let Err(error) = result else {
             failed.remove(&destination);
             match change {
                 RouteChange::Set(spec) => info!(%destination, node = spec.instance.node, "route created"),

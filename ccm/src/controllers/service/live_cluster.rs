@@ -68,7 +68,7 @@ impl Kubernetes {
         let key = service.meta.key();
         patch["metadata"]["uid"] = json!(service.meta.uid.to_string());
         let written = self.writer.patch_status(&Service::RESOURCE, &key, &patch).await;
-        match written.and_then(|answer: ObjectResponse| Ok(answer.meta()?)) {
+        match written.and_then(|response: ObjectResponse| Ok(response.meta()?)) {
             Ok(meta) => {
                 self.consistency.wrote(&key, &self.services, meta.version);
                 Ok(())
@@ -144,7 +144,7 @@ impl Cluster for Kubernetes {
         let key = pod.meta.key();
         let patch = condition.patch(&pod.meta.uid, (self.clock)());
         let written = self.writer.patch_status(&GatedPod::RESOURCE, &key, &patch).await;
-        match written.and_then(|answer: ObjectResponse| Ok(answer.meta()?)) {
+        match written.and_then(|response: ObjectResponse| Ok(response.meta()?)) {
             Ok(meta) => {
                 self.pod_consistency.wrote(&key, pods, meta.version);
                 Ok(())

@@ -107,7 +107,7 @@ impl Namespaces {
         if let Some(conditions) = conditions.filter(|_| will_remain) {
             let object = namespace.status_update(&conditions);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("status"), &object).await {
-                Ok(answer) => namespace = answer.decode(&decoding()).map_err(WriteError::from)?,
+                Ok(response) => namespace = response.decode(&decoding()).map_err(WriteError::from)?,
                 Err(error) => warn!(%error, "failed to write the conditions of the namespace"),
             }
         }
@@ -239,7 +239,7 @@ impl Namespaces {
             }
             let object = namespace.status_update(&namespace.conditions);
             match self.writer.replace(&Namespace::RESOURCE, key, Some("status"), &object).await {
-                Ok(answer) => return Ok(Some(answer.decode(&decoding()).map_err(WriteError::from)?)),
+                Ok(response) => return Ok(Some(response.decode(&decoding()).map_err(WriteError::from)?)),
                 Err(error) if error.is_conflict() => {}
                 Err(error) if error.is_not_found() => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -250,7 +250,7 @@ impl Namespaces {
 
     async fn read_uncached(&self, key: &ObjectKey) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         match self.writer.get(&Namespace::RESOURCE, key).await {
-            Ok(answer) => Ok(Some(answer.decode(&decoding()).map_err(WriteError::from)?)),
+            Ok(response) => Ok(Some(response.decode(&decoding()).map_err(WriteError::from)?)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -360,7 +360,7 @@ impl Namespaces {
         if served.verbs.contains(Verbs::DELETE_COLLECTION) {
             match self.writer.delete_collection(&served.resource, namespace).await {
                 Err(error) if is_unsupported(&error) => {}
-                answered => return answered,
+                result => return result,
             }
         }
         let objects = self.list(served, namespace).await?;
@@ -390,7 +390,7 @@ impl Namespaces {
         }
         match self.writer.list_meta(&served.resource, namespace, "").await {
             Err(error) if is_unsupported(&error) => Ok(Vec::new()),
-            answered => answered,
+            result => result,
         }
     }
 

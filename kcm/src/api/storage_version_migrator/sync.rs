@@ -257,8 +257,8 @@ impl Migrator {
         let unreadable = |error: &dyn std::fmt::Display| ReconcileError::new(error.to_string());
         let object = migration.to_object().map_err(|error| unreadable(&error))?;
         match self.writer.replace(resource, &key, Some("status"), &object).await {
-            Ok(answer) => {
-                let version = answer.meta().map_err(|error| unreadable(&error))?.version;
+            Ok(response) => {
+                let version = response.meta().map_err(|error| unreadable(&error))?.version;
                 self.consistency.wrote(&key, &self.migrations, version);
                 Ok(Outcome::Done)
             }

@@ -124,12 +124,12 @@ impl Signing {
         if !is_due(&request) || self.signers.of(&request.signer).is_none() {
             return Ok(Outcome::Done);
         }
-        let object = self.answer(&request, (self.clock)()).map_err(ReconcileError::new)?;
+        let object = self.processed(&request, (self.clock)()).map_err(ReconcileError::new)?;
         self.requests.replace(key, "status", &object).await
     }
 
     /// Returns the object with a certificate, or with the condition Failed.
-    fn answer(&self, request: &CertificateSigningRequest, now: Timestamp) -> Result<Vec<u8>, String> {
+    fn processed(&self, request: &CertificateSigningRequest, now: Timestamp) -> Result<Vec<u8>, String> {
         let name = &request.meta.name;
         let contents =
             Contents::read(request.request()).map_err(|problem| format!("unable to parse csr {name:?}: {problem}"))?;

@@ -238,8 +238,8 @@ impl Evictions {
         let now = api_time(now);
         let Some(status) = to_apply(&rule, &self.counts(&rule), &now) else { return Ok(Outcome::Done) };
         match self.writer.apply(&DeviceTaintRule::RESOURCE, &key, Some("status"), NAME, &status).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     rules.wrote(&key, meta.version);
                 }
                 Ok(Outcome::Done)

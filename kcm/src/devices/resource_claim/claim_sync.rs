@@ -38,7 +38,7 @@ impl ResourceClaims {
             Release::Nothing => Some(CurrentClaim { meta: claim.meta.clone(), remaining }),
             Release::Consumers { .. } | Release::Protection { .. } => match self.read(&claim).await? {
                 None => return Ok(Outcome::Done),
-                Some((answer, fresh)) => self.release(key, &answer, fresh, &ended).await?,
+                Some((response, fresh)) => self.release(key, &response, fresh, &ended).await?,
             },
         };
         let Some(current) = current else { return Ok(Outcome::RequeueWithBackoff) };
@@ -92,7 +92,7 @@ impl ResourceClaims {
             return Ok(true);
         }
         match self.writer.get(resource, key).await {
-            Ok(answer) => Ok(answer.meta()?.uid != *uid),
+            Ok(response) => Ok(response.meta()?.uid != *uid),
             // No object can have such a name.
             Err(error) if error.is_not_found() || error.is_invalid_name() => Ok(true),
             Err(error) => Err(error),
@@ -101,12 +101,12 @@ impl ResourceClaims {
 
     /// Reads the claim from the API server; `None` if it does not exist, or is another one.
     async fn read(&self, claim: &ResourceClaim) -> Result<Option<(ObjectResponse, ResourceClaim)>, WriteError> {
-        let answer = match self.writer.get(&ResourceClaim::RESOURCE, &claim.meta.key()).await {
+        let response = match self.writer.get(&ResourceClaim::RESOURCE, &claim.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),
-            answer => answer?,
+            response => response?,
         };
-        let fresh: ResourceClaim = answer.decode(self.keys.claims.decoding())?;
-        Ok((fresh.meta.uid == claim.meta.uid).then_some((answer, fresh)))
+        let fresh: ResourceClaim = response.decode(self.keys.claims.decoding())?;
+        Ok((fresh.meta.uid == claim.meta.uid).then_some((response, fresh)))
     }
 
     /// Decides again on the claim that the API server returned, and releases it. Returns `None` if it was changed in the
@@ -114,7 +114,7 @@ impl ResourceClaims {
     async fn release(
         &self,
         key: &ObjectKey,
-        answer: &ObjectResponse,
+        response: &ObjectResponse,
         fresh: ResourceClaim,
         ended: &HashSet<Consumer>,
     ) -> Result<Option<CurrentClaim>, WriteError> {
@@ -127,14 +127,14 @@ impl ResourceClaims {
         };
         let written = if writes_status {
             let keeps = |consumer: &Consumer| !ended.contains(consumer);
-            let object = released(answer.object()?, keeps, deallocates).map_err(DecodeError::from)?;
+            let object = released(response.object()?, keeps, deallocates).map_err(DecodeError::from)?;
             let Some(written) = self.replace(key, Some("status"), &object).await? else { return Ok(None) };
             info!(claim = %key, remaining, deallocated = deallocates, "released ResourceClaim");
             Some(written)
         } else {
             None
         };
-        let last = written.as_ref().unwrap_or(answer);
+        let last = written.as_ref().unwrap_or(response);
         let claim: ResourceClaim = last.decode(self.keys.claims.decoding())?;
         self.claim_writes.wrote(key, &self.keys.claims, claim.meta.version);
         let is_allocated = claim.state.as_ref().is_some_and(|state| state.is_allocated);
@@ -147,10 +147,10 @@ impl ResourceClaims {
     async fn remove_finalizer(
         &self,
         key: &ObjectKey,
-        answer: &ObjectResponse,
+        response: &ObjectResponse,
         remaining: usize,
     ) -> Result<Option<CurrentClaim>, WriteError> {
-        let object = metadata_edit::without_finalizers(answer.object()?, &[DELETE_PROTECTION]);
+        let object = metadata_edit::without_finalizers(response.object()?, &[DELETE_PROTECTION]);
         let Some(written) = self.replace(key, None, &object.map_err(DecodeError::from)?).await? else {
             return Ok(None);
         };

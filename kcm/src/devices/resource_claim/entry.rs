@@ -199,7 +199,7 @@ impl ResourceClaims {
         let meta = match self.keys.claims.get(&key) {
             Some(claim) => claim.meta.clone(),
             None => match self.writer.get(&ResourceClaim::RESOURCE, &key).await {
-                Ok(answer) => answer.meta()?,
+                Ok(response) => response.meta()?,
                 Err(error) if error.is_not_found() || error.is_invalid_name() => return Ok(false),
                 Err(error) => return Err(error),
             },
@@ -223,7 +223,7 @@ impl ResourceClaims {
         let claim = found.claim(namespace, &prefix, &entry.name, &reference);
         let claim = claim.map_err(|error| EntryError::Template(error.into()))?;
         let created = self.writer.create(&ResourceClaim::RESOURCE, namespace, &claim, false).await;
-        let created = created.and_then(|answer| Ok(answer.meta()?));
+        let created = created.and_then(|response| Ok(response.meta()?));
         self.created.add(metrics::creation_labels(created.is_ok(), found.has_admin_access, &reference));
         match created {
             Ok(meta) => {
@@ -272,7 +272,7 @@ impl ResourceClaims {
 
 async fn apply(writer: &Writer, owner: &Owner<'_>, status: &Value) -> Result<Option<u64>, WriteError> {
     match writer.apply(&owner.resource, &owner.meta.key(), Some("status"), FIELD_MANAGER, status).await {
-        Ok(answer) => Ok(Some(answer.meta()?.version)),
+        Ok(response) => Ok(Some(response.meta()?.version)),
         Err(error) if error.is_object_deleted() => Ok(None),
         Err(error) => Err(error),
     }

@@ -148,19 +148,19 @@ impl ResourceClaims {
     /// Reserves a claim if it is still allocated and not reserved. Returns `false` if it was changed in the meantime.
     async fn reserve(&self, pod: &Pod, claim: &ResourceClaim, consumer: &Consumer) -> Result<bool, WriteError> {
         let key = claim.meta.key();
-        let answer = match self.writer.get(&ResourceClaim::RESOURCE, &key).await {
+        let response = match self.writer.get(&ResourceClaim::RESOURCE, &key).await {
             Err(error) if error.is_not_found() => return Ok(true),
-            answer => answer?,
+            response => response?,
         };
-        let fresh: ResourceClaim = answer.decode(self.keys.claims.decoding())?;
+        let fresh: ResourceClaim = response.decode(self.keys.claims.decoding())?;
         let lacks = |state: &_| decide::lacks_reservation(pod, state, self.keys.gates);
         if fresh.meta.uid != claim.meta.uid || !fresh.state.as_deref().is_some_and(lacks) {
             return Ok(true);
         }
-        let object = with_consumer(answer.object()?, consumer).map_err(DecodeError::from)?;
-        let Some(answer) = self.replace(&key, Some("status"), &object).await? else { return Ok(false) };
+        let object = with_consumer(response.object()?, consumer).map_err(DecodeError::from)?;
+        let Some(response) = self.replace(&key, Some("status"), &object).await? else { return Ok(false) };
         debug!(claim = %key, pod = %pod.meta.key(), resource = &*consumer.resource, "reserved claim");
-        self.pod_writes.wrote(&pod.meta.key(), &self.keys.claims, answer.meta()?.version);
+        self.pod_writes.wrote(&pod.meta.key(), &self.keys.claims, response.meta()?.version);
         Ok(true)
     }
 }

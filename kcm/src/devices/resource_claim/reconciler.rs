@@ -78,7 +78,7 @@ impl ResourceClaims {
         object: &[u8],
     ) -> Result<Option<ObjectResponse>, WriteError> {
         match self.writer.replace(&ResourceClaim::RESOURCE, claim, subresource, object).await {
-            Ok(answer) => Ok(Some(answer)),
+            Ok(response) => Ok(Some(response)),
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }

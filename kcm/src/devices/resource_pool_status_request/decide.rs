@@ -17,14 +17,14 @@ use super::taints::TaintedDevices;
 const DEFAULT_LIMIT: i32 = 100;
 /// Longest text in `validationError`, in bytes.
 const LONGEST_ERROR: usize = 256;
-/// Age at which a request with an answer is deleted.
+/// Age at which a request with a status is deleted.
 const COMPLETED_TTL: Duration = Duration::from_secs(60 * 60);
-/// Age at which a request without an answer is deleted.
+/// Age at which a request without a status is deleted.
 const PENDING_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The answer to a request.
+/// The pools of a status, and the texts that describe them.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct PoolsStatus {
     /// The pools in the status, sorted by name.
     pub pools: Vec<Pool>,
     /// Number of pools before the limit of the request.
@@ -46,17 +46,17 @@ pub fn time_left(request: &ResourcePoolStatusRequest, now: Timestamp) -> Duratio
     if since == 0 { ttl } else { ttl.saturating_sub(Duration::from_secs(age)) }
 }
 
-/// Computes the answer to a request; `None` while slices of a pool are missing, which the driver may still be about to
+/// Computes the status of a request; `None` while slices of a pool are missing, which the driver may still be about to
 /// publish.
 ///
 /// # Errors
 /// When a slice is not well-formed.
-pub fn answer<'a>(
+pub fn pools_status<'a>(
     request: &ResourcePoolStatusRequest,
     slices: impl Iterator<Item = &'a ResourceSlice>,
     claims: impl Iterator<Item = &'a ResourceClaim>,
     rules: &[impl AsRef<DeviceTaintRule>],
-) -> Result<Option<Answer>, WireError> {
+) -> Result<Option<PoolsStatus>, WireError> {
     let newest = newest_slices(request, slices);
     let limit = usize::try_from(request.limit.unwrap_or(DEFAULT_LIMIT)).unwrap_or(0);
     for (_, slices) in newest.values().take(limit) {
@@ -73,7 +73,7 @@ pub fn answer<'a>(
         pools.push(pool(request, (name, *generation), slices, in_use, &tainted)?);
     }
     let message = message(&pools);
-    Ok(Some(Answer { pools, count: newest.len(), message }))
+    Ok(Some(PoolsStatus { pools, count: newest.len(), message }))
 }
 
 /// Returns the number of slices of a pool, from its first slice. Most requests that wait need nothing else, so the

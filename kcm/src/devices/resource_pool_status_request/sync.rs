@@ -15,7 +15,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tracing::{debug, info};
 
-use super::decide::{Answer, answer, time_left};
+use super::decide::{PoolsStatus, pools_status, time_left};
 use super::metrics::Metrics;
 use super::{BY_ALLOCATED_DRIVER, BY_DRIVER, allocated_from};
 use crate::context::Clock;
@@ -71,32 +71,32 @@ impl Requests {
             };
         }
         if request.completed.is_none() && !request.meta.is_deleting() {
-            match self.answer(&request)? {
-                Some(answer) => self.write(&request, &answer, start).await?,
+            match self.status(&request)? {
+                Some(status) => self.write(&request, &status, start).await?,
                 None => debug!(request = %key, "waiting for slices: a pool is incomplete"),
             }
         }
         Ok(Outcome::RequeueAfter(left))
     }
 
-    fn answer(&self, request: &ResourcePoolStatusRequest) -> Result<Option<Answer>, ReconcileError> {
+    fn status(&self, request: &ResourcePoolStatusRequest) -> Result<Option<PoolsStatus>, ReconcileError> {
         let slices = self.slices.by_index(&BY_DRIVER, index_key(("driver", &*request.driver)));
         let claims = self.claims.by_index(&BY_ALLOCATED_DRIVER, allocated_from(&request.driver));
         let rules = self.rules.as_ref().map(|rules| rules.all()).unwrap_or_default();
         let (slices, claims) = (slices.iter().map(AsRef::as_ref), claims.iter().map(AsRef::as_ref));
-        answer(request, slices, claims, &rules).map_err(|error| ReconcileError::new(error.to_string()))
+        pools_status(request, slices, claims, &rules).map_err(|error| ReconcileError::new(error.to_string()))
     }
 
     async fn write(
         &self,
         request: &ResourcePoolStatusRequest,
-        answer: &Answer,
+        status: &PoolsStatus,
         start: Instant,
     ) -> Result<(), ReconcileError> {
         let resource = &ResourcePoolStatusRequest::RESOURCE;
         let key = request.meta.key();
         let now = Time((self.clock)().as_second());
-        let object = request.with_pools(&answer.pools, answer.count, &answer.message, now);
+        let object = request.with_pools(&status.pools, status.count, &status.message, now);
         let object = object.map_err(|error| ReconcileError::new(error.to_string()))?;
         let written = self.writer.replace(resource, &key, Some("status"), &object).await;
         self.metrics.processed(&request.driver, written.is_ok(), start.elapsed().as_secs_f64());

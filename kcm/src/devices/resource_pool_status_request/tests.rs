@@ -19,7 +19,7 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::testing::filled_store;
 use runtime::worker::Reconcile;
 
-use super::decide::{Answer, answer, time_left};
+use super::decide::{PoolsStatus, pools_status, time_left};
 use super::drivers::Drivers;
 use super::partitions::{PoolDevices, PoolUse};
 use super::taints::TaintedDevices;
@@ -167,13 +167,13 @@ fn rule(device: Option<&str>, effect: &str) -> Arc<DeviceTaintRule> {
     }))
 }
 
-fn answered(slices: &[Slice<'_>], claims: &[ResourceClaim], rules: &[Arc<DeviceTaintRule>]) -> Option<Answer> {
+fn status_of(slices: &[Slice<'_>], claims: &[ResourceClaim], rules: &[Arc<DeviceTaintRule>]) -> Option<PoolsStatus> {
     let slices: Vec<ResourceSlice> = slices.iter().map(slice).collect();
-    answer(&request(), slices.iter(), claims.iter(), rules).expect("well-formed")
+    pools_status(&request(), slices.iter(), claims.iter(), rules).expect("well-formed")
 }
 
 fn only_pool(slices: &[Slice<'_>], claims: &[ResourceClaim], rules: &[Arc<DeviceTaintRule>]) -> Pool {
-    let mut pools = answered(slices, claims, rules).expect("complete").pools;
+    let mut pools = status_of(slices, claims, rules).expect("complete").pools;
     assert_eq!(pools.len(), 1);
     pools.remove(0)
 }
@@ -286,28 +286,28 @@ fn node_is_named_only_if_all_slices_agree() {
 #[test]
 fn request_waits_for_missing_slices_of_the_pools_that_it_returns() {
     let incomplete = Slice { pool: "q", slices: 2, ..SLICE };
-    assert_eq!(answered(&[SLICE, incomplete], &[], &[]), None);
+    assert_eq!(status_of(&[SLICE, incomplete], &[], &[]), None);
     let slices = [slice(&SLICE), slice(&incomplete)];
     let limited = edited(|request| request.limit = Some(1));
-    let answer =
-        |request| answer(request, slices.iter(), [].iter(), &[] as &[Arc<DeviceTaintRule>]).expect("well-formed");
-    let beyond_limit = answer(&limited).expect("the incomplete pool is cut off");
+    let status =
+        |request| pools_status(request, slices.iter(), [].iter(), &[] as &[Arc<DeviceTaintRule>]).expect("well-formed");
+    let beyond_limit = status(&limited).expect("the incomplete pool is cut off");
     assert_eq!((beyond_limit.pools.len(), beyond_limit.count), (1, 2));
     assert_eq!(beyond_limit.message, "Calculated status for 1 pools");
     let named = edited(|request| request.pool = Some("p".into()));
-    assert_eq!(answer(&named).expect("the other pool does not matter").count, 1);
+    assert_eq!(status(&named).expect("the other pool does not matter").count, 1);
     let other = edited(|request| request.driver = "other".into());
-    assert_eq!(answer(&other).expect("it has no pools").message, "Calculated status for 0 pools");
+    assert_eq!(status(&other).expect("it has no pools").message, "Calculated status for 0 pools");
 }
 
 #[test]
 fn waiting_request_reads_one_slice_of_each_pool() {
     let first = slice(&Slice { slices: 3, ..SLICE });
     let unreadable = ResourceSlice { spec: Some(Box::from(&b"\xff"[..])), ..first.clone() };
-    let answer =
-        |slices: &[ResourceSlice]| answer(&request(), slices.iter(), [].iter(), &[] as &[Arc<DeviceTaintRule>]);
-    assert_eq!(answer(&[first.clone(), unreadable.clone()]), Ok(None));
-    assert!(answer(&[first.clone(), unreadable, first]).is_err(), "all slices are published, and read");
+    let status =
+        |slices: &[ResourceSlice]| pools_status(&request(), slices.iter(), [].iter(), &[] as &[Arc<DeviceTaintRule>]);
+    assert_eq!(status(&[first.clone(), unreadable.clone()]), Ok(None));
+    assert!(status(&[first.clone(), unreadable, first]).is_err(), "all slices are published, and read");
 }
 
 #[test]
@@ -388,11 +388,11 @@ fn invalid_partitions_are_reported_and_device_counts_are_kept() {
             "PartitionSummaryOverCap: pool d/p has 33 partition types, exceeding the maximum of 32",
         ),
     ] {
-        let answer = answered(&[slice], &[], &[]).expect("complete");
-        let pool = &answer.pools[0];
+        let status = status_of(&[slice], &[], &[]).expect("complete");
+        let pool = &status.pools[0];
         assert_eq!(pool.error.as_deref(), Some(expected));
         assert!(pool.partitions.is_empty() && pool.devices.is_some(), "{expected}");
-        assert_eq!(answer.message, "Calculated status for 1 pools (1 incomplete)");
+        assert_eq!(status.message, "Calculated status for 1 pools (1 incomplete)");
     }
 }
 
@@ -415,8 +415,8 @@ fn attribute_of_the_request_counts_only_if_no_slice_names_one() {
     ] {
         let slices: Vec<ResourceSlice> = slices.iter().map(slice).collect();
         let rules: [Arc<DeviceTaintRule>; 0] = [];
-        let answer = answer(&request, slices.iter(), [].iter(), &rules).expect("well-formed").expect("complete");
-        let pool = &answer.pools[0];
+        let status = pools_status(&request, slices.iter(), [].iter(), &rules).expect("well-formed").expect("complete");
+        let pool = &status.pools[0];
         let problem = pool.error.as_deref().map(|error| error.split(':').next().unwrap_or_default());
         assert_eq!(problem.map_or(Ok(pool.partitions.len()), Err), expected, "{name}");
     }
@@ -450,7 +450,7 @@ fn long_error_is_cut_at_256_bytes() {
 }
 
 #[test]
-fn requests_are_deleted_an_hour_after_their_answer_or_a_day_without_one() {
+fn requests_are_deleted_an_hour_after_their_status_or_a_day_without_one() {
     const HOUR: i64 = 3600;
     let now = Timestamp::from_second(1_000_000).expect("in range");
     let age = |hours: i64| Time(1_000_000 - hours * HOUR);

@@ -165,7 +165,7 @@ impl AllEndpoints {
         let mark = desired.is_truncated.then_some(TRUNCATED);
         let edits = [(LAST_CHANGE_TRIGGER_TIME, triggered), (OVER_CAPACITY, mark)];
         let metadata = NewMetadata { labels: &desired.labels, annotations: Annotations::Edited(&edits), owner: None };
-        let answer = match current.and_then(|current| current.update(&metadata, &desired.subsets)) {
+        let response = match current.and_then(|current| current.update(&metadata, &desired.subsets)) {
             Some(object) => {
                 let object = object.map_err(|error| WriteError::Unreadable(error.into()))?;
                 self.writer.replace(&Endpoints::RESOURCE, key, None, &object).await?
@@ -176,7 +176,7 @@ impl AllEndpoints {
                 self.writer.create(&Endpoints::RESOURCE, &key.namespace, &object, false).await?
             }
         };
-        Ok(Some(answer.meta()?.version))
+        Ok(Some(response.meta()?.version))
     }
 
     /// Records an event about a failed write, on the Endpoints if they exist, else on the Service.

@@ -109,9 +109,9 @@ impl Allocator {
             "spec": { "podCIDR": first, "podCIDRs": texts },
         });
         match self.writer.patch(&Node::RESOURCE, key, &patch).await {
-            Ok(answer) => {
+            Ok(response) => {
                 info!(node = %key, ranges = texts.join(","), "set node PodCIDR");
-                self.nodes.wrote(key, answer.meta().map_or(0, |meta| meta.version));
+                self.nodes.wrote(key, response.meta().map_or(0, |meta| meta.version));
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_not_found() => {

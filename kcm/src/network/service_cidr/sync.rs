@@ -130,22 +130,22 @@ impl Ranges {
             return Ok(());
         }
         let object = readiness.application(&range.meta, (self.clock)());
-        let answer = self.writer.apply(&ServiceCidr::RESOURCE, key, Some("status"), NAME, &object).await;
-        self.wrote(key, answer)
+        let response = self.writer.apply(&ServiceCidr::RESOURCE, key, Some("status"), NAME, &object).await;
+        self.wrote(key, response)
     }
 
     /// Patches the metadata of this range only: another one may have its name by now.
     async fn patch(&self, key: &ObjectKey, range: &ServiceCidr, mut metadata: Value) -> Result<(), WriteError> {
         metadata["uid"] = range.meta.uid.to_string().into();
-        let answer = self.writer.patch(&ServiceCidr::RESOURCE, key, &json!({ "metadata": metadata })).await;
-        self.wrote(key, answer)
+        let response = self.writer.patch(&ServiceCidr::RESOURCE, key, &json!({ "metadata": metadata })).await;
+        self.wrote(key, response)
     }
 
     /// Returns the result of a write. A range that no longer exists is no failure.
-    fn wrote(&self, key: &ObjectKey, answer: Result<ObjectResponse, WriteError>) -> Result<(), WriteError> {
-        match answer {
-            Ok(answer) => {
-                self.consistency.wrote(key, &self.ranges, answer.meta()?.version);
+    fn wrote(&self, key: &ObjectKey, response: Result<ObjectResponse, WriteError>) -> Result<(), WriteError> {
+        match response {
+            Ok(response) => {
+                self.consistency.wrote(key, &self.ranges, response.meta()?.version);
                 Ok(())
             }
             Err(error) if error.is_object_deleted() => Ok(()),

@@ -176,7 +176,8 @@ impl SliceWrites {
     /// Returns true if a slice that a list by labels does not contain is deleted or being deleted. Otherwise its labels
     /// were changed, and a key that waited for its deletion would wait in vain.
     async fn is_deleted(&self, slice: &Meta) -> Result<bool, WriteError> {
-        let fresh = self.writer.get(&EndpointSlice::RESOURCE, &slice.key()).await.and_then(|answer| Ok(answer.meta()?));
+        let fresh =
+            self.writer.get(&EndpointSlice::RESOURCE, &slice.key()).await.and_then(|response| Ok(response.meta()?));
         match fresh {
             Ok(fresh) => Ok(fresh.uid != slice.uid || fresh.is_deleting()),
             Err(error) if error.is_not_found() => Ok(true),
@@ -260,8 +261,8 @@ impl SliceWrites {
             return Ok(());
         }
         let object = contents.create(&key.namespace, metadata.prefix, &metadata.new);
-        let answer = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
-        match answer.and_then(|answer| answer.meta().map_err(WriteError::from)) {
+        let response = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
+        match response.and_then(|response| response.meta().map_err(WriteError::from)) {
             Ok(meta) => {
                 created.fetch_add(1, Ordering::Relaxed);
                 self.wrote(key, meta.version);
@@ -293,8 +294,8 @@ impl SliceWrites {
             slice.update(&metadata.updated, contents).map_err(|error| failed(WriteError::Unreadable(error.into())))?;
         let uid = &slice.meta.uid;
         self.own.updating(uid);
-        let answer = self.writer.replace(&EndpointSlice::RESOURCE, &slice.meta.key(), None, &object).await;
-        let meta = answer.and_then(|answer| answer.meta().map_err(WriteError::from));
+        let response = self.writer.replace(&EndpointSlice::RESOURCE, &slice.meta.key(), None, &object).await;
+        let meta = response.and_then(|response| response.meta().map_err(WriteError::from));
         if self.own.updated(&self.slices, uid, meta.as_ref().ok().map(|meta| meta.version)) {
             self.queue.add_after(key.clone(), self.delay);
         }

@@ -42,7 +42,7 @@ impl PodMarker {
         let Some(pod) = current.filter(|current| current.meta.uid == cached.meta.uid && current.ready) else { return };
         let patch = not_ready(&pod, (self.clock)());
         match self.writer.patch_status(&Pod::RESOURCE, &key, &patch).await {
-            Ok(answer) => self.pods.wrote(&key, answer.meta().map_or(0, |meta| meta.version)),
+            Ok(response) => self.pods.wrote(&key, response.meta().map_or(0, |meta| meta.version)),
             Err(error) if error.is_not_found() => return,
             Err(error) => {
                 warn!(pod = %key, %error, "could not set pod to not ready; retrying in the next pass");

@@ -390,11 +390,11 @@ impl Monitor {
         let heartbeat = |node: &Node| node.condition(READY).map(|condition| condition.heartbeat);
         let mut tries = 0..TRIES;
         loop {
-            let answer = match self.writer.get(&Node::RESOURCE, &key).await {
+            let response = match self.writer.get(&Node::RESOURCE, &key).await {
                 Err(error) if error.is_not_found() => return Ok(false),
-                answer => answer?,
+                response => response?,
             };
-            let live: Node = answer.decode(self.nodes.decoding())?;
+            let live: Node = response.decode(self.nodes.decoding())?;
             if live.meta.uid != node.meta.uid {
                 return Ok(false);
             }
@@ -406,10 +406,10 @@ impl Monitor {
                 debug!(node = %node.meta.name, "node has a newer heartbeat on the API server");
                 return Ok(false);
             }
-            let object = answer.object().and_then(|object| Ok(with_conditions(object, &edits)?))?;
+            let object = response.object().and_then(|object| Ok(with_conditions(object, &edits)?))?;
             match self.writer.replace(&Node::RESOURCE, &key, Some("status"), &object).await {
-                Ok(answer) => {
-                    self.nodes.wrote(&key, answer.meta().map_or(0, |meta| meta.version));
+                Ok(response) => {
+                    self.nodes.wrote(&key, response.meta().map_or(0, |meta| meta.version));
                     if live.ready() == Some("True") {
                         let name = &node.meta.name;
                         let message = format!("Node {name} status is now: NodeNotReady");

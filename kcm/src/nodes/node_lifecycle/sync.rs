@@ -47,8 +47,8 @@ impl Nodes {
             return Ok(Outcome::Done);
         }
         match self.writer.patch(&Node::RESOURCE, key, &decide::patch(&node, taints.as_deref(), &labels)).await {
-            Ok(answer) => {
-                self.nodes.wrote(key, answer.meta().map_or(0, |meta| meta.version));
+            Ok(response) => {
+                self.nodes.wrote(key, response.meta().map_or(0, |meta| meta.version));
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
@@ -74,14 +74,14 @@ pub async fn edit_taints(
         let Some(taints) = edit(&node) else { return Ok(false) };
         let patch = decide::patch(&node, Some(&taints), &[]);
         match writer.patch(&Node::RESOURCE, &key, &patch).await {
-            Ok(answer) => {
-                nodes.wrote(&key, answer.meta().map_or(0, |meta| meta.version));
+            Ok(response) => {
+                nodes.wrote(&key, response.meta().map_or(0, |meta| meta.version));
                 return Ok(true);
             }
             Err(error) if error.is_not_found() => return Ok(false),
             Err(error) if error.is_conflict() && retries.next().is_some() => {
                 match writer.get(&Node::RESOURCE, &key).await {
-                    Ok(answer) => node = Arc::new(answer.decode(nodes.decoding())?),
+                    Ok(response) => node = Arc::new(response.decode(nodes.decoding())?),
                     Err(error) if error.is_not_found() => return Ok(false),
                     Err(error) => return Err(error),
                 }

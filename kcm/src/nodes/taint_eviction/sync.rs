@@ -200,7 +200,7 @@ impl Evictions {
         }
         let key = ObjectKey { namespace: "".into(), name: name.clone() };
         let node = match self.writer.get(&Node::RESOURCE, &key).await {
-            Ok(answer) => Some(Arc::new(answer.decode(self.nodes.decoding())?)),
+            Ok(response) => Some(Arc::new(response.decode(self.nodes.decoding())?)),
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error),
         };

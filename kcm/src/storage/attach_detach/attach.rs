@@ -61,10 +61,10 @@ impl AttachDetach {
             "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
             "spec": {"attacher": driver, "nodeName": &*place.node, "source": source},
         });
-        let answer = self.writer.create_json(&VolumeAttachment::RESOURCE, "", &body).await;
-        let created = match answer {
+        let response = self.writer.create_json(&VolumeAttachment::RESOURCE, "", &body).await;
+        let created = match response {
             Err(error) if error.is_already_exists() => self.read_attachment(name).await,
-            answer => answer.and_then(|answer| Ok(Some(answer.meta()?.version))),
+            response => response.and_then(|response| Ok(Some(response.meta()?.version))),
         };
         match created {
             Ok(version) => {
@@ -99,7 +99,7 @@ impl AttachDetach {
     /// Returns the version of an attachment that exists already, from the API server.
     async fn read_attachment(&self, name: String) -> Result<Option<u64>, WriteError> {
         match self.writer.get(&VolumeAttachment::RESOURCE, &ObjectKey::new("", name)).await {
-            Ok(answer) => Ok(Some(answer.meta()?.version)),
+            Ok(response) => Ok(Some(response.meta()?.version)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }

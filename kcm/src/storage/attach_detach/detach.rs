@@ -115,8 +115,8 @@ impl AttachDetach {
     /// Checks whether an attachment exists after the response to its creation was lost.
     async fn check_lost_creation(&self, subject: &Subject<'_>, name: String, memory: &mut SiteMemory) -> Recheck {
         match self.writer.get(&VolumeAttachment::RESOURCE, &ObjectKey::new("", name)).await {
-            Ok(answer) => {
-                let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
+            Ok(response) => {
+                let version = response.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
                 self.consistency.wrote(subject.key, &self.caches.attachments, version);
                 Ok(Some(Duration::ZERO))
             }

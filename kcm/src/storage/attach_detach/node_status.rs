@@ -61,9 +61,9 @@ impl AttachDetach {
         let has_removed = !removed.is_empty();
         let patch = patch(node, (current, &list), needs_unchanged_node(node, &removed));
         match self.writer.json_patch_status(&Node::RESOURCE, &key, &patch, has_removed).await {
-            Ok(answer) => {
-                let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
-                let released = if has_removed { self.released(&answer, removed) } else { Vec::new() };
+            Ok(response) => {
+                let version = response.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
+                let released = if has_removed { self.released(&response, removed) } else { Vec::new() };
                 self.memory.written(name, started.elapsed(), released);
                 if version == node.meta.version {
                     self.release_unlisted(name, &list);
@@ -129,8 +129,8 @@ impl AttachDetach {
     /// Waits for the version of the node after a write without a response.
     async fn await_unknown_write(&self, key: &ObjectKey) -> Result<(), ReconcileError> {
         match self.writer.get(&Node::RESOURCE, key).await {
-            Ok(answer) => {
-                let version = answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
+            Ok(response) => {
+                let version = response.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
                 self.consistency.wrote(key, &self.caches.nodes, version);
                 Ok(())
             }

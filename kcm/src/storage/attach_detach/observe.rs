@@ -83,7 +83,7 @@ pub fn uncached_nodes(writer: Writer, cache: Arc<Store<Node>>) -> SharedReads<Op
             match writer.get(&Node::RESOURCE, &ObjectKey::new("", name)).await {
                 Err(error) if error.is_not_found() => Ok(None),
                 Err(error) => Err(error.to_string()),
-                Ok(answer) => answer.decode(cache.decoding()).map(Some).map_err(|error| error.to_string()),
+                Ok(response) => response.decode(cache.decoding()).map(Some).map_err(|error| error.to_string()),
             }
         }
         .boxed()

@@ -102,7 +102,7 @@ impl Binder {
         let key = volume_key(claim.volume_name.clone());
         let cached = self.volumes.get(&key).map(|volume| volume.meta.version);
         let current = match self.writer.get(&PersistentVolume::RESOURCE, &key).await {
-            Ok(answer) => Some(answer.meta().map_err(WriteError::from)?.version),
+            Ok(response) => Some(response.meta().map_err(WriteError::from)?.version),
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(Stop::Failed(error)),
         };

@@ -99,12 +99,12 @@ impl<'a, K: Whole> Draft<'a, K> {
         let key = record.meta().key();
         let version = record.meta().version;
         let underway = store.begin_write(&key, version).ok_or(Stop::Outdated)?;
-        let answer = writer.get(&K::RESOURCE, &key).await?;
-        let current: K = answer.decode(store.decoding()).map_err(WriteError::from)?;
+        let response = writer.get(&K::RESOURCE, &key).await?;
+        let current: K = response.decode(store.decoding()).map_err(WriteError::from)?;
         if current.meta().version != version || current.meta().uid != record.meta().uid {
             return Err(Stop::Outdated);
         }
-        let raw = answer.object().map_err(WriteError::from)?.to_vec();
+        let raw = response.object().map_err(WriteError::from)?.to_vec();
         Ok(Self { store, writer, raw, record: current, is_written: false, _underway: underway })
     }
 
@@ -119,9 +119,9 @@ impl<'a, K: Whole> Draft<'a, K> {
     ) -> Result<(), Stop> {
         let key = self.record.meta().key();
         let edited = edit(&self.raw)?;
-        let answer = self.writer.replace(&K::RESOURCE, &key, subresource, &edited).await?;
-        self.record = answer.decode(self.store.decoding()).map_err(WriteError::from)?;
-        self.raw = answer.object().map_err(WriteError::from)?.to_vec();
+        let response = self.writer.replace(&K::RESOURCE, &key, subresource, &edited).await?;
+        self.record = response.decode(self.store.decoding()).map_err(WriteError::from)?;
+        self.raw = response.object().map_err(WriteError::from)?.to_vec();
         self.is_written = true;
         self.store.wrote(&key, self.record.meta().version);
         Ok(())

@@ -68,15 +68,15 @@ impl Binder {
             return Ok(Progress::Failed("volume is neither a host path nor an NFS volume".into()));
         };
         let pod = recycler.pod(&volume.meta.name, &source, volume.storage());
-        let answer = match self.writer.create_json(&Pod::RESOURCE, &key.namespace, &pod).await {
-            Ok(answer) => answer,
+        let response = match self.writer.create_json(&Pod::RESOURCE, &key.namespace, &pod).await {
+            Ok(response) => response,
             Err(error) if error.is_already_exists() => return self.delete_old_recycler(key).await,
             Err(error) if error.refused().is_some() => {
                 return Ok(Progress::Failed(format!("unexpected error creating recycler pod: {error}")));
             }
             Err(error) => return Err(Stop::Failed(error)),
         };
-        let created = answer.meta().map_err(runtime::write::WriteError::from)?;
+        let created = response.meta().map_err(runtime::write::WriteError::from)?;
         info!(volume = &*volume.meta.name, pod = %key, "wiping released volume");
         let run = Run {
             volume: volume.meta.uid.clone(),

@@ -125,7 +125,7 @@ impl Binder {
     /// Reads a claim from the API server.
     pub async fn uncached_claim(&self, key: &ObjectKey) -> Result<Option<PersistentVolumeClaim>, Stop> {
         match self.writer.get(&PersistentVolumeClaim::RESOURCE, key).await {
-            Ok(answer) => Ok(Some(answer.decode(self.claims.decoding()).map_err(WriteError::from)?)),
+            Ok(response) => Ok(Some(response.decode(self.claims.decoding()).map_err(WriteError::from)?)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(Stop::Failed(error)),
         }

@@ -155,20 +155,20 @@ impl Protection {
     async fn write_condition(&self, cached: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
         let resource = &PersistentVolumeClaim::RESOURCE;
         let key = cached.meta.key();
-        let answer = match self.writer.get(resource, &key).await {
+        let response = match self.writer.get(resource, &key).await {
             Err(error) if error.is_not_found() => return Ok(()),
-            answer => answer?,
+            response => response?,
         };
-        let fresh: PersistentVolumeClaim = answer.decode(self.claims.decoding())?;
+        let fresh: PersistentVolumeClaim = response.decode(self.claims.decoding())?;
         if fresh.meta.uid != cached.meta.uid || !is_tracked(&fresh) || fresh.unused == Some(unused) {
             return Ok(());
         }
         let now = Time((self.clock)().as_second());
-        let object = with_condition(answer.object()?, condition(unused), now).map_err(DecodeError::from)?;
+        let object = with_condition(response.object()?, condition(unused), now).map_err(DecodeError::from)?;
         debug!(claim = %key, unused, "writing the condition Unused");
         match self.writer.replace(resource, &key, Some("status"), &object).await {
-            Ok(answer) => {
-                self.consistency.wrote(&key, &self.claims, answer.meta()?.version);
+            Ok(response) => {
+                self.consistency.wrote(&key, &self.claims, response.meta()?.version);
                 Ok(())
             }
             Err(error) if error.is_not_found() => Ok(()),

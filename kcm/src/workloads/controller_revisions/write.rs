@@ -170,8 +170,8 @@ impl History<'_> {
         };
         let resource = &ControllerRevision::RESOURCE;
         match self.writer.create(resource, &self.owner.namespace, &object.encode(), true).await {
-            Ok(answer) => {
-                let created: ControllerRevision = answer.decode(self.revisions.decoding())?;
+            Ok(response) => {
+                let created: ControllerRevision = response.decode(self.revisions.decoding())?;
                 self.wrote(created.meta.version);
                 self.refusals.forget(&self.owner.key());
                 Ok(CreationResult::New(Arc::new(created)))
@@ -201,8 +201,8 @@ impl History<'_> {
     /// # Errors
     /// When it cannot be read from the server.
     pub async fn data(&self, revision: &str) -> Result<Vec<u8>, WriteError> {
-        let answer = self.writer.get(&ControllerRevision::RESOURCE, &self.key(revision)).await?;
-        Ok(ControllerRevision::data_of(answer.object()?).to_vec())
+        let response = self.writer.get(&ControllerRevision::RESOURCE, &self.key(revision)).await?;
+        Ok(ControllerRevision::data_of(response.object()?).to_vec())
     }
 
     /// Changes the number of a revision.

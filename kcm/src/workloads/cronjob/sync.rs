@@ -271,7 +271,7 @@ impl CronJobs {
                 continue;
             }
             let key = ObjectKey { namespace: active.namespace.clone(), name: active.name.clone() };
-            match self.writer.get(&Job::RESOURCE, &key).await.and_then(|answer| Ok(answer.meta()?)) {
+            match self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?)) {
                 Ok(job) if job.uid == active.uid => {}
                 Err(error) if !error.is_not_found() => return Err(error.into()),
                 // Another object may have the name by now.
@@ -309,7 +309,7 @@ impl CronJobs {
     async fn delete_active(&self, cron_job: &CronJob, status: &mut CronJobStatus) -> Result<(), ReconcileError> {
         for active in status.active.clone() {
             let key = ObjectKey { namespace: active.namespace, name: active.name };
-            let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|answer| Ok(answer.meta()?));
+            let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?));
             let job = job.inspect_err(|error| self.warn(cron_job, "FailedGet", format!("Get job: {error}")))?;
             if job.uid != active.uid {
                 // The run was deleted, and another object has its name.
@@ -357,7 +357,7 @@ impl CronJobs {
         let zone = zone(cron_job.time_zone.as_deref().unwrap_or_default()).unwrap_or(jiff::tz::TimeZone::UTC);
         let body = cron_job.job(&name, &decide::rfc3339(scheduled, &zone), &cron_job.controller_ref());
         let created = self.writer.create(&Job::RESOURCE, &cron_job.meta.namespace, &body, false).await;
-        let job = match created.and_then(|answer| Ok(answer.meta()?)) {
+        let job = match created.and_then(|response| Ok(response.meta()?)) {
             Ok(job) => {
                 let message = format!("Created job {}", job.name);
                 self.recorder.event(&about(cron_job), EventType::Normal, "SuccessfulCreate", message);
@@ -367,7 +367,7 @@ impl CronJobs {
             }
             Err(error) if error.is_already_exists() => {
                 let key = ObjectKey::new(cron_job.meta.namespace.clone(), name);
-                let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|answer| Ok(answer.meta()?))?;
+                let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?))?;
                 if !job.is_controlled_by(&cron_job.meta.uid) {
                     // Differs from upstream, which records no event, and starts no later run until the CronJob or one of
                     // its Jobs changes.

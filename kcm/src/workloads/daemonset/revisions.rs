@@ -135,9 +135,9 @@ impl DaemonSets {
         }
         let mut status = fresh.status.clone();
         status.collision_count = Some(known.unwrap_or(0) + 1);
-        let answer =
+        let response =
             self.control.writer.replace(resource, work.key, Some("status"), &fresh.status_update(&status)).await?;
-        if let Ok(meta) = answer.meta() {
+        if let Ok(meta) = response.meta() {
             self.control.consistency.wrote(work.key, &self.sets, meta.version);
         }
         info!(collisions = status.collision_count, "the name of the new revision is taken");
@@ -162,8 +162,8 @@ impl DaemonSets {
                 "uid": pod.meta.uid.to_string(), "labels": {REVISION_HASH_LABEL: hash},
             }});
             match self.control.writer.merge_patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await {
-                Ok(answer) => {
-                    let version = answer.meta().map_err(WriteError::from)?.version;
+                Ok(response) => {
+                    let version = response.meta().map_err(WriteError::from)?.version;
                     self.control.consistency.wrote(work.key, &self.control.pods, version);
                 }
                 Err(error) if error.is_not_found() => {}

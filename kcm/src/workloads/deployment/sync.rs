@@ -290,9 +290,9 @@ impl Deployments {
         let new = new_replica_set(deployment, &work.sets).ok_or_else(no_template)?;
         let body = deployment.new_replica_set(&new).ok_or_else(no_template)?;
         match self.writer.create(&ReplicaSet::RESOURCE, &work.key.namespace, &body, true).await {
-            Ok(answer) => {
+            Ok(response) => {
                 self.refusals.forget(work.key);
-                self.apply_response(work, &answer)?;
+                self.apply_response(work, &response)?;
                 note_created(deployment, &mut work.noted, &new.name, work.now);
                 if let Some(notice) = scaled_notice(&new.name, 0, new.replicas) {
                     self.record_notice(deployment, &notice);
@@ -301,12 +301,12 @@ impl Deployments {
             }
             Err(error) if error.is_already_exists() => {
                 let key = ObjectKey { namespace: work.key.namespace.clone(), name: new.name.into() };
-                let answer = self.writer.get(&ReplicaSet::RESOURCE, &key).await?;
-                let found: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
+                let response = self.writer.get(&ReplicaSet::RESOURCE, &key).await?;
+                let found: ReplicaSet = response.decode(self.sets.decoding()).map_err(WriteError::from)?;
                 if is_ours(deployment, &found) {
                     // The cache may have the set with an older template, which made it an old one.
                     work.sets.old.retain(|set| set.meta.uid != found.meta.uid);
-                    return self.apply_response(work, &answer);
+                    return self.apply_response(work, &response);
                 }
                 note_collision(&mut work.noted);
                 info!(name = %key.name, count = work.noted.collision_count, "the name of the new ReplicaSet is taken; trying another");
@@ -359,8 +359,8 @@ impl Deployments {
     async fn roll_back(&self, work: &Work<'_>, revision: i64) -> Result<(), Stop> {
         let back = rollback(work.deployment, &work.sets, revision);
         let body = work.deployment.update(back.template.as_ref(), &back.annotations).ok_or_else(no_template)?;
-        let answer = self.writer.replace(&Deployment::RESOURCE, work.key, None, &body).await?;
-        self.wrote_deployment(work.key, &answer);
+        let response = self.writer.replace(&Deployment::RESOURCE, work.key, None, &body).await?;
+        self.wrote_deployment(work.key, &response);
         self.record_notice(work.deployment, &back.notice);
         Ok(())
     }
@@ -396,13 +396,13 @@ impl Deployments {
     ) -> Result<(), Stop> {
         let body = set.update(replicas, min_ready_seconds, edits).ok_or_else(no_template)?;
         let _underway = self.sets.begin_write(&set.meta.key(), set.meta.version).ok_or(Stop::Outdated)?;
-        let answer = self.writer.replace(&ReplicaSet::RESOURCE, &set.meta.key(), None, &body).await?;
-        self.apply_response(work, &answer)
+        let response = self.writer.replace(&ReplicaSet::RESOURCE, &set.meta.key(), None, &body).await?;
+        self.apply_response(work, &response)
     }
 
     /// Replaces a set with the one that the API server returned, for later decisions of this sync.
-    fn apply_response(&self, work: &mut Work<'_>, answer: &ObjectResponse) -> Result<(), Stop> {
-        let set: ReplicaSet = answer.decode(self.sets.decoding()).map_err(WriteError::from)?;
+    fn apply_response(&self, work: &mut Work<'_>, response: &ObjectResponse) -> Result<(), Stop> {
+        let set: ReplicaSet = response.decode(self.sets.decoding()).map_err(WriteError::from)?;
         self.consistency.wrote(work.key, &self.sets, set.meta.version);
         self.sets.wrote(&set.meta.key(), set.meta.version);
         work.sets.replace(Arc::new(set));
@@ -417,13 +417,13 @@ impl Deployments {
         edits: &AnnotationEdits,
     ) -> Result<(), WriteError> {
         let body = deployment.status_update(status, edits);
-        let answer = self.writer.replace(&Deployment::RESOURCE, key, Some("status"), &body).await?;
-        self.wrote_deployment(key, &answer);
+        let response = self.writer.replace(&Deployment::RESOURCE, key, Some("status"), &body).await?;
+        self.wrote_deployment(key, &response);
         Ok(())
     }
 
-    fn wrote_deployment(&self, key: &ObjectKey, answer: &ObjectResponse) {
-        if let Ok(meta) = answer.meta() {
+    fn wrote_deployment(&self, key: &ObjectKey, response: &ObjectResponse) {
+        if let Ok(meta) = response.meta() {
             self.consistency.wrote(key, &self.deployments, meta.version);
         }
     }

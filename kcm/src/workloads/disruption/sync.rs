@@ -113,8 +113,8 @@ impl Budgets {
     ) -> Result<Outcome, ReconcileError> {
         let body = budget.status_update(status);
         match self.writer.replace(&PodDisruptionBudget::RESOURCE, key, Some("status"), &body).await {
-            Ok(answer) => {
-                if let Ok(meta) = answer.meta() {
+            Ok(response) => {
+                if let Ok(meta) = response.meta() {
                     self.budgets.wrote(key, meta.version);
                 }
                 Ok(then)

@@ -31,7 +31,7 @@ pub struct MetricResponses {
 
 #[derive(Default)]
 struct ResponseCache {
-    answers: HashMap<ReadPath, Arc<OnceCell<Response>>>,
+    cells: HashMap<ReadPath, Arc<OnceCell<Response>>>,
     order: VecDeque<(Instant, ReadPath)>,
 }
 
@@ -45,8 +45,8 @@ impl MetricResponses {
         let request = request?;
         let cell = self.cell(&request.path);
         let read = || async {
-            let answer = self.writer.get_json_at(&request.path).await;
-            answer.map(Arc::new).map_err(|error| error_message(&error, &request.what))
+            let response = self.writer.get_json_at(&request.path).await;
+            response.map(Arc::new).map_err(|error| error_message(&error, &request.what))
         };
         cell.get_or_init(read).await.clone()
     }
@@ -56,13 +56,13 @@ impl MetricResponses {
         let now = Instant::now();
         while kept.order.front().is_some_and(|(since, _)| now - *since >= self.fresh) {
             let Some((_, path)) = kept.order.pop_front() else { break };
-            kept.answers.remove(&path);
+            kept.cells.remove(&path);
         }
-        if let Some(cell) = kept.answers.get(path) {
+        if let Some(cell) = kept.cells.get(path) {
             return cell.clone();
         }
         kept.order.push_back((now, path.clone()));
-        kept.answers.entry(path.clone()).or_default().clone()
+        kept.cells.entry(path.clone()).or_default().clone()
     }
 }
 
@@ -88,7 +88,7 @@ pub struct Subject<'a> {
 
 /// Measures metrics.
 pub struct Measuring {
-    pub answers: MetricResponses,
+    pub responses: MetricResponses,
     pub scales: Scales,
     pub startup_periods: StartupPeriods,
     pub gates: Gates,
@@ -121,10 +121,10 @@ impl Measuring {
     ) -> Measurement {
         let namespace = &subject.autoscaler.meta.namespace;
         let unable = |why: String| format!("unable to get metrics for resource {resource}: {why}");
-        let answer = self.answers.get(MetricRequest::resources(namespace, subject.selector)).await;
-        let answer =
-            answer.map_err(|why| unable(format!("unable to fetch metrics from resource metrics API: {why}")))?;
-        let samples = metrics_api::resource_samples(&answer, resource, container).map_err(unable)?;
+        let response = self.responses.get(MetricRequest::resources(namespace, subject.selector)).await;
+        let response =
+            response.map_err(|why| unable(format!("unable to fetch metrics from resource metrics API: {why}")))?;
+        let samples = metrics_api::resource_samples(&response, resource, container).map_err(unable)?;
         let goal = match (metric.target.average_value, metric.target.average_utilization) {
             (None, Some(percent)) => {
                 Goal::Utilization { percent, resource, container, pod_level: self.gates.pod_level_resources }
@@ -137,14 +137,14 @@ impl Measuring {
     async fn pods(&self, metric: &Metric, id: &MetricId, subject: &Subject<'_>) -> Measurement {
         let of = usable(id)?;
         let unable = |why: String| format!("unable to get metric {}: {why}", id.name);
-        let answer = async {
+        let response = async {
             let version = self.custom_version().await?;
             let namespace = &subject.autoscaler.meta.namespace;
-            self.answers.get(MetricRequest::pods(&version, namespace, subject.selector, &id.name, of)).await
+            self.responses.get(MetricRequest::pods(&version, namespace, subject.selector, &id.name, of)).await
         };
-        let answer =
-            answer.await.map_err(|why| unable(format!("unable to fetch metrics from custom metrics API: {why}")))?;
-        let samples = metrics_api::pod_samples(&answer).map_err(unable)?;
+        let response =
+            response.await.map_err(|why| unable(format!("unable to fetch metrics from custom metrics API: {why}")))?;
+        let samples = metrics_api::pod_samples(&response).map_err(unable)?;
         let goal = Goal::Amount(metric.target.average_value.unwrap_or_default());
         self.of_pods(samples, (goal, false), subject)
     }
@@ -201,7 +201,7 @@ impl Measuring {
             let resource = self.resource_of(group, &described.kind).await?;
             MetricRequest::object(&version, namespace, Some((&resource, &described.name)), metric, of)
         };
-        metrics_api::object_value(&*self.answers.get(request).await?)
+        metrics_api::object_value(&*self.responses.get(request).await?)
     }
 
     async fn resource_of(&self, group: &str, kind: &str) -> Result<String, String> {
@@ -227,10 +227,10 @@ impl Measuring {
         let unable = |why: String| {
             format!("unable to get external metric {namespace}/{}/{}: {why}", id.name, id.selector_text())
         };
-        let answer = self.answers.get(MetricRequest::external(namespace, &id.name, of)).await;
-        let answer =
-            answer.map_err(|why| unable(format!("unable to fetch metrics from external metrics API: {why}")))?;
-        let value = replicas::total(metrics_api::external_values(&answer).map_err(unable)?);
+        let response = self.responses.get(MetricRequest::external(namespace, &id.name, of)).await;
+        let response =
+            response.map_err(|why| unable(format!("unable to fetch metrics from external metrics API: {why}")))?;
+        let value = replicas::total(metrics_api::external_values(&response).map_err(unable)?);
         if let Some(each) = metric.target.average_value {
             return Ok(replicas::replicas_for_target_per_pod(value, each, subject.scale.current, subject.tolerances));
         }

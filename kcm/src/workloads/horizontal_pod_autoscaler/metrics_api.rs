@@ -92,8 +92,8 @@ pub fn custom_version(registered: &[String]) -> Result<&str, String> {
     known.map(String::as_str).ok_or_else(|| "no known available metric versions found".to_owned())
 }
 
-fn items(answer: &Value) -> &[Value] {
-    answer["items"].as_array().map_or(&[], Vec::as_slice)
+fn items(response: &Value) -> &[Value] {
+    response["items"].as_array().map_or(&[], Vec::as_slice)
 }
 
 fn amount(value: &Value) -> Option<i64> {
@@ -113,8 +113,8 @@ fn time(item: &Value) -> Time {
 ///
 /// # Errors
 /// When the response has no items.
-pub fn resource_samples(answer: &Value, resource: &str, container: &str) -> Result<Samples, String> {
-    if items(answer).is_empty() {
+pub fn resource_samples(response: &Value, resource: &str, container: &str) -> Result<Samples, String> {
+    if items(response).is_empty() {
         return Err("no metrics returned from resource metrics API".to_owned());
     }
     let sample = |item: &Value| {
@@ -130,15 +130,15 @@ pub fn resource_samples(answer: &Value, resource: &str, container: &str) -> Resu
         let window = Duration::from_nanos(window.and_then(|nanos| u64::try_from(nanos).ok()).unwrap_or(0));
         Some((item["metadata"]["name"].as_str()?.to_owned(), Sample { value, time: time(item), window }))
     };
-    Ok(items(answer).iter().filter_map(sample).collect())
+    Ok(items(response).iter().filter_map(sample).collect())
 }
 
 /// Returns a metric of pods.
 ///
 /// # Errors
 /// When the response has no items.
-pub fn pod_samples(answer: &Value) -> Result<Samples, String> {
-    if items(answer).is_empty() {
+pub fn pod_samples(response: &Value) -> Result<Samples, String> {
+    if items(response).is_empty() {
         return Err("no metrics returned from custom metrics API".to_owned());
     }
     let sample = |item: &Value| {
@@ -147,15 +147,15 @@ pub fn pod_samples(answer: &Value) -> Result<Samples, String> {
         let value = amount(&item["value"])?;
         Some((item["describedObject"]["name"].as_str()?.to_owned(), Sample { value, time: time(item), window }))
     };
-    Ok(items(answer).iter().filter_map(sample).collect())
+    Ok(items(response).iter().filter_map(sample).collect())
 }
 
 /// Returns a metric of one object.
 ///
 /// # Errors
 /// When the response does not have exactly one item.
-pub fn object_value(answer: &Value) -> Result<i64, String> {
-    match items(answer) {
+pub fn object_value(response: &Value) -> Result<i64, String> {
+    match items(response) {
         [item] => amount(&item["value"]).ok_or_else(|| format!("value {} is no quantity", item["value"])),
         items => {
             Err(format!("the custom metrics API server returned {} results when we asked for exactly one", items.len()))
@@ -167,12 +167,12 @@ pub fn object_value(answer: &Value) -> Result<i64, String> {
 ///
 /// # Errors
 /// When the response has no items.
-pub fn external_values(answer: &Value) -> Result<Vec<i64>, String> {
-    if items(answer).is_empty() {
+pub fn external_values(response: &Value) -> Result<Vec<i64>, String> {
+    if items(response).is_empty() {
         return Err("no metrics returned from external metrics API".to_owned());
     }
     let value = |item: &Value| amount(&item["value"]).ok_or_else(|| format!("value {} is no quantity", item["value"]));
-    items(answer).iter().map(value).collect()
+    items(response).iter().map(value).collect()
 }
 
 #[cfg(test)]
@@ -264,11 +264,11 @@ mod tests {
                     })
                 })
                 .collect();
-            let answer = json!({ "items": items });
+            let response = json!({ "items": items });
             for container in ["", "c"] {
-                let _ = resource_samples(&answer, "cpu", container);
+                let _ = resource_samples(&response, "cpu", container);
             }
-            let _ = (pod_samples(&answer), object_value(&answer), external_values(&answer));
+            let _ = (pod_samples(&response), object_value(&response), external_values(&response));
         }
     }
 }

@@ -97,7 +97,7 @@ fn start(manager: &mut Manager, context: &Context) {
         autoscalers: autoscalers.clone(),
         pods,
         measuring: Measuring {
-            answers: MetricResponses::new(writer.clone(), SHARED_FOR.min(period / 10)),
+            responses: MetricResponses::new(writer.clone(), SHARED_FOR.min(period / 10)),
             scales: Scales { discovery: manager.discovery(), watched: registry.watched(), writer },
             startup_periods,
             gates,

@@ -486,9 +486,9 @@ impl Autoscalers {
         }
         let body = autoscaler.status_update(&draft.status);
         let writer = &self.measuring.scales.writer;
-        let answer = writer.replace(&HorizontalPodAutoscaler::RESOURCE, key, Some("status"), &body).await;
-        let written = answer.and_then(|answer| {
-            let written: HorizontalPodAutoscaler = answer.decode(self.autoscalers.decoding())?;
+        let response = writer.replace(&HorizontalPodAutoscaler::RESOURCE, key, Some("status"), &body).await;
+        let written = response.and_then(|response| {
+            let written: HorizontalPodAutoscaler = response.decode(self.autoscalers.decoding())?;
             Ok(written)
         });
         match written {

@@ -78,8 +78,8 @@ pub fn untracking(pod: &Pod) -> Value {
 
 /// Sends a patch of a pod; returns the resulting version.
 pub async fn patch(writer: &Writer, pod: &Pod, patch: Value) -> Result<Option<u64>, WriteError> {
-    let answer = writer.patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await?;
-    Ok(answer.meta().ok().map(|meta| meta.version))
+    let response = writer.patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await?;
+    Ok(response.meta().ok().map(|meta| meta.version))
 }
 
 /// Reads from the API server whether the Job is still the cached one and is not being deleted.

@@ -147,7 +147,7 @@ impl Orphans {
         // never be counted.
         let key = ObjectKey { namespace: namespace.clone(), name: controller.name.clone() };
         match self.writer.get(&Job::RESOURCE, &key).await {
-            Ok(answer) if answer.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => {
+            Ok(response) if response.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => {
                 Ok(true)
             }
             Err(error) if !error.is_not_found() && !error.is_invalid_name() => Err(error.into()),

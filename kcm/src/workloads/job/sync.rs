@@ -342,7 +342,7 @@ impl Jobs {
     async fn write(&self, key: &ObjectKey, job: &Job, status: &JobStatus) -> Result<Arc<Job>, WriteError> {
         let written =
             self.control.writer.replace(&Job::RESOURCE, key, Some("status"), &job.status_update(status)).await;
-        let written = written.and_then(|answer| Ok(answer.decode::<Job>(self.jobs.decoding())?));
+        let written = written.and_then(|response| Ok(response.decode::<Job>(self.jobs.decoding())?));
         match written {
             Ok(written) => {
                 self.control.consistency.wrote(key, &self.jobs, written.meta.version);

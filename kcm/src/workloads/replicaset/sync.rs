@@ -290,8 +290,8 @@ impl<K: PodSet> PodSets<K> {
         let control = &self.control;
         let body = owner.replica_set().status_update(status);
         match put_status(&control.writer, &control.consistency, &self.sets, key, &body).await? {
-            StatusWrite::Written(answer) => {
-                if let Ok(meta) = answer.meta() {
+            StatusWrite::Written(response) => {
+                if let Ok(meta) = response.meta() {
                     self.sets.wrote(key, meta.version);
                 }
                 Ok(None)

@@ -176,7 +176,7 @@ impl<'a> Work<'a> {
     async fn post(&self, ordinal: i32, pod_revision: PodRevision) -> Result<kinds::Str, WriteError> {
         let Revisions { current, update, .. } = &self.revisions;
         let (writer, namespace) = (&self.controller.writer, &self.key.namespace);
-        let (revision, answer) = if pod_revision == PodRevision::Update || current == update {
+        let (revision, response) = if pod_revision == PodRevision::Update || current == update {
             let body = pods::from_template(self.set, self.template, ordinal, update);
             (update, writer.create(&Pod::RESOURCE, namespace, &body, false).await?)
         } else {
@@ -184,7 +184,7 @@ impl<'a> Work<'a> {
             let body = pods::from_former(self.set, former, ordinal, current);
             (current, writer.create_json(&Pod::RESOURCE, namespace, &body).await?)
         };
-        let version = answer.meta()?.version;
+        let version = response.meta()?.version;
         self.controller.consistency.wrote(self.key, &self.controller.pods, version);
         Ok(revision.clone())
     }
@@ -224,15 +224,15 @@ impl<'a> Work<'a> {
             self.make_claims(ordinal, &key.name).await?;
         }
         let writer = &self.controller.writer;
-        let answer = writer.get(&Pod::RESOURCE, &key).await?;
-        if answer.meta().map_err(WriteError::from)?.uid != member.pod.meta.uid {
+        let response = writer.get(&Pod::RESOURCE, &key).await?;
+        if response.meta().map_err(WriteError::from)?.uid != member.pod.meta.uid {
             return Err(ReconcileError::new(format!("pod {key} was replaced by another one")));
         }
-        let object = answer.object().map_err(WriteError::from)?;
+        let object = response.object().map_err(WriteError::from)?;
         let object = repaired(object, &identity::labels(self.set, ordinal), &claims)
             .map_err(|error| WriteError::Unreadable(error.into()))?;
-        let answer = writer.replace(&Pod::RESOURCE, &key, None, &object).await?;
-        let version = answer.meta().map_err(WriteError::from)?.version;
+        let response = writer.replace(&Pod::RESOURCE, &key, None, &object).await?;
+        let version = response.meta().map_err(WriteError::from)?.version;
         self.controller.consistency.wrote(self.key, &self.controller.pods, version);
         Ok(())
     }
@@ -278,7 +278,7 @@ impl<'a> Work<'a> {
                     let body = self.set.claim(&template, &key, owner.as_slice());
                     let resource = &PersistentVolumeClaim::RESOURCE;
                     let created = self.controller.writer.create(resource, &key.namespace, &body, false).await;
-                    match created.and_then(|answer| answer.meta().map_err(WriteError::from)) {
+                    match created.and_then(|response| response.meta().map_err(WriteError::from)) {
                         Ok(meta) => {
                             self.controller.consistency.wrote(self.key, &self.controller.claims, meta.version);
                             self.record_claim_event(&name, pod, None);
@@ -344,11 +344,12 @@ impl<'a> Work<'a> {
     async fn put_owners(&self, claim: &str, ordinal: i32, pod: &OwnerRef) -> Result<(), WriteError> {
         let (resource, key, writer) =
             (&PersistentVolumeClaim::RESOURCE, self.claim_key(claim), &self.controller.writer);
-        let answer = writer.get(resource, &key).await?;
+        let response = writer.get(resource, &key).await?;
         let context = Decode { interner: Interner::default().into(), sections: Sections::default() };
-        let fresh: PersistentVolumeClaim = answer.decode(&context)?;
+        let fresh: PersistentVolumeClaim = response.decode(&context)?;
         let Some(owners) = self.verdict(&fresh, ordinal, pod).owners else { return Ok(()) };
-        let object = PersistentVolumeClaim::with_owners(answer.object()?, &owners).map_err(kinds::DecodeError::from)?;
+        let object =
+            PersistentVolumeClaim::with_owners(response.object()?, &owners).map_err(kinds::DecodeError::from)?;
         let version = writer.replace(resource, &key, None, &object).await?.meta()?.version;
         self.controller.consistency.wrote(self.key, &self.controller.claims, version);
         Ok(())

@@ -109,7 +109,7 @@ impl TestServer {
                 vec![Check::new("stores", || Some(Ok(())))],
             )),
             metrics: Arc::new(Metrics::new()),
-            configz: configz("example.config.k8s.io", serde_json::json!({"answer": 42})),
+            configz: configz("example.config.k8s.io", serde_json::json!({"limit": 42})),
             zpages: Zpages {
                 component: "manager",
                 flags: Some([("v".to_owned(), "2".to_owned())].into()),
@@ -327,7 +327,7 @@ async fn administrator_has_access_to_everything(server: &TestServer, cluster: &C
     let get = |path: &'static str| server.send(&admin, Method::GET, path, "");
     ensure!(get("/healthz").await?.body == "ok");
     ensure!(get("/readyz?verbose").await?.body == "[+]leaderElection ok\n[+]stores ok\nreadyz check passed\n");
-    ensure!(get("/configz").await?.body == r#"{"example.config.k8s.io":{"answer":42}}"#);
+    ensure!(get("/configz").await?.body == r#"{"example.config.k8s.io":{"limit":42}}"#);
     ensure!(get("/metrics/slis").await?.body.contains("kubernetes_healthcheck{name=\"stores\",type=\"readyz\"} 1"));
     let head = server.send(&admin, Method::HEAD, "/metrics", "").await?;
     ensure!(head.status == 200 && head.body.is_empty());

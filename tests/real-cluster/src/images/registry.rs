@@ -152,11 +152,11 @@ impl Blob {
 async fn respond(content: Arc<Content>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let is_head = request.method() == Method::HEAD;
     let path = request.uri().path().to_owned();
-    let answered = {
+    let result = {
         let path = path.clone();
         spawn_blocking(move || response(&content, &path, is_head)).await.map_err(Into::into).flatten()
     };
-    Ok(answered.unwrap_or_else(|error| {
+    Ok(result.unwrap_or_else(|error| {
         eprintln!("registry: {path} cannot be served: {error:#}");
         empty(StatusCode::INTERNAL_SERVER_ERROR)
     }))

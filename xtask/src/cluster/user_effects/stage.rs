@@ -139,7 +139,7 @@ impl<'a> Stage<'a> {
         let start = Instant::now();
         sleep(Duration::from_secs(2)).await;
         let (requests, _) = load.count_since(start);
-        ensure!(requests > 0, "no request was answered in 2 s");
+        ensure!(requests > 0, "no request completed in 2 s");
         self.wait_for_quiet(start).await
     }
 

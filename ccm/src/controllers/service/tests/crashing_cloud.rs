@@ -35,14 +35,14 @@ impl LoadBalancers for CrashingCloud {
         self.cloud.observe(id).await
     }
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
-        let answer = self.cloud.ensure(spec, targets).await;
-        self.sim.called(&answer).await;
-        answer
+        let result = self.cloud.ensure(spec, targets).await;
+        self.sim.called(&result).await;
+        result
     }
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
-        let answer = self.cloud.set_targets(spec, targets).await;
-        self.sim.called(&answer).await;
-        answer
+        let result = self.cloud.set_targets(spec, targets).await;
+        self.sim.called(&result).await;
+        result
     }
     async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
         self.cloud.gates(spec).await
@@ -55,9 +55,9 @@ impl LoadBalancers for CrashingCloud {
         id: &LoadBalancerId,
         last: Option<Arc<LoadBalancerSpec>>,
     ) -> Result<Deletion, CloudError> {
-        let answer = self.cloud.delete_last(id, last).await;
-        self.sim.called(&answer).await;
-        answer
+        let result = self.cloud.delete_last(id, last).await;
+        self.sim.called(&result).await;
+        result
     }
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError> {
         self.cloud.list_owned().await

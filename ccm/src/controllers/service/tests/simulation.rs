@@ -287,8 +287,8 @@ impl Simulation {
     }
 
     /// Like `acted`, for a call to the cloud.
-    pub async fn called<T>(&self, answer: &Result<T, CloudError>) {
-        if answer.is_err() && std::mem::take(&mut self.server().dies_on_error) {
+    pub async fn called<T>(&self, result: &Result<T, CloudError>) {
+        if result.is_err() && std::mem::take(&mut self.server().dies_on_error) {
             self.server().dies_after = Some(1);
         }
         self.acted().await;

@@ -70,21 +70,21 @@ pub fn with_uid(object: &[u8], uid: &str) -> Vec<u8> {
     with_meta(object, object_meta::UID, uid)
 }
 
-fn answer(status: u16, body: Vec<u8>) -> Response<ResponseBody> {
+fn reply(status: u16, body: Vec<u8>) -> Response<ResponseBody> {
     let body = Full::from(body).map_err(|never| match never {}).boxed_unsync();
-    let mut answer = Response::new(body);
-    *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
-    answer
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+    response
 }
 
 fn refusal(status: u16, reason: &str) -> Response<ResponseBody> {
     let body =
         serde_json::json!({"kind": "Status", "code": status, "reason": reason, "message": format!("test: {reason}")});
-    answer(status, body.to_string().into_bytes())
+    reply(status, body.to_string().into_bytes())
 }
 
 fn whole(object: &[u8]) -> Response<ResponseBody> {
-    answer(200, envelope::wrap(&ResourceClaim::RESOURCE, object))
+    reply(200, envelope::wrap(&ResourceClaim::RESOURCE, object))
 }
 
 impl Server {
@@ -169,7 +169,7 @@ impl Server {
             Box::pin(async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.expect("a body").to_bytes();
-                Ok(server.answer(&Request::from_parts(head, body.to_vec())))
+                Ok(server.handle(&Request::from_parts(head, body.to_vec())))
             })
         });
         let options = ConnectOptions {
@@ -184,7 +184,7 @@ impl Server {
         Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
     }
 
-    fn answer(&self, request: &Request<Vec<u8>>) -> Response<ResponseBody> {
+    fn handle(&self, request: &Request<Vec<u8>>) -> Response<ResponseBody> {
         let path = request.uri().path().to_owned();
         let short = path.rsplit_once("/namespaces/ns/").map_or(&*path, |(_, end)| end).to_owned();
         let method = request.method();
@@ -218,9 +218,9 @@ impl Server {
                 let name = format!("{prefix}{}", objects.len());
                 let named = with_meta(object, object_meta::NAME, &name);
                 let created = with_meta(&named, object_meta::RESOURCE_VERSION, &version.to_string());
-                let answer = whole(&created);
+                let response = whole(&created);
                 objects.insert(format!("{path}/{name}"), created);
-                answer
+                response
             }
             Method::PUT => replace(&mut objects, path.trim_end_matches("/status"), request.body(), version),
             Method::PATCH => match objects.get_mut(path.trim_end_matches("/status")) {
@@ -229,7 +229,7 @@ impl Server {
                     let name = path.trim_end_matches("/status").rsplit('/').next().unwrap_or_default();
                     lock(&self.applied).push((name.to_owned(), status));
                     *object = with_meta(object, object_meta::RESOURCE_VERSION, &version.to_string());
-                    answer(200, envelope::wrap(&Pod::RESOURCE, object))
+                    reply(200, envelope::wrap(&Pod::RESOURCE, object))
                 }
                 None => refusal(404, "NotFound"),
             },
@@ -254,12 +254,12 @@ fn replace(objects: &mut BTreeMap<String, Vec<u8>>, path: &str, body: &[u8], ver
         return refusal(409, "Conflict");
     }
     let stored = with_meta(object, object_meta::RESOURCE_VERSION, &version.to_string());
-    let answer = whole(&stored);
+    let response = whole(&stored);
     let meta = meta_of(&stored);
     if meta.is_deleting() && meta.finalizers.is_empty() {
         objects.remove(path);
     } else {
         objects.insert(path.to_owned(), stored);
     }
-    answer
+    response
 }

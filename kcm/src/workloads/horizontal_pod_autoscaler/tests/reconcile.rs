@@ -140,7 +140,7 @@ impl Bench {
             autoscalers,
             pods: Arc::new(pods),
             measuring: Measuring {
-                answers: MetricResponses::new(writer.clone(), Duration::ZERO),
+                responses: MetricResponses::new(writer.clone(), Duration::ZERO),
                 scales: Scales { discovery, watched: Default::default(), writer },
                 startup_periods: StartupPeriods {
                     cpu_initialization: Duration::ZERO,
