@@ -19,9 +19,9 @@ use tracing::{error, info};
 
 use self::secrets::{SecretReader, Secrets};
 
-/// The delay after the first failure; it doubles up to [`LONGEST_PAUSE`].
-const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The delay after the first failure; it doubles up to [`MAX_PAUSE`].
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Returns the error about a provider without a cluster ID. Upstream: cloud-provider/app, run.
 pub(crate) fn no_cluster_id(provider: &dyn CloudProvider) -> String {
@@ -54,7 +54,7 @@ impl Cloud {
     /// Wraps a provider that is not initialized yet. Unless `untagged`, it must have a cluster ID after initialization:
     /// some providers read it from the cloud.
     pub fn new(provider: Arc<dyn CloudProvider>, untagged: bool) -> Arc<Self> {
-        let attempt = Attempt { due: Instant::now(), pause: SHORTEST_PAUSE };
+        let attempt = Attempt { due: Instant::now(), pause: MIN_PAUSE };
         Arc::new(Self {
             provider,
             untagged,
@@ -109,7 +109,7 @@ impl Cloud {
                     provider = self.provider.name(), kind = failed.kind.as_str(), error = %failed, ?pause,
                     "cloud provider not initialized; all cloud controllers wait"
                 );
-                *attempt = Attempt { due: Instant::now() + pause, pause: (attempt.pause * 2).min(LONGEST_PAUSE) };
+                *attempt = Attempt { due: Instant::now() + pause, pause: (attempt.pause * 2).min(MAX_PAUSE) };
                 Err(pause)
             }
         }
@@ -176,7 +176,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn cloud_without_a_cluster_id_is_ready_only_when_allowed() {
-        for (untagged, expected) in [(false, Err(SHORTEST_PAUSE)), (true, Ok(()))] {
+        for (untagged, expected) in [(false, Err(MIN_PAUSE)), (true, Ok(()))] {
             let mut provider = MockCloudProvider::new();
             provider.expect_name().return_const("mock");
             provider.expect_has_cluster_id().return_const(false);

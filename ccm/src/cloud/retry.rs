@@ -6,7 +6,7 @@ use providers::{CloudError, ErrorKind};
 use tokio::time::Instant;
 
 /// Maximum delay after failures. Upstream: service controller, maxRetryDelay.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
+pub const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// First delay after a failure. Upstream: service controller, minRetryDelay.
 const FIRST_WAIT: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ const FIRST_WAIT_FOR_OPERATOR: Duration = Duration::from_secs(30);
 const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
 /// Shortest delay that a provider can request.
-const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+const MIN_WAIT: Duration = Duration::from_millis(100);
 
 /// Time after which the same message is reported again (events last an hour).
 const REPORT_INTERVAL: Duration = Duration::from_secs(300);
@@ -28,7 +28,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(300);
 pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
     let backoff = |first: Duration| {
         let doublings = failures.saturating_sub(1).min(16);
-        (first * 2u32.pow(doublings)).min(LONGEST_WAIT)
+        (first * 2u32.pow(doublings)).min(MAX_WAIT)
     };
     match kind {
         ErrorKind::Invalid => None,
@@ -39,9 +39,9 @@ pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
     }
 }
 
-/// Returns the delay that a provider requests, but at least [`SHORTEST_WAIT`], so that there is no hot loop.
+/// Returns the delay that a provider requests, but at least [`MIN_WAIT`], so that there is no hot loop.
 pub fn requested_delay(requested: Duration) -> Duration {
-    requested.max(SHORTEST_WAIT)
+    requested.max(MIN_WAIT)
 }
 
 /// Returns an error's message without the request's ID, so that equal errors have equal messages.

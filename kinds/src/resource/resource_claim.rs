@@ -19,7 +19,7 @@ const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 
 /// Maximum number of devices per claim; a claim for all devices counts as this number (api/resource/v1,
 /// AllocationResultsMaxSize).
-const MOST_DEVICES: i64 = 32;
+const MAX_DEVICES: i64 = 32;
 
 /// A ResourceClaim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn requested_devices(
     }
     let devices = match allocation_mode {
         "ExactCount" => amount,
-        "All" => MOST_DEVICES,
+        "All" => MAX_DEVICES,
         _ => 0,
     };
     Ok((context.interner.str(name), devices))

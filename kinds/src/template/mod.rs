@@ -143,8 +143,8 @@ fn fnv1a(hash: u32, byte: u8) -> u32 {
 /// Returns the name prefix of an owner's pods: its name and a dash, unless that is not a valid prefix. A prefix may
 /// have one byte more than a name, because the dash at its end is not counted. Upstream: pkg/controller, getPodsPrefix.
 fn pods_prefix(owner: &str) -> String {
-    const LONGEST_PREFIX: usize = 254;
-    if owner.len() < LONGEST_PREFIX { format!("{owner}-") } else { owner.to_owned() }
+    const MAX_PREFIX_BYTES: usize = 254;
+    if owner.len() < MAX_PREFIX_BYTES { format!("{owner}-") } else { owner.to_owned() }
 }
 
 fn is_label(field: &Field<'_>, key: &str) -> bool {

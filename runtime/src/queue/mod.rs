@@ -35,7 +35,7 @@ pub use stats::{QueueMetrics, QueueStats, Queues};
 
 /// Maximum delay of a key. Many delays come from fields that users set, up to numbers beyond the range of the clock; a key
 /// that is reconciled too early is delayed again.
-pub const LONGEST_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
+pub const MAX_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The identity of a unit of work.
 pub trait QueueKey: Clone + Eq + Hash + Send {
@@ -68,7 +68,7 @@ pub struct QueueOptions {
     /// Minimum time between two runs of a key that were requested only by coalesced changes.
     pub window: Duration,
     /// The maximum of that time, which doubles from run to run while such changes keep arriving.
-    pub longest_window: Duration,
+    pub max_window: Duration,
 }
 
 impl QueueOptions {
@@ -79,7 +79,7 @@ impl QueueOptions {
             base_delay: Duration::from_millis(5),
             max_delay: Duration::from_secs(1000),
             window: Duration::ZERO,
-            longest_window: Duration::ZERO,
+            max_window: Duration::ZERO,
         }
     }
 }
@@ -214,12 +214,12 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Adds a key after a delay, at most [`LONGEST_DELAY`]. Of several delays the earliest applies.
+    /// Adds a key after a delay, at most [`MAX_DELAY`]. Of several delays the earliest applies.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             self.add(key);
         } else {
-            self.add_at(key, Instant::now() + delay.min(LONGEST_DELAY));
+            self.add_at(key, Instant::now() + delay.min(MAX_DELAY));
         }
     }
 
@@ -349,7 +349,7 @@ impl<K: QueueKey> Queue<K> {
         let mut coalesced = None;
         if !self.options.window.is_zero() {
             item.window = match item.busy || item.busy_while_working {
-                true => (item.window * 2).min(self.options.longest_window).max(self.options.window),
+                true => (item.window * 2).min(self.options.max_window).max(self.options.window),
                 false => self.options.window,
             };
             let until = now + item.window;

@@ -9,7 +9,7 @@ use super::state::{KEPT_CAPACITY, MAX_FRESH_IN_ROW};
 use super::*;
 
 fn queue(window: Duration) -> Arc<Queue<&'static str>> {
-    Queue::new(QueueOptions { window, longest_window: window, ..QueueOptions::named("test") })
+    Queue::new(QueueOptions { window, max_window: window, ..QueueOptions::named("test") })
 }
 
 impl QueueKey for u8 {
@@ -77,7 +77,7 @@ async fn delay_beyond_the_range_of_the_clock_is_shortened() {
     queue.add_after("a", Duration::from_secs(i64::MAX.unsigned_abs()));
     queue.add_after("b", Duration::MAX);
     assert_eq!(next_ready(&queue), None);
-    tokio::time::advance(LONGEST_DELAY).await;
+    tokio::time::advance(MAX_DELAY).await;
     assert!(next_ready(&queue).is_some() && next_ready(&queue).is_some());
 }
 
@@ -124,16 +124,16 @@ async fn earliest_delay_applies() {
 async fn delays_that_an_earlier_one_replaced_take_no_memory() {
     let queue = queue(Duration::ZERO);
     for _ in 0..1000 {
-        queue.add_after("a", LONGEST_DELAY);
+        queue.add_after("a", MAX_DELAY);
         queue.add_after("a", Duration::from_millis(1));
         tokio::time::advance(Duration::from_millis(1)).await;
         assert_eq!(next_ready(&queue), Some("a"));
         queue.done(&"a");
     }
-    queue.add_after("a", LONGEST_DELAY);
+    queue.add_after("a", MAX_DELAY);
     let delayed = queue.lock().delayed.len();
     assert!(delayed <= KEPT_CAPACITY, "{delayed} delays of one key");
-    tokio::time::advance(LONGEST_DELAY).await;
+    tokio::time::advance(MAX_DELAY).await;
     assert_eq!(next_ready(&queue), Some("a"), "the last delay applies");
 }
 
@@ -271,7 +271,7 @@ async fn change_while_waiting_for_the_cache_is_ready_immediately() {
 #[tokio::test(start_paused = true)]
 async fn run_that_waits_for_the_cache_keeps_the_quiet_period() {
     let window = Duration::from_millis(100);
-    let queue = Queue::new(QueueOptions { window, longest_window: window * 8, ..QueueOptions::named("test") });
+    let queue = Queue::new(QueueOptions { window, max_window: window * 8, ..QueueOptions::named("test") });
     queue.add_coalesced("a");
     for expected in [0, 100, 200, 400, 800] {
         let started = Instant::now();
@@ -295,7 +295,7 @@ async fn run_that_waits_for_the_cache_keeps_the_quiet_period() {
 async fn window_grows_while_changes_arrive_and_shrinks_afterwards() {
     let options = QueueOptions {
         window: Duration::from_millis(100),
-        longest_window: Duration::from_millis(300),
+        max_window: Duration::from_millis(300),
         ..QueueOptions::named("test")
     };
     let queue = Queue::new(options);
@@ -398,7 +398,7 @@ proptest! {
     fn no_key_is_lost_and_none_runs_twice_concurrently(steps in proptest::collection::vec(step(), 1..80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
         runtime.block_on(async {
-            let queue = Queue::<u8>::new(QueueOptions { window: Duration::from_millis(20), longest_window: Duration::from_millis(80), ..QueueOptions::named("t") });
+            let queue = Queue::<u8>::new(QueueOptions { window: Duration::from_millis(20), max_window: Duration::from_millis(80), ..QueueOptions::named("t") });
             let mut working: Vec<u8> = Vec::new();
             let mut wanted: HashSet<u8> = HashSet::new();
             for step in steps {

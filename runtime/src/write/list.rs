@@ -45,7 +45,7 @@ impl Default for PageSize {
 }
 
 /// Maximum time of a list that is read as a whole: many times what the largest one takes at the default rate limit.
-const LONGEST_LIST: Duration = Duration::from_secs(600);
+const MAX_LIST_TIME: Duration = Duration::from_secs(600);
 
 /// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token again and
 /// again. A worker that waited for the end would be lost.
@@ -139,7 +139,7 @@ impl Writer {
         mut pages: Pages,
         mut visit: impl FnMut(&[u8]) -> Result<(), DecodeError>,
     ) -> Result<u64, WriteError> {
-        let deadline = Instant::now() + LONGEST_LIST;
+        let deadline = Instant::now() + MAX_LIST_TIME;
         let mut next = String::new();
         loop {
             let response = self.read_page(&mut pages, &next).await?;

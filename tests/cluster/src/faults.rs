@@ -201,14 +201,14 @@ impl Faults {
     }
 
     /// Returns the maximum number of concurrent watches, by resource.
-    pub fn most_watches(&self) -> BTreeMap<String, usize> {
+    pub fn max_watches(&self) -> BTreeMap<String, usize> {
         self.state().max_open.clone()
     }
 
     /// Waits until the manager watches all these resources.
     pub async fn until_watching(&self, resources: &[&str]) -> Result<()> {
         eventually(format!("the manager watches {resources:?}"), || async {
-            let watched = self.most_watches();
+            let watched = self.max_watches();
             let missing: Vec<_> = resources.iter().filter(|resource| !watched.contains_key(**resource)).collect();
             ensure!(missing.is_empty(), "there is no watch of {missing:?}");
             Ok(())

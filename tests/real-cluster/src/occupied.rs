@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::command;
 
 /// Shorter prefixes are those of default routes and their halves, which VPNs set. More specific routes may be added.
-const SHORTEST_PREFIX: u8 = 8;
+const MIN_PREFIX_LENGTH: u8 = 8;
 
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ fn list(json: &str) -> Result<Vec<Value>> {
 }
 
 fn occupied(range: &str, device: &Value, may_be_hidden: bool) -> Option<Occupied> {
-    let range = Range::parse(range).filter(|range| range.prefix >= SHORTEST_PREFIX)?;
+    let range = Range::parse(range).filter(|range| range.prefix >= MIN_PREFIX_LENGTH)?;
     Some(Occupied { range, device: device.as_str().unwrap_or("(none)").to_owned(), may_be_hidden })
 }
 

@@ -39,7 +39,7 @@ const COMPONENT: &str = "route_controller";
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// The maximum of that time while nodes keep changing. Upstream: route controller, minRouteResyncInterval.
-const LONGEST_WINDOW: Duration = Duration::from_secs(10);
+const MAX_WINDOW: Duration = Duration::from_secs(10);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -78,8 +78,7 @@ fn start(manager: &mut Manager, context: &Context) {
     // Both were checked by `prepare`.
     let Some(routes) = context.cloud.provider().routes() else { return };
     let cluster = decide::cluster_networks(values.get_str("cluster-cidr")).unwrap_or_default();
-    let queue =
-        Queue::new(QueueOptions { window: WINDOW, longest_window: LONGEST_WINDOW, ..QueueOptions::named("Routes") });
+    let queue = Queue::new(QueueOptions { window: WINDOW, max_window: MAX_WINDOW, ..QueueOptions::named("Routes") });
     let nodes = manager.registry().store::<Node>();
     let (changed, woken) = (queue.clone(), Arc::new(AtomicBool::new(false)));
     let wakes = woken.clone();

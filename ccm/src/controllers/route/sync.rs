@@ -21,7 +21,7 @@ use crate::cloud::retry::{self, LastReport};
 const CONCURRENT_WRITES: usize = 8;
 
 /// Maximum delay before a failed route is retried.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// The API server, as a pass uses it.
 #[async_trait]
@@ -165,7 +165,7 @@ impl<S: ClusterAccess> RouteTable<S> {
         warn!(%destination, %error, failures, "route not changed");
         let wait = match error.retry_after() {
             Some(after) => retry::requested_delay(after),
-            None => retry::retry_after(error.kind, failures).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE),
+            None => retry::retry_after(error.kind, failures).unwrap_or(MAX_PAUSE).min(MAX_PAUSE),
         };
         let problem = retry::message(&error);
         let change = change.clone();
@@ -215,6 +215,6 @@ impl<S: ClusterAccess> RouteTable<S> {
         }
         let now = Instant::now();
         let mut failed = lock(&self.failed);
-        failed.retain(|_, failed| now < failed.until + 2 * LONGEST_PAUSE);
+        failed.retain(|_, failed| now < failed.until + 2 * MAX_PAUSE);
     }
 }

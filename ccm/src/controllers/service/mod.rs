@@ -40,7 +40,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::cloud::Cloud;
-use crate::cloud::retry::{self, LONGEST_WAIT};
+use crate::cloud::retry::{self, MAX_WAIT};
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use audit::Audit;
 use keys::Key;
@@ -65,7 +65,7 @@ const ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(100);
 const MAX_ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(500);
 
 /// Shortest interval between two audits, whatever the command line says.
-const SHORTEST_AUDIT: Duration = Duration::from_secs(1);
+const MIN_AUDIT_PERIOD: Duration = Duration::from_secs(1);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -125,9 +125,9 @@ fn start(manager: &mut Manager, context: &Context) {
     let Some(balancers) = context.cloud.provider().load_balancers() else { return };
     let queue = Queue::new(QueueOptions {
         base_delay: Duration::from_secs(5),
-        max_delay: LONGEST_WAIT,
+        max_delay: MAX_WAIT,
         window: ENDPOINT_BATCH_WINDOW,
-        longest_window: MAX_ENDPOINT_BATCH_WINDOW,
+        max_window: MAX_ENDPOINT_BATCH_WINDOW,
         ..QueueOptions::named("service")
     });
     let (services, nodes) = (manager.registry().store::<Service>(), manager.registry().store::<Node>());
@@ -159,7 +159,7 @@ fn start(manager: &mut Manager, context: &Context) {
         },
         audit: Audit {
             collects: context.options.values.get_bool("collect-leaked-load-balancers"),
-            every: context.options.values.get_duration("load-balancer-audit-period").max(SHORTEST_AUDIT),
+            every: context.options.values.get_duration("load-balancer-audit-period").max(MIN_AUDIT_PERIOD),
             counted: Leaks::register(manager.metrics()),
             suspects: Mutex::default(),
             deleting: Mutex::default(),
@@ -237,7 +237,7 @@ impl ServiceReconciler {
             Ok(audited) => Outcome::RequeueAfter(audited.again.unwrap_or(self.audit.every)),
             Err(error) => {
                 warn!(%error, "audit for leaked cloud resources failed");
-                Outcome::RequeueAfter(retry::retry_after(error.kind, u32::MAX).unwrap_or(LONGEST_WAIT))
+                Outcome::RequeueAfter(retry::retry_after(error.kind, u32::MAX).unwrap_or(MAX_WAIT))
             }
         }
     }

@@ -485,7 +485,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
         let again = match (retry::retry_after(error.kind, state.failures), &request) {
             // A user cannot repair a deletion: the provider is wrong, and may be right later.
-            (None, None) => Some(retry::LONGEST_WAIT),
+            (None, None) => Some(retry::MAX_WAIT),
             (again, _) => again,
         };
         let throttled = matches!(error.kind, ErrorKind::Throttled { .. });

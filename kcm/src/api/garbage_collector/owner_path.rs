@@ -9,7 +9,7 @@
 use kinds::Resource;
 
 /// Longest name in bytes that is looked up. Percent-encoded, a longer one may not fit into a request.
-const LONGEST_NAME: usize = 5 * 1024;
+const MAX_NAME_BYTES: usize = 5 * 1024;
 
 /// The meaning of a name at the end of an object's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Target<'a> {
 /// Returns the target of an owner's name, for a resource in a namespace.
 pub fn target<'a>(resource: &Resource, namespace: &str, name: &'a str) -> Target<'a> {
     // The API server refuses to look up a name with a percent sign. That does not prove that the owner does not exist.
-    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('%') {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('%') {
         return Target::Undecidable;
     }
     if !name.contains('/') && !matches!(name, "." | "..") {

@@ -82,8 +82,8 @@ impl CleanupResult {
 
 /// Returns the grace period of the pods in seconds, or zero if it has passed. Upstream:
 /// pkg/controller/namespace/deletion, estimateGracefulTermination.
-pub fn pods_estimate(longest_grace: i64, deleted_at: Time, now: Timestamp) -> i64 {
-    if now.as_second() - deleted_at.0 >= longest_grace { 0 } else { longest_grace }
+pub fn pods_estimate(max_grace: i64, deleted_at: Time, now: Timestamp) -> i64 {
+    if now.as_second() - deleted_at.0 >= max_grace { 0 } else { max_grace }
 }
 
 /// The results of one pass.

@@ -27,7 +27,7 @@ use sync::Namespaces;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Maximum delay after a failure. Upstream: pkg/controller/namespace, nsControllerRateLimiter.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Multiples of `--kube-api-qps` and `--kube-api-burst`: a deletion sends many requests in a burst. Upstream:
 /// cmd/kube-controller-manager/app, core.go.
@@ -55,7 +55,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 }
 
 fn start(manager: &mut Manager, context: &Context) {
-    let queue = Queue::new(QueueOptions { max_delay: LONGEST_BACKOFF, ..QueueOptions::named("namespace") });
+    let queue = Queue::new(QueueOptions { max_delay: MAX_BACKOFF, ..QueueOptions::named("namespace") });
     let namespaces = manager.registry().store::<Namespace>();
     let reconciler = Arc::new(Namespaces {
         namespaces: namespaces.clone(),

@@ -10,7 +10,7 @@ use kinds::resource_claim::ResourceClaim;
 use kinds::resource_list::Amount;
 use kinds::resource_quota::{Quantities, Scope};
 use kinds::{PersistentVolumeClaim, Pod, ResourceQuota, Service, Str, quantity};
-use runtime::queue::LONGEST_DELAY;
+use runtime::queue::MAX_DELAY;
 
 use super::amounts::{self, Classes, Family};
 use super::recounts::CountMode;
@@ -114,7 +114,7 @@ fn pods_by_usage<'a>(pods: &'a [Arc<Pod>], now: Timestamp, recheck: &mut Option<
             if pod.meta.is_deleting() {
                 let end = pod.meta.deletion.0.saturating_add(grace).saturating_add(1);
                 let left = u64::try_from(end.saturating_sub(now.as_second())).unwrap_or(1);
-                let wait = Duration::from_secs(left).min(LONGEST_DELAY);
+                let wait = Duration::from_secs(left).min(MAX_DELAY);
                 *recheck = Some(recheck.map_or(wait, |earliest| earliest.min(wait)));
             }
         } else {

@@ -33,7 +33,7 @@ use sync::Quotas;
 /// Changes are coalesced over this time at first.
 const WINDOW: Duration = Duration::from_millis(100);
 /// Maximum of the coalescing time, while many objects change.
-const LONGEST_WINDOW: Duration = Duration::from_millis(200);
+const MAX_WINDOW: Duration = Duration::from_millis(200);
 
 /// Longest time between two checks for a kind that a quota counts and that the server does not serve.
 const UNSERVED_KIND_MAX_DELAY: Duration = Duration::from_secs(30);
@@ -73,7 +73,7 @@ fn watches(builder: &mut Builder, context: &Context) {
 fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: WINDOW,
-        longest_window: LONGEST_WINDOW,
+        max_window: MAX_WINDOW,
         max_delay: UNSERVED_KIND_MAX_DELAY,
         ..QueueOptions::named("resourcequota_primary")
     });

@@ -1,17 +1,17 @@
 //! Names of the claims that are created from templates.
 
 /// Maximum length of a prefix in bytes, as upstream's. The API server appends five random characters.
-const LONGEST_PREFIX: usize = 57;
+const MAX_PREFIX_BYTES: usize = 57;
 
 /// Returns the prefix of a claim's name. Names that are too long are cut in proportion to their lengths, so that both
 /// can be recognized.
 pub fn name_prefix(owner: &str, entry: &str) -> String {
     let whole = format!("{owner}-{entry}-");
-    if whole.len() <= LONGEST_PREFIX {
+    if whole.len() <= MAX_PREFIX_BYTES {
         return whole;
     }
     let cut = |name: &str| {
-        let length = name.len() * LONGEST_PREFIX / whole.len();
+        let length = name.len() * MAX_PREFIX_BYTES / whole.len();
         name.char_indices().take_while(|(at, char)| at + char.len_utf8() <= length).map(|(_, char)| char).collect()
     };
     let (owner, entry): (String, String) = (cut(owner), cut(entry));
@@ -41,7 +41,7 @@ mod tests {
     fn prefix_never_exceeds_its_length() {
         for owner in 1..=253 {
             for entry in [1, 10, 63] {
-                assert!(name_prefix(&"p".repeat(owner), &"e".repeat(entry)).len() <= LONGEST_PREFIX);
+                assert!(name_prefix(&"p".repeat(owner), &"e".repeat(entry)).len() <= MAX_PREFIX_BYTES);
             }
         }
     }

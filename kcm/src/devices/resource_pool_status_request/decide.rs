@@ -16,7 +16,7 @@ use super::taints::TaintedDevices;
 /// Number of pools in a status if the request sets no limit.
 const DEFAULT_LIMIT: i32 = 100;
 /// Longest text in `validationError`, in bytes.
-const LONGEST_ERROR: usize = 256;
+const MAX_ERROR_BYTES: usize = 256;
 /// Age at which a request with a status is deleted.
 const COMPLETED_TTL: Duration = Duration::from_secs(60 * 60);
 /// Age at which a request without a status is deleted.
@@ -190,6 +190,6 @@ fn device_counts(
 
 /// Truncates a text to the limit of the API.
 fn shortened(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(LONGEST_ERROR));
+    text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
     text
 }

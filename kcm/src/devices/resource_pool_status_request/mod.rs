@@ -41,7 +41,7 @@ const DRIVERS_QUEUE: &str = "resourcepoolstatusrequest-drivers";
 /// Changes of a driver's slices are coalesced over this time.
 const SLICE_WINDOW: Duration = Duration::from_millis(100);
 /// Maximum of this time while slices keep changing: each time, all requests that wait for the driver are reconciled.
-const LONGEST_SLICE_WINDOW: Duration = Duration::from_secs(10);
+const MAX_SLICE_WINDOW: Duration = Duration::from_secs(10);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -100,7 +100,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named(NAME));
     let driver_queue = Queue::new(QueueOptions {
         window: SLICE_WINDOW,
-        longest_window: LONGEST_SLICE_WINDOW,
+        max_window: MAX_SLICE_WINDOW,
         ..QueueOptions::named(DRIVERS_QUEUE)
     });
     let registry = manager.registry();

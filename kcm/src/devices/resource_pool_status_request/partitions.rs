@@ -10,7 +10,7 @@ use kinds::resource_list::Amount;
 use kinds::{ResourcePoolStatusRequest, Str};
 
 /// Maximum number of entries of a list in the status.
-const MOST_ENTRIES: usize = 32;
+const MAX_ENTRIES: usize = 32;
 
 type CounterSets = BTreeMap<String, Counters>;
 
@@ -90,10 +90,10 @@ impl<'a> PoolDevices<'a> {
             ));
         }
         let groups = self.groups()?;
-        if groups.len() > MOST_ENTRIES {
+        if groups.len() > MAX_ENTRIES {
             let groups = groups.len();
             return Err(format!(
-                "PartitionSummaryOverCap: pool {pool} has {groups} partition types, exceeding the maximum of {MOST_ENTRIES}"
+                "PartitionSummaryOverCap: pool {pool} has {groups} partition types, exceeding the maximum of {MAX_ENTRIES}"
             ));
         }
         let baseline = self.unused_counters();
@@ -160,11 +160,11 @@ impl<'a> PoolDevices<'a> {
             let sum = totals.entry(name.clone()).or_insert(Amount::ZERO);
             *sum = sum.plus(*amount);
         }
-        if totals.len() > MOST_ENTRIES {
+        if totals.len() > MAX_ENTRIES {
             let pool = &self.name;
             let keys = totals.len();
             return Err(format!(
-                "ShareableSummaryOverCap: pool {pool} has {keys} shareable capacity keys, exceeding the maximum of {MOST_ENTRIES}"
+                "ShareableSummaryOverCap: pool {pool} has {keys} shareable capacity keys, exceeding the maximum of {MAX_ENTRIES}"
             ));
         }
         let used = shareable().filter(|device| self.is_used(device)).count();

@@ -13,7 +13,7 @@ use runtime::store::Change;
 use crate::storage::inline_volume::{InlineVolume, defining, names, resolve};
 
 /// Pods that define at most this number of volumes are searched.
-const MOST_SEARCHED: usize = 16;
+const MAX_SEARCHED: usize = 16;
 
 /// Keys of the volumes of a pod and their positions in it, sorted.
 type Positions = Arc<[(u64, usize)]>;
@@ -31,7 +31,7 @@ fn positions(pod: &Pod) -> Positions {
 impl Definitions {
     /// Applies a change of a pod, whose volumes never change.
     pub fn apply(&self, change: &Change<'_, Pod>) {
-        let large = |pod: &&Arc<Pod>| pod.volumes.as_ref().is_some_and(|volumes| volumes.in_tree.len() > MOST_SEARCHED);
+        let large = |pod: &&Arc<Pod>| pod.volumes.as_ref().is_some_and(|volumes| volumes.in_tree.len() > MAX_SEARCHED);
         let (old, new) = (change.old.filter(large), change.new.filter(large));
         if old.map(|pod| &pod.meta.uid) == new.map(|pod| &pod.meta.uid) {
             return;
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn first_of_several_definitions_of_a_volume_counts() {
-        for count in [1, MOST_SEARCHED] {
+        for count in [1, MAX_SEARCHED] {
             let mut disks = vec![disk("a", true), disk("a", false)];
             disks.extend((0..count).map(|at| disk(&format!("other-{at}"), false)));
             let (definitions, pod) = (Definitions::default(), pod(disks));

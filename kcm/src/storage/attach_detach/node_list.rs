@@ -15,9 +15,9 @@ use tokio::time::Instant;
 /// the last one. Upstream's writes of all nodes follow each other, so that with more nodes a node waits longer.
 const PAUSE_FACTOR: u32 = 20;
 /// Longest time between two writes of a node while no further change is expected.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// The same while further changes are expected: longer only if a write takes more than 100 ms.
-const LONGEST_BATCH_PAUSE: Duration = Duration::from_secs(4);
+const MAX_BATCH_PAUSE: Duration = Duration::from_secs(4);
 /// Shortest time between two writes of a node, if no pod waits for the second one and further changes are expected. It
 /// is short, because the deletion of a volume or of a node waits for the detachment.
 const RELAXED_PAUSE: Duration = Duration::from_millis(500);
@@ -108,11 +108,11 @@ impl NodeList {
         let Some((end, took)) = self.last_write else { return Duration::ZERO };
         let pause = took.saturating_mul(PAUSE_FACTOR);
         let pause = if self.expected.is_empty() {
-            pause.min(LONGEST_PAUSE)
+            pause.min(MAX_PAUSE)
         } else if self.is_awaited(current) {
-            pause.min(LONGEST_BATCH_PAUSE)
+            pause.min(MAX_BATCH_PAUSE)
         } else {
-            pause.clamp(RELAXED_PAUSE, LONGEST_BATCH_PAUSE)
+            pause.clamp(RELAXED_PAUSE, MAX_BATCH_PAUSE)
         };
         (end + pause).saturating_duration_since(now)
     }

@@ -59,7 +59,7 @@ const COMPONENT: &str = "persistentvolume-controller";
 const WORKERS: usize = 40;
 
 /// Minimum of the sync period: a shorter one, or zero, would reconcile waiting claims continuously.
-const SHORTEST_SYNC_PERIOD: Duration = Duration::from_millis(100);
+const MIN_SYNC_PERIOD: Duration = Duration::from_millis(100);
 
 /// Requests per second, as a multiple of other controllers' limit: a binding takes four writes and two reads.
 const QPS_FACTOR: u16 = 5;
@@ -130,7 +130,7 @@ fn start(manager: &mut Manager, context: &Context) {
         recycling: Default::default(),
         clock: context.clock.clone(),
         settings: Settings {
-            sync_period: values.get_duration("pvclaimbinder-sync-period").max(SHORTEST_SYNC_PERIOD),
+            sync_period: values.get_duration("pvclaimbinder-sync-period").max(MIN_SYNC_PERIOD),
             is_dynamic: values.get_bool("enable-dynamic-provisioning"),
             has_host_path: has_host_path(context),
             tracks_unused: unused::is_maintained(context),

@@ -27,11 +27,11 @@ pub use write::{CreationResult, Draft, History, UnmatchedRevisions};
 pub const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
 /// Longest part of a workload's name in the name of a revision.
-const LONGEST_PREFIX: usize = 223;
+const MAX_PREFIX_BYTES: usize = 223;
 
 /// Returns the name of a revision. Upstream: pkg/controller/history, ControllerRevisionName.
 pub fn revision_name(owner: &str, hash: &str) -> String {
-    format!("{}-{hash}", owner.get(..LONGEST_PREFIX).unwrap_or(owner))
+    format!("{}-{hash}", owner.get(..MAX_PREFIX_BYTES).unwrap_or(owner))
 }
 
 /// Returns the hash in a revision's name, which depends on the number of name collisions. Upstream:

@@ -5,7 +5,7 @@ use kinds::raw_object::{AnnotationEdits, LAST_APPLIED};
 use kinds::template::{POD_TEMPLATE_HASH, Template};
 use kinds::{ReplicaSet, Str};
 
-use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, most_pods, new_replicas};
+use super::decide_scale::{DESIRED_REPLICAS, MAX_REPLICAS, max_pods, new_replicas};
 use super::notice::Notice;
 use super::sets::{Sets, edit, has_template_of};
 
@@ -19,7 +19,7 @@ pub const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
 /// Maximum length of the revision history in bytes.
 const HISTORY_LIMIT: usize = 2000;
 /// Maximum length of a ReplicaSet's name in bytes.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 
 /// Annotations that belong to one object alone and are never copied. Upstream: pkg/controller/deployment/util,
 /// skipCopyAnnotation.
@@ -115,7 +115,7 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     let own = [
         (REVISION, next_revision(sets).to_string()),
         (DESIRED_REPLICAS, deployment.replicas.to_string()),
-        (MAX_REPLICAS, most_pods(deployment).to_string()),
+        (MAX_REPLICAS, max_pods(deployment).to_string()),
     ];
     let mut annotations: Vec<_> = copied.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));
@@ -129,7 +129,7 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
 /// Returns a Deployment's name and a hash; the name is truncated so that both fit. Upstream: pkg/controller/deployment,
 /// generateReplicaSetName.
 pub fn set_name(deployment: &str, hash: &str) -> String {
-    let room = LONGEST_NAME.checked_sub(1 + hash.len()).filter(|room| *room > 0);
+    let room = MAX_NAME_BYTES.checked_sub(1 + hash.len()).filter(|room| *room > 0);
     let kept = room.and_then(|room| deployment.get(..room)).unwrap_or(deployment);
     format!("{kept}-{hash}")
 }

@@ -81,7 +81,7 @@ pub fn max_surge(deployment: &Deployment) -> i32 {
 }
 
 /// Returns the maximum number of pods of a Deployment. It saturates, because the scale may be the largest number.
-pub fn most_pods(deployment: &Deployment) -> i32 {
+pub fn max_pods(deployment: &Deployment) -> i32 {
     deployment.replicas.saturating_add(max_surge(deployment))
 }
 
@@ -107,7 +107,7 @@ pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
 /// SetReplicasAnnotations.
 pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
-    let most = most_pods(deployment);
+    let most = max_pods(deployment);
     for (key, value) in [(DESIRED_REPLICAS, deployment.replicas), (MAX_REPLICAS, most)] {
         edit(&mut edits, set.annotation(key), key, &value.to_string());
     }
@@ -132,7 +132,7 @@ pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -
 pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     match deployment.strategy {
         Strategy::RollingUpdate { .. } => {
-            let room = most_pods(deployment).saturating_sub(total);
+            let room = max_pods(deployment).saturating_sub(total);
             if room <= 0 { current } else { current + room.min(deployment.replicas - current) }
         }
         _ => deployment.replicas,
@@ -225,7 +225,7 @@ pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
 /// refreshed.
 fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let mut active: Vec<_> = sets.active().collect();
-    let allowed = if deployment.replicas > 0 { most_pods(deployment) } else { 0 };
+    let allowed = if deployment.replicas > 0 { max_pods(deployment) } else { 0 };
     let difference = allowed - sum(active.iter().map(|set| set.replicas));
     if difference != 0 {
         active.sort_by(|a, b| {
@@ -259,7 +259,7 @@ pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if before == 0 {
         return 0;
     }
-    let after = most_pods(deployment);
+    let after = max_pods(deployment);
     let size = f64::from(set.replicas) * f64::from(after) / f64::from(before);
     size.round() as i32 - set.replicas
 }

@@ -36,7 +36,7 @@ const COMPONENT: &str = "deployment-controller";
 /// Shortest time between two reconciles for changes of ReplicaSets' statuses.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// Longest such time, while they keep changing.
-const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
+const MAX_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -68,7 +68,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
-        longest_window: LONGEST_STATUS_WINDOW,
+        max_window: MAX_STATUS_WINDOW,
         ..QueueOptions::named("deployment")
     });
     let registry = manager.registry();

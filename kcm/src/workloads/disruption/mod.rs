@@ -35,7 +35,7 @@ const COMPONENT: &str = "controllermanager";
 /// The first time over which changes of pods are coalesced that cannot lower the number of allowed disruptions.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// The longest such time, while many pods change.
-const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(400);
+const MAX_STATUS_WINDOW: Duration = Duration::from_millis(400);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -65,7 +65,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
-        longest_window: LONGEST_STATUS_WINDOW,
+        max_window: MAX_STATUS_WINDOW,
         ..QueueOptions::named("disruption")
     });
     let announced_queue = Queue::new(QueueOptions::named("stale_pod_disruption"));

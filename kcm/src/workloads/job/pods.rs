@@ -13,7 +13,7 @@ const INDEX_VARIABLE: FieldEnv<'_> =
     FieldEnv { name: "JOB_COMPLETION_INDEX", path: "metadata.labels['batch.kubernetes.io/job-completion-index']" };
 
 /// Longest prefix of a generated name. Upstream: apiserver/pkg/storage/names, MaxGeneratedNameLength.
-const LONGEST_PREFIX: usize = 58;
+const MAX_PREFIX_BYTES: usize = 58;
 
 /// Returns the `Pod` message of a new pod, in this PodGroup if there is one. Upstream: pkg/controller/job, manageJob.
 pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, group: Option<&str>) -> Vec<u8> {
@@ -43,7 +43,7 @@ pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, gro
 /// Upstream: pkg/controller/job, podGenerateNameWithIndex.
 fn prefix(job: &str, index: i32) -> String {
     let suffix = format!("-{index}-");
-    let room = LONGEST_PREFIX - suffix.len();
+    let room = MAX_PREFIX_BYTES - suffix.len();
     format!("{}{suffix}", job.get(..room).unwrap_or(job))
 }
 

@@ -37,7 +37,7 @@ use crate::pods::refusals::{Attempt, Refusals};
 
 /// The longest time until a Job is reconciled again for its deadline. The API has no upper bound for deadlines, but
 /// timers have one.
-const LONGEST_TIMER: Duration = Duration::from_secs(24 * 3600);
+const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
 
 /// The state of a Job between reconciles.
 #[derive(Debug, Clone, Default)]
@@ -566,7 +566,7 @@ impl Jobs {
 
 /// Returns the delay until a time; a time in the past is due now.
 fn timer(left: SignedDuration) -> Duration {
-    Duration::try_from(left).unwrap_or_default().min(LONGEST_TIMER)
+    Duration::try_from(left).unwrap_or_default().min(MAX_TIMER)
 }
 
 /// Returns the reason of the event for a failed Job. Reasons are a fixed set; a condition of another client with

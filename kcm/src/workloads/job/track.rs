@@ -23,7 +23,7 @@ use super::policy;
 
 /// Maximum number of uncounted pods in a status, so that it stays small. Upstream: pkg/controller/job,
 /// MaxUncountedPods.
-const MOST_UNCOUNTED: usize = 500;
+const MAX_UNCOUNTED: usize = 500;
 
 /// The status to write, and the actions after the write.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ impl View<'_> {
                     flush = true;
                 }
             }
-            if completed.len() + uncounted.succeeded.len() + uncounted.failed.len() >= MOST_UNCOUNTED {
+            if completed.len() + uncounted.succeeded.len() + uncounted.failed.len() >= MAX_UNCOUNTED {
                 full = true;
                 break;
             }

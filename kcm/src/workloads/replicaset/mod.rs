@@ -34,7 +34,7 @@ use sync::PodSets;
 /// Shortest time between two reconciles for changes of pods that only change counts in the status.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// Longest such time, while many pods change.
-const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(200);
+const MAX_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
 /// The controller of ReplicaSets.
 pub const DESCRIPTOR: Descriptor =
@@ -79,7 +79,7 @@ fn watches<K: PodSet>(builder: &mut Builder, _: &Context) {
 fn start<K: PodSet>(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
-        longest_window: LONGEST_STATUS_WINDOW,
+        max_window: MAX_STATUS_WINDOW,
         ..QueueOptions::named(K::QUEUES[0].queue)
     });
     let (sets, pods) = (manager.registry().store::<K>(), manager.registry().store::<Pod>());

@@ -41,7 +41,7 @@ const COMPONENT: &str = "statefulset-controller";
 /// Shortest time between two reconciles for changes of pods that only change counts in the status.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// Longest such time, while many pods change.
-const LONGEST_STATUS_WINDOW: Duration = Duration::from_millis(800);
+const MAX_STATUS_WINDOW: Duration = Duration::from_millis(800);
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -79,7 +79,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions {
         window: STATUS_WINDOW,
-        longest_window: LONGEST_STATUS_WINDOW,
+        max_window: MAX_STATUS_WINDOW,
         ..QueueOptions::named("statefulset")
     });
     let gates = &context.options.gates;

@@ -14,7 +14,7 @@ pub const API_VERSION: &str = "scheduling.k8s.io/v1beta1";
 const GROUP_TEMPLATE: &str = "scheduling.k8s.io/group-template-name";
 
 /// Longest name of an object.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 
 /// The objects that the Job controller manages for a Job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,13 +85,13 @@ fn text(value: &Value) -> String {
 /// Returns the name of a Job's Workload.
 pub fn workload_name(job: &str, uid: &str) -> String {
     let hash = safe_name(fnv1a_32(format!("(types.UID){uid}").bytes()));
-    format!("{}-{hash}", cut(job, LONGEST_NAME - hash.len() - 1))
+    format!("{}-{hash}", cut(job, MAX_NAME_BYTES - hash.len() - 1))
 }
 
 /// Returns the name of the PodGroup from a Workload's template.
 pub fn group_name(workload: &str, template: &str) -> String {
     let hash = safe_name(fnv1a_32(workload.bytes().chain(template.bytes())));
-    let room = LONGEST_NAME - hash.len() - 2;
+    let room = MAX_NAME_BYTES - hash.len() - 2;
     let half = room / 2;
     let (workload, template) = match (workload.len(), template.len()) {
         (long, short) if long + short <= room => (workload, template),
@@ -260,9 +260,9 @@ mod tests {
         assert_eq!(workload_name("my-job", "uid-123"), "my-job-795ddf89fd");
         assert_eq!(group_name("my-workload", "my-template"), "my-workload-my-template-67bd6bbcc4");
         let long = "x".repeat(253);
-        assert_eq!(workload_name(&long, "u").len(), LONGEST_NAME);
+        assert_eq!(workload_name(&long, "u").len(), MAX_NAME_BYTES);
         for (workload, template) in [(&*long, "t"), ("w", &*long), (&long, &long)] {
-            assert_eq!(group_name(workload, template).len(), LONGEST_NAME, "{workload} {template}");
+            assert_eq!(group_name(workload, template).len(), MAX_NAME_BYTES, "{workload} {template}");
         }
     }
 

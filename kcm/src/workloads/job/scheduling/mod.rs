@@ -41,7 +41,7 @@ const GROUPS: Resource = PodGroup::RESOURCE;
 
 /// Age up to which a check is reused while pods of the Job are created, or if its parent may resize the group. A change
 /// of the Workload or of the Job's annotations does not change the Job's generation: it is noticed only by a new check.
-const LONGEST_AGE: Duration = Duration::from_secs(30);
+const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// A PodGroup as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Scheduling {
         let known = lock(&self.known).get(key).cloned();
         let is_current = |known: &CheckedGroup| {
             let may_be_old = !creates_pods && !known.group.is_delegated;
-            let is_recent = may_be_old || known.checked.elapsed() < LONGEST_AGE;
+            let is_recent = may_be_old || known.checked.elapsed() < MAX_AGE;
             let is_unchanged = known.group.group.as_ref().is_none_or(|group| !self.has_changed(key, group));
             known.uid == job.meta.uid && known.generation == job.meta.generation && is_recent && is_unchanged
         };

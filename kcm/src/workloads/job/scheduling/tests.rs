@@ -202,7 +202,7 @@ async fn workload_of_the_parent_is_searched_in_pages_unless_its_name_is_known() 
     let bench = Bench::new().await;
     bench.delegate();
     let check = async || {
-        tokio::time::advance(LONGEST_AGE * 2).await;
+        tokio::time::advance(MAX_AGE * 2).await;
         (bench.group(true).await.is_some(), bench.lists())
     };
     assert_eq!(check().await, (true, 2));
@@ -228,9 +228,9 @@ async fn changes_without_a_watch_are_read_within_half_a_minute_while_pods_are_cr
     for (name, change) in changes {
         let bench = Bench::new().await;
         change(&mut lock(&bench.objects));
-        tokio::time::advance(LONGEST_AGE / 2).await;
+        tokio::time::advance(MAX_AGE / 2).await;
         assert!(bench.group(true).await.is_some(), "{name}: reads are bounded");
-        tokio::time::advance(LONGEST_AGE).await;
+        tokio::time::advance(MAX_AGE).await;
         assert!(bench.group(false).await.is_some(), "{name}: no pods are created");
         assert_eq!(bench.group(true).await, None, "{name}");
     }
@@ -246,7 +246,7 @@ async fn no_group_is_chosen_for_a_job_that_was_deleted_or_replaced() {
     for (name, change) in changes {
         let bench = Bench::new().await;
         change(&mut lock(&bench.objects));
-        tokio::time::advance(LONGEST_AGE * 2).await;
+        tokio::time::advance(MAX_AGE * 2).await;
         let chosen = bench.scheduling.ensure_group(&key(), &bench.job, true, true).await;
         let error = chosen.expect_err(name);
         assert!(error.to_string().ends_with("the Job was deleted or replaced"), "{name}: {error}");

@@ -259,9 +259,9 @@ pub async fn no_kind_is_watched_twice(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &faults, ON).await?;
     faults.until_watching(&["pods", "replicasets", "limitranges", "leases"]).await?;
     rolled_out(&space, "web").await?;
-    let twice: Vec<_> = faults.most_watches().into_iter().filter(|(_, open)| *open != 1).collect();
+    let twice: Vec<_> = faults.max_watches().into_iter().filter(|(_, open)| *open != 1).collect();
     ensure!(twice.is_empty(), "concurrent watches: {twice:?}");
-    ensure!(!faults.most_watches().contains_key("events"));
+    ensure!(!faults.max_watches().contains_key("events"));
     Ok(())
 }
 

@@ -108,7 +108,7 @@ pub async fn usage_follows_existing_objects(space: Space) -> Result<()> {
     space.delete::<PersistentVolumeClaim>("disk").await?;
     until_column_used(&space, 3, existing_maps).await?;
     until_quiet(&faults).await?;
-    ensure!(faults.most_watches().values().all(|open| *open == 1), "concurrent watches: {:?}", faults.most_watches());
+    ensure!(faults.max_watches().values().all(|open| *open == 1), "concurrent watches: {:?}", faults.max_watches());
     manager.stop().await?;
     only_declared(&faults, &["resourcequota-controller"])
 }
@@ -157,12 +157,12 @@ pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()>
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     space.create::<ResourceQuota>(quota(json!({"pods": "9"}))).await?;
     until_used(&space, &[("pods", "0")]).await?;
-    let watched = |resource: &str| faults.most_watches().contains_key(resource);
-    ensure!(watched("pods") && !watched("secrets") && !watched("configmaps"), "{:?}", faults.most_watches());
+    let watched = |resource: &str| faults.max_watches().contains_key(resource);
+    ensure!(watched("pods") && !watched("secrets") && !watched("configmaps"), "{:?}", faults.max_watches());
     space.patch::<ResourceQuota>("quota", json!({"spec": {"hard": {"count/secrets": "99"}}})).await?;
     let secrets = space.list::<Secret>("").await?.len().to_string();
     until_used(&space, &[("pods", "0"), ("count/secrets", &secrets)]).await?;
-    ensure!(watched("secrets") && !watched("configmaps"), "{:?}", faults.most_watches());
+    ensure!(watched("secrets") && !watched("configmaps"), "{:?}", faults.max_watches());
     Ok(())
 }
 

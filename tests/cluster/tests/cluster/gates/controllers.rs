@@ -68,14 +68,14 @@ pub async fn device_taint_rules_are_read(space: Space) -> Result<()> {
         let flags = ["--controllers=device-taint-eviction-controller", &gate.flag];
         let _manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
         eventually("devices are watched", || async {
-            let watched = faults.most_watches();
+            let watched = faults.max_watches();
             ensure!(watched.contains_key("resourceslices") && watched.contains_key("pods"), "{watched:?}");
             ensure!(watched.contains_key("devicetaintrules") == gate.is_on, "{watched:?}");
             Ok(())
         })
         .await?;
         during(QUIET, "rules are watched only with the gate", || async {
-            let watched = faults.most_watches();
+            let watched = faults.max_watches();
             ensure!(watched.contains_key("devicetaintrules") == gate.is_on, "{watched:?}");
             Ok(())
         })

@@ -81,7 +81,7 @@ pub async fn each_kind_is_watched_once(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     cause_writes(&space).await?;
-    let watches = faults.most_watches();
+    let watches = faults.max_watches();
     ensure!(!watches.is_empty() && watches.values().all(|open| *open == 1), "concurrent watches: {watches:?}");
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::workloads::daemonset::{Fleet, daemon_set};
 const OBSERVED: Duration = Duration::from_secs(10);
 
 /// Least number of changes of the owners in that time, which is longer on a busy host.
-const LEAST_CHANGES: usize = 5;
+const MIN_CHANGES: usize = 5;
 
 /// Maximum with delays that double from 5 ms: 11 attempts in ten seconds, 14 in a minute, and some for pods that another
 /// owner adopts.
@@ -269,7 +269,7 @@ async fn count_refusals(space: &Space, is_refused: impl Fn(&str) -> bool, owners
     let (since, changes) = (Instant::now(), AtomicUsize::new(0));
     eventually("the owners are changed again and again", || async {
         touch(space, changes.fetch_add(1, Ordering::Relaxed)).await?;
-        ensure!(since.elapsed() >= OBSERVED && changes.load(Ordering::Relaxed) >= LEAST_CHANGES);
+        ensure!(since.elapsed() >= OBSERVED && changes.load(Ordering::Relaxed) >= MIN_CHANGES);
         Ok(())
     })
     .await?;

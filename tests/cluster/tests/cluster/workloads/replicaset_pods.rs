@@ -140,7 +140,7 @@ pub async fn terminating_pods_are_counted_and_replaced(space: Space) -> Result<(
 /// Twenty pods change some forty times a second. A status follows 50 ms without a change, so that there are at most
 /// twenty in a second, at any phases of the pods.
 pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) -> Result<()> {
-    const MOST_PER_SECOND: f64 = 20.0;
+    const MAX_PER_SECOND: f64 = 20.0;
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     let flapping = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: FLAP}}}}});
@@ -167,7 +167,7 @@ pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) ->
     let (written, seconds) = (faults.count(is_status_write) - before, begun.elapsed().as_secs_f64());
     ensure!(written > 0, "no status was written: this proves nothing");
     ensure!(
-        written as f64 <= MOST_PER_SECOND * seconds + 1.0,
+        written as f64 <= MAX_PER_SECOND * seconds + 1.0,
         "{written} statuses in {seconds} s, of some 40 changes a second"
     );
     Ok(())
