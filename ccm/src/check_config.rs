@@ -117,9 +117,10 @@ async fn check(options: &Options, provider: &dyn CloudProvider, calls: bool) -> 
     if !provider.has_cluster_id() && !options.values.get_bool("allow-untagged-cloud") {
         bail!("{}", no_cluster_id(provider));
     }
-    Ok(match calls {
-        true => format!("the configuration of {name} is valid, and the cloud responds"),
-        false => format!("the configuration of {name} can be read; the cloud was not called"),
+    Ok(if calls {
+        format!("the configuration of {name} is valid, and the cloud responds")
+    } else {
+        format!("the configuration of {name} can be read; the cloud was not called")
     })
 }
 

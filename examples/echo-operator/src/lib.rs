@@ -123,9 +123,10 @@ pub fn status(
     );
     // While old servers exist, any of the ready ones may be one of them.
     let responding = (ready - (all - updated)).clamp(0, updated);
-    let (status, reason) = match servers.is_some() && responding >= spec.replicas && all == updated {
-        true => ("True", "AllRespond"),
-        false => ("False", "RollingOut"),
+    let (status, reason) = if servers.is_some() && responding >= spec.replicas && all == updated {
+        ("True", "AllRespond")
+    } else {
+        ("False", "RollingOut")
     };
     let mut conditions = old.conditions.clone();
     let condition = Condition {

@@ -59,9 +59,10 @@ pub(crate) async fn delete_recovers_from_a_failure_at_any_change(context: &Conte
         for lost in [false, true] {
             let spec = context.spec();
             context.settle(&spec, &targets).await?;
-            match lost {
-                false => context.fixture.fail_change(nth).await?,
-                true => context.fixture.lose_response(nth).await?,
+            if lost {
+                context.fixture.lose_response(nth).await?
+            } else {
+                context.fixture.fail_change(nth).await?
             }
             context.delete(&spec.id).await?;
             is_last &= context.restore_after_fault(nth).await?;

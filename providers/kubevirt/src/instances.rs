@@ -49,10 +49,7 @@ pub(crate) fn machine_name(id: &str) -> Result<&str, CloudError> {
         CloudError::new(ErrorKind::Invalid, "ReadProviderId", message)
     };
     let name = id.strip_prefix(SCHEME).ok_or_else(|| invalid("which belongs to another cloud"))?;
-    match is_dns_subdomain(name) {
-        true => Ok(name),
-        false => Err(invalid("which contains no name of a virtual machine")),
-    }
+    if is_dns_subdomain(name) { Ok(name) } else { Err(invalid("which contains no name of a virtual machine")) }
 }
 
 /// Returns the search for a Node's virtual machine; `None` if none can have this name.
@@ -83,9 +80,12 @@ type Places = BTreeMap<String, Result<Place, CloudError>>;
 /// Returns the addresses of an instance; without any, the Node's own: the guest agent may not report them for a moment.
 fn addresses(instance: &VirtualMachineInstance, wanted: &InstanceRef) -> Vec<Address> {
     let interface = instance.status.interfaces.iter().find(|interface| interface.name == DEFAULT_INTERFACE);
-    let reported = interface.map(|interface| match interface.ip_addresses.is_empty() {
-        true => std::slice::from_ref(&interface.ip_address),
-        false => &interface.ip_addresses[..],
+    let reported = interface.map(|interface| {
+        if interface.ip_addresses.is_empty() {
+            std::slice::from_ref(&interface.ip_address)
+        } else {
+            &interface.ip_addresses[..]
+        }
     });
     let mut addresses: Vec<Address> = Vec::new();
     for address in reported.unwrap_or_default().iter().filter(|address| !address.is_empty()) {

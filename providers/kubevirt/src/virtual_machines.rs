@@ -66,10 +66,7 @@ impl VirtualMachines {
         let instances: Vec<VirtualMachineInstance> =
             infra.list("ListVirtualMachineInstances", VIRTUAL_MACHINE_INSTANCES, "").await?;
         let machines: Vec<VirtualMachine> = infra.list("ListVirtualMachines", VIRTUAL_MACHINES, "").await?;
-        let unproven = match instances.is_empty() && machines.is_empty() {
-            true => namespace_problem(infra).await,
-            false => None,
-        };
+        let unproven = if instances.is_empty() && machines.is_empty() { namespace_problem(infra).await } else { None };
         Ok(Self {
             instances: by_name(instances, |instance| &instance.metadata.name),
             machines: by_name(machines, |machine| &machine.metadata.name),

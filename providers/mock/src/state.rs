@@ -232,10 +232,12 @@ impl State {
             TargetId::Instance(id) => self.instance_by_id(id).is_some_and(|record| record.running),
             TargetId::Endpoint { .. } => true,
         };
-        match running {
-            false => Health::Unhealthy,
-            true if now < healthy_at => Health::Initial,
-            true => Health::Healthy,
+        if !running {
+            Health::Unhealthy
+        } else if now < healthy_at {
+            Health::Initial
+        } else {
+            Health::Healthy
         }
     }
 

@@ -118,9 +118,12 @@ impl Plugin {
             return Err(format!("exec plugin {name:?}: its previous run has not ended"));
         };
         let issued = self.program().and_then(|program| output(program, self.limit));
-        let issued = issued.and_then(|(status, output)| match status.success() {
-            true => read(&output, self.config.api_version.as_deref()),
-            false => Err(format!("it failed with {status}; its messages are in the log of this process")),
+        let issued = issued.and_then(|(status, output)| {
+            if status.success() {
+                read(&output, self.config.api_version.as_deref())
+            } else {
+                Err(format!("it failed with {status}; its messages are in the log of this process"))
+            }
         });
         let issued =
             issued.and_then(|issued| issued.identity.iter().try_for_each(ClientIdentity::check).map(|()| issued));

@@ -348,9 +348,10 @@ impl<K: QueueKey> Queue<K> {
         item.cool_at = again.map(|_| now + cooldown);
         let mut coalesced = None;
         if !self.options.window.is_zero() {
-            item.window = match item.busy || item.busy_while_working {
-                true => (item.window * 2).min(self.options.max_window).max(self.options.window),
-                false => self.options.window,
+            item.window = if item.busy || item.busy_while_working {
+                (item.window * 2).min(self.options.max_window).max(self.options.window)
+            } else {
+                self.options.window
             };
             let until = now + item.window;
             item.quiet_until = Some(until);

@@ -84,12 +84,12 @@ impl Page<'_> {
         };
         let Form::Object { version, yaml, pretty } = form else { return response::plain(StatusCode::OK, self.text()) };
         let object = self.object(version);
-        let mut response = match yaml {
-            true => response::yaml(as_yaml(&object)),
-            false if pretty || is_indented(query_text, text(header::USER_AGENT)) => {
-                response::raw_json(as_json(&object, true))
-            }
-            false => response::raw_json(as_json(&object, false) + "\n"),
+        let mut response = if yaml {
+            response::yaml(as_yaml(&object))
+        } else if pretty || is_indented(query_text, text(header::USER_AGENT)) {
+            response::raw_json(as_json(&object, true))
+        } else {
+            response::raw_json(as_json(&object, false) + "\n")
         };
         if version == DEPRECATED {
             let warning = format!(
@@ -244,9 +244,12 @@ fn is_indented(query_text: &str, agent: &str) -> bool {
 fn as_json(object: &[(&'static str, Value)], pretty: bool) -> String {
     let fields: Vec<String> = object
         .iter()
-        .map(|(name, value)| match pretty {
-            false => format!("\"{name}\":{value}"),
-            true => format!("  \"{name}\": {}", format!("{value:#}").replace('\n', "\n  ")),
+        .map(|(name, value)| {
+            if pretty {
+                format!("  \"{name}\": {}", format!("{value:#}").replace('\n', "\n  "))
+            } else {
+                format!("\"{name}\":{value}")
+            }
         })
         .collect();
     let json = if pretty { format!("{{\n{}\n}}", fields.join(",\n")) } else { format!("{{{}}}", fields.join(",")) };

@@ -59,12 +59,11 @@ impl Resync {
         for key in self.left.drain(self.left.len().saturating_sub(CHUNK)..) {
             store.repeat(&key);
         }
-        self.due = match self.left.is_empty() {
-            true => {
-                self.left = Vec::new();
-                self.next_pass()
-            }
-            false => Some(Instant::now() + PAUSE),
+        self.due = if self.left.is_empty() {
+            self.left = Vec::new();
+            self.next_pass()
+        } else {
+            Some(Instant::now() + PAUSE)
         };
     }
 }

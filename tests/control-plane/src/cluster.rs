@@ -172,9 +172,10 @@ impl ControlPlane {
     /// Starts all programs, and adds the nodes.
     async fn start_programs(&self, options: &Options) -> Result<()> {
         let folder = self.folder();
-        let audit = match options.audit {
-            true => Some((pki::write(folder, "audit-policy.yaml", audit::POLICY)?, self.audit_log())),
-            false => None,
+        let audit = if options.audit {
+            Some((pki::write(folder, "audit-policy.yaml", audit::POLICY)?, self.audit_log()))
+        } else {
+            None
         };
         let audit = audit.as_ref().map(|(policy, log)| (policy.as_path(), log.as_path()));
 

@@ -126,10 +126,8 @@ impl Bed {
     /// # Errors
     /// If it can't be started.
     pub fn run(&self, manager: &Manager) -> Result<u32> {
-        let identity = match manager.own_rights {
-            true => Identity::User { name: USER.into(), groups: Vec::new() },
-            false => Identity::Admin,
-        };
+        let identity =
+            if manager.own_rights { Identity::User { name: USER.into(), groups: Vec::new() } } else { Identity::Admin };
         let kubeconfig = self.cluster.kubeconfig(identity)?;
         self.cluster.run(manager.name, Path::new("env"), &arguments(manager, &self.config, &kubeconfig))
     }

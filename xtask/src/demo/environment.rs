@@ -160,10 +160,8 @@ fn kubeadm_flags(cluster: &ControlPlane) -> Result<Vec<String>> {
 /// Returns a command as a user would type it.
 fn command_line(arguments: &[&str]) -> String {
     let plain = |argument: &str| !argument.is_empty() && !argument.contains([' ', '"', '{', '*', '$']);
-    let quoted = arguments.iter().map(|argument| match plain(argument) {
-        true => (*argument).to_owned(),
-        false => format!("'{argument}'"),
-    });
+    let quoted =
+        arguments.iter().map(|argument| if plain(argument) { (*argument).to_owned() } else { format!("'{argument}'") });
     ["kubectl".to_owned()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
 }
 

@@ -56,9 +56,10 @@ impl Count {
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let images: Vec<_> = self.images.iter().map(|(image, count)| format!("{count} of {image}")).collect();
-        match images.is_empty() {
-            true => f.write_str("no pods"),
-            false => write!(f, "pods: {}; available: {}", images.join(", "), self.available),
+        if images.is_empty() {
+            f.write_str("no pods")
+        } else {
+            write!(f, "pods: {}; available: {}", images.join(", "), self.available)
         }
     }
 }

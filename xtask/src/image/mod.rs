@@ -115,15 +115,16 @@ fn platform(program: Program, arch: Arch, binary: &Path, arguments: &Arguments) 
         "{} has grown beyond its limit: find what made it grow, or raise the limit in xtask/src/image/program.rs",
         program.package()
     );
-    let certificates = match program.calls_a_cloud() {
-        false => None,
-        true => Some(fs::read(&arguments.certificates).with_context(|| {
+    let certificates = if program.calls_a_cloud() {
+        Some(fs::read(&arguments.certificates).with_context(|| {
             format!(
                 "read the authorities {} that {} trusts: install ca-certificates, or name a file with --certificates",
                 arguments.certificates.display(),
                 program.package()
             )
-        })?),
+        })?)
+    } else {
+        None
     };
     Ok(Platform {
         architecture: arch.oci(),

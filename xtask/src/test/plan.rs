@@ -120,9 +120,10 @@ pub fn plan(request: &Request) -> Result<Vec<Stage>> {
         stages.push(Stage { name: "cluster", work: tests(on_a_cluster(), harness, &request.names) });
     }
     if faults && !together {
-        let names = match request.names.is_empty() {
-            true => vec![FAULTS.to_owned()],
-            false => request.names.iter().map(|name| in_faults(name)).collect(),
+        let names = if request.names.is_empty() {
+            vec![FAULTS.to_owned()]
+        } else {
+            request.names.iter().map(|name| in_faults(name)).collect()
         };
         stages.push(Stage { name: "faults", work: tests(on_a_cluster(), &[], &names) });
     }
@@ -155,9 +156,10 @@ fn plan_with_all_gates(request: &Request) -> Result<Vec<Stage>> {
         stages.push(stage("cluster", if together { &[] } else { &["--skip", FAULTS] }, &request.names));
     }
     if is_selected(Selector::Faults) && !together {
-        let names = match request.names.is_empty() {
-            true => vec![FAULTS.to_owned()],
-            false => request.names.iter().map(|name| in_faults(name)).collect(),
+        let names = if request.names.is_empty() {
+            vec![FAULTS.to_owned()]
+        } else {
+            request.names.iter().map(|name| in_faults(name)).collect()
         };
         stages.push(stage("faults", &[], &names));
     }

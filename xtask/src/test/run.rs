@@ -146,10 +146,7 @@ fn real_cluster(is_selected: bool) -> Result<Outcome> {
     }
     let program = env::current_exe().context("find this program")?;
     let status = Command::new(program).args(["cluster", "--smoke"]).status().context("run the smoke test")?;
-    Ok(match status.success() {
-        true => Outcome::Passed,
-        false => Outcome::Failed(format!("the smoke test ended with {status}")),
-    })
+    Ok(if status.success() { Outcome::Passed } else { Outcome::Failed(format!("the smoke test ended with {status}")) })
 }
 
 fn rustdoc_flags() -> String {
@@ -167,13 +164,13 @@ fn failed(arguments: &[String], status: &std::process::ExitStatus) -> Outcome {
 
 fn deny(arguments: &[String]) -> Result<Outcome> {
     let version = cargo().args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    match version.context("run cargo deny --version")?.success() {
-        true => run_cargo(cargo().args(arguments), arguments),
-        false if arguments.iter().any(|argument| argument == "advisories") => {
-            bail!("--advisories needs cargo-deny: cargo install --locked cargo-deny")
-        }
-        false => check_by_metadata(),
+    if version.context("run cargo deny --version")?.success() {
+        return run_cargo(cargo().args(arguments), arguments);
     }
+    if arguments.iter().any(|argument| argument == "advisories") {
+        bail!("--advisories needs cargo-deny: cargo install --locked cargo-deny");
+    }
+    check_by_metadata()
 }
 
 /// The platforms of our binaries: dependencies for other platforms do not count.

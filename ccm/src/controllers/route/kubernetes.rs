@@ -87,9 +87,10 @@ impl ClusterAccess for Kubernetes {
         if !self.consistency.caught_up(&key, &self.nodes, Wake::none()) {
             return Ok(());
         }
-        let (status, reason, message) = match created {
-            true => ("False", "RouteCreated", "RouteController created a route"),
-            false => ("True", "NoRouteCreated", "RouteController failed to create a route"),
+        let (status, reason, message) = if created {
+            ("False", "RouteCreated", "RouteController created a route")
+        } else {
+            ("True", "NoRouteCreated", "RouteController failed to create a route")
         };
         let now = api_time((self.clock)());
         let patch = json!({

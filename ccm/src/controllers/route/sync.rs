@@ -109,10 +109,12 @@ impl<S: ClusterAccess> RouteTable<S> {
         self.forget_others(&nodes);
         // A delay that the cloud requests is limited to the period.
         let next = again.map_or(self.period, |again| retry::requested_delay(again).min(self.period));
-        let result = match failed {
-            true => "error",
-            false if plan.changes.is_empty() => "noop",
-            false => "changed",
+        let result = if failed {
+            "error"
+        } else if plan.changes.is_empty() {
+            "noop"
+        } else {
+            "changed"
         };
         (Outcome::RequeueAfter(next), result)
     }

@@ -98,10 +98,11 @@ fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadB
     for id in services {
         by_name.entry((&id.namespace, &id.name)).or_default().push(id);
     }
-    owned.retain(|owned| match owned.id.namespace.is_empty() {
-        // Its tags name no Service: it may belong to any.
-        true => !services.iter().any(|id| cloud.may_be_owned_by(owned, id)),
-        false => {
+    owned.retain(|owned| {
+        if owned.id.namespace.is_empty() {
+            // Its tags name no Service: it may belong to any.
+            !services.iter().any(|id| cloud.may_be_owned_by(owned, id))
+        } else {
             let named = by_name.get(&(&*owned.id.namespace, &*owned.id.name));
             !named.into_iter().flatten().any(|id| cloud.may_be_owned_by(owned, id))
         }

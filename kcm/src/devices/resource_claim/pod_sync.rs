@@ -127,13 +127,14 @@ impl ResourceClaims {
             if !state.is_some_and(|state| decide::lacks_reservation(pod, state, self.keys.gates)) {
                 continue;
             }
-            let consumer = match decide::binds_to_group(entry, group).map_err(ReconcileError::new)? {
-                true if !self.keys.gates.group_claims => {
+            let consumer = if decide::binds_to_group(entry, group).map_err(ReconcileError::new)? {
+                if !self.keys.gates.group_claims {
                     debug!(pod = %pod.meta.key(), claim = %key, "not reserving the PodGroup's claim: feature disabled");
                     continue;
                 }
-                true => group.map(decide::group_consumer),
-                false => Some(decide::pod_consumer(pod)),
+                group.map(decide::group_consumer)
+            } else {
+                Some(decide::pod_consumer(pod))
             };
             let Some(consumer) = consumer else { continue };
             let reserved = self.reserve(pod, &claim, &consumer).await;

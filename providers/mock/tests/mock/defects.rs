@@ -225,9 +225,10 @@ impl Routes for DefectiveRoutes {
                 *route = now;
             }
             let is_skipped = self.1 == Defect::StopsAtFirstBadRoute && results.iter().any(Result::is_err);
-            results.push(match is_skipped {
-                true => Err(CloudError::new(ErrorKind::Transient, "SetRoute", "an earlier one failed")),
-                false => self.0.apply(&[change]).await.remove(0),
+            results.push(if is_skipped {
+                Err(CloudError::new(ErrorKind::Transient, "SetRoute", "an earlier one failed"))
+            } else {
+                self.0.apply(&[change]).await.remove(0)
             });
         }
         if self.1 == Defect::ReportsForeignAsDone {

@@ -54,9 +54,10 @@ pub fn changes(from: &Table, to: &Table) -> String {
     }
     for (destination, hops) in to.iter().filter(|(destination, hops)| from.get(*destination) != Some(hops)) {
         let hops: String = hops.iter().map(|hop| format!(" nexthop via {hop}")).collect();
-        let _ = match hops.is_empty() {
-            true => writeln!(commands, "route replace unreachable {destination}"),
-            false => writeln!(commands, "route replace {destination}{hops}"),
+        let _ = if hops.is_empty() {
+            writeln!(commands, "route replace unreachable {destination}")
+        } else {
+            writeln!(commands, "route replace {destination}{hops}")
         };
     }
     commands

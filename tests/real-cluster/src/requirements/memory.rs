@@ -42,14 +42,18 @@ fn memory(text: &str, nodes: u8, files: &[(PathBuf, u64)]) -> Option<String> {
     let needed = CONTROL_PLANE_KIB + u64::from(nodes) * NODE_KIB + of_files;
     let folders: Vec<String> = files.iter().map(|(folder, _)| folder.display().to_string()).collect();
     let (needed, available) = (needed >> 10, available >> 10);
-    (available < needed).then(|| match folders.is_empty() {
-        true => format!("{needed} MiB of available memory for {nodes} nodes; {available} MiB are available"),
-        false => format!(
-            "{needed} MiB of available memory for {nodes} nodes, and for files in {}, which are in memory; {available} MiB are \
-             available: set TMPDIR to a folder on a disk, such as /var/tmp",
-            folders.join(" and ")
-        ),
-    })
+    if available >= needed {
+        return None;
+    }
+    let shortage = format!("{needed} MiB of available memory for {nodes} nodes");
+    if folders.is_empty() {
+        return Some(format!("{shortage}; {available} MiB are available"));
+    }
+    Some(format!(
+        "{shortage}, and for files in {}, which are in memory; {available} MiB are available: set TMPDIR to a folder on a disk, \
+         such as /var/tmp",
+        folders.join(" and ")
+    ))
 }
 
 /// Compares the number of instances of inotify that root may still open. A limit that is not understood passes.

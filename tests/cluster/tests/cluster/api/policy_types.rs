@@ -144,10 +144,13 @@ pub fn policy(
         json!({"apiGroups": next(), "apiVersions": next(), "resources": next(), "operations": ["CREATE"]})
     });
     let is_message = |check: &str| check.starts_with("'%d'");
-    let validations = checks.iter().map(|check| match is_message(check) {
-        // Expressions must be of type bool, message expressions of type string.
-        true => json!({"expression": "true", "messageExpression": check}),
-        false => json!({"expression": check, "message": "no"}),
+    let validations = checks.iter().map(|check| {
+        if is_message(check) {
+            // Expressions must be of type bool, message expressions of type string.
+            json!({"expression": "true", "messageExpression": check})
+        } else {
+            json!({"expression": check, "message": "no"})
+        }
     });
     let mut spec = json!({
         "failurePolicy": "Ignore",

@@ -36,9 +36,10 @@ async fn check_gated(cluster: &ControlPlane, flags: &[String], expected: impl Fn
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     let health = kcm.request(&admin, "GET", "/healthz?verbose", "").await?.body;
     for (subject, gates) in GATED {
-        let exists = match subject.starts_with('/') {
-            true => kcm.request(&admin, "GET", subject, "").await?.status == 200,
-            false => health.contains(&format!("]{subject} ok")),
+        let exists = if subject.starts_with('/') {
+            kcm.request(&admin, "GET", subject, "").await?.status == 200
+        } else {
+            health.contains(&format!("]{subject} ok"))
         };
         ensure!(exists == expected(gates), "{flags:?}: {subject} exists: {exists}; {health}");
     }

@@ -189,12 +189,11 @@ async fn run(ours: bool) -> Result<Record> {
     let faults = Faults::default();
     for (count, name) in [(2, "one-fails"), (3, "zones-fail")] {
         let space = bed(count).await?.space(name).await?;
-        let _manager = match ours {
-            true => Some(Manager::start_cluster_wide(&space, &faults, &FLAGS).await?),
-            false => {
-                start_upstream_with(&space.bed.cluster, &FLAGS)?;
-                None
-            }
+        let _manager = if ours {
+            Some(Manager::start_cluster_wide(&space, &faults, &FLAGS).await?)
+        } else {
+            start_upstream_with(&space.bed.cluster, &FLAGS)?;
+            None
         };
         let result = match count {
             2 => one_fails(&space, &mut record).await,

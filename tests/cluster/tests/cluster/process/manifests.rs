@@ -94,9 +94,10 @@ pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Res
             let (ours, theirs) = (rules(&documents), self::documents(CLOUD_RIGHTS)?);
             let expected = serde_json::to_string(&rules(&theirs))?;
             // With the values for EKS, the Lease is called "ccm".
-            let expected = match values.iter().any(|file| file.ends_with("eks.yaml")) {
-                true => expected.replace("\"cloud-controller-manager\"", "\"ccm\""),
-                false => expected,
+            let expected = if values.iter().any(|file| file.ends_with("eks.yaml")) {
+                expected.replace("\"cloud-controller-manager\"", "\"ccm\"")
+            } else {
+                expected
             };
             ensure!(
                 serde_json::to_string(&ours)? == expected,
