@@ -312,7 +312,7 @@ pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
     })
 }
 
-/// The largest version: etcd counts up to it. A hostile aggregated API may return any number; controllers wait for the one
+/// Maximum version: etcd counts up to it. A hostile aggregated API may return any number; controllers wait for the one
 /// after a version.
 const MAX_VERSION: u64 = i64::MAX as u64;
 

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher as _, RandomState};
 /// A namespace's hash. A collision costs only fairness.
 pub(crate) type NamespaceHash = u64;
 
-/// Namespaces without entries whose rounds are kept at least.
+/// Rounds of namespaces without entries are kept up to this number, and one more for each namespace with entries.
 const MAX_IDLE_NAMESPACES: usize = 64;
 
 /// The place of an entry: its namespace, then the order of arrival.

@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use crate::lock::lock;
 use crate::text::{human_duration, shortened};
 
-/// Number of decisions that are kept per controller.
+/// Maximum number of decisions that are kept per controller.
 pub const MAX_RECENT: usize = 64;
-/// Number of failing keys that are kept per controller; the oldest are discarded.
+/// Maximum number of failing keys that are kept per controller; the oldest are discarded.
 pub const MAX_FAILING: usize = 256;
 /// Maximum number of different notes per reconcile.
 const MAX_NOTES: usize = 6;

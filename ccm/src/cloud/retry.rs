@@ -17,7 +17,7 @@ const FIRST_WAIT_FOR_OPERATOR: Duration = Duration::from_secs(30);
 /// First delay after a conflict with another client.
 const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
-/// Shortest delay that a provider can request.
+/// Minimum delay that a provider can request.
 const MIN_WAIT: Duration = Duration::from_millis(100);
 
 /// Time after which the same message is reported again (events last an hour).

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 /// The first delay, as in upstream's queue. Upstream: client-go/util/workqueue, DefaultControllerRateLimiter.
 const FIRST_DELAY: Duration = Duration::from_millis(5);
-/// The longest delay.
+/// Maximum delay.
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
 /// The inputs of an attempt to create children, as far as the owner knows them.

@@ -45,7 +45,7 @@ impl ResourceClaim {
     /// Adds the devices of a request. Of several alternatives, the maximum per class counts. Upstream:
     /// pkg/quota/v1/evaluator/core, claimEvaluator.Usage.
     fn read_request(devices: &mut BTreeMap<Str, i64>, context: &Decode, message: &[u8]) -> Result<(), WireError> {
-        let mut most: BTreeMap<Str, i64> = BTreeMap::new();
+        let mut max_by_class: BTreeMap<Str, i64> = BTreeMap::new();
         for field in fields(message) {
             let field = field?;
             let requested = match field.number {
@@ -53,10 +53,10 @@ impl ResourceClaim {
                 request::FIRST_AVAILABLE => requested_devices(context, field.value.bytes(), SUB)?,
                 _ => continue,
             };
-            let known = most.entry(requested.0).or_default();
+            let known = max_by_class.entry(requested.0).or_default();
             *known = (*known).max(requested.1);
         }
-        for (class, count) in most {
+        for (class, count) in max_by_class {
             let known = devices.entry(class).or_default();
             *known = known.saturating_add(count);
         }

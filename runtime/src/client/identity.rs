@@ -22,7 +22,7 @@ use crate::lock::lock;
 const NAMESPACE: &str = "kube-system";
 /// Requested lifetime of a token.
 const LIFETIME: Duration = Duration::from_secs(3600);
-/// Shortest lifetime that the server grants. If a token seems to have a shorter one, the clocks differ.
+/// Minimum lifetime that the server grants. If a token seems to have a shorter one, the clocks differ.
 const MIN_LIFETIME: Duration = Duration::from_secs(600);
 /// The fraction of its lifetime after which a token is replaced.
 const REPLACE_AFTER: f64 = 0.8;

@@ -312,8 +312,8 @@ mod tests {
                 let mut times: Vec<Duration> = futures::future::join_all(callers).await.into_iter().flatten().collect();
                 times.sort();
                 for (before, time) in times.iter().enumerate() {
-                    let most = 3.0 + (time.as_secs_f64() + 0.002) * 20.0;
-                    assert!(before as f64 + 1.0 <= most + 1e-6, "{} served after {time:?}", before + 1);
+                    let max = 3.0 + (time.as_secs_f64() + 0.002) * 20.0;
+                    assert!(before as f64 + 1.0 <= max + 1e-6, "{} served after {time:?}", before + 1);
                 }
                 assert!(times.last().is_none_or(|last| *last < Duration::from_secs(10)), "{times:?}");
             });
@@ -338,10 +338,10 @@ mod tests {
                     tokio::time::advance(Duration::from_millis(pause)).await;
                     bucket.acquire("").await;
                     passed += 1;
-                    let most = f64::from(burst)
+                    let max = f64::from(burst)
                         + start.elapsed().as_secs_f64() * f64::from(qps)
                         + 1e-6;
-                    assert!(f64::from(passed) <= most, "{passed} passed, at most {most}");
+                    assert!(f64::from(passed) <= max, "{passed} passed, at most {max}");
                 }
             });
         }

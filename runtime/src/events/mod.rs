@@ -38,7 +38,7 @@ use crate::text::{MAX_MESSAGE_BYTES, shortened};
 
 /// Maximum number of events that wait to be sent, per component.
 const MAX_QUEUED: usize = 1000;
-/// Attempts to write an event.
+/// Maximum number of attempts to write an event.
 const MAX_ATTEMPTS: u32 = 12;
 /// Time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);

@@ -24,7 +24,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Upstream's limits of reviews per second, and of their burst.
 const QPS: f32 = 200.0;
 const BURST: u32 = 400;
-/// Longest review in bytes: it repeats the request, with the groups and extra fields of one user.
+/// Maximum size of a review in bytes: it repeats the request, with the groups and extra fields of one user.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
 /// The reason why there is no result.

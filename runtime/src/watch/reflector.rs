@@ -98,10 +98,10 @@ impl<K: Kind> Reflector<K> {
             let started = Instant::now();
             let step = AssertUnwindSafe(self.step()).catch_unwind().await;
             let outcome = step.unwrap_or_else(|panic| Err(WatchError::Panicked(panic_message(&*panic))));
-            let least = outcome.as_ref().err().map(WatchError::retry_after).unwrap_or_default();
+            let min_delay = outcome.as_ref().err().map(WatchError::retry_after).unwrap_or_default();
             if self.settle(outcome, started.elapsed()) == Retry::Later {
                 self.store.progress().count_restart();
-                tokio::time::sleep(backoff.next().max(least)).await;
+                tokio::time::sleep(backoff.next().max(min_delay)).await;
             }
         }
     }

@@ -159,7 +159,7 @@ impl Binaries {
 }
 
 /// A running manager.
-pub struct Running<'a> {
+pub struct ManagerProcess<'a> {
     cluster: &'a ControlPlane,
     id: u32,
     /// The time just before it was executed.
@@ -176,7 +176,7 @@ pub struct Mark {
     pub usage: Usage,
 }
 
-impl<'a> Running<'a> {
+impl<'a> ManagerProcess<'a> {
     /// Executes a manager with flags that choose controllers, in a control plane that has none.
     pub fn start(
         cluster: &'a ControlPlane,

@@ -16,7 +16,7 @@ use super::reconcile::{LoadBalancerReconciler, Subject, SyncResult, after};
 use super::{annotations, decide, readiness_gates};
 use crate::cloud::retry;
 
-/// Attempts to release the pods that wait for a deleted load balancer.
+/// Maximum number of attempts to release the pods that wait for a deleted load balancer.
 const MAX_FAILED_RELEASES: u32 = 10;
 
 impl<S: Cluster> LoadBalancerReconciler<S> {

@@ -28,7 +28,7 @@ use crate::cloud::retry;
 
 pub(super) type SyncResult = Result<Outcome, ReconcileError>;
 
-/// Names of nodes that a message lists at most. Upstream: service controller, maxNodeNamesToLog.
+/// Maximum number of nodes that a message lists. Upstream: service controller, maxNodeNamesToLog.
 const MAX_NODE_NAMES: usize = 20;
 
 /// Reconciles the load balancers of Services.

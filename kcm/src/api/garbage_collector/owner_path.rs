@@ -8,7 +8,7 @@
 
 use kinds::Resource;
 
-/// Longest name in bytes that is looked up. Percent-encoded, a longer one may not fit into a request.
+/// Maximum length of a name that is looked up, in bytes. Percent-encoded, a longer one may not fit into a request.
 const MAX_NAME_BYTES: usize = 5 * 1024;
 
 /// The meaning of a name at the end of an object's path.

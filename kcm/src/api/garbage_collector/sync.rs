@@ -34,7 +34,7 @@ const FIRST_LISTS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Discovery is read again for an unknown kind when it is older than this.
 const DISCOVERY_AGE: Duration = Duration::from_secs(5);
 
-/// Concurrent patches of one owner's dependents.
+/// Maximum number of concurrent patches of one owner's dependents.
 const MAX_CONCURRENT_ORPHANS: usize = 20;
 
 /// Applies watch events to the graph, and adds the resulting checks to the queues.

@@ -22,13 +22,13 @@ use super::decide::{CleanupResult, FINALIZER, Findings, discovery_problem, pods_
 use super::early::{NamespaceDeletions, POD_COST, ResourceName, has_comparable_versions, lead_time};
 use crate::context::Clock;
 
-/// Attempts of an update that conflicts with others, before it is retried with backoff.
+/// Maximum number of attempts of an update that conflicts with others, before it is retried with backoff.
 pub const MAX_CONFLICTS: usize = 10;
 
-/// Number of resources of one namespace that are emptied concurrently.
+/// Maximum number of resources of one namespace that are emptied concurrently.
 const MAX_CONCURRENT_RESOURCES: usize = 32;
 
-/// Number of concurrent deletions of single objects.
+/// Maximum number of concurrent deletions of single objects.
 const MAX_CONCURRENT_DELETIONS: usize = 10;
 
 /// Namespaces that are deleted at about the same time share one discovery.

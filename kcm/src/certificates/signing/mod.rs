@@ -90,11 +90,11 @@ fn check(request: &CertificateSigningRequest, contents: &Contents) -> Result<(),
 
 /// Returns the lifetime of a certificate: as requested, but at most `max_lifetime` and at least ten minutes.
 fn lifetime(requested_seconds: Option<i32>, max_lifetime: Duration) -> Duration {
-    const SHORTEST: Duration = Duration::from_secs(10 * 60);
+    const MIN_LIFETIME: Duration = Duration::from_secs(10 * 60);
     match requested_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))) {
         None => max_lifetime,
         Some(requested) if requested > max_lifetime => max_lifetime,
-        Some(requested) => requested.max(SHORTEST),
+        Some(requested) => requested.max(MIN_LIFETIME),
     }
 }
 

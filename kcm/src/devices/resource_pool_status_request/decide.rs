@@ -15,7 +15,7 @@ use super::taints::TaintedDevices;
 
 /// Number of pools in a status if the request sets no limit.
 const DEFAULT_LIMIT: i32 = 100;
-/// Longest text in `validationError`, in bytes.
+/// Maximum length of `validationError` in bytes.
 const MAX_ERROR_BYTES: usize = 256;
 /// Age at which a request with a status is deleted.
 const COMPLETED_TTL: Duration = Duration::from_secs(60 * 60);

@@ -88,10 +88,10 @@ pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
                 Err(wrong(flag, format!("a node's range (/{prefix}) would be larger than the cluster's, {range}")))
             }
             Some(prefix) if is_v6(*range) && prefix - range.prefix_len() > MAX_V6_PREFIX_DIFFERENCE => {
-                let most = range.prefix_len() + MAX_V6_PREFIX_DIFFERENCE;
+                let max = range.prefix_len() + MAX_V6_PREFIX_DIFFERENCE;
                 Err(wrong(
                     flag,
-                    format!("{range} has too many ranges of /{prefix}: use a prefix length of at most {most}"),
+                    format!("{range} has too many ranges of /{prefix}: use a prefix length of at most {max}"),
                 ))
             }
             Some(prefix) => Ok(Share { range: *range, prefix }),

@@ -21,6 +21,6 @@ use std::time::Duration;
 /// not ready: cloud load balancers register it before it may become ready.
 pub const IDLE_REMOVAL_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest time for which a change waits because a creation for its Service was refused. Traffic follows outdated
+/// Maximum time for which a change waits because a creation for its Service was refused. Traffic follows outdated
 /// endpoints meanwhile.
 pub const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(60);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use runtime::lock::lock;
 use tokio::time::Instant;
 
-/// The longest cooldown. Only an API server that is overloaded by writes takes longer for the writes of a batch; with a
+/// Maximum cooldown. Only an API server that is overloaded by writes takes longer for the writes of a batch; with a
 /// cooldown of 200 ms, a churn of many Services then caused 1.6 times as many writes as upstream's.
 const MAX_COOLDOWN: Duration = Duration::from_millis(500);
 

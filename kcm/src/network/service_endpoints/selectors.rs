@@ -113,8 +113,8 @@ mod tests {
         for app in 0..100 {
             selectors.put(ObjectKey::new("n", app.to_string()), Some(&labels(&[(0, 0), (1, app)])));
         }
-        let most = selectors.lock().by_pair.values().map(Vec::len).max();
-        assert_eq!(most, Some(1));
+        let max = selectors.lock().by_pair.values().map(Vec::len).max();
+        assert_eq!(max, Some(1));
         assert_eq!(found(&selectors, "n", &labels(&[(0, 0), (1, 7), (2, 2)])), ["n/7".to_owned()].into());
         assert!(found(&selectors, "m", &labels(&[(0, 0), (1, 7)])).is_empty());
     }

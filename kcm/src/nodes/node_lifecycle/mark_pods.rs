@@ -16,7 +16,7 @@ use tracing::warn;
 use crate::context::Clock;
 use crate::pods::indexes::{by_node, on_node};
 
-/// Pods that are written to concurrently.
+/// Maximum number of pods that are written concurrently.
 const MAX_CONCURRENT_WRITES: usize = 8;
 
 /// Sets pods to not ready.

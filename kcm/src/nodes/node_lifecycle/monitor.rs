@@ -32,7 +32,7 @@ use super::watch_health::{WatchHealth, WatchState};
 use super::{EVERY, sync};
 use crate::context::Clock;
 
-/// Nodes that are written to concurrently.
+/// Maximum number of nodes that are written concurrently.
 const MAX_CONCURRENT_WRITES: usize = 8;
 
 /// Retries of a status update after conflicts.

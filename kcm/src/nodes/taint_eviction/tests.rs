@@ -145,7 +145,7 @@ proptest! {
     fn no_pod_is_evicted_too_early(steps in proptest::collection::vec((0u64..30, 0u8..6), 1..40)) {
         let begun = Instant::now();
         let (mut now, mut running): (Instant, Option<Stage>) = (begun, None);
-        let mut least: Option<Instant> = None;
+        let mut due: Option<Instant> = None;
         for (passed, what) in steps {
             now += Duration::from_secs(passed);
             let tolerated_time = match what {
@@ -157,20 +157,20 @@ proptest! {
             match (tolerated_time, decision) {
                 (ToleratedTime::Always, decision) => {
                     prop_assert_eq!(decision, Decision::Stay);
-                    (running, least) = (None, None);
+                    (running, due) = (None, None);
                 }
                 (ToleratedTime::Never, decision) => {
                     prop_assert_eq!(decision, Decision::Evict);
-                    (running, least) = (None, None);
+                    (running, due) = (None, None);
                 }
                 (ToleratedTime::For(time), Decision::Wait(until)) => {
                     prop_assert!(until > now);
-                    prop_assert_eq!(until, *least.get_or_insert(now + time));
+                    prop_assert_eq!(until, *due.get_or_insert(now + time));
                     running = Some(Stage::Until(until));
                 }
                 (ToleratedTime::For(_), Decision::Evict) => {
-                    prop_assert!(least.is_some_and(|least| least <= now), "too early");
-                    (running, least) = (None, None);
+                    prop_assert!(due.is_some_and(|due| due <= now), "too early");
+                    (running, due) = (None, None);
                 }
                 (_, Decision::Stay) => prop_assert!(false, "a pod with a finite toleration stays forever"),
             }

@@ -63,7 +63,7 @@ const NODE_WORKERS: usize = 20;
 
 /// First pause after a failure.
 const BASE_DELAY: Duration = Duration::from_millis(500);
-/// Longest pause after failures.
+/// Maximum pause after failures.
 const MAX_DELAY: Duration = Duration::from_secs(122);
 
 /// Multiple of the requests per second of other controllers: to move a volume takes two writes and a read.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// A slow API server gets fewer and larger writes: between two writes of a node pass this many times the duration of
 /// the last one. Upstream's writes of all nodes follow each other, so that with more nodes a node waits longer.
 const PAUSE_FACTOR: u32 = 20;
-/// Longest time between two writes of a node while no further change is expected.
+/// Maximum time between two writes of a node while no further change is expected.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// The same while further changes are expected: longer only if a write takes more than 100 ms.
 const MAX_BATCH_PAUSE: Duration = Duration::from_secs(4);

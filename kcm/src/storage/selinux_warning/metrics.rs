@@ -9,7 +9,7 @@ use runtime::metrics::gauges;
 
 use super::used_volumes::UsedVolumes;
 
-/// Largest number of series: pods that share a volume conflict in pairs, so that their number grows with the square.
+/// Maximum number of series: pods that share a volume conflict in pairs, so that their number grows with the square.
 const MAX_SERIES: usize = 10_000;
 
 /// The current conflicts, gathered when the metrics are read.

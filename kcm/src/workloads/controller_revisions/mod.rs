@@ -26,7 +26,7 @@ pub use write::{CreationResult, Draft, History, UnmatchedRevisions};
 /// The label with the hash of a StatefulSet's revision.
 pub const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
-/// Longest part of a workload's name in the name of a revision.
+/// Maximum length of a workload's name in the name of a revision, in bytes.
 const MAX_PREFIX_BYTES: usize = 223;
 
 /// Returns the name of a revision. Upstream: pkg/controller/history, ControllerRevisionName.

@@ -257,13 +257,13 @@ pub struct Backoff {
 impl Backoff {
     /// The first delay.
     pub const FIRST: Duration = Duration::from_secs(1);
-    /// The longest delay.
-    pub const LONGEST: Duration = Duration::from_secs(15 * 60);
+    /// The maximum delay.
+    pub const MAX: Duration = Duration::from_secs(15 * 60);
 
     fn known(&self, node: &str, now: Timestamp) -> Option<(Duration, Duration)> {
         let (delay, since) = self.nodes.get(node)?;
         let waited = Duration::try_from(now.duration_since(*since)).unwrap_or_default();
-        (waited <= Self::LONGEST * 2).then_some((*delay, waited))
+        (waited <= Self::MAX * 2).then_some((*delay, waited))
     }
 
     /// Returns the time for which a node's failed pods are still kept; `None` if they may be deleted.
@@ -274,9 +274,9 @@ impl Backoff {
 
     /// Records the deletion of a node's failed pod.
     pub fn grow(&mut self, node: &Str, now: Timestamp) {
-        let delay = self.known(node, now).map_or(Self::FIRST, |(delay, _)| (delay * 2).min(Self::LONGEST));
+        let delay = self.known(node, now).map_or(Self::FIRST, |(delay, _)| (delay * 2).min(Self::MAX));
         self.nodes.retain(|_, (_, since)| {
-            Duration::try_from(now.duration_since(*since)).unwrap_or_default() <= Self::LONGEST * 2
+            Duration::try_from(now.duration_since(*since)).unwrap_or_default() <= Self::MAX * 2
         });
         self.nodes.insert(node.clone(), (delay, now));
     }

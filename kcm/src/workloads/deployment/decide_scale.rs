@@ -107,8 +107,8 @@ pub fn is_stale(deployment: &Deployment, set: &ReplicaSet) -> bool {
 /// SetReplicasAnnotations.
 pub fn scale_annotations(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
-    let most = max_pods(deployment);
-    for (key, value) in [(DESIRED_REPLICAS, deployment.replicas), (MAX_REPLICAS, most)] {
+    let max = max_pods(deployment);
+    for (key, value) in [(DESIRED_REPLICAS, deployment.replicas), (MAX_REPLICAS, max)] {
         edit(&mut edits, set.annotation(key), key, &value.to_string());
     }
     edits
@@ -159,9 +159,9 @@ fn available(set: &ReplicaSet, replicas: i32) -> i32 {
 /// many others as may be missing; oldest sets first. Unavailable pods of the new set count as missing. There is one
 /// write per set; upstream makes two. Upstream: pkg/controller/deployment, reconcileOldReplicaSets.
 pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
-    let least = deployment.replicas - max_unavailable(deployment);
+    let min = deployment.replicas - max_unavailable(deployment);
     let new_available = available(new, new.replicas);
-    let mut budget = (sets.total() - least).saturating_sub(new.replicas.saturating_sub(new_available));
+    let mut budget = (sets.total() - min).saturating_sub(new.replicas.saturating_sub(new_available));
     if budget <= 0 {
         return Vec::new();
     }
@@ -172,7 +172,7 @@ pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> 
         budget -= unhealthy;
     }
     let old_available = sum(targets.iter().zip(&sets.old).map(|(target, set)| available(set, *target)));
-    let mut spare = (sum([new_available, old_available]) - least).max(0);
+    let mut spare = (sum([new_available, old_available]) - min).max(0);
     for target in &mut targets {
         let down = (*target).min(spare);
         *target -= down;
@@ -254,7 +254,7 @@ pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if deployment.replicas == 0 {
         return -set.replicas;
     }
-    let annotated = count_annotation(set, MAX_REPLICAS).filter(|most| *most != 0);
+    let annotated = count_annotation(set, MAX_REPLICAS).filter(|max| *max != 0);
     let before = annotated.unwrap_or(deployment.status.replicas);
     if before == 0 {
         return 0;

@@ -49,7 +49,7 @@ pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String
     };
     Ok(match (&budget.max_unavailable, &budget.min_available) {
         (Some(most), _) => Bounds { expected: count, desired: count.saturating_sub(part(most)?).max(0) },
-        (None, Some(least)) => Bounds { expected: count, desired: part(least)? },
+        (None, Some(min)) => Bounds { expected: count, desired: part(min)? },
         (None, None) => Bounds::default(),
     })
 }

@@ -34,7 +34,7 @@ const COMPONENT: &str = "controllermanager";
 
 /// The first time over which changes of pods are coalesced that cannot lower the number of allowed disruptions.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// The longest such time, while many pods change.
+/// Maximum of that time, while many pods change.
 const MAX_STATUS_WINDOW: Duration = Duration::from_millis(400);
 
 /// The controller.

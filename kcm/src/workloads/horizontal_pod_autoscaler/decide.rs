@@ -127,7 +127,7 @@ pub enum ScaleSource {
 }
 
 /// Returns the minimum number of pods; 1 if the spec does not set it.
-pub fn least(autoscaler: &HorizontalPodAutoscaler) -> i32 {
+pub fn min_replicas(autoscaler: &HorizontalPodAutoscaler) -> i32 {
     autoscaler.min_replicas.unwrap_or(1)
 }
 
@@ -145,7 +145,7 @@ const BELOW_MIN: &str = "Current number of replicas below Spec.MinReplicas";
 
 /// Returns the source of the number of pods for a target with `current` replicas.
 pub fn scale_source(autoscaler: &HorizontalPodAutoscaler, current: i32, gates: Gates) -> ScaleSource {
-    let min = least(autoscaler);
+    let min = min_replicas(autoscaler);
     if current == 0 {
         let is_own_zero = has_scaled_to_zero(autoscaler, gates);
         let can_scale_up = is_own_zero && (min != 0 || has_metrics_without_pods(autoscaler));
@@ -161,7 +161,7 @@ pub fn scale_source(autoscaler: &HorizontalPodAutoscaler, current: i32, gates: G
 
 /// Returns true if scaling to `to` sets the condition `ScaledToZero`.
 pub fn sets_scaled_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, to: i32, gates: Gates) -> bool {
-    let is_allowed = gates.scale_to_zero && least(autoscaler) == 0 && has_metrics_without_pods(autoscaler);
+    let is_allowed = gates.scale_to_zero && min_replicas(autoscaler) == 0 && has_metrics_without_pods(autoscaler);
     is_allowed && current > 0 && to == 0
 }
 
@@ -377,7 +377,7 @@ pub fn settle(
         std::cmp::Ordering::Less => "All metrics below target".to_owned(),
         std::cmp::Ordering::Equal => String::new(),
     };
-    let range = Range { min: least(autoscaler), max: autoscaler.max_replicas, current };
+    let range = Range { min: min_replicas(autoscaler), max: autoscaler.max_replicas, current };
     let paced = memory.pace(wanted, range, autoscaler.behavior.as_deref(), window, now);
     let PacedReplicas { mut replicas, able_text, is_limited, limit_text } = paced;
     draft.set(ABLE_TO_SCALE, true, able_text.0, able_text.1);

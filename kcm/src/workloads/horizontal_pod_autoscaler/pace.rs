@@ -149,15 +149,15 @@ impl Memory {
         let Range { min, max, current } = range;
         if wanted > current {
             let limit = self.limit(current, &behavior.up, true, now).max(current);
-            let (most, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };
-            if wanted > most {
-                return (most, why);
+            let (ceiling, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };
+            if wanted > ceiling {
+                return (ceiling, why);
             }
         } else if wanted < current {
             let limit = self.limit(current, &behavior.down, false, now).min(current);
-            let (least, why) = if min < limit { (limit, DOWN_LIMIT) } else { (min, TOO_FEW) };
-            if wanted < least {
-                return (least, why);
+            let (floor, why) = if min < limit { (limit, DOWN_LIMIT) } else { (min, TOO_FEW) };
+            if wanted < floor {
+                return (floor, why);
             }
         }
         (wanted, WITHIN)
@@ -202,11 +202,11 @@ fn changed(events: &[(i32, Duration)], period: i32, now: Duration) -> i32 {
 /// Returns the limits without a `behavior`: a target may double, or grow to four pods.
 fn default_limits(wanted: i32, Range { min, max, current }: Range) -> (i32, ConditionText) {
     let limit = current.saturating_mul(2).max(4);
-    let (most, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };
+    let (ceiling, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };
     if wanted < min {
         (min, TOO_FEW)
-    } else if wanted > most {
-        (most, why)
+    } else if wanted > ceiling {
+        (ceiling, why)
     } else {
         (wanted, WITHIN)
     }

@@ -405,8 +405,8 @@ impl Autoscalers {
         })?);
         self.overlaps.put(key, &selector);
         let pods = overlap::pods_of(&key.namespace, &selector, &self.pods);
-        let most = if self.measuring.gates.optimized_selectors { 2 } else { usize::MAX };
-        let selecting = self.overlaps.selecting(&key.namespace, &pods, most);
+        let max = if self.measuring.gates.optimized_selectors { 2 } else { usize::MAX };
+        let selecting = self.overlaps.selecting(&key.namespace, &pods, max);
         if selecting.len() > 1 {
             let selector = &scale.selector;
             let autoscalers = overlap::printed(&selecting);

@@ -8,8 +8,8 @@ use kinds::{Pod, Time};
 /// Wait after the first failure. Upstream: pkg/controller/job, DefaultJobPodFailureBackOff.
 const FIRST: SignedDuration = SignedDuration::from_secs(10);
 
-/// Longest wait. Upstream: pkg/controller/job, MaxJobPodFailureBackOff.
-const LONGEST: SignedDuration = SignedDuration::from_mins(10);
+/// Maximum wait. Upstream: pkg/controller/job, MaxJobPodFailureBackOff.
+const MAX: SignedDuration = SignedDuration::from_mins(10);
 
 /// Failures of a Job since its last success, as far as this process knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,7 +55,7 @@ fn remaining(failures: i32, last: Time, now: Timestamp) -> SignedDuration {
         return SignedDuration::ZERO;
     }
     let doublings = u32::try_from(failures - 1).unwrap_or(0).min(6);
-    let wait = (FIRST * (1 << doublings)).min(LONGEST);
+    let wait = (FIRST * (1 << doublings)).min(MAX);
     let last = Timestamp::from_second(last.0).unwrap_or(now);
     (wait - now.duration_since(last)).max(SignedDuration::ZERO)
 }

@@ -35,7 +35,7 @@ use crate::context::Clock;
 use crate::pods::control::{CreateError, PodControl};
 use crate::pods::refusals::{Attempt, Refusals};
 
-/// The longest time until a Job is reconciled again for its deadline. The API has no upper bound for deadlines, but
+/// Maximum time until a Job is reconciled again for its deadline. The API has no upper bound for deadlines, but
 /// timers have one.
 const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
 

@@ -28,7 +28,7 @@ const PERIOD: Duration = Duration::from_secs(20);
 /// Time for which a node must be missing before the API server is read for it.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
-/// Number of pods that are deleted concurrently; the rate limit applies, too.
+/// Maximum number of pods that are deleted concurrently; the rate limit applies, too.
 const MAX_CONCURRENT_DELETIONS: usize = 20;
 
 /// A unit of work.

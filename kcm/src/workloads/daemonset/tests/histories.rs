@@ -101,10 +101,10 @@ impl World {
             "{} down, {before} before, {unavailable} may be",
             self.down()
         );
-        let most = if allows_surge(&self.set) { 2 } else { 1 };
+        let max = if allows_surge(&self.set) { 2 } else { 1 };
         for place in self.places() {
             let there = place.pods.iter().filter(|pod| !pod.meta.is_deleting() && !pod.is_terminal()).count();
-            prop_assert!(there <= most, "{there} pods on {}", place.node);
+            prop_assert!(there <= max, "{there} pods on {}", place.node);
         }
         Ok(nothing)
     }

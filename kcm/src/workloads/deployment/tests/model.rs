@@ -162,11 +162,11 @@ impl Cluster {
         let listed: Vec<_> = self.sets.iter().cloned().map(Arc::new).collect();
         let course = course(&self.deployment, &Sets::split(&self.deployment, &listed));
         let done = self.act();
-        let most = self.deployment.replicas + max_surge(&self.deployment);
-        assert!(self.total() <= total.max(most), "{course:?} went from {total} to {} pods of {most}", self.total());
+        let max = self.deployment.replicas + max_surge(&self.deployment);
+        assert!(self.total() <= total.max(max), "{course:?} went from {total} to {} pods of {max}", self.total());
         if course == SyncMode::Rollout && matches!(self.deployment.strategy, Strategy::RollingUpdate { .. }) {
-            let least = self.deployment.replicas - max_unavailable(&self.deployment);
-            assert!(self.safe() >= safe.min(least), "went from {safe} to {} of {least} available pods", self.safe());
+            let min = self.deployment.replicas - max_unavailable(&self.deployment);
+            assert!(self.safe() >= safe.min(min), "went from {safe} to {} of {min} available pods", self.safe());
         }
         done
     }

@@ -339,7 +339,7 @@ fn idle_set_and_older_maximum_are_not_changed() {
 
 #[test]
 fn a_share_keeps_the_proportion() {
-    for (replicas, surge, pods, size, most, expected) in [
+    for (replicas, surge, pods, size, max, expected) in [
         (0, 0, 0, 10, None, -10),
         (10, 0, 0, 5, None, 0),
         (10, 0, 0, 5, Some("0"), 0),
@@ -354,16 +354,16 @@ fn a_share_keeps_the_proportion() {
         let mut d = rolled(replicas, int(surge), int(1));
         d.status.replicas = pods;
         let mut set = set("s", size, 0, "v");
-        set.annotations = most.map(|most| labels(&[(MAX_REPLICAS, most)])).unwrap_or_default();
-        assert_eq!(share(&d, &set), expected, "{size} of {most:?} towards {replicas}+{surge}");
+        set.annotations = max.map(|max| labels(&[(MAX_REPLICAS, max)])).unwrap_or_default();
+        assert_eq!(share(&d, &set), expected, "{size} of {max:?} towards {replicas}+{surge}");
     }
 }
 
 #[test]
 fn scale_near_the_largest_number_does_not_overflow() {
-    const MOST: i32 = i32::MAX;
-    for strategy in [rolling(text("100%"), text("100%")), rolling(int(MOST), int(MOST)), Strategy::Recreate] {
-        for (replicas, new, old) in [(MOST, MOST, MOST), (MOST, 0, 1), (0, MOST, MOST), (1, MOST, 0), (MOST, 1, MOST)] {
+    const MAX: i32 = i32::MAX;
+    for strategy in [rolling(text("100%"), text("100%")), rolling(int(MAX), int(MAX)), Strategy::Recreate] {
+        for (replicas, new, old) in [(MAX, MAX, MAX), (MAX, 0, 1), (0, MAX, MAX), (1, MAX, 0), (MAX, 1, MAX)] {
             let mut d = deployment(replicas);
             d.strategy = strategy.clone();
             let make = |name, size, age| with_available(set(name, size, age, name), size);
@@ -375,8 +375,8 @@ fn scale_near_the_largest_number_does_not_overflow() {
                 assert!(scale.replicas >= 0, "{replicas} {new} {old}: {}", scale.replicas);
             }
             assert!(new_replicas(&d, given.total(), new) >= 0);
-            let most = count_annotation(&annotated((*set).clone(), &[(MAX_REPLICAS, "2147483647")]), MAX_REPLICAS);
-            assert_eq!(most, Some(MOST));
+            let max = count_annotation(&annotated((*set).clone(), &[(MAX_REPLICAS, "2147483647")]), MAX_REPLICAS);
+            assert_eq!(max, Some(MAX));
             let edits = scale_annotations(&d, &set);
             assert!(plain(&edits).iter().all(|(_, value)| !value.is_some_and(|value| value.starts_with('-'))));
         }

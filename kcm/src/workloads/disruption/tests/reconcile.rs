@@ -229,8 +229,8 @@ fn of_all(min: Option<IntOrString>, max: Option<IntOrString>) -> PodDisruptionBu
     })
 }
 
-fn at_least(least: IntOrString) -> PodDisruptionBudget {
-    of_all(Some(least), None)
+fn at_least(min: IntOrString) -> PodDisruptionBudget {
+    of_all(Some(min), None)
 }
 
 fn at_most(most: IntOrString) -> PodDisruptionBudget {

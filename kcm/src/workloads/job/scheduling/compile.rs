@@ -13,7 +13,7 @@ pub const API_VERSION: &str = "scheduling.k8s.io/v1beta1";
 /// Workload.
 const GROUP_TEMPLATE: &str = "scheduling.k8s.io/group-template-name";
 
-/// Longest name of an object.
+/// Maximum length of an object's name in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
 /// The objects that the Job controller manages for a Job.

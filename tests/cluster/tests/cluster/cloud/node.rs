@@ -135,8 +135,8 @@ async fn node_waits_for_its_instance(cloud: &CloudBed) -> Result<()> {
     .await?;
     let calls = cloud.cloud.calls(Operation::DescribeInstance).calls - before;
     // At most two calls a second by the backoff, and one a second for each of three nodes for addresses and readiness.
-    let most = 25 + 5 * begun.elapsed().as_secs();
-    ensure!(calls < most, "{calls} calls for an instance that does not exist");
+    let max = 25 + 5 * begun.elapsed().as_secs();
+    ensure!(calls < max, "{calls} calls for an instance that does not exist");
     cloud.cloud.add_instance(&InstanceConfig::named("early"));
     until_initialized(cloud, "early").await?;
     Ok(())

@@ -240,9 +240,9 @@ impl LeaseObserver {
 fn watches_share_few_connections(cluster: &ControlPlane, manager: &Process, kinds: usize) -> Result<()> {
     let port = cluster.server().rsplit_once(':').context("no port")?.1.parse()?;
     let connections = manager.connections_to(port)?;
-    let least = kinds.div_ceil(STREAMS) + 1;
-    let most = (kinds + STREAMS).div_ceil(STREAMS) + OTHER_CONNECTIONS;
-    ensure!((least..=most).contains(&connections), "{connections} connections instead of {least} to {most}");
+    let min = kinds.div_ceil(STREAMS) + 1;
+    let max = (kinds + STREAMS).div_ceil(STREAMS) + OTHER_CONNECTIONS;
+    ensure!((min..=max).contains(&connections), "{connections} connections instead of {min} to {max}");
     println!("{kinds} custom kinds: {connections} connections");
     Ok(())
 }

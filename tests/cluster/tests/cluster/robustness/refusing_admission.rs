@@ -25,7 +25,7 @@ use crate::workloads::daemonset::{Fleet, daemon_set};
 /// Time for which creations are counted after the first ones were refused.
 const OBSERVED: Duration = Duration::from_secs(10);
 
-/// Least number of changes of the owners in that time, which is longer on a busy host.
+/// Minimum number of changes of the owners in that time, which is longer on a busy host.
 const MIN_CHANGES: usize = 5;
 
 /// Maximum with delays that double from 5 ms: 11 attempts in ten seconds, 14 in a minute, and some for pods that another

@@ -107,10 +107,10 @@ fn capacity(claim: &PersistentVolumeClaim) -> Option<String> {
 }
 
 /// Waits until this number of claims, or more, are in a state.
-async fn until(space: &Space, what: &str, least: usize, is_so: fn(&PersistentVolumeClaim) -> bool) -> Result<()> {
-    eventually(format!("{least} claims are {what}"), || async {
+async fn until(space: &Space, what: &str, min: usize, is_so: fn(&PersistentVolumeClaim) -> bool) -> Result<()> {
+    eventually(format!("{min} claims are {what}"), || async {
         let found = claims(space).await?.values().filter(|claim| is_so(claim)).count();
-        ensure!(found >= least, "{found}");
+        ensure!(found >= min, "{found}");
         Ok(())
     })
     .await

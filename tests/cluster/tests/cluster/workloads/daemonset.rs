@@ -335,17 +335,17 @@ pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     fleet.delete_nodes().await
 }
 
-/// Fails unless at least `least` pods are ready and no node has more than `most` pods. Pods that are being deleted do
+/// Fails unless at least `min_ready` pods are ready and no node has more than `max` pods. Pods that are being deleted do
 /// not count.
-fn check_pods_on_nodes(view: &View, least: usize, most: usize) -> Result<()> {
+fn check_pods_on_nodes(view: &View, min_ready: usize, max: usize) -> Result<()> {
     let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
-    ensure!(ready >= least, "{ready} pods are ready instead of at least {least}");
+    ensure!(ready >= min_ready, "{ready} pods are ready instead of at least {min_ready}");
     let mut pods_per_node: BTreeMap<String, usize> = BTreeMap::new();
     for pod in view.pods.values().filter(|pod| is_active(pod)) {
         *pods_per_node.entry(node_of(pod).to_owned()).or_default() += 1;
     }
     pods_per_node.remove("");
-    ensure!(pods_per_node.values().all(|pods| *pods <= most), "{pods_per_node:?}");
+    ensure!(pods_per_node.values().all(|pods| *pods <= max), "{pods_per_node:?}");
     Ok(())
 }
 
@@ -360,8 +360,8 @@ pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
         }}}});
         space.create::<DaemonSet>(with(daemon_set(&space, "agent"), rolling)).await?;
         rolled_out(&space, "agent", 4).await.context(name)?;
-        let most = if surge > 0 { 2 } else { 1 };
-        let observer = Observer::start(&space, move |view| check_pods_on_nodes(view, 4 - unavailable, most)).await?;
+        let max = if surge > 0 { 2 } else { 1 };
+        let observer = Observer::start(&space, move |view| check_pods_on_nodes(view, 4 - unavailable, max)).await?;
         set_image(&space, "agent", 2).await?;
         rolled_out(&space, "agent", 4).await.context(name)?;
         observer.verdict().await.with_context(|| format!("{name} in {}", space.namespace))?;

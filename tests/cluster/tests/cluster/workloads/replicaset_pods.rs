@@ -97,8 +97,8 @@ pub async fn pod_is_available_after_min_ready_seconds(space: Space) -> Result<()
         available_from.push(ready_since(&pod)?.checked_add(MIN_READY)?);
     }
     for (time, available) in lock(&reported).iter() {
-        let most = available_from.iter().filter(|from| *from <= time).count();
-        ensure!(*available <= most, "{available} available at {time}, pods are so from {available_from:?}");
+        let max = available_from.iter().filter(|from| *from <= time).count();
+        ensure!(*available <= max, "{available} available at {time}, pods are so from {available_from:?}");
     }
     Ok(())
 }

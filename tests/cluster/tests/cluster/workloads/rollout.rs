@@ -15,12 +15,12 @@ use crate::robustness::invariants::until_quiet;
 use crate::robustness::scenario::Scenario;
 use crate::workloads::deployment::{revision, rolled_out, set_image, wanted};
 
-/// Checks that ReplicaSets request at most `most` pods, and that at least `least` pods are ready.
-fn within(view: &View, least: usize, most: i32) -> Result<()> {
+/// Checks that ReplicaSets request at most `max` pods, and that at least `min_ready` pods are ready.
+fn within(view: &View, min_ready: usize, max: i32) -> Result<()> {
     let requested: i32 = view.sets.values().map(wanted).sum();
-    ensure!(requested <= most, "{requested} pods are requested, {most} are allowed");
+    ensure!(requested <= max, "{requested} pods are requested, {max} are allowed");
     let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
-    ensure!(ready >= least, "{ready} pods are ready, {least} at least");
+    ensure!(ready >= min_ready, "{ready} pods are ready, at least {min_ready} should be");
     Ok(())
 }
 
