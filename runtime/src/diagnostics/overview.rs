@@ -54,12 +54,12 @@ pub(super) struct Queue {
     /// The longest time that a worker has been busy with one key.
     pub(super) longest_working_seconds: f64,
     /// The keys that are being reconciled, the longest running first.
-    pub(super) running: Vec<Running>,
+    pub(super) running: Vec<RunningReconcile>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Running {
+pub(super) struct RunningReconcile {
     pub(super) key: String,
     pub(super) for_seconds: f64,
 }
@@ -145,7 +145,8 @@ impl Explainer {
         let mut working: Vec<_> = working.collect();
         working.sort_unstable_by(|one, other| other.cmp(one));
         let running = working.iter().take(MAX_LISTED);
-        let running = running.map(|(time, key)| Running { key: (*key).clone(), for_seconds: time.as_secs_f64() });
+        let running =
+            running.map(|(time, key)| RunningReconcile { key: (*key).clone(), for_seconds: time.as_secs_f64() });
         let counts = &reported.counts;
         let (failing, discarded) = counts.journal.failing();
         let hidden = failing.len().saturating_sub(MAX_LISTED) as u64;

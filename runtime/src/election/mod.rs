@@ -8,12 +8,12 @@
 //! editing of a held lease: a candidate that has never observed the lease leads immediately.
 
 mod candidacy;
+#[cfg(test)]
+pub(crate) mod simulation;
 mod store;
 mod term;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) mod world;
 
 use std::future::Future;
 use std::sync::Arc;

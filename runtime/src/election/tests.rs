@@ -5,7 +5,7 @@ use futures::future::{BoxFuture, FutureExt};
 use proptest::prelude::*;
 use std::sync::Mutex;
 
-use super::world::{Fault, FaultKind, LeaseServer, Process, candidate, run_for, until};
+use super::simulation::{Fault, FaultKind, LeaseServer, Process, candidate, run_for, until};
 use super::*;
 use crate::events::{EventSink, SinkError};
 
@@ -26,81 +26,81 @@ fn led_by_client_go(renewed: &str) -> Lease {
     serde_json::from_value(lease).unwrap()
 }
 
-fn transitions(world: &LeaseServer) -> Option<i32> {
-    world.lease().spec.and_then(|spec| spec.lease_transitions)
+fn transitions(server: &LeaseServer) -> Option<i32> {
+    server.lease().spec.and_then(|spec| spec.lease_transitions)
 }
 
 #[tokio::test(start_paused = true)]
 async fn successor_waits_for_the_lease_of_a_crashed_leader() {
-    let world = LeaseServer::new();
-    let a = Process::start(&world, "a", 0, 1);
-    assert!(until(&world, 1, || a.fence.holds()).await < SECOND, "the first candidate waited for a missing lease");
-    let b = Process::start(&world, "b", 0, 2);
-    run_for(&world, 60).await;
+    let server = LeaseServer::new();
+    let a = Process::start(&server, "a", 0, 1);
+    assert!(until(&server, 1, || a.fence.holds()).await < SECOND, "the first candidate waited for a missing lease");
+    let b = Process::start(&server, "b", 0, 2);
+    run_for(&server, 60).await;
     assert!(a.fence.holds() && !b.fence.is_leader());
-    assert_eq!(transitions(&world), Some(0));
+    assert_eq!(transitions(&server), Some(0));
     a.crash();
-    let took = until(&world, 60, || b.fence.holds()).await;
+    let took = until(&server, 60, || b.fence.holds()).await;
     assert!(took > 12 * SECOND && took < 15 * SECOND + 2 * RETRY, "{took:?}");
-    assert_eq!((world.holder().as_str(), transitions(&world)), ("b", Some(1)));
+    assert_eq!((server.holder().as_str(), transitions(&server)), ("b", Some(1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn stopped_leader_has_a_closed_fence_on_resume() {
-    let world = LeaseServer::new();
-    let a = Process::start(&world, "a", 0, 1);
-    until(&world, 1, || a.fence.holds()).await;
-    let b = Process::start(&world, "b", 0, 2);
-    run_for(&world, 10).await;
+    let server = LeaseServer::new();
+    let a = Process::start(&server, "a", 0, 1);
+    until(&server, 1, || a.fence.holds()).await;
+    let b = Process::start(&server, "b", 0, 2);
+    run_for(&server, 10).await;
     a.gate.stop();
-    until(&world, 30, || b.fence.holds()).await;
-    run_for(&world, 5).await;
+    until(&server, 30, || b.fence.holds()).await;
+    run_for(&server, 5).await;
     a.gate.resume();
     assert!(!a.fence.holds(), "the fence is open after the pause");
-    until(&world, 5, || !a.losses.lock().unwrap().is_empty()).await;
+    until(&server, 5, || !a.losses.lock().unwrap().is_empty()).await;
     assert!(!a.fence.is_leader());
-    run_for(&world, 30).await;
+    run_for(&server, 30).await;
     assert!(b.fence.holds());
 }
 
 #[tokio::test(start_paused = true)]
 async fn lease_of_client_go_is_acquired_by_the_local_clock() {
     for renewed in ["2026-11-21T05:50:36.123456Z", "2001-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"] {
-        let world = LeaseServer::new();
-        world.put(Some(led_by_client_go(renewed)));
-        let a = Process::start(&world, "a", 0, 1);
-        let took = until(&world, 60, || a.fence.holds()).await;
+        let server = LeaseServer::new();
+        server.put(Some(led_by_client_go(renewed)));
+        let a = Process::start(&server, "a", 0, 1);
+        let took = until(&server, 60, || a.fence.holds()).await;
         assert!(took >= 15 * SECOND && took < 15 * SECOND + RETRY, "{renewed}: {took:?}");
-        assert_eq!(transitions(&world), Some(4));
-        assert_eq!(world.lease().metadata.uid.as_deref(), Some("u-1"), "the metadata of the lease is kept");
+        assert_eq!(transitions(&server), Some(4));
+        assert_eq!(server.lease().metadata.uid.as_deref(), Some("u-1"), "the metadata of the lease is kept");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn live_leader_of_client_go_is_respected() {
-    let world = LeaseServer::new();
-    let a = Process::start(&world, "a", 0, 1);
-    world.put(Some(led_by_client_go("2026-11-21T05:50:36.000000Z")));
+    let server = LeaseServer::new();
+    let a = Process::start(&server, "a", 0, 1);
+    server.put(Some(led_by_client_go("2026-11-21T05:50:36.000000Z")));
     for tenths in 1..60 {
-        run_for(&world, 2).await;
-        world.put(Some(led_by_client_go(&format!("2026-11-21T05:50:36.{tenths:06}Z"))));
+        run_for(&server, 2).await;
+        server.put(Some(led_by_client_go(&format!("2026-11-21T05:50:36.{tenths:06}Z"))));
     }
     assert!(!a.fence.is_leader());
-    assert_eq!(world.holder(), "cp-1_7a5c");
+    assert_eq!(server.holder(), "cp-1_7a5c");
 }
 
 #[tokio::test(start_paused = true)]
 async fn leadership_survives_short_faults_but_not_long_ones() {
     let kinds = [FaultKind::Refused, FaultKind::RequestLost, FaultKind::ResponseLost, FaultKind::ErrorAfterChange];
     for kind in kinds {
-        let world = LeaseServer::new();
-        let (mut election, fence) = candidate(&world, "a");
+        let server = LeaseServer::new();
+        let (mut election, fence) = candidate(&server, "a");
         election.acquire().await;
-        world.fail_next(kind, 1);
+        server.fail_next(kind, 1);
         assert!(timeout(60 * SECOND, election.hold()).await.is_err(), "{kind:?} once");
         assert!(fence.holds(), "{kind:?} once");
 
-        world.fail_next(kind, 1_000);
+        server.fail_next(kind, 1_000);
         let start = Instant::now();
         let lost = timeout(60 * SECOND, election.hold()).await.unwrap();
         assert!(matches!(lost, Lost::RenewDeadline { .. }), "{kind:?}: {lost}");
@@ -111,10 +111,10 @@ async fn leadership_survives_short_faults_but_not_long_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_responses_are_resolved_by_reading() {
-    let world = LeaseServer::new();
-    let (mut election, fence) = candidate(&world, "a");
+    let server = LeaseServer::new();
+    let (mut election, fence) = candidate(&server, "a");
     // The GET reports no lease, the response to the POST is lost.
-    world
+    server
         .faults
         .lock()
         .unwrap()
@@ -122,57 +122,57 @@ async fn lost_responses_are_resolved_by_reading() {
     let start = Instant::now();
     election.acquire().await;
     assert!(fence.holds());
-    assert_eq!(*world.calls.lock().unwrap(), ["get", "create", "get"]);
+    assert_eq!(*server.calls.lock().unwrap(), ["get", "create", "get"]);
     assert_eq!(fence.last_renewed(), Some(start), "the time is that of the request that the server executed");
 
-    world.fail_next(FaultKind::ResponseLost, 1);
+    server.fail_next(FaultKind::ResponseLost, 1);
     let sent = Instant::now();
     assert!(timeout(6 * SECOND, election.hold()).await.is_err());
-    assert_eq!(world.calls.lock().unwrap()[3..], ["update", "get"]);
+    assert_eq!(server.calls.lock().unwrap()[3..], ["update", "get"]);
     assert_eq!(fence.last_renewed(), Some(sent));
     assert_eq!(fence.slow_renewals(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn conflict_is_resolved_by_reading_and_renewing() {
-    let world = LeaseServer::new();
-    let (mut election, fence) = candidate(&world, "a");
+    let server = LeaseServer::new();
+    let (mut election, fence) = candidate(&server, "a");
     election.acquire().await;
-    let mut touched = world.lease();
+    let mut touched = server.lease();
     touched.metadata.labels = Some([("who".to_owned(), "operator".to_owned())].into());
-    world.put(Some(touched.clone()));
+    server.put(Some(touched.clone()));
     assert!(timeout(SECOND, election.hold()).await.is_err());
-    assert_eq!(world.calls.lock().unwrap()[2..], ["update", "get", "update"]);
+    assert_eq!(server.calls.lock().unwrap()[2..], ["update", "get", "update"]);
     assert_eq!(fence.slow_renewals(), 1);
-    assert_eq!(world.lease().metadata.labels, touched.metadata.labels);
+    assert_eq!(server.lease().metadata.labels, touched.metadata.labels);
 }
 
 #[tokio::test(start_paused = true)]
 async fn leader_stops_immediately_when_it_reads_another_holder() {
-    let world = LeaseServer::new();
-    let (mut election, fence) = candidate(&world, "a");
+    let server = LeaseServer::new();
+    let (mut election, fence) = candidate(&server, "a");
     election.acquire().await;
-    world.put(Some(led_by_client_go("2026-11-21T05:50:36.123456Z")));
+    server.put(Some(led_by_client_go("2026-11-21T05:50:36.123456Z")));
     let lost = timeout(SECOND, election.hold()).await.unwrap();
     let holder = "cp-1_7a5c".to_owned();
     assert_eq!(lost, Lost::TakenOver { holder });
     assert!(!fence.holds());
     assert!(election.release().await);
-    assert_eq!(world.holder(), "cp-1_7a5c", "the release overwrote the lease of another holder");
+    assert_eq!(server.holder(), "cp-1_7a5c", "the release overwrote the lease of another holder");
 }
 
 #[tokio::test(start_paused = true)]
 async fn standby_that_never_led_sends_no_request_when_it_releases() {
-    let world = LeaseServer::new();
-    let a = Process::start(&world, "a", 0, 1);
-    until(&world, 1, || a.fence.holds()).await;
-    let (mut standby, fence) = candidate(&world, "b");
+    let server = LeaseServer::new();
+    let a = Process::start(&server, "a", 0, 1);
+    until(&server, 1, || a.fence.holds()).await;
+    let (mut standby, fence) = candidate(&server, "b");
     tokio::select! {
         () = standby.acquire() => panic!("the lease is held"),
         () = sleep(SECOND * 5) => {}
     }
     // An unreachable API server would keep it until the renew deadline.
-    world.fail_next(FaultKind::RequestLost, 100);
+    server.fail_next(FaultKind::RequestLost, 100);
     let start = Instant::now();
     assert!(standby.release().await);
     assert_eq!((start.elapsed(), fence.is_leader()), (Duration::ZERO, false));
@@ -180,49 +180,49 @@ async fn standby_that_never_led_sends_no_request_when_it_releases() {
 
 #[tokio::test(start_paused = true)]
 async fn successor_leads_at_its_next_attempt_after_a_release() {
-    let world = LeaseServer::new();
-    let mut a = Process::start(&world, "a", 0, 1);
-    until(&world, 1, || a.fence.holds()).await;
-    let b = Process::start(&world, "b", 0, 2);
-    run_for(&world, 10).await;
+    let server = LeaseServer::new();
+    let mut a = Process::start(&server, "a", 0, 1);
+    until(&server, 1, || a.fence.holds()).await;
+    let b = Process::start(&server, "b", 0, 2);
+    run_for(&server, 10).await;
     a.exit();
-    let took = until(&world, 10, || b.fence.holds()).await;
+    let took = until(&server, 10, || b.fence.holds()).await;
     assert!(took < RETRY, "{took:?}");
     assert!(a.task.await.unwrap());
     assert!(!a.fence.is_leader());
-    assert_eq!(transitions(&world), Some(1));
+    assert_eq!(transitions(&server), Some(1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn release_survives_a_conflict_and_leaves_no_holder() {
-    let world = LeaseServer::new();
-    let (mut election, fence) = candidate(&world, "a");
+    let server = LeaseServer::new();
+    let (mut election, fence) = candidate(&server, "a");
     election.acquire().await;
     // The renewal reaches the server 500 ms late, between the release's GET and its PUT.
     let late = Fault { before: 500, ..Fault::default() };
     let slow_response = Fault { after: 800, ..Fault::default() };
-    world.faults.lock().unwrap().extend([late, slow_response]);
+    server.faults.lock().unwrap().extend([late, slow_response]);
     assert!(timeout(SECOND / 10, election.hold()).await.is_err());
     assert!(election.release().await);
     assert!(!fence.holds());
-    assert_eq!(world.calls.lock().unwrap()[2..], ["update", "get", "update", "get", "update"]);
-    let spec = world.lease().spec.unwrap();
+    assert_eq!(server.calls.lock().unwrap()[2..], ["update", "get", "update", "get", "update"]);
+    let spec = server.lease().spec.unwrap();
     assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some(""), Some(1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn deleted_lease_is_recreated_by_its_holder() {
-    let world = LeaseServer::new();
-    let a = Process::start(&world, "a", 0, 1);
-    until(&world, 1, || a.fence.holds()).await;
-    let b = Process::start(&world, "b", 0, 2);
+    let server = LeaseServer::new();
+    let a = Process::start(&server, "a", 0, 1);
+    until(&server, 1, || a.fence.holds()).await;
+    let b = Process::start(&server, "b", 0, 2);
     for _ in 0..20 {
-        run_for(&world, 3).await;
-        world.put(None);
+        run_for(&server, 3).await;
+        server.put(None);
     }
-    run_for(&world, 3).await;
+    run_for(&server, 3).await;
     assert!(a.fence.holds() && !b.fence.is_leader());
-    assert_eq!(world.holder(), "a");
+    assert_eq!(server.holder(), "a");
 }
 
 #[derive(Default)]
@@ -241,10 +241,10 @@ impl EventSink for RecordedEvents {
 
 #[tokio::test(start_paused = true)]
 async fn resigning_leader_records_its_event_before_the_release() {
-    let world = LeaseServer::new();
+    let server = LeaseServer::new();
     let recorded = Arc::new(RecordedEvents::default());
     let (recorder, sender) = Recorder::new("kube-controller-manager", recorded.clone());
-    let (election, _) = candidate(&world, "a");
+    let (election, _) = candidate(&server, "a");
     let mut election = election.recording(recorder.clone());
     election.resign();
     election.acquire().await;
@@ -259,13 +259,13 @@ async fn resigning_leader_records_its_event_before_the_release() {
 
 #[tokio::test(start_paused = true)]
 async fn leadership_changes_are_recorded_as_events() {
-    let world = LeaseServer::new();
+    let server = LeaseServer::new();
     let recorded = Arc::new(RecordedEvents::default());
     let (recorder, sender) = Recorder::new("kube-controller-manager", recorded.clone());
-    let (election, _) = candidate(&world, "a");
+    let (election, _) = candidate(&server, "a");
     let mut election = election.recording(recorder);
     election.acquire().await;
-    world.fail_next(FaultKind::Refused, 1_000);
+    server.fail_next(FaultKind::Refused, 1_000);
     election.hold().await;
     drop(election);
     sender.await;
@@ -339,12 +339,12 @@ fn fault() -> impl Strategy<Value = Fault> {
 }
 
 async fn run_scenario(faults: Vec<Fault>, actions: Vec<(Action, u64)>, skews: [i64; 2], seed: u64) {
-    let world = LeaseServer::new();
-    world.faults.lock().unwrap().extend(faults);
+    let server = LeaseServer::new();
+    server.faults.lock().unwrap().extend(faults);
     let mut started = 0;
     let mut start = |slot: usize| {
         started += 1;
-        Process::start(&world, &format!("p{started}"), skews[slot], seed.wrapping_add(started))
+        Process::start(&server, &format!("p{started}"), skews[slot], seed.wrapping_add(started))
     };
     let mut processes = [start(0), start(1)];
     for (action, wait) in actions {
@@ -364,14 +364,14 @@ async fn run_scenario(faults: Vec<Fault>, actions: Vec<(Action, u64)>, skews: [i
         let end = Instant::now() + Duration::from_millis(wait);
         while Instant::now() < end {
             sleep(Duration::from_millis(100)).await;
-            world.assert_at_most_one_leader();
+            server.assert_at_most_one_leader();
         }
     }
-    world.faults.lock().unwrap().clear();
+    server.faults.lock().unwrap().clear();
     processes.iter().for_each(|process| process.gate.resume());
-    run_for(&world, 60).await;
-    assert_eq!(world.assert_at_most_one_leader(), 1, "after the last fault there is a leader again");
-    assert!(world.writes() > 0);
+    run_for(&server, 60).await;
+    assert_eq!(server.assert_at_most_one_leader(), 1, "after the last fault there is a leader again");
+    assert!(server.writes() > 0);
 }
 
 proptest! {
@@ -391,13 +391,13 @@ proptest! {
     }
 }
 
-fn coordinated(world: &Arc<LeaseServer>, identity: &str) -> Election {
+fn coordinated(server: &Arc<LeaseServer>, identity: &str) -> Election {
     let versions = Versions { binary: "1.37.0".to_owned(), emulation: "1.37.0".to_owned() };
     let config = ElectionConfig {
         coordinated: Some(versions),
         ..ElectionConfig::new("kube-system", "kube-controller-manager", identity)
     };
-    Election::with_store(world.store(), config).expect("valid").0
+    Election::with_store(server.store(), config).expect("valid").0
 }
 
 fn assigned(holder: &str, preferred: Option<&str>) -> Lease {
@@ -413,17 +413,17 @@ fn assigned(holder: &str, preferred: Option<&str>) -> Lease {
 
 #[tokio::test(start_paused = true)]
 async fn coordinated_candidate_leads_only_when_the_lease_is_assigned_to_it() {
-    let world = LeaseServer::new();
-    let mut election = coordinated(&world, "us");
+    let server = LeaseServer::new();
+    let mut election = coordinated(&server, "us");
     assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "the candidate created a lease");
-    world.put(Some(assigned("other", None)));
+    server.put(Some(assigned("other", None)));
     assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "the candidate took over an expired lease");
-    world.put(Some(assigned("us", None)));
+    server.put(Some(assigned("us", None)));
     timeout(5 * SECOND, election.acquire()).await.expect("the assigned lease was not acquired");
-    let spec = world.lease().spec.expect("a spec");
+    let spec = server.lease().spec.expect("a spec");
     assert_eq!(spec.strategy.as_deref(), Some("OldestEmulationVersion"));
     assert!(timeout(60 * SECOND, election.hold()).await.is_err(), "the lease was lost");
-    world.put(Some(assigned("us", Some("older"))));
+    server.put(Some(assigned("us", Some("older"))));
     let lost = timeout(5 * SECOND, election.hold()).await.expect("still leading after the end of term");
     assert_eq!(lost, Lost::EndOfTerm { preferred: "older".to_owned() });
 }

@@ -103,7 +103,7 @@ async fn wait_for_stall(heartbeat: &Heartbeat, views: &Views) {
 }
 
 /// A controller of the manager.
-struct Running {
+struct RegisteredController {
     name: &'static str,
     /// Starts its workers.
     start: Start,
@@ -134,7 +134,7 @@ pub struct Manager {
     recorders: Vec<Recorder>,
     /// The tasks that send events.
     events: JoinSet<()>,
-    controllers: Vec<Running>,
+    controllers: Vec<RegisteredController>,
     metrics: Arc<Metrics>,
     pages: Vec<Page>,
 }
@@ -246,7 +246,7 @@ impl Manager {
     pub fn add<R: Reconcile>(&mut self, options: WorkOptions, queue: Arc<Queue<R::Key>>, reconciler: Arc<R>) {
         let counts = Arc::new(WorkCounts::default());
         let (closed, stats, view, counted) = (queue.clone(), queue.clone(), queue.clone(), counts.clone());
-        self.controllers.push(Running {
+        self.controllers.push(RegisteredController {
             name: options.name,
             start: Box::new(move |tasks| work(options, &queue, &reconciler, &counted, tasks)),
             close: Box::new(move || closed.close()),
@@ -317,7 +317,7 @@ impl Manager {
         kinds: Vec<(&'static str, &'static str)>,
         finalizers: Vec<FinalizerOwner>,
     ) -> Explainer {
-        let watched = |running: &Running| ReportedController {
+        let watched = |running: &RegisteredController| ReportedController {
             name: running.name,
             workers: running.workers,
             queue: running.view.clone(),
@@ -496,7 +496,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::election::world::{LeaseServer, candidate};
+    use crate::election::simulation::{LeaseServer, candidate};
     use crate::queue::QueueOptions;
     use crate::testing;
     use crate::watch::Builder;
@@ -523,14 +523,14 @@ mod tests {
         }
     }
 
-    /// Runs a manager that leads in `world`, and requests its shutdown while a reconcile runs. Returns true if the
+    /// Runs a manager that leads on `server`, and requests its shutdown while a reconcile runs. Returns true if the
     /// process could write at the end of the reconcile; `None` if the reconcile was cancelled.
-    async fn shut_down_during_reconcile(world: &Arc<LeaseServer>) -> Option<bool> {
+    async fn shut_down_during_reconcile(server: &Arc<LeaseServer>) -> Option<bool> {
         let clients = testing::clients(|_, _, _| (500, Vec::new())).await;
         // The time for workers is unlimited.
         let options = ManagerOptions { shutdown_timeout: Duration::ZERO, ..ManagerOptions::default() };
         let mut manager = Manager::new(clients, Builder::default().build(), options).expect("a manager");
-        let (election, fence) = candidate(world, "us");
+        let (election, fence) = candidate(server, "us");
         manager.election = Some(election);
         manager.fence = fence.clone();
         let reconciler = Arc::new(SlowReconcile { fence, may_write_at_end: Mutex::default() });
@@ -544,22 +544,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lease_is_renewed_until_workers_have_finished() {
-        let world = LeaseServer::new();
-        assert_eq!(shut_down_during_reconcile(&world).await, Some(true));
-        assert_eq!(world.holder(), "", "the Lease was not released");
+        let server = LeaseServer::new();
+        assert_eq!(shut_down_during_reconcile(&server).await, Some(true));
+        assert_eq!(server.holder(), "", "the Lease was not released");
     }
 
     #[tokio::test(start_paused = true)]
     async fn workers_are_cancelled_when_the_lease_is_lost_during_the_shutdown() {
-        let world = LeaseServer::new();
+        let server = LeaseServer::new();
         let other_leads = async {
             sleep(Duration::from_secs(20)).await;
-            let mut lease = world.lease();
+            let mut lease = server.lease();
             lease.spec.as_mut().expect("a spec").holder_identity = Some("other".to_owned());
-            world.put(Some(lease));
+            server.put(Some(lease));
         };
-        let (may_write_at_end, ()) = tokio::join!(shut_down_during_reconcile(&world), other_leads);
+        let (may_write_at_end, ()) = tokio::join!(shut_down_during_reconcile(&server), other_leads);
         assert_eq!(may_write_at_end, None, "the reconcile continued without the Lease");
-        assert_eq!(world.holder(), "other");
+        assert_eq!(server.holder(), "other");
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::api::{self, Patch, Progress};
 use super::measure::{Measurement, Scenario};
-use super::subject::{AUTOSCALING, Binaries, Mode, Running, Subject};
+use super::subject::{AUTOSCALING, Binaries, ManagerProcess, Mode, Subject};
 use super::workload::App;
 
 const NAMESPACE: &str = "bench";
@@ -41,7 +41,7 @@ pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, lo
     let metrics = Metrics::serve(&cluster).await?;
     metrics.set(NAMESPACE, METRIC, ONE);
     api::each("autoscalers created", 0..count, async |number| make(&client, number).await).await?;
-    let manager = Running::start(&cluster, binaries, about.0, about.1, &[AUTOSCALING])?;
+    let manager = ManagerProcess::start(&cluster, binaries, about.0, about.1, &[AUTOSCALING])?;
     let measured = Fleet { client, manager: &manager, metrics: &metrics, count }.run_scenario(about).await;
     manager.keep_log(log)?;
     measured
@@ -75,7 +75,7 @@ async fn make(client: &Client, number: u32) -> Result<()> {
 
 struct Fleet<'a> {
     client: Client,
-    manager: &'a Running<'a>,
+    manager: &'a ManagerProcess<'a>,
     metrics: &'a Metrics,
     count: u32,
 }

@@ -17,7 +17,7 @@ use super::api::{self, POLL_INTERVAL, Progress};
 use super::measure::{Measurement, Metric, Scenario};
 use super::services;
 use super::slices::SliceWatch;
-use super::subject::{Binaries, ENDPOINTS, Mode, Running, Subject};
+use super::subject::{Binaries, ENDPOINTS, ManagerProcess, Mode, Subject};
 use super::workload::App;
 
 /// Changes of pods per second.
@@ -100,7 +100,7 @@ impl Churn {
     /// `log`.
     pub async fn measure(&self, binaries: &Binaries, about: (Subject, Mode), log: &Path) -> Result<Measurement> {
         self.delete_slices().await?;
-        let manager = Running::start(&self.cluster, binaries, about.0, about.1, &[ENDPOINTS])?;
+        let manager = ManagerProcess::start(&self.cluster, binaries, about.0, about.1, &[ENDPOINTS])?;
         let measured = self.run_scenario(&manager, about).await;
         let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
@@ -122,7 +122,11 @@ impl Churn {
         Ok(())
     }
 
-    async fn run_scenario(&self, manager: &Running<'_>, (subject, mode): (Subject, Mode)) -> Result<Measurement> {
+    async fn run_scenario(
+        &self,
+        manager: &ManagerProcess<'_>,
+        (subject, mode): (Subject, Mode),
+    ) -> Result<Measurement> {
         manager.until_leader(&self.client).await?;
         self.until_made(manager).await?;
         manager.until_quiet().await?;
@@ -153,7 +157,7 @@ impl Churn {
 
     /// Waits until all slices and Endpoints exist. It is not enough that the manager sends no requests: it may still be
     /// listing pods.
-    async fn until_made(&self, manager: &Running<'_>) -> Result<()> {
+    async fn until_made(&self, manager: &ManagerProcess<'_>) -> Result<()> {
         let slices: Api<EndpointSlice> = Api::all(self.client.clone());
         let endpoints: Api<Endpoints> = Api::all(self.client.clone());
         let ours = ListParams::default().fields("metadata.namespace!=default");
@@ -196,7 +200,11 @@ impl Churn {
 }
 
 /// Waits until nothing is missing; `what` describes the missing things in the error.
-pub async fn until_none(manager: &Running<'_>, what: &str, missing: impl AsyncFn() -> Result<usize>) -> Result<()> {
+pub async fn until_none(
+    manager: &ManagerProcess<'_>,
+    what: &str,
+    missing: impl AsyncFn() -> Result<usize>,
+) -> Result<()> {
     let (start, mut progress) = (Instant::now(), Progress::new());
     loop {
         let count = missing().await?;

@@ -22,7 +22,7 @@ use super::measure::{Case, Measurement, Metric, Scenario};
 use super::report::Report;
 use super::services;
 use super::slices::SliceWatch;
-use super::subject::{Binaries, ENDPOINTS, Mode, Running, Subject};
+use super::subject::{Binaries, ENDPOINTS, ManagerProcess, Mode, Subject};
 use super::workload::App;
 
 const NAMESPACE: &str = "lag";
@@ -159,7 +159,7 @@ impl Plane {
 struct Track<'a> {
     subject: Subject,
     plane: &'a Plane,
-    manager: Running<'a>,
+    manager: ManagerProcess<'a>,
     watch: SliceWatch,
     /// Readiness of the pods of each Service, by its size.
     services: BTreeMap<u32, Readiness>,
@@ -170,7 +170,7 @@ struct Track<'a> {
 
 impl<'a> Track<'a> {
     async fn start(plane: &'a Plane, binaries: &Binaries, subject: Subject, mode: Mode, size: Size) -> Result<Self> {
-        let manager = Running::start(&plane.cluster, binaries, subject, mode, &[ENDPOINTS])?;
+        let manager = ManagerProcess::start(&plane.cluster, binaries, subject, mode, &[ENDPOINTS])?;
         manager.until_leader(&plane.client).await?;
         let slices: Api<EndpointSlice> = Api::namespaced(plane.client.clone(), NAMESPACE);
         let expected: u32 = size.apps().iter().map(|app| app.replicas.div_ceil(MAX_ENDPOINTS)).sum();

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::api::{self, POLL_INTERVAL, Progress};
 use super::measure::{Measurement, Scenario};
-use super::subject::{Binaries, Mode, Running, Subject, all_controllers};
+use super::subject::{Binaries, ManagerProcess, Mode, Subject, all_controllers};
 use super::workload::App;
 
 /// The group of the custom kinds.
@@ -87,7 +87,7 @@ impl ManyKinds {
         api::create(&self.client, &replica_sets, "bench", &app.replica_set_alone()).await?;
 
         let flags = all_controllers(&self.cluster);
-        let manager = Running::start(&self.cluster, binaries, subject, mode, &flags)?;
+        let manager = ManagerProcess::start(&self.cluster, binaries, subject, mode, &flags)?;
         let measured = self.run_scenario(&manager, (subject, mode), idle).await;
         let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
@@ -105,7 +105,7 @@ impl ManyKinds {
 
     async fn run_scenario(
         &self,
-        manager: &Running<'_>,
+        manager: &ManagerProcess<'_>,
         (subject, mode): (Subject, Mode),
         idle: Duration,
     ) -> Result<Measurement> {

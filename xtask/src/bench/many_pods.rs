@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use super::api::{self, Patch, Progress};
 use super::kubelets::Kubelets;
 use super::measure::{Measurement, Scenario};
-use super::subject::{Binaries, Mode, Running, Subject, WORKLOADS, all_controllers};
+use super::subject::{Binaries, ManagerProcess, Mode, Subject, WORKLOADS, all_controllers};
 use super::volumes::objects;
 use super::workload::App;
 
@@ -139,7 +139,7 @@ impl ManyPods {
     pub async fn reach_steady_state(&self, binaries: &Binaries, about: (Subject, Mode)) -> Result<()> {
         eprintln!("  running the initial work of all controllers");
         let manager =
-            Running::start(&self.cluster, binaries, about.0, about.1, &ControllerSet::All.flags(&self.cluster))?;
+            ManagerProcess::start(&self.cluster, binaries, about.0, about.1, &ControllerSet::All.flags(&self.cluster))?;
         let at_rest = async {
             manager.until_leader(&self.client).await?;
             manager.until_quiet().await
@@ -167,7 +167,8 @@ impl ManyPods {
         let version = pods.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
         let mut events = pods.watch(&WatchParams::default(), &version).await?.boxed();
 
-        let manager = Running::start(&self.cluster, binaries, about.0, about.1, &controllers.flags(&self.cluster))?;
+        let manager =
+            ManagerProcess::start(&self.cluster, binaries, about.0, about.1, &controllers.flags(&self.cluster))?;
         let measured = run_scenario(&manager, about, controllers, &mut events, idle).await;
         let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
@@ -185,7 +186,7 @@ impl ManyPods {
 }
 
 async fn run_scenario(
-    manager: &Running<'_>,
+    manager: &ManagerProcess<'_>,
     (subject, mode): (Subject, Mode),
     controllers: ControllerSet,
     events: &mut Events<'_>,
@@ -208,7 +209,7 @@ async fn run_scenario(
 }
 
 /// Waits until a manager creates a pod.
-async fn until_pod(manager: &Running<'_>, events: &mut Events<'_>) -> Result<()> {
+async fn until_pod(manager: &ManagerProcess<'_>, events: &mut Events<'_>) -> Result<()> {
     eprintln!("  cold-start: until the first pod is created");
     let mut progress = Progress::new();
     loop {

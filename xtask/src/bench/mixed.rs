@@ -19,7 +19,7 @@ use tokio::time::sleep;
 
 use super::api::{self, Patch, Progress};
 use super::measure::{Measurement, Scenario};
-use super::subject::{ALL_WORKLOADS, Binaries, Mode, Running, Subject};
+use super::subject::{ALL_WORKLOADS, Binaries, ManagerProcess, Mode, Subject};
 use super::workload::App;
 
 const NAMESPACE: &str = "bench";
@@ -96,7 +96,7 @@ pub async fn measure(
     let client = cluster.client(Identity::Admin).await?;
     api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
     Metrics::serve(&cluster).await?.set(NAMESPACE, "memory", MEMORY_USED);
-    let manager = Running::start(&cluster, binaries, subject, mode, &[ALL_WORKLOADS])?;
+    let manager = ManagerProcess::start(&cluster, binaries, subject, mode, &[ALL_WORKLOADS])?;
     let measured = Mix { client, manager: &manager, size }.run_scenario((subject, mode, Scenario::Mixed)).await;
     let kept = manager.keep_log(log);
     let measured = measured?;
@@ -106,7 +106,7 @@ pub async fn measure(
 
 struct Mix<'a> {
     client: Client,
-    manager: &'a Running<'a>,
+    manager: &'a ManagerProcess<'a>,
     size: Size,
 }
 

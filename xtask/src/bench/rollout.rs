@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::api::{self, POLL_INTERVAL, Patch, Progress};
 use super::measure::{Measurement, Scenario};
-use super::subject::{Binaries, Mode, Running, Subject, WORKLOADS};
+use super::subject::{Binaries, ManagerProcess, Mode, Subject, WORKLOADS};
 use super::workload::App;
 
 /// The namespace of everything that is created.
@@ -47,7 +47,7 @@ pub async fn measure(
     let cluster = ControlPlane::start(Options { nodes: NODES, audit: true, ..Options::default() }).await?;
     let client = cluster.client(Identity::Admin).await?;
     api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
-    let manager = Running::start(&cluster, binaries, subject, mode, &[WORKLOADS])?;
+    let manager = ManagerProcess::start(&cluster, binaries, subject, mode, &[WORKLOADS])?;
     let measured = Bench { client, manager: &manager, subject, mode, size }.scenarios(wanted).await;
     manager.keep_log(log)?;
     measured
@@ -55,7 +55,7 @@ pub async fn measure(
 
 struct Bench<'a> {
     client: Client,
-    manager: &'a Running<'a>,
+    manager: &'a ManagerProcess<'a>,
     subject: Subject,
     mode: Mode,
     size: Size,

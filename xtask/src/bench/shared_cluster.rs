@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::api::{self, POLL_INTERVAL, Progress};
 use super::kubelets::Kubelets;
 use super::measure::{Measurement, Scenario};
-use super::subject::{Binaries, GARBAGE, Mode, NAMESPACES, NODES, Running, Subject, all_controllers};
+use super::subject::{Binaries, GARBAGE, ManagerProcess, Mode, NAMESPACES, NODES, Subject, all_controllers};
 
 /// Maximum time until any state is reached.
 const DEADLINE: Duration = Duration::from_secs(900);
@@ -81,7 +81,7 @@ impl SharedCluster {
             }
             _ => all_controllers(&self.cluster),
         };
-        let manager = Running::start(&self.cluster, binaries, subject, mode, &chosen)?;
+        let manager = ManagerProcess::start(&self.cluster, binaries, subject, mode, &chosen)?;
         let run = ManagerRun { client: &self.client, manager: &manager, namespace: &namespace, size };
         let measured = run.run_scenario((subject, mode, scenario)).await;
         manager.keep_log(log)?;
@@ -95,7 +95,7 @@ impl SharedCluster {
 /// One manager in one scenario.
 struct ManagerRun<'a> {
     client: &'a Client,
-    manager: &'a Running<'a>,
+    manager: &'a ManagerProcess<'a>,
     namespace: &'a str,
     size: Size,
 }

@@ -340,7 +340,7 @@ fn main() -> std::process::ExitCode {
         process::monitoring::{alerts_fire_when_they_should, upstreams_list_is_current},
         upstream::operations::{takeover_page_works_in_both_directions},
         api::owners::{dependents_of_hostile_owner_names_are_deleted_or_kept_as_by_upstream},
-        upstream::rest_takeover::{small_controllers_continue_under_the_other},
+        upstream::small_controllers_takeover::{small_controllers_continue_under_the_other},
         upstream::statefulset_takeover::{
             updates_continue_under_the_other_manager, statefulset_controller_writes_less_than_upstream,
         },

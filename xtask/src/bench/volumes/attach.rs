@@ -12,7 +12,7 @@ use super::attacher::Attacher;
 use super::kubelets::{Kubelets, pods};
 use super::{NAMESPACE, VOLUMES, objects, until};
 use crate::bench::measure::{Measurement, Metric, Scenario};
-use crate::bench::subject::{Binaries, Mark, Mode, Running, Subject};
+use crate::bench::subject::{Binaries, ManagerProcess, Mark, Mode, Subject};
 use crate::bench::{api, kubelets};
 
 /// Numbers of objects.
@@ -54,7 +54,7 @@ pub async fn measure(
     .await?;
     let attacher = Attacher::start(&client).await?;
     let kubelets = Kubelets::start(&client, &nodes).await?;
-    let manager = Running::start(&cluster, binaries, subject, mode, &[VOLUMES])?;
+    let manager = ManagerProcess::start(&cluster, binaries, subject, mode, &[VOLUMES])?;
     let manager_run = ManagerRun { client: &client, manager: &manager, attacher: &attacher, kubelets: &kubelets, size };
     let measured = manager_run.run(scenario).await;
     manager.keep_log(log)?;
@@ -70,7 +70,7 @@ pub async fn measure(
 /// A running manager.
 pub struct ManagerRun<'a> {
     client: &'a Client,
-    pub manager: &'a Running<'a>,
+    pub manager: &'a ManagerProcess<'a>,
     pub attacher: &'a Attacher,
     pub kubelets: &'a Kubelets,
     pub size: Size,

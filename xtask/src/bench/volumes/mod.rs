@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::api::{POLL_INTERVAL, Progress};
 use super::measure::{Measurement, Scenario};
-use super::subject::{Binaries, Mode, Running, Subject, VOLUMES};
+use super::subject::{Binaries, ManagerProcess, Mode, Subject, VOLUMES};
 pub use rest::ClaimsAtRest;
 
 /// The namespace of all claims and pods.
@@ -68,7 +68,7 @@ pub async fn measure(
 }
 
 /// Waits until a state is reached.
-async fn until(manager: &Running<'_>, describe: impl Fn() -> String, reached: impl Fn() -> bool) -> Result<()> {
+async fn until(manager: &ManagerProcess<'_>, describe: impl Fn() -> String, reached: impl Fn() -> bool) -> Result<()> {
     let (start, mut progress) = (Instant::now(), Progress::new());
     while !reached() {
         manager.check()?;

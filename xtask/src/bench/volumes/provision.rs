@@ -16,7 +16,7 @@ use super::follow::{Change, Task, follow};
 use super::{NAMESPACE, PARALLEL, VOLUMES, objects, until};
 use crate::bench::api;
 use crate::bench::measure::{Measurement, Scenario};
-use crate::bench::subject::{Binaries, Mode, Running, Subject};
+use crate::bench::subject::{Binaries, ManagerProcess, Mode, Subject};
 
 /// Annotation of a claim that a provisioner has to serve.
 const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
@@ -34,7 +34,7 @@ pub async fn measure(
     api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
     objects::create_class(&client).await?;
     let provisioner = Provisioner::start(&client).await?;
-    let manager = Running::start(&cluster, binaries, subject, mode, &[VOLUMES])?;
+    let manager = ManagerProcess::start(&cluster, binaries, subject, mode, &[VOLUMES])?;
     let measured = run(&client, &manager, &provisioner, claims).await;
     manager.keep_log(log)?;
     let (seconds, from) = measured?;
@@ -46,7 +46,7 @@ pub async fn measure(
 /// Returns the seconds from the first claim to the last binding, and the mark before them.
 async fn run(
     client: &Client,
-    manager: &Running<'_>,
+    manager: &ManagerProcess<'_>,
     provisioner: &Provisioner,
     count: u32,
 ) -> Result<(f64, crate::bench::subject::Mark)> {

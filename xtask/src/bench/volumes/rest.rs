@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::{NAMESPACE, VOLUMES, objects};
 use crate::bench::api;
 use crate::bench::measure::{Measurement, Scenario};
-use crate::bench::subject::{Binaries, Mode, Running, Subject};
+use crate::bench::subject::{Binaries, ManagerProcess, Mode, Subject};
 
 /// A control plane with bound claims.
 pub struct ClaimsAtRest {
@@ -37,7 +37,7 @@ impl ClaimsAtRest {
     /// Lets a manager set the conditions of all claims, so that they exist for both measured managers.
     pub async fn reach_steady_state(&self, binaries: &Binaries, subject: Subject) -> Result<()> {
         eprintln!("  waiting until the manager no longer writes to the claims");
-        let manager = Running::start(&self.cluster, binaries, subject, Mode::Raised, &[VOLUMES])?;
+        let manager = ManagerProcess::start(&self.cluster, binaries, subject, Mode::Raised, &[VOLUMES])?;
         let at_rest = async {
             manager.until_leader(&self.client).await?;
             manager.until_quiet().await
@@ -55,7 +55,7 @@ impl ClaimsAtRest {
         idle: Duration,
         log: &Path,
     ) -> Result<Measurement> {
-        let manager = Running::start(&self.cluster, binaries, subject, mode, &[VOLUMES])?;
+        let manager = ManagerProcess::start(&self.cluster, binaries, subject, mode, &[VOLUMES])?;
         let measured = async {
             manager.until_leader(&self.client).await?;
             manager.until_quiet().await?;

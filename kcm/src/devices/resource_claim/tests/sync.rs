@@ -92,7 +92,7 @@ fn plain(name: &str) -> Vec<u8> {
 }
 
 /// The caches and the API server before a reconcile.
-struct World {
+struct Fixture {
     gates: Gates,
     pods: Vec<Pod>,
     groups: Vec<PodGroup>,
@@ -105,8 +105,8 @@ struct World {
     is_compared: bool,
 }
 
-impl World {
-    /// Returns a world whose API server has the claims of the cache and those of `served`.
+impl Fixture {
+    /// Returns a fixture whose API server has the claims of the cache and those of `served`.
     fn new(gates: Gates, pods: Vec<Pod>, cached: Vec<Claim>, served: &[Claim]) -> Self {
         let server = Arc::new(Server::default());
         for claim in cached.iter().chain(served) {
@@ -221,8 +221,8 @@ async fn pod_gets_the_claims_that_it_lacks() {
         Some(template)
     };
     let two = || user(vec![generated("gpu", Some(Some("made"))), generated("a", None)]);
-    let start = |pod: Pod, cached: Vec<Claim>, served: &[Claim]| World::new(OFF, vec![pod], cached, served);
-    let grouped = |gates, pod: Pod, cached: Vec<Claim>| World::new(gates, vec![pod], cached, &[]);
+    let start = |pod: Pod, cached: Vec<Claim>, served: &[Claim]| Fixture::new(OFF, vec![pod], cached, served);
+    let grouped = |gates, pod: Pod, cached: Vec<Claim>| Fixture::new(gates, vec![pod], cached, &[]);
     let off = "get PodGroup for Pod ns/web: Pod is a member of PodGroup gang but GenericWorkload feature is disabled";
     let no_group_claims = "pod ns/web, PodResourceClaim gpu: claim gpu is a PodGroup claim but the DRAWorkloadResourceClaims feature \
                 is disabled";
@@ -232,7 +232,7 @@ async fn pod_gets_the_claims_that_it_lacks() {
     let admin = "pod ns/web, PodResourceClaim gpu: admin access is requested, but the feature is disabled";
     let unsupported = "pod ns/web, PodResourceClaim gpu: checking for claim before creating it: pod \"ns/web\", \
                        spec.resourceClaim \"gpu\": none of the supported fields are set";
-    for (name, world, expected, writes) in [
+    for (name, fixture, expected, writes) in [
         ("new pod", start(waiting(), vec![], &[]), Ok(()), CREATED),
         ("claim in the cache", start(served(), vec![made()], &[]), Ok(()), &[][..]),
         ("claim on the API server only", start(served(), vec![], &[made()]), Ok(()), &[]),
@@ -251,20 +251,20 @@ async fn pod_gets_the_claims_that_it_lacks() {
         ),
         (
             "claim of another owner, no template",
-            World { template: None, ..start(served(), vec![foreign()], &[]) },
+            Fixture { template: None, ..start(served(), vec![foreign()], &[]) },
             Err((no_template, false)),
             &[],
         ),
-        ("no template", World { template: None, ..start(waiting(), vec![], &[]) }, Err((no_template, false)), &[]),
+        ("no template", Fixture { template: None, ..start(waiting(), vec![], &[]) }, Err((no_template, false)), &[]),
         (
             "administrative access",
-            World { template: with_admin_access(), ..start(waiting(), vec![], &[]) },
+            Fixture { template: with_admin_access(), ..start(waiting(), vec![], &[]) },
             Ok(()),
             CREATED,
         ),
         (
             "administrative access, gate off",
-            World { template: with_admin_access(), gates: no_admin, ..start(waiting(), vec![], &[]) },
+            Fixture { template: with_admin_access(), gates: no_admin, ..start(waiting(), vec![], &[]) },
             Err((admin, false)),
             &[],
         ),
@@ -277,7 +277,7 @@ async fn pod_gets_the_claims_that_it_lacks() {
         ),
         ("being deleted", start(deleting(waiting()), vec![], &[]), Ok(()), &[]),
         ("finished", start(finished(served()), vec![], &[]), Ok(()), &[]),
-        ("missing pod", World::new(OFF, vec![], vec![], &[]), Ok(()), &[]),
+        ("missing pod", Fixture::new(OFF, vec![], vec![], &[]), Ok(()), &[]),
         ("own entry of a member", grouped(ON, member(), vec![]).with_groups(gang(vec![])), Ok(()), CREATED),
         (
             "own entry, gate of group claims off",
@@ -301,14 +301,14 @@ async fn pod_gets_the_claims_that_it_lacks() {
             &[],
         ),
     ] {
-        let mut world = world;
-        world.server.add::<Pod>(&plain("web"));
-        world.is_compared = true;
-        let result = world.reconcile(pod_key()).await;
+        let mut fixture = fixture;
+        fixture.server.add::<Pod>(&plain("web"));
+        fixture.is_compared = true;
+        let result = fixture.reconcile(pod_key()).await;
         let result = result.map(|outcome| assert_eq!(outcome, Outcome::Done, "{name}"));
         let expected = expected.map_err(|(message, terminal)| ReconcileError { message: message.to_owned(), terminal });
         assert_eq!(result, expected, "{name}");
-        assert_eq!(world.writes(), writes, "{name}");
+        assert_eq!(fixture.writes(), writes, "{name}");
     }
 }
 
@@ -322,28 +322,28 @@ async fn refused_requests_create_nothing_and_are_retried() {
         ("creation", Method::POST, 409, "Conflict", waiting(), "create ResourceClaim : test: Conflict"),
         ("read", Method::GET, 500, "InternalError", served(), "checking claim existence: test: InternalError"),
     ] {
-        let mut world = World::new(OFF, vec![pod], vec![], &[]);
-        world.is_compared = true;
-        world.server.refuse(method, status, reason);
-        let error = world.reconcile(pod_key()).await.expect_err(name);
+        let mut fixture = Fixture::new(OFF, vec![pod], vec![], &[]);
+        fixture.is_compared = true;
+        fixture.server.refuse(method, status, reason);
+        let error = fixture.reconcile(pod_key()).await.expect_err(name);
         assert_eq!(error.message, format!("pod ns/web, PodResourceClaim gpu: {expected}"), "{name}");
-        assert!(!error.terminal && world.server.claims().is_empty(), "{name}");
+        assert!(!error.terminal && fixture.server.claims().is_empty(), "{name}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_creations_back_off_while_their_owner_changes() {
-    let of_pod = World::new(OFF, vec![waiting()], vec![], &[]);
-    let of_group = World::new(ON, vec![], vec![], &[]).with_groups(gang(vec![generated("gpu", None)]));
-    for (world, key) in [(of_pod, pod_key()), (of_group, Key::Group(kinds::meta::ObjectKey::new("ns", "gang")))] {
-        let world = World { is_compared: true, ..world };
-        world.server.refuse(Method::POST, 403, "Forbidden");
-        let controller = world.controller().await;
+    let of_pod = Fixture::new(OFF, vec![waiting()], vec![], &[]);
+    let of_group = Fixture::new(ON, vec![], vec![], &[]).with_groups(gang(vec![generated("gpu", None)]));
+    for (fixture, key) in [(of_pod, pod_key()), (of_group, Key::Group(kinds::meta::ObjectKey::new("ns", "gang")))] {
+        let fixture = Fixture { is_compared: true, ..fixture };
+        fixture.server.refuse(Method::POST, 403, "Forbidden");
+        let controller = fixture.controller().await;
         for _ in 0..600 {
             let _ = controller.reconcile(&key).await;
             tokio::time::advance(std::time::Duration::from_millis(100)).await;
         }
-        let sent = world.writes().len();
+        let sent = fixture.writes().len();
         assert!((8..=20).contains(&sent), "{key}: {sent} creations in a minute");
     }
 }
@@ -353,35 +353,35 @@ async fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
     let mut namespace: Namespace = named(1, "ns");
     namespace.meta.namespace = "".into();
     namespace.meta.deletion = Time(5);
-    let world = World { namespace: Some(namespace), ..World::new(OFF, vec![waiting()], vec![], &[]) };
-    let world = World { is_compared: true, ..world };
-    assert_eq!(world.reconcile(pod_key()).await, Ok(Outcome::Done));
-    assert!(world.writes().is_empty());
+    let fixture = Fixture { namespace: Some(namespace), ..Fixture::new(OFF, vec![waiting()], vec![], &[]) };
+    let fixture = Fixture { is_compared: true, ..fixture };
+    assert_eq!(fixture.reconcile(pod_key()).await, Ok(Outcome::Done));
+    assert!(fixture.writes().is_empty());
 }
 
 #[tokio::test]
 async fn claim_that_the_previous_leader_created_is_awaited_whatever_the_clocks_show() {
-    let mut world = World::new(OFF, vec![waiting()], vec![], &[made()]);
+    let mut fixture = Fixture::new(OFF, vec![waiting()], vec![], &[made()]);
     // The API server's clock may be ahead of the one of this process.
-    world.pods[0].meta.created = Time(10_000_000_000);
-    let controller = world.controller().await;
+    fixture.pods[0].meta.created = Time(10_000_000_000);
+    let controller = fixture.controller().await;
     assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::Done));
     assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::WaitingForCache));
-    assert!(world.writes().is_empty());
-    assert_eq!(world.server.reads(), ["resourceclaims"], "one list for the namespace");
+    assert!(fixture.writes().is_empty());
+    assert_eq!(fixture.server.reads(), ["resourceclaims"], "one list for the namespace");
 }
 
 #[tokio::test]
 async fn lost_response_to_a_creation_is_followed_by_a_list() {
-    let mut world = World::new(OFF, vec![waiting()], vec![], &[]);
-    world.is_compared = true;
-    world.server.refuse(Method::POST, 504, "Timeout");
-    let controller = world.controller().await;
+    let mut fixture = Fixture::new(OFF, vec![waiting()], vec![], &[]);
+    fixture.is_compared = true;
+    fixture.server.refuse(Method::POST, 504, "Timeout");
+    let controller = fixture.controller().await;
     assert!(controller.reconcile(&pod_key()).await.is_err());
-    world.server.add::<ResourceClaim>(&made().object());
+    fixture.server.add::<ResourceClaim>(&made().object());
     assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::Done));
     assert_eq!(controller.reconcile(&pod_key()).await, Ok(Outcome::WaitingForCache));
-    assert_eq!(world.writes(), ["POST resourceclaims"]);
+    assert_eq!(fixture.writes(), ["POST resourceclaims"]);
 }
 
 #[tokio::test]
@@ -391,43 +391,43 @@ async fn allocated_claim_is_reserved_for_a_pod_on_a_node() {
     let member = || on_node(in_group(user(vec![generated("gpu", Some(Some("gang-claim")))]), "gang"));
     let gang = || gang(vec![generated("gpu", Some(Some("gang-claim")))]);
     let reserved = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    for (name, world, claim, expected) in [
-        ("without a node", World::new(OFF, vec![served()], vec![allocated(&[])], &[]), "made", &[][..]),
-        ("on a node", World::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[]), "made", &["web"]),
+    for (name, fixture, claim, expected) in [
+        ("without a node", Fixture::new(OFF, vec![served()], vec![allocated(&[])], &[]), "made", &[][..]),
+        ("on a node", Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[]), "made", &["web"]),
         (
             "with other consumers",
-            World::new(OFF, vec![on_node(served())], vec![allocated(&[pod_of("a")])], &[]),
+            Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[pod_of("a")])], &[]),
             "made",
             &["a", "web"],
         ),
-        ("not allocated", World::new(OFF, vec![on_node(served())], vec![made()], &[]), "made", &[]),
-        ("finished", World::new(OFF, vec![finished(on_node(served()))], vec![allocated(&[])], &[]), "made", &[]),
-        ("deallocated since", World::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[made()]), "made", &[]),
+        ("not allocated", Fixture::new(OFF, vec![on_node(served())], vec![made()], &[]), "made", &[]),
+        ("finished", Fixture::new(OFF, vec![finished(on_node(served()))], vec![allocated(&[])], &[]), "made", &[]),
+        ("deallocated since", Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[made()]), "made", &[]),
         (
             "reserved since",
-            World::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[allocated(&[pod_of("web")])]),
+            Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[allocated(&[pod_of("web")])]),
             "made",
             &["web"],
         ),
         (
             "for the PodGroup",
-            World::new(ON, vec![member()], vec![shared_by_gang()], &[]).with_groups(gang()),
+            Fixture::new(ON, vec![member()], vec![shared_by_gang()], &[]).with_groups(gang()),
             "gang-claim",
             &["gang"],
         ),
         (
             "for the PodGroup, gate off",
-            World::new(GROUPS_ONLY, vec![member()], vec![shared_by_gang()], &[]).with_groups(gang()),
+            Fixture::new(GROUPS_ONLY, vec![member()], vec![shared_by_gang()], &[]).with_groups(gang()),
             "gang-claim",
             &[],
         ),
     ] {
-        let mut world = world;
-        world.is_compared = true;
+        let mut fixture = fixture;
+        fixture.is_compared = true;
         // A pod may not use the claim of its PodGroup with one of the gates off.
         let is_refused = name.ends_with("gate off");
-        assert_eq!(world.reconcile(pod_key()).await.is_err(), is_refused, "{name}");
-        assert_eq!(world.state(claim).expect("the claim exists").0, reserved(expected), "{name}");
+        assert_eq!(fixture.reconcile(pod_key()).await.is_err(), is_refused, "{name}");
+        assert_eq!(fixture.state(claim).expect("the claim exists").0, reserved(expected), "{name}");
     }
 }
 
@@ -452,11 +452,11 @@ async fn pod_group_gets_its_claims_and_keeps_the_names_that_it_has() {
         ("second entry", two(), vec![made()], vec![], second),
         ("no entries", vec![], vec![], vec![], &[]),
     ] {
-        let mut world = World::new(ON, vec![], cached, &served).with_groups(gang(entries));
-        world.is_compared = true;
-        world.server.add::<PodGroup>(&plain("gang"));
-        assert_eq!(world.reconcile(group_key()).await, Ok(Outcome::Done), "{name}");
-        assert_eq!(world.writes(), expected, "{name}");
+        let mut fixture = Fixture::new(ON, vec![], cached, &served).with_groups(gang(entries));
+        fixture.is_compared = true;
+        fixture.server.add::<PodGroup>(&plain("gang"));
+        assert_eq!(fixture.reconcile(group_key()).await, Ok(Outcome::Done), "{name}");
+        assert_eq!(fixture.writes(), expected, "{name}");
     }
 }
 
@@ -473,24 +473,24 @@ async fn pod_group_gets_no_claim_when_it_ends_or_its_template_is_missing() {
     let missing = "PodGroup ns/gang, PodGroupResourceClaim b: resource claim template \"template\": \
                    resourceclaimtemplate.resource.k8s.io \"template\" not found";
     let refused = "PodGroup ns/gang, PodGroupResourceClaim b: create ResourceClaim : test: Conflict";
-    let compared = |world: World| World { is_compared: true, ..world };
-    let world = |groups: Vec<PodGroup>| compared(World::new(ON, vec![], vec![], &[]).with_groups(groups));
-    let without = |world: World| World { template: None, ..world };
-    let owned = || compared(World::new(ON, vec![], vec![foreign()], &[]).with_groups(vec![lost()]));
-    for (name, world, refuses, expected) in [
-        ("missing PodGroup", world(vec![]), false, Ok(Outcome::Done)),
-        ("being deleted", world(vec![deleting()]), false, Ok(Outcome::Done)),
-        ("no template", without(world(vec![waiting()])), false, Err(missing)),
+    let compared = |fixture: Fixture| Fixture { is_compared: true, ..fixture };
+    let fixture = |groups: Vec<PodGroup>| compared(Fixture::new(ON, vec![], vec![], &[]).with_groups(groups));
+    let without = |fixture: Fixture| Fixture { template: None, ..fixture };
+    let owned = || compared(Fixture::new(ON, vec![], vec![foreign()], &[]).with_groups(vec![lost()]));
+    for (name, fixture, refuses, expected) in [
+        ("missing PodGroup", fixture(vec![]), false, Ok(Outcome::Done)),
+        ("being deleted", fixture(vec![deleting()]), false, Ok(Outcome::Done)),
+        ("no template", without(fixture(vec![waiting()])), false, Err(missing)),
         ("claim of another owner, no template", without(owned()), false, Err(missing)),
-        ("refused", world(vec![waiting()]), true, Err(refused)),
+        ("refused", fixture(vec![waiting()]), true, Err(refused)),
     ] {
         if refuses {
-            world.server.refuse(Method::POST, 409, "Conflict");
+            fixture.server.refuse(Method::POST, 409, "Conflict");
         }
-        let before = world.server.claims().len();
-        let result = world.reconcile(group_key()).await;
+        let before = fixture.server.claims().len();
+        let result = fixture.reconcile(group_key()).await;
         assert_eq!(result.map_err(|error| error.message), expected.map_err(str::to_owned), "{name}");
-        assert_eq!(world.server.claims().len(), before, "{name}");
+        assert_eq!(fixture.server.claims().len(), before, "{name}");
     }
 }
 
@@ -549,12 +549,12 @@ async fn claim_is_released_when_its_consumers_no_longer_exist() {
         ("cache has an earlier pod than the owner", OFF, recreated(), Some("web"), unused(), free()),
         ("of an earlier pod of the name", OFF, recreated(), None, unused(), None),
     ] {
-        let world = World::new(gates, pods, vec![claim], &[]);
+        let fixture = Fixture::new(gates, pods, vec![claim], &[]);
         if let Some(pod) = on_server {
-            world.server.add::<Pod>(&plain(pod));
+            fixture.server.add::<Pod>(&plain(pod));
         }
-        assert_eq!(world.reconcile(key()).await, Ok(Outcome::Done), "{name}");
-        assert_eq!(world.state("made"), expected, "{name}");
+        assert_eq!(fixture.reconcile(key()).await, Ok(Outcome::Done), "{name}");
+        assert_eq!(fixture.state("made"), expected, "{name}");
     }
 }
 
@@ -569,23 +569,23 @@ async fn release_is_decided_again_on_the_claim_of_the_api_server() {
     };
     let running = vec![on_node(served())];
     // The scheduler has reserved it for another pod, which the cache does not contain yet.
-    let world =
-        World::new(OFF, running.clone(), vec![reserved(&[pod_of("a")])], &[reserved(&[pod_of("a"), pod_of("b")])]);
-    assert_eq!(world.reconcile(key()).await, Ok(Outcome::Done));
-    assert_eq!(world.state("made"), Some((vec!["b".to_owned()], true, true)));
+    let fixture =
+        Fixture::new(OFF, running.clone(), vec![reserved(&[pod_of("a")])], &[reserved(&[pod_of("a"), pod_of("b")])]);
+    assert_eq!(fixture.reconcile(key()).await, Ok(Outcome::Done));
+    assert_eq!(fixture.state("made"), Some((vec!["b".to_owned()], true, true)));
     // It was replaced.
-    let world = World::new(OFF, running.clone(), vec![reserved(&[pod_of("a")])], &[]);
+    let fixture = Fixture::new(OFF, running.clone(), vec![reserved(&[pod_of("a")])], &[]);
     let object = reserved(&[pod_of("a")]).object();
-    world.server.add::<ResourceClaim>(&super::server::with_uid(&object, "another"));
-    assert_eq!(world.reconcile(key()).await, Ok(Outcome::Done));
-    assert!(world.writes().is_empty());
+    fixture.server.add::<ResourceClaim>(&super::server::with_uid(&object, "another"));
+    assert_eq!(fixture.reconcile(key()).await, Ok(Outcome::Done));
+    assert!(fixture.writes().is_empty());
     // Pods cannot be read: nothing is released.
-    let world = World::new(OFF, vec![], vec![reserved(&[pod_of("a")])], &[]);
-    world.server.refuse(Method::GET, 500, "InternalError");
-    assert!(world.reconcile(key()).await.is_err());
-    assert!(world.writes().is_empty());
+    let fixture = Fixture::new(OFF, vec![], vec![reserved(&[pod_of("a")])], &[]);
+    fixture.server.refuse(Method::GET, 500, "InternalError");
+    assert!(fixture.reconcile(key()).await.is_err());
+    assert!(fixture.writes().is_empty());
     // It changes between the read and the write.
-    let world = World::new(OFF, vec![], vec![reserved(&[pod_of("a")])], &[]);
-    world.server.refuse(Method::PUT, 409, "Conflict");
-    assert_eq!(world.reconcile(key()).await, Ok(Outcome::RequeueWithBackoff));
+    let fixture = Fixture::new(OFF, vec![], vec![reserved(&[pod_of("a")])], &[]);
+    fixture.server.refuse(Method::PUT, 409, "Conflict");
+    assert_eq!(fixture.reconcile(key()).await, Ok(Outcome::RequeueWithBackoff));
 }

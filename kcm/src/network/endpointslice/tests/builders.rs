@@ -81,7 +81,7 @@ pub fn with_port(mut pod: Pod, name: &str, number: i32) -> Pod {
 }
 
 /// A Service, its pods and its slices.
-pub struct World {
+pub struct Fixture {
     pub service: Service,
     pub pods: BTreeMap<u8, Pod>,
     pub slices: Vec<Arc<EndpointSlice>>,
@@ -95,7 +95,7 @@ pub struct World {
     created: usize,
 }
 
-impl World {
+impl Fixture {
     pub fn new(service: Service, pods: impl IntoIterator<Item = u8>) -> Self {
         Self {
             service,

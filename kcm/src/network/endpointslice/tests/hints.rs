@@ -7,18 +7,18 @@ use kinds::ip::Family;
 use runtime::events::EventType;
 
 use super::super::topology::Shares;
-use super::builders::{World, labels, service};
+use super::builders::{Fixture, labels, service};
 
 /// Pods 1 to `pods`, spread over the zones in turn.
-fn world(service: Service, pods: u8, zones: &[&str]) -> World {
-    let mut world = World::new(service, 1..=pods);
+fn fixture(service: Service, pods: u8, zones: &[&str]) -> Fixture {
+    let mut fixture = Fixture::new(service, 1..=pods);
     for (zone, node) in zones.iter().zip(["node-0", "node-1", "node-2"]) {
-        world.nodes.insert(node.into(), Some((*zone).into()));
+        fixture.nodes.insert(node.into(), Some((*zone).into()));
     }
-    for (number, pod) in &mut world.pods {
+    for (number, pod) in &mut fixture.pods {
         pod.node = format!("node-{}", usize::from(*number - 1) % zones.len()).into();
     }
-    world
+    fixture
 }
 
 fn shares(zones: &[(&str, i64)]) -> Option<Shares> {
@@ -30,9 +30,9 @@ fn topology() -> Service {
 }
 
 /// Returns the number of endpoints for each zone.
-fn counts(world: &World) -> BTreeMap<String, usize> {
+fn counts(fixture: &Fixture) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    for endpoint in world.slices.iter().flat_map(|slice| &slice.contents.endpoints) {
+    for endpoint in fixture.slices.iter().flat_map(|slice| &slice.contents.endpoints) {
         for zone in endpoint.hints.iter().flat_map(|hints| &hints.zones) {
             *counts.entry(zone.to_string()).or_default() += 1;
         }
@@ -50,23 +50,23 @@ fn traffic_distribution_sets_hints_for_zone_and_node() {
         (Some("Sometimes"), "10.0.0.1 ++-"),
     ] {
         let service = Service { traffic_distribution: distribution.map(Into::into), ..service() };
-        let mut world = world(service, 1, &["a"]);
-        world.settle();
-        assert_eq!(world.shown(), [[expected]], "{distribution:?}");
-        assert_eq!(world.settle(), 0);
-        world.service.traffic_distribution = None;
-        assert_eq!(world.settle(), usize::from(expected.ends_with('|') || expected.ends_with("-0")));
-        assert_eq!(world.shown(), [["10.0.0.1 ++-"]]);
+        let mut fixture = fixture(service, 1, &["a"]);
+        fixture.settle();
+        assert_eq!(fixture.shown(), [[expected]], "{distribution:?}");
+        assert_eq!(fixture.settle(), 0);
+        fixture.service.traffic_distribution = None;
+        assert_eq!(fixture.settle(), usize::from(expected.ends_with('|') || expected.ends_with("-0")));
+        assert_eq!(fixture.shown(), [["10.0.0.1 ++-"]]);
     }
 }
 
 #[test]
 fn endpoints_that_are_not_ready_have_no_hints_of_their_own() {
     let service = Service { traffic_distribution: Some("PreferClose".into()), ..service() };
-    let mut world = world(service, 2, &["a"]);
-    world.pods.get_mut(&1).expect("the pod exists").ready = false;
-    world.settle();
-    assert_eq!(world.shown(), [["10.0.0.1 ---", "10.0.0.2 ++- a|"]]);
+    let mut fixture = fixture(service, 2, &["a"]);
+    fixture.pods.get_mut(&1).expect("the pod exists").ready = false;
+    fixture.settle();
+    assert_eq!(fixture.shown(), [["10.0.0.1 ---", "10.0.0.2 ++- a|"]]);
 }
 
 #[test]
@@ -77,17 +77,17 @@ fn zones_get_endpoints_by_their_share() {
         (4, &["a", "b"], &[("a", 1000), ("b", 1000)], &[2, 2]),
         (10, &["a"], &[("a", 1000), ("b", 1000)], &[5, 5]),
     ] {
-        let mut world = world(topology(), pods, zones);
-        world.shares = shares(cpu);
-        let decision = world.decide();
+        let mut fixture = fixture(topology(), pods, zones);
+        fixture.shares = shares(cpu);
+        let decision = fixture.decide();
         let (kind, reason, message) = &decision.events[0];
         assert_eq!((*kind, *reason), (EventType::Normal, "TopologyAwareHintsEnabled"));
         assert_eq!(message, "Topology Aware Hints has been enabled, addressType: IPv4");
-        world.apply(&decision.now);
-        assert_eq!(counts(&world).into_values().collect::<Vec<_>>(), expected, "{pods} {cpu:?}");
+        fixture.apply(&decision.now);
+        assert_eq!(counts(&fixture).into_values().collect::<Vec<_>>(), expected, "{pods} {cpu:?}");
         assert_eq!(decision.allocated[&Family::V4].values().copied().collect::<Vec<_>>(), expected);
-        world.was_allocated = true;
-        let again = world.decide();
+        fixture.was_allocated = true;
+        let again = fixture.decide();
         assert_eq!((again.now.writes() + again.later.writes(), again.events.len()), (0, 0));
         assert_eq!(again.allocated, decision.allocated);
     }
@@ -112,38 +112,38 @@ fn reason_for_missing_hints_is_reported_and_old_hints_are_removed() {
             "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold (3 endpoints, 3 zones), addressType: IPv4",
         ),
     ] {
-        let mut world = world(topology(), pods, zones);
-        world.shares = shares(enough);
-        world.settle();
-        world.shares = shares(cpu);
-        world.was_allocated = true;
-        let decision = world.decide();
+        let mut fixture = fixture(topology(), pods, zones);
+        fixture.shares = shares(enough);
+        fixture.settle();
+        fixture.shares = shares(cpu);
+        fixture.was_allocated = true;
+        let decision = fixture.decide();
         assert_eq!(decision.events.len(), 1, "{expected}");
         let (kind, reason, message) = &decision.events[0];
         assert_eq!((*kind, *reason, &**message), (EventType::Warning, "TopologyAwareHintsDisabled", expected));
         assert!(decision.allocated.is_empty());
-        world.apply(&decision.now);
-        assert!(counts(&world).is_empty(), "{expected}");
+        fixture.apply(&decision.now);
+        assert!(counts(&fixture).is_empty(), "{expected}");
     }
 }
 
 #[test]
 fn removed_annotation_is_reported_once_and_annotations_win() {
-    let mut world = world(topology(), 4, &["a", "b"]);
-    world.shares = shares(&[("a", 1000), ("b", 1000)]);
-    world.service.traffic_distribution = Some("PreferSameNode".into());
-    world.settle();
-    assert!(world.shown().concat().iter().all(|text| text.ends_with('|')), "zones only: {:?}", world.shown());
-    world.was_allocated = true;
-    world.service.annotations = labels(&[]);
-    world.service.traffic_distribution = None;
-    let decision = world.decide();
+    let mut fixture = fixture(topology(), 4, &["a", "b"]);
+    fixture.shares = shares(&[("a", 1000), ("b", 1000)]);
+    fixture.service.traffic_distribution = Some("PreferSameNode".into());
+    fixture.settle();
+    assert!(fixture.shown().concat().iter().all(|text| text.ends_with('|')), "zones only: {:?}", fixture.shown());
+    fixture.was_allocated = true;
+    fixture.service.annotations = labels(&[]);
+    fixture.service.traffic_distribution = None;
+    let decision = fixture.decide();
     let messages: Vec<_> = decision.events.iter().map(|(_, _, message)| &**message).collect();
     assert_eq!(messages, ["Topology Aware Hints has been disabled, addressType: IPv4"]);
-    world.apply(&decision.now);
-    assert!(counts(&world).is_empty());
-    world.was_allocated = false;
-    assert!(world.decide().events.is_empty());
+    fixture.apply(&decision.now);
+    assert!(counts(&fixture).is_empty());
+    fixture.was_allocated = false;
+    assert!(fixture.decide().events.is_empty());
 }
 
 #[test]

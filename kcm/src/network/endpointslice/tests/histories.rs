@@ -6,7 +6,7 @@ use kinds::int_or_string::IntOrString;
 use kinds::{Pod, Time};
 use proptest::prelude::*;
 
-use super::builders::{World, labels, pod, port, service, text};
+use super::builders::{Fixture, labels, pod, port, service, text};
 use crate::network::service_endpoints::pods::is_endpoint;
 
 #[derive(Debug, Clone)]
@@ -39,45 +39,45 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn apply_step(world: &mut World, step: &Step) {
+fn apply_step(fixture: &mut Fixture, step: &Step) {
     match step {
-        Step::Add(number) => drop(world.pods.entry(*number).or_insert_with(|| Pod { ready: false, ..pod(*number) })),
-        Step::Remove(number) => drop(world.pods.remove(number)),
+        Step::Add(number) => drop(fixture.pods.entry(*number).or_insert_with(|| Pod { ready: false, ..pod(*number) })),
+        Step::Remove(number) => drop(fixture.pods.remove(number)),
         Step::Ready(number, ready) => {
-            world.pods.entry(*number).and_modify(|pod| pod.ready = *ready);
+            fixture.pods.entry(*number).and_modify(|pod| pod.ready = *ready);
         }
         Step::Terminate(number) => {
-            world.pods.entry(*number).and_modify(|pod| pod.meta.deletion = Time(9));
+            fixture.pods.entry(*number).and_modify(|pod| pod.meta.deletion = Time(9));
         }
-        Step::Port(number) => world.service.ports = vec![port("", IntOrString::Int(*number))],
-        Step::Label(value) => world.service.meta.labels = labels(&[("turn", &value.to_string())]),
+        Step::Port(number) => fixture.service.ports = vec![port("", IntOrString::Int(*number))],
+        Step::Label(value) => fixture.service.meta.labels = labels(&[("turn", &value.to_string())]),
         Step::DualStack(both) => {
             let names = if *both { &["IPv4", "IPv6"][..] } else { &["IPv4"] };
-            world.service.ip_families = names.iter().map(|name| (*name).into()).collect();
+            fixture.service.ip_families = names.iter().map(|name| (*name).into()).collect();
         }
         Step::Sync(all) => {
-            let decision = world.decide();
-            let bound = world.slices.len() + 2 * world.pods.len().div_ceil(world.max_endpoints) + 2;
+            let decision = fixture.decide();
+            let bound = fixture.slices.len() + 2 * fixture.pods.len().div_ceil(fixture.max_endpoints) + 2;
             assert!(decision.now.writes() + decision.later.writes() <= bound, "more writes than slices");
-            world.apply(&decision.now);
+            fixture.apply(&decision.now);
             if *all {
-                world.apply(&decision.later);
+                fixture.apply(&decision.later);
             }
         }
         Step::PartialSync => {
-            let mut plan = world.decide().now;
+            let mut plan = fixture.decide().now;
             plan.update.truncate(1);
             plan.delete.clear();
-            world.apply(&plan);
+            fixture.apply(&plan);
         }
     }
 }
 
 /// Returns the desired endpoints, without duplicates.
-fn desired(world: &World) -> BTreeSet<String> {
-    let mut alone = World::new(world.service.clone(), []);
+fn desired(fixture: &Fixture) -> BTreeSet<String> {
+    let mut alone = Fixture::new(fixture.service.clone(), []);
     alone.max_endpoints = 1000;
-    alone.pods = world.pods.clone();
+    alone.pods = fixture.pods.clone();
     alone.settle();
     alone.shown().concat().into_iter().collect()
 }
@@ -88,38 +88,38 @@ proptest! {
         most in 1usize..6,
         steps in prop::collection::vec(step(), 1..60),
     ) {
-        let mut world = World::new(service(), []);
-        world.max_endpoints = most;
+        let mut fixture = Fixture::new(service(), []);
+        fixture.max_endpoints = most;
         for step in &steps {
-            apply_step(&mut world, step);
+            apply_step(&mut fixture, step);
         }
-        world.settle();
-        prop_assert_eq!(world.settle(), 0, "the second sync wrote again");
-        let shown = world.shown().concat();
+        fixture.settle();
+        prop_assert_eq!(fixture.settle(), 0, "the second sync wrote again");
+        let shown = fixture.shown().concat();
         let unique: BTreeSet<String> = shown.iter().cloned().collect();
         prop_assert_eq!(shown.len(), unique.len(), "an endpoint is in two slices");
-        prop_assert_eq!(unique, desired(&world));
-        let families = world.service.ip_families.len();
-        let endpoints = world.pods.values().filter(|pod| is_endpoint(pod)).count();
+        prop_assert_eq!(unique, desired(&fixture));
+        let families = fixture.service.ip_families.len();
+        let endpoints = fixture.pods.values().filter(|pod| is_endpoint(pod)).count();
         prop_assert_eq!(shown.len(), endpoints * families);
-        prop_assert!(world.sizes().iter().all(|size| *size <= most));
+        prop_assert!(fixture.sizes().iter().all(|size| *size <= most));
     }
 
     /// The endpoints with traffic are right after every sync, even if all other writes are delayed.
     #[test]
     fn delayed_writes_concern_only_endpoints_without_traffic(steps in prop::collection::vec(step(), 1..40)) {
-        let mut world = World::new(service(), []);
-        world.max_endpoints = 3;
+        let mut fixture = Fixture::new(service(), []);
+        fixture.max_endpoints = 3;
         for step in &steps {
-            apply_step(&mut world, step);
+            apply_step(&mut fixture, step);
         }
-        let decision = world.decide();
-        world.apply(&decision.now);
+        let decision = fixture.decide();
+        fixture.apply(&decision.now);
         let traffic = |texts: BTreeSet<String>| -> BTreeSet<String> {
             texts.into_iter().filter(|text| text.contains(" +") || text.contains(" -+")).collect()
         };
-        let shown = world.slices.iter().flat_map(|slice| slice.contents.endpoints.iter().map(text)).collect();
-        prop_assert_eq!(traffic(shown), traffic(desired(&world)));
+        let shown = fixture.slices.iter().flat_map(|slice| slice.contents.endpoints.iter().map(text)).collect();
+        prop_assert_eq!(traffic(shown), traffic(desired(&fixture)));
     }
 
     #[test]
@@ -127,18 +127,18 @@ proptest! {
         steps in prop::collection::vec(step(), 1..40),
         order in Just((0u8..20).collect::<Vec<_>>()).prop_shuffle(),
     ) {
-        let mut world = World::new(service(), []);
-        world.max_endpoints = 3;
+        let mut fixture = Fixture::new(service(), []);
+        fixture.max_endpoints = 3;
         for step in &steps {
-            apply_step(&mut world, step);
+            apply_step(&mut fixture, step);
         }
-        let order = order.into_iter().filter(|number| world.pods.contains_key(number)).collect();
-        let decision = world.decide();
-        let shuffled = world.decide_in(order);
-        world.apply(&decision.now);
-        world.apply(&decision.later);
-        let first = world.shown();
-        let mut other = World::new(service(), []);
+        let order = order.into_iter().filter(|number| fixture.pods.contains_key(number)).collect();
+        let decision = fixture.decide();
+        let shuffled = fixture.decide_in(order);
+        fixture.apply(&decision.now);
+        fixture.apply(&decision.later);
+        let first = fixture.shown();
+        let mut other = Fixture::new(service(), []);
         other.max_endpoints = 3;
         steps.iter().for_each(|step| apply_step(&mut other, step));
         other.apply(&shuffled.now);

@@ -4,12 +4,12 @@ use kinds::Time;
 use kinds::endpoint_slice::Contents;
 use kinds::int_or_string::IntOrString;
 
-use super::builders::{World, pod, port, service, with_port};
+use super::builders::{Fixture, pod, port, service, with_port};
 
-/// Returns a world whose slices contain these pods.
-fn world(pods: u8, slices: &[(u8, u8)]) -> World {
-    let mut all = World::new(service(), 0..pods);
-    let mut full = World::new(service(), 0..pods);
+/// Returns a fixture whose slices contain these pods.
+fn fixture(pods: u8, slices: &[(u8, u8)]) -> Fixture {
+    let mut all = Fixture::new(service(), 0..pods);
+    let mut full = Fixture::new(service(), 0..pods);
     full.max_endpoints = 1000;
     full.settle();
     let everything = full.slices.first().map(|slice| slice.contents.clone()).expect("a slice");
@@ -28,24 +28,24 @@ fn world(pods: u8, slices: &[(u8, u8)]) -> World {
 #[test]
 fn new_slices_are_full_except_the_last() {
     for (most, sizes) in [(100, vec![50, 100, 100]), (125, vec![125, 125]), (1000, vec![250])] {
-        let mut world = world(250, &[]);
-        world.max_endpoints = most;
-        assert_eq!(world.settle(), sizes.len());
-        assert_eq!(world.sizes(), sizes);
-        assert_eq!(world.settle(), 0);
+        let mut fixture = fixture(250, &[]);
+        fixture.max_endpoints = most;
+        assert_eq!(fixture.settle(), sizes.len());
+        assert_eq!(fixture.sizes(), sizes);
+        assert_eq!(fixture.settle(), 0);
     }
 }
 
 #[test]
 fn pods_that_were_created_together_share_slices() {
-    let mut world = world(250, &[]);
+    let mut fixture = fixture(250, &[]);
     // Their ages are in another order than their names.
     let age = |number: u8| i64::from(number) * 7 % 250;
-    for (number, pod) in &mut world.pods {
+    for (number, pod) in &mut fixture.pods {
         pod.meta.created = Time(1 + age(*number));
     }
-    assert_eq!(world.settle(), 3);
-    for slice in &world.slices {
+    assert_eq!(fixture.settle(), 3);
+    for slice in &fixture.slices {
         let number = |text: String| text.rsplit('.').next().and_then(|end| end.parse().ok()).expect("an address");
         let ages = slice.contents.endpoints.iter().map(|endpoint| age(number(endpoint.addresses[0].to_string())));
         let ages: Vec<i64> = ages.collect();
@@ -53,33 +53,33 @@ fn pods_that_were_created_together_share_slices() {
     }
     // An update that goes from the oldest to the newest touches one slice at a time.
     for wave in 0..5 {
-        for (number, pod) in &mut world.pods {
+        for (number, pod) in &mut fixture.pods {
             pod.ready &= age(*number) / 50 != wave;
         }
-        assert_eq!(world.settle(), 1, "wave {wave}");
+        assert_eq!(fixture.settle(), 1, "wave {wave}");
     }
 }
 
 #[test]
 fn overflow_gets_a_new_slice_and_the_remainder_fills_partial_slices() {
-    let mut world = world(250, &[(0, 62), (62, 123)]);
-    assert_eq!(world.settle(), 2);
-    assert_eq!(world.sizes(), [61, 89, 100]);
+    let mut fixture = fixture(250, &[(0, 62), (62, 123)]);
+    assert_eq!(fixture.settle(), 2);
+    assert_eq!(fixture.sizes(), [61, 89, 100]);
 }
 
 /// If each comparison of two lists of ports sorted both, a few hundred pods of one tenant would take minutes.
 #[test]
 fn pods_that_differ_in_one_of_many_ports_have_their_own_slices() {
-    let mut world = World::new(service(), []);
-    world.service.ports = (1..1000).map(|number| port(&number.to_string(), IntOrString::Int(number))).collect();
-    world.service.ports.push(port("http", IntOrString::Text("http".into())));
+    let mut fixture = Fixture::new(service(), []);
+    fixture.service.ports = (1..1000).map(|number| port(&number.to_string(), IntOrString::Int(number))).collect();
+    fixture.service.ports.push(port("http", IntOrString::Text("http".into())));
     for number in 0..200 {
-        world.pods.insert(number, with_port(pod(number), "http", 10_000 + i32::from(number)));
+        fixture.pods.insert(number, with_port(pod(number), "http", 10_000 + i32::from(number)));
     }
-    world.settle();
-    assert_eq!(world.slices.len(), 200);
-    assert!(world.slices.iter().all(|slice| slice.contents.endpoints.len() == 1));
-    assert_eq!(world.settle(), 0);
+    fixture.settle();
+    assert_eq!(fixture.slices.len(), 200);
+    assert!(fixture.slices.iter().all(|slice| slice.contents.endpoints.len() == 1));
+    assert_eq!(fixture.settle(), 0);
 }
 
 #[test]
@@ -93,55 +93,55 @@ fn few_endpoints_fill_the_slice_that_they_fit_best() {
         (vec![(0, 99)], 100, vec![100], 1),
         (vec![(0, 100), (100, 200)], 200, vec![100, 100], 0),
     ] {
-        let mut world = world(pods, &before);
-        assert_eq!((world.settle(), world.sizes()), (writes, after), "{before:?} and {pods} pods");
+        let mut fixture = fixture(pods, &before);
+        assert_eq!((fixture.settle(), fixture.sizes()), (writes, after), "{before:?} and {pods} pods");
     }
 }
 
 #[test]
 fn slices_that_are_written_anyway_are_filled_first() {
-    let mut world = world(200, &[(0, 80), (80, 160)]);
+    let mut fixture = fixture(200, &[(0, 80), (80, 160)]);
     for gone in 0..5 {
-        world.pods.remove(&gone);
+        fixture.pods.remove(&gone);
     }
     // 40 new endpoints: 25 fill the slice that loses five, 15 fill the other.
-    assert_eq!(world.settle(), 2);
-    assert_eq!(world.sizes(), [95, 100]);
+    assert_eq!(fixture.settle(), 2);
+    assert_eq!(fixture.sizes(), [95, 100]);
 }
 
 #[test]
 fn emptied_slices_are_recycled() {
-    let mut world = world(100, &[(0, 50), (50, 100)]);
+    let mut fixture = fixture(100, &[(0, 50), (50, 100)]);
     for number in 0..50 {
-        world.pods.remove(&number);
+        fixture.pods.remove(&number);
     }
-    let decision = world.decide();
+    let decision = fixture.decide();
     assert_eq!(decision.now.delete.len(), 1, "nothing to put into it");
     for number in 100..200 {
-        world.pods.insert(number, super::builders::pod(number));
+        fixture.pods.insert(number, super::builders::pod(number));
     }
-    let decision = world.decide();
+    let decision = fixture.decide();
     assert_eq!((decision.now.create.len(), decision.now.update.len(), decision.now.delete.len()), (0, 1, 0));
-    world.apply(&decision.now);
-    assert_eq!(world.sizes(), [50, 100]);
+    fixture.apply(&decision.now);
+    assert_eq!(fixture.sizes(), [50, 100]);
 }
 
 #[test]
 fn lower_limit_applies_to_slices_that_change() {
-    let mut world = world(100, &[(0, 100)]);
-    world.max_endpoints = 30;
-    assert_eq!(world.settle(), 0, "an unchanged slice above the limit was written");
-    world.pods.get_mut(&5).expect("the pod exists").ready = false;
-    assert_eq!(world.settle(), 1);
-    assert_eq!(world.sizes(), [100]);
+    let mut fixture = fixture(100, &[(0, 100)]);
+    fixture.max_endpoints = 30;
+    assert_eq!(fixture.settle(), 0, "an unchanged slice above the limit was written");
+    fixture.pods.get_mut(&5).expect("the pod exists").ready = false;
+    assert_eq!(fixture.settle(), 1);
+    assert_eq!(fixture.sizes(), [100]);
 }
 
 #[test]
 fn readiness_changes_are_made_in_place() {
-    let mut world = world(250, &[(0, 100), (100, 200), (200, 250)]);
-    let before = world.sizes();
+    let mut fixture = fixture(250, &[(0, 100), (100, 200), (200, 250)]);
+    let before = fixture.sizes();
     for number in [7, 150] {
-        world.pods.get_mut(&number).expect("the pod exists").ready = false;
+        fixture.pods.get_mut(&number).expect("the pod exists").ready = false;
     }
-    assert_eq!((world.settle(), world.sizes()), (2, before));
+    assert_eq!((fixture.settle(), fixture.sizes()), (2, before));
 }

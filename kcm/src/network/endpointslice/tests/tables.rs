@@ -9,7 +9,7 @@ use kinds::ip::Family;
 use kinds::pod::{NamedPort, Phase};
 use kinds::{Meta, Pod, Service, Time, Uid};
 
-use super::builders::{World, labels, pod, port, service, slice_of, with_port};
+use super::builders::{Fixture, labels, pod, port, service, slice_of, with_port};
 use crate::network::service_endpoints::pods::ports;
 use crate::network::service_endpoints::slice_writes::Plan;
 
@@ -28,10 +28,10 @@ fn conditions_report_readiness_and_termination() {
         (unready(pod(1)), true, "10.0.0.1 +--"),
         (terminating(unready(pod(1))), true, "10.0.0.1 +-+"),
     ] {
-        let mut world = World::new(Service { publish_not_ready_addresses: publish, ..service() }, []);
-        world.pods.insert(1, pod);
-        world.settle();
-        assert_eq!(world.shown(), [[expected]]);
+        let mut fixture = Fixture::new(Service { publish_not_ready_addresses: publish, ..service() }, []);
+        fixture.pods.insert(1, pod);
+        fixture.settle();
+        assert_eq!(fixture.shown(), [[expected]]);
     }
 }
 
@@ -40,26 +40,26 @@ fn ended_pods_and_pods_without_address_are_no_endpoints_and_one_empty_slice_stay
     let mut without_address = pod(1);
     without_address.network.as_mut().expect("a network").ips = Box::default();
     for pod in [Pod { phase: Phase::Failed, ..pod(1) }, Pod { phase: Phase::Succeeded, ..pod(1) }, without_address] {
-        let mut world = World::new(service(), []);
-        world.pods.insert(1, pod);
-        assert_eq!(world.settle(), 1);
-        assert_eq!(world.sizes(), [0]);
-        assert!(world.slices[0].contents.ports.is_empty());
-        assert_eq!(world.settle(), 0, "it stays as it is");
+        let mut fixture = Fixture::new(service(), []);
+        fixture.pods.insert(1, pod);
+        assert_eq!(fixture.settle(), 1);
+        assert_eq!(fixture.sizes(), [0]);
+        assert!(fixture.slices[0].contents.ports.is_empty());
+        assert_eq!(fixture.settle(), 0, "it stays as it is");
     }
 }
 
 #[test]
 fn empty_slice_is_filled_by_an_update() {
-    let mut world = World::new(service(), []);
-    world.settle();
-    world.pods.insert(1, pod(1));
-    let decision = world.decide();
+    let mut fixture = Fixture::new(service(), []);
+    fixture.settle();
+    fixture.pods.insert(1, pod(1));
+    let decision = fixture.decide();
     assert_eq!((decision.now.create.len(), decision.now.update.len(), decision.now.delete.len()), (0, 1, 0));
-    world.apply(&decision.now);
-    world.pods.clear();
-    assert_eq!(world.settle(), 1, "emptied by one update");
-    assert_eq!(world.sizes(), [0]);
+    fixture.apply(&decision.now);
+    fixture.pods.clear();
+    assert_eq!(fixture.settle(), 1, "emptied by one update");
+    assert_eq!(fixture.sizes(), [0]);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn each_family_has_its_own_slices() {
         (&[], "None", &["10.0.0.1 ++-", "fd00::1 ++-"]),
         (&[], "", &["10.0.0.1 ++-", "fd00::1 ++-"]),
     ] {
-        let mut world = World::new(
+        let mut fixture = Fixture::new(
             Service {
                 ip_families: families.iter().map(|family: &Family| family.name().into()).collect(),
                 cluster_ips: vec![cluster_ip.into()],
@@ -81,30 +81,31 @@ fn each_family_has_its_own_slices() {
             },
             [1],
         );
-        world.settle();
-        assert_eq!(world.shown().concat(), expected, "{families:?} {cluster_ip}");
+        fixture.settle();
+        assert_eq!(fixture.shown().concat(), expected, "{families:?} {cluster_ip}");
     }
 }
 
 #[test]
 fn slices_of_a_removed_family_are_deleted() {
-    let mut world = World::new(Service { ip_families: vec!["IPv4".into(), "IPv6".into()], ..service() }, [1]);
-    assert_eq!(world.settle(), 2);
-    world.service.ip_families = vec!["IPv6".into()];
-    assert_eq!(world.settle(), 1);
-    assert_eq!(world.shown(), [["fd00::1 ++-"]]);
+    let mut fixture = Fixture::new(Service { ip_families: vec!["IPv4".into(), "IPv6".into()], ..service() }, [1]);
+    assert_eq!(fixture.settle(), 2);
+    fixture.service.ip_families = vec!["IPv6".into()];
+    assert_eq!(fixture.settle(), 1);
+    assert_eq!(fixture.shown(), [["fd00::1 ++-"]]);
 }
 
 #[test]
 fn pods_are_grouped_by_named_ports_and_missing_ports_are_left_out() {
-    let mut world = World::new(service(), []);
-    world.service.ports = vec![port("http", IntOrString::Text("http".into())), port("metrics", IntOrString::Int(9090))];
+    let mut fixture = Fixture::new(service(), []);
+    fixture.service.ports =
+        vec![port("http", IntOrString::Text("http".into())), port("metrics", IntOrString::Int(9090))];
     for (number, given) in [(1, 8080), (2, 8081), (3, 8080)] {
-        world.pods.insert(number, with_port(pod(number), "http", given));
+        fixture.pods.insert(number, with_port(pod(number), "http", given));
     }
-    world.pods.insert(4, pod(4));
-    world.settle();
-    let mut shown: Vec<_> = world
+    fixture.pods.insert(4, pod(4));
+    fixture.settle();
+    let mut shown: Vec<_> = fixture
         .slices
         .iter()
         .map(|slice| {
@@ -114,23 +115,23 @@ fn pods_are_grouped_by_named_ports_and_missing_ports_are_left_out() {
         .collect();
     shown.sort();
     assert_eq!(shown, [(vec![8080, 9090], 2), (vec![8081, 9090], 1), (vec![9090], 1)]);
-    assert_eq!(world.settle(), 0);
+    assert_eq!(fixture.settle(), 0);
 }
 
 #[test]
 fn headless_service_without_ports_has_slices_without_ports() {
     let headless = Service { ports: Vec::new(), cluster_ips: vec!["None".into()], ..service() };
-    let mut world = World::new(headless, [1]);
-    world.settle();
-    assert!(world.slices[0].contents.ports.is_empty());
-    assert_eq!(world.shown(), [["10.0.0.1 ++-"]]);
+    let mut fixture = Fixture::new(headless, [1]);
+    fixture.settle();
+    assert!(fixture.slices[0].contents.ports.is_empty());
+    assert_eq!(fixture.shown(), [["10.0.0.1 ++-"]]);
     let headless = labels(&[
         ("app", "web"),
         ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io"),
         ("kubernetes.io/service-name", "web"),
         ("service.kubernetes.io/headless", ""),
     ]);
-    assert_eq!(world.slices[0].meta.labels, headless);
+    assert_eq!(fixture.slices[0].meta.labels, headless);
 }
 
 #[test]
@@ -138,92 +139,92 @@ fn hostnames_are_those_of_pods_in_the_services_domain() {
     for (hostname, subdomain, expected) in
         [("a", "web", Some("a")), ("a", "db", None), ("", "web", None), ("a", "", None)]
     {
-        let mut world = World::new(service(), [1]);
-        let network = world.pods.get_mut(&1).and_then(|pod| pod.network.as_mut()).expect("a network");
+        let mut fixture = Fixture::new(service(), [1]);
+        let network = fixture.pods.get_mut(&1).and_then(|pod| pod.network.as_mut()).expect("a network");
         network.host = Some(Box::new((hostname.into(), subdomain.into())));
-        world.settle();
-        assert_eq!(world.slices[0].contents.endpoints[0].hostname.as_deref(), expected, "{hostname}.{subdomain}");
+        fixture.settle();
+        assert_eq!(fixture.slices[0].contents.endpoints[0].hostname.as_deref(), expected, "{hostname}.{subdomain}");
     }
 }
 
 #[test]
 fn pods_on_missing_nodes_are_left_out_unless_all_are_published() {
     for (publish, expected) in [(false, vec!["10.0.0.1 ++-"]), (true, vec!["10.0.0.1 ++-", "10.0.0.2 ++-"])] {
-        let mut world = World::new(Service { publish_not_ready_addresses: publish, ..service() }, [1, 2]);
-        world.pods.get_mut(&2).expect("the pod exists").node = "gone".into();
-        world.settle();
-        assert_eq!(world.shown(), [expected]);
+        let mut fixture = Fixture::new(Service { publish_not_ready_addresses: publish, ..service() }, [1, 2]);
+        fixture.pods.get_mut(&2).expect("the pod exists").node = "gone".into();
+        fixture.settle();
+        assert_eq!(fixture.shown(), [expected]);
     }
 }
 
 #[test]
 fn labels_follow_the_service_except_reserved_ones() {
-    let mut world = World::new(service(), [1, 2]);
-    world.max_endpoints = 1;
-    assert_eq!(world.settle(), 2);
-    world.service.meta.labels = labels(&[("tier", "front"), ("kubernetes.io/service-name", "stolen")]);
-    let decision = world.decide();
+    let mut fixture = Fixture::new(service(), [1, 2]);
+    fixture.max_endpoints = 1;
+    assert_eq!(fixture.settle(), 2);
+    fixture.service.meta.labels = labels(&[("tier", "front"), ("kubernetes.io/service-name", "stolen")]);
+    let decision = fixture.decide();
     assert_eq!((decision.now.update.len(), decision.now.writes()), (2, 2), "a change of labels is written immediately");
-    world.apply(&decision.now);
+    fixture.apply(&decision.now);
     let expected = labels(&[
         ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io"),
         ("kubernetes.io/service-name", "web"),
         ("tier", "front"),
     ]);
-    assert!(world.slices.iter().all(|slice| slice.meta.labels == expected));
+    assert!(fixture.slices.iter().all(|slice| slice.meta.labels == expected));
 }
 
 #[test]
 fn slices_of_a_previous_service_are_replaced() {
-    let mut world = World::new(service(), [1]);
-    world.settle();
-    world.service.meta = Meta { uid: Uid::parse("another"), ..world.service.meta };
-    let decision = world.decide();
+    let mut fixture = Fixture::new(service(), [1]);
+    fixture.settle();
+    fixture.service.meta = Meta { uid: Uid::parse("another"), ..fixture.service.meta };
+    let decision = fixture.decide();
     assert_eq!(
         (decision.now.create.len(), decision.now.delete.len()),
         (1, 1),
         "a slice of another Service is not recycled"
     );
-    world.apply(&decision.now);
-    assert_eq!(world.shown(), [["10.0.0.1 ++-"]]);
-    assert_eq!(world.settle(), 0);
+    fixture.apply(&decision.now);
+    assert_eq!(fixture.shown(), [["10.0.0.1 ++-"]]);
+    assert_eq!(fixture.settle(), 0);
 }
 
 #[test]
 fn slice_with_ports_in_another_order_is_kept() {
-    let mut world = World::new(service(), [1]);
-    world.service.ports = vec![port("a", IntOrString::Int(1)), port("b", IntOrString::Int(2))];
-    world.settle();
-    let mut ports: Vec<Port> = world.slices[0].contents.ports.to_vec();
+    let mut fixture = Fixture::new(service(), [1]);
+    fixture.service.ports = vec![port("a", IntOrString::Int(1)), port("b", IntOrString::Int(2))];
+    fixture.settle();
+    let mut ports: Vec<Port> = fixture.slices[0].contents.ports.to_vec();
     ports.reverse();
-    let contents = Contents { ports: ports.into(), ..world.slices[0].contents.clone() };
-    world.slices[0] = world.slice("web-001", &contents);
-    assert_eq!(world.settle(), 0);
+    let contents = Contents { ports: ports.into(), ..fixture.slices[0].contents.clone() };
+    fixture.slices[0] = fixture.slice("web-001", &contents);
+    assert_eq!(fixture.settle(), 0);
 }
 
 #[test]
 fn endpoint_whose_pod_cannot_be_decoded_stays() {
-    let mut world = World::new(service(), [1, 2, 3]);
-    world.settle();
-    world.pods.remove(&1);
-    world.pods.remove(&2);
-    world.unreadable.push("web-1".into());
-    world.settle();
-    assert_eq!(world.shown(), [["10.0.0.1 ++-", "10.0.0.3 ++-"]]);
-    world.service.ports = vec![port("", IntOrString::Int(81))];
-    world.settle();
-    assert_eq!(world.shown().concat().len(), 3, "also when its ports no longer exist");
-    world.unreadable.clear();
-    world.settle();
-    assert_eq!(world.shown(), [["10.0.0.3 ++-"]]);
+    let mut fixture = Fixture::new(service(), [1, 2, 3]);
+    fixture.settle();
+    fixture.pods.remove(&1);
+    fixture.pods.remove(&2);
+    fixture.unreadable.push("web-1".into());
+    fixture.settle();
+    assert_eq!(fixture.shown(), [["10.0.0.1 ++-", "10.0.0.3 ++-"]]);
+    fixture.service.ports = vec![port("", IntOrString::Int(81))];
+    fixture.settle();
+    assert_eq!(fixture.shown().concat().len(), 3, "also when its ports no longer exist");
+    fixture.unreadable.clear();
+    fixture.settle();
+    assert_eq!(fixture.shown(), [["10.0.0.3 ++-"]]);
 }
 
 #[test]
 fn only_the_removal_of_an_idle_endpoint_is_delayed() {
     let plan = |decision: &Plan| (decision.create.len(), decision.update.len(), decision.delete.len());
     let unready = |number| Pod { ready: false, ..pod(number) };
-    let mut world = World::new(service(), [1]);
-    world.settle();
+    let mut fixture = Fixture::new(service(), [1]);
+    fixture.settle();
     for (what, pod, now, later) in [
         ("an unready pod is added", Some(unready(2)), (0, 1, 0), (0, 0, 0)),
         ("it terminates without being ready", Some(terminating(unready(2))), (0, 1, 0), (0, 0, 0)),
@@ -235,35 +236,35 @@ fn only_the_removal_of_an_idle_endpoint_is_delayed() {
         ("it is deleted immediately", None, (0, 1, 0), (0, 0, 0)),
     ] {
         match pod {
-            Some(pod) => drop(world.pods.insert(2, pod)),
-            None => drop(world.pods.remove(&2)),
+            Some(pod) => drop(fixture.pods.insert(2, pod)),
+            None => drop(fixture.pods.remove(&2)),
         }
-        let decision = world.decide();
+        let decision = fixture.decide();
         assert_eq!((plan(&decision.now), plan(&decision.later)), (now, later), "{what}");
-        world.settle();
+        fixture.settle();
     }
 }
 
 #[test]
 fn first_slice_of_a_service_is_never_delayed() {
-    let mut world = World::new(service(), []);
-    world.pods.insert(1, Pod { ready: false, ..pod(1) });
-    let decision = world.decide();
+    let mut fixture = Fixture::new(service(), []);
+    fixture.pods.insert(1, Pod { ready: false, ..pod(1) });
+    let decision = fixture.decide();
     assert_eq!((decision.now.create.len(), decision.later.writes()), (1, 0));
 }
 
 #[test]
 fn endpoint_in_two_slices_stays_in_one() {
-    let mut world = World::new(service(), [1]);
-    world.settle();
+    let mut fixture = Fixture::new(service(), [1]);
+    fixture.settle();
     let twin = slice_of(
-        &world.slices[0].meta.owners[0].clone(),
-        &world.slices[0].meta.labels.clone(),
+        &fixture.slices[0].meta.owners[0].clone(),
+        &fixture.slices[0].meta.labels.clone(),
         "web-twin",
-        &world.slices[0].contents.clone(),
+        &fixture.slices[0].contents.clone(),
     );
-    world.slices.push(Arc::clone(&twin));
-    let decision = world.decide();
+    fixture.slices.push(Arc::clone(&twin));
+    let decision = fixture.decide();
     assert_eq!(decision.now.delete.iter().map(|slice| &*slice.meta.name).collect::<Vec<_>>(), ["web-twin"]);
     assert_eq!(decision.now.writes() + decision.later.writes(), 1);
 }

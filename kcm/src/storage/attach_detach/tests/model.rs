@@ -110,7 +110,7 @@ enum Action {
     TakeOver(usize),
 }
 
-struct World {
+struct Model {
     server: Server,
     controllers: [Controller; 2],
     leader: usize,
@@ -125,7 +125,7 @@ struct World {
     violations: Vec<String>,
 }
 
-impl World {
+impl Model {
     fn new() -> Self {
         let node = Node { version: 0, is_listed: false, is_in_use: false, is_ready: true, is_out_of_service: false };
         let server = Server { version: 0, requests: BTreeMap::new(), nodes: [node; NODES], pods: [Pod::None; NODES] };
@@ -455,26 +455,26 @@ proptest! {
 
     #[test]
     fn volume_is_attached_to_one_node_and_detached_when_unmounted(actions in prop::collection::vec(action(), 1..200)) {
-        let mut world = World::new();
+        let mut model = Model::new();
         for (at, action) in actions.iter().enumerate() {
-            world.act(*action);
-            prop_assert!(world.violations.is_empty(), "{:?} after {:?}", world.violations, &actions[..=at]);
+            model.act(*action);
+            prop_assert!(model.violations.is_empty(), "{:?} after {:?}", model.violations, &actions[..=at]);
         }
         // At the end one pod remains, and gets the volume.
-        (0..NODES).for_each(|node| world.change_node(node, |node| { node.is_ready = true; node.is_out_of_service = false; }));
-        (1..NODES).for_each(|node| world.act(Action::EndPod(node)));
-        world.settle();
-        if world.server.pods[0] == Pod::Ending {
-            world.settle();
+        (0..NODES).for_each(|node| model.change_node(node, |node| { node.is_ready = true; node.is_out_of_service = false; }));
+        (1..NODES).for_each(|node| model.act(Action::EndPod(node)));
+        model.settle();
+        if model.server.pods[0] == Pod::Ending {
+            model.settle();
         }
-        world.act(Action::CreatePod(0));
-        world.settle();
-        prop_assert!(world.violations.is_empty(), "{:?}", world.violations);
-        prop_assert!(world.mounted[0], "{:?}", world.server);
-        prop_assert_eq!(world.attached, [true, false, false]);
-        world.act(Action::EndPod(0));
-        world.settle();
-        prop_assert_eq!(world.attached, [false; NODES]);
-        prop_assert!(world.server.requests.is_empty() && world.server.nodes.iter().all(|node| !node.is_listed));
+        model.act(Action::CreatePod(0));
+        model.settle();
+        prop_assert!(model.violations.is_empty(), "{:?}", model.violations);
+        prop_assert!(model.mounted[0], "{:?}", model.server);
+        prop_assert_eq!(model.attached, [true, false, false]);
+        model.act(Action::EndPod(0));
+        model.settle();
+        prop_assert_eq!(model.attached, [false; NODES]);
+        prop_assert!(model.server.requests.is_empty() && model.server.nodes.iter().all(|node| !node.is_listed));
     }
 }

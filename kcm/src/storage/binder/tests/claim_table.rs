@@ -19,13 +19,13 @@ const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// A cluster without caches that lag.
 #[derive(Default)]
-struct World {
+struct FakeCluster {
     volumes: Vec<Arc<PersistentVolume>>,
     classes: Vec<Arc<StorageClass>>,
     pods: Vec<Str>,
 }
 
-impl Cluster for World {
+impl Cluster for FakeCluster {
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
         self.volumes.iter().find(|volume| *volume.meta.name == *name).cloned()
     }
@@ -60,12 +60,13 @@ fn classes() -> Vec<Arc<StorageClass>> {
 
 /// The step as text: `bind pv`, `pend Reason`, `lose Reason`, `class name`, `provision class`, `retry Reason`, `error`.
 fn step(claim: &ClaimSpec, volumes: &[VolumeSpec]) -> String {
-    let world = World { volumes: volumes.iter().map(VolumeSpec::record).collect(), classes: classes(), pods: vec![] };
-    text(claim, &world)
+    let cluster =
+        FakeCluster { volumes: volumes.iter().map(VolumeSpec::record).collect(), classes: classes(), pods: vec![] };
+    text(claim, &cluster)
 }
 
-fn text(claim: &ClaimSpec, world: &World) -> String {
-    match next_step(&claim.record(), world) {
+fn text(claim: &ClaimSpec, cluster: &FakeCluster) -> String {
+    match next_step(&claim.record(), cluster) {
         Ok(ClaimStep::Bind { volume, .. }) => format!("bind {}", volume.meta.name),
         Ok(ClaimStep::Pend(None)) => "pend".to_owned(),
         Ok(ClaimStep::Pend(Some(notice))) => format!("pend {}", notice.reason),
@@ -284,7 +285,7 @@ fn bound_claim_is_lost_without_its_volume_and_recovers_with_it() {
 #[test]
 fn claim_without_a_class_gets_the_default_one() {
     let defaults = vec![class("default", "csi.example.com", "Immediate", true, 0)];
-    let world = |volumes: &[VolumeSpec]| World {
+    let cluster = |volumes: &[VolumeSpec]| FakeCluster {
         volumes: volumes.iter().map(VolumeSpec::record).collect(),
         classes: defaults.clone(),
         pods: vec![],
@@ -297,7 +298,7 @@ fn claim_without_a_class_gets_the_default_one() {
         ("15-7 has an empty annotation", claim("data").annotated(BETA_CLASS, ""), vec![], "pend FailedBinding"),
         ("15-3 was bound", claim("data").names("a").annotated(BIND_COMPLETED, "yes"), vec![], "lose ClaimLost"),
     ] {
-        assert_eq!(text(&claim, &world(&volumes)), expected, "{case}");
+        assert_eq!(text(&claim, &cluster(&volumes)), expected, "{case}");
     }
 }
 
@@ -308,9 +309,12 @@ fn event_of_a_delayed_claim_names_the_pods_that_it_waits_for() {
         (&["web-0"], "waiting for pod web-0 to be scheduled"),
         (&["web-0", "web-1"], "waiting for pods web-0,web-1 to be scheduled"),
     ] {
-        let world =
-            World { classes: classes(), pods: pods.iter().map(|pod| Str::from(*pod)).collect(), ..World::default() };
-        match next_step(&claim("data").class("wait").record(), &world) {
+        let cluster = FakeCluster {
+            classes: classes(),
+            pods: pods.iter().map(|pod| Str::from(*pod)).collect(),
+            ..FakeCluster::default()
+        };
+        match next_step(&claim("data").class("wait").record(), &cluster) {
             Ok(ClaimStep::Pend(Some(notice))) => {
                 assert_eq!((notice.message.as_str(), notice.is_warning), (expected, false))
             }

@@ -40,7 +40,7 @@ fn steps(nodes: usize) -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..80)
 }
 
-struct World {
+struct Model {
     set: DaemonSet,
     fits: Vec<Fit>,
     pods: BTreeMap<String, (usize, Pod)>,
@@ -48,7 +48,7 @@ struct World {
     version: usize,
 }
 
-impl World {
+impl Model {
     fn places(&self) -> Vec<Place> {
         let at =
             |node| self.pods.values().filter(move |(place, _)| *place == node).map(|(_, pod)| pod.clone()).collect();
@@ -145,24 +145,24 @@ proptest! {
         steps in steps(4), unavailable in 0..3, surge in 0..3, on_delete in proptest::bool::weighted(0.1),
     ) {
         let strategy = if on_delete { Strategy::OnDelete } else { rolling(unavailable, surge) };
-        let mut world =
-            World { set: set(strategy), fits: vec![RUNS; 4], pods: BTreeMap::new(), made: 0, version: 1 };
+        let mut model =
+            Model { set: set(strategy), fits: vec![RUNS; 4], pods: BTreeMap::new(), made: 0, version: 1 };
         for step in steps {
-            world.step(step)?;
+            model.step(step)?;
         }
         // From here on all pods become ready and are deleted.
         for _ in 0..60 {
-            if world.reconcile()? && world.pods.values().all(|(_, pod)| pod.ready && !pod.meta.is_deleting()) {
+            if model.reconcile()? && model.pods.values().all(|(_, pod)| pod.ready && !pod.meta.is_deleting()) {
                 break;
             }
             for node in 0..4 {
-                world.step(Step::Finish(node))?;
-                world.step(Step::Report(node, true))?;
+                model.step(Step::Finish(node))?;
+                model.step(Step::Report(node, true))?;
             }
         }
-        prop_assert!(world.plan().is_nothing(), "the rollout does not complete");
-        for (fit, place) in world.fits.clone().into_iter().zip(world.places()) {
-            let current = place.pods.iter().filter(|pod| on_delete || Revision { hash: &world.hash(), generation: None }.is_of(pod)).count();
+        prop_assert!(model.plan().is_nothing(), "the rollout does not complete");
+        for (fit, place) in model.fits.clone().into_iter().zip(model.places()) {
+            let current = place.pods.iter().filter(|pod| on_delete || Revision { hash: &model.hash(), generation: None }.is_of(pod)).count();
             let right = if fit.runs { current == 1 && place.pods.len() == 1 } else { fit.stays || place.pods.is_empty() };
             prop_assert!(right, "{place:?}");
         }

@@ -35,10 +35,10 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     )
 }
 
-type World = BTreeMap<i32, Pod>;
+type Pods = BTreeMap<i32, Pod>;
 
-fn members(world: &World) -> Vec<Member> {
-    world.iter().map(|(ordinal, pod)| Member { ordinal: *ordinal, pod: Arc::new(pod.clone()) }).collect()
+fn members(pods: &Pods) -> Vec<Member> {
+    pods.iter().map(|(ordinal, pod)| Member { ordinal: *ordinal, pod: Arc::new(pod.clone()) }).collect()
 }
 
 fn is_up(pod: Option<&Pod>) -> bool {
@@ -46,38 +46,38 @@ fn is_up(pod: Option<&Pod>) -> bool {
 }
 
 /// Executes the plan, and checks the invariants.
-fn execute(set: &StatefulSet, world: &mut World) -> bool {
+fn execute(set: &StatefulSet, pods: &mut Pods) -> bool {
     let wanted = 0..set.replicas;
-    let plan = plan(set, &members(world), GATES);
+    let plan = plan(set, &members(pods), GATES);
     let bound = max_unavailable(set).expect("a bound");
-    let down = |world: &World| wanted.clone().filter(|ordinal| !is_up(world.get(ordinal))).count();
-    let before = down(world);
+    let down = |pods: &Pods| wanted.clone().filter(|ordinal| !is_up(pods.get(ordinal))).count();
+    let before = down(pods);
     let mut acted = false;
     let mut lost = 0;
     for step in plan.stages.into_iter().flat_map(|stage| stage.steps) {
         acted = true;
         match step {
             Step::Create(ordinal, made) => {
-                assert!(!world.contains_key(&ordinal), "a second pod at {ordinal}");
+                assert!(!pods.contains_key(&ordinal), "a second pod at {ordinal}");
                 assert!(wanted.contains(&ordinal), "a surplus pod at {ordinal}");
                 if !set.parallel {
-                    assert!((0..ordinal).all(|lower| is_up(world.get(&lower))), "{ordinal} is created out of order");
+                    assert!((0..ordinal).all(|lower| is_up(pods.get(&lower))), "{ordinal} is created out of order");
                 }
                 let mut new = pod(ordinal, if made == PodRevision::Current { "a" } else { "b" });
                 new.ready = false;
                 new.phase = Phase::Pending;
-                world.insert(ordinal, new);
+                pods.insert(ordinal, new);
             }
             Step::Delete(victim) => {
                 let ordinal = identity::parse(&victim.meta.name).expect("an ordinal").1;
-                if wanted.contains(&ordinal) && is_up(world.get(&ordinal)) {
+                if wanted.contains(&ordinal) && is_up(pods.get(&ordinal)) {
                     assert_ne!(identity::revision(&victim), "b", "a good pod is deleted");
                     lost += 1;
                 }
                 if !set.parallel && !wanted.contains(&ordinal) {
-                    assert!(world.keys().all(|other| *other <= ordinal), "{ordinal} is deleted out of order");
+                    assert!(pods.keys().all(|other| *other <= ordinal), "{ordinal} is deleted out of order");
                 }
-                world.get_mut(&ordinal).expect("it exists").meta.deletion = Time(NOW);
+                pods.get_mut(&ordinal).expect("it exists").meta.deletion = Time(NOW);
             }
             Step::Repair(..) => unreachable!("nothing is wrong"),
         }
@@ -98,46 +98,46 @@ proptest! {
     ) {
         let mut set = rolling(set(replicas), partition, IntOrString::Int(bound));
         set.parallel = is_parallel;
-        let mut world: World = (0..first).map(|ordinal| (ordinal, pod(ordinal, "a"))).collect();
+        let mut pods: Pods = (0..first).map(|ordinal| (ordinal, pod(ordinal, "a"))).collect();
         for event in history {
-            let pick = |at: usize, world: &World| world.keys().nth(at % world.len().max(1)).copied();
+            let pick = |at: usize, pods: &Pods| pods.keys().nth(at % pods.len().max(1)).copied();
             match event {
-                Event::Plan => { execute(&set, &mut world); }
-                Event::Starts(at) => if let Some(ordinal) = pick(at, &world) {
-                    let pod = world.get_mut(&ordinal).expect("it exists");
+                Event::Plan => { execute(&set, &mut pods); }
+                Event::Starts(at) => if let Some(ordinal) = pick(at, &pods) {
+                    let pod = pods.get_mut(&ordinal).expect("it exists");
                     if !pod.is_terminal() { (pod.ready, pod.phase) = (true, Phase::Running); }
                 },
-                Event::Breaks(at) => if let Some(ordinal) = pick(at, &world) {
-                    world.get_mut(&ordinal).expect("it exists").ready = false;
+                Event::Breaks(at) => if let Some(ordinal) = pick(at, &pods) {
+                    pods.get_mut(&ordinal).expect("it exists").ready = false;
                 },
-                Event::Fails(at) => if let Some(ordinal) = pick(at, &world) {
-                    let pod = world.get_mut(&ordinal).expect("it exists");
+                Event::Fails(at) => if let Some(ordinal) = pick(at, &pods) {
+                    let pod = pods.get_mut(&ordinal).expect("it exists");
                     pod.ready = false;
                     pod.phase = Phase::Failed;
                 },
                 Event::Deleted(at) => {
-                    let deleted = pick(at, &world).filter(|at| world[at].meta.is_deleting());
-                    if let Some(ordinal) = deleted { world.remove(&ordinal); }
+                    let deleted = pick(at, &pods).filter(|at| pods[at].meta.is_deleting());
+                    if let Some(ordinal) = deleted { pods.remove(&ordinal); }
                 }
             }
         }
         // From here on nothing fails: the update has to complete with the right pods.
         let mut rounds = 0;
         loop {
-            let acted = execute(&set, &mut world);
-            let going = world.values().any(|pod| pod.meta.is_deleting());
-            let starting = world.values().any(|pod| !pod.is_terminal() && !pod.ready);
+            let acted = execute(&set, &mut pods);
+            let going = pods.values().any(|pod| pod.meta.is_deleting());
+            let starting = pods.values().any(|pod| !pod.is_terminal() && !pod.ready);
             if !acted && !going && !starting { break; }
-            world.retain(|_, pod| !pod.meta.is_deleting());
-            for pod in world.values_mut().filter(|pod| !pod.is_terminal()) {
+            pods.retain(|_, pod| !pod.meta.is_deleting());
+            for pod in pods.values_mut().filter(|pod| !pod.is_terminal()) {
                 pod.ready = true;
                 pod.phase = Phase::Running;
             }
             rounds += 1;
-            prop_assert!(rounds < 100, "the update does not complete: {world:?}");
+            prop_assert!(rounds < 100, "the update does not complete: {pods:?}");
         }
         let end: Vec<(i32, String, bool)> =
-            world.iter().map(|(at, pod)| (*at, identity::revision(pod).to_owned(), is_up(Some(pod)))).collect();
+            pods.iter().map(|(at, pod)| (*at, identity::revision(pod).to_owned(), is_up(Some(pod)))).collect();
         let updated = end.iter().filter(|(at, ..)| *at >= partition).all(|(_, revision, _)| revision == "b");
         prop_assert!(end.len() == usize::try_from(replicas).expect("positive") && end.iter().all(|(.., up)| *up), "{end:?}");
         prop_assert!(updated && end.iter().all(|(at, ..)| *at < replicas), "{end:?}");

@@ -30,14 +30,14 @@ pub const CONTROLLERS: &str = "persistentvolume-attach-detach-controller,persist
                            persistentvolumeclaim-protection-controller,statefulset-controller";
 
 /// A driver, its class and two nodes, all named for the namespace.
-pub struct World {
+pub struct CsiFixture {
     pub space: Space,
     driver: Driver,
     pub a: Kubelet,
     pub b: Kubelet,
 }
 
-impl World {
+impl CsiFixture {
     pub async fn start(space: Space, flags: &[&str]) -> Result<Self> {
         Self::start_in(space, flags, [None; 2], "Immediate").await
     }
@@ -199,41 +199,41 @@ const EXCLUSIVE: &str =
     "Volume is already exclusively attached to one node, waiting on detach before it can be attached to another node";
 
 pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> Result<()> {
-    let world = World::start(own_space("follows").await?, &[]).await?;
+    let fixture = CsiFixture::start(own_space("follows").await?, &[]).await?;
     let faults = Faults::default();
-    let manager = world.manager(&faults, &[]).await?;
-    world.create_claim("data").await?;
-    world.create_pod("first", "data", &world.a).await?;
-    world.until_running("first").await?;
-    let (volume, handle) = world.volume_of("data").await?;
+    let manager = fixture.manager(&faults, &[]).await?;
+    fixture.create_claim("data").await?;
+    fixture.create_pod("first", "data", &fixture.a).await?;
+    fixture.until_running("first").await?;
+    let (volume, handle) = fixture.volume_of("data").await?;
     let volume = volume.metadata.name.context("no name")?;
-    let found = world.attachments().await?;
+    let found = fixture.attachments().await?;
     let names: Vec<_> = found.iter().map(|one| one.metadata.name.clone().unwrap_or_default()).collect();
-    ensure!(names == [attachment_name(&handle, world.driver.name(), &world.a.node)], "{names:?}");
-    world.until_event("first", &format!("{ATTACHED} \"{volume}\" ")).await?;
+    ensure!(names == [attachment_name(&handle, fixture.driver.name(), &fixture.a.node)], "{names:?}");
+    fixture.until_event("first", &format!("{ATTACHED} \"{volume}\" ")).await?;
 
     // It is expanded while it is in use.
     let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
-    world.space.patch::<PersistentVolumeClaim>("data", more).await?;
-    world.until_done(&format!("expand {handle} {}", 2_u64 << 30)).await?;
+    fixture.space.patch::<PersistentVolumeClaim>("data", more).await?;
+    fixture.until_done(&format!("expand {handle} {}", 2_u64 << 30)).await?;
 
     // A second pod on another node waits until the first one has ended.
-    world.create_pod("second", "data", &world.b).await?;
-    world.until_event("second", &format!("{WAITING} \"{volume}\" Volume is already used by pod(s) first")).await?;
+    fixture.create_pod("second", "data", &fixture.b).await?;
+    fixture.until_event("second", &format!("{WAITING} \"{volume}\" Volume is already used by pod(s) first")).await?;
     during(QUIET, "the volume stays where it is used", || async {
-        ensure!(world.moves(&handle)? == ["attach a"], "{:?}", world.moves(&handle)?);
+        ensure!(fixture.moves(&handle)? == ["attach a"], "{:?}", fixture.moves(&handle)?);
         Ok(())
     })
     .await?;
-    world.space.delete::<Pod>("first").await?;
-    world.until_running("second").await?;
-    ensure!(world.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", world.moves(&handle)?);
+    fixture.space.delete::<Pod>("first").await?;
+    fixture.until_running("second").await?;
+    ensure!(fixture.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", fixture.moves(&handle)?);
 
     // An attachment that another client deletes is created again.
-    let attachments = ClusterWide::<VolumeAttachment>::of(&world.space);
-    attachments.delete(&attachment_name(&handle, world.driver.name(), &world.b.node)).await?;
+    let attachments = ClusterWide::<VolumeAttachment>::of(&fixture.space);
+    attachments.delete(&attachment_name(&handle, fixture.driver.name(), &fixture.b.node)).await?;
     eventually("it is attached again", || async {
-        let moves = world.moves(&handle)?;
+        let moves = fixture.moves(&handle)?;
         ensure!(moves == ["attach a", "detach a", "attach b", "detach b", "attach b"], "{moves:?}");
         Ok(())
     })
@@ -241,74 +241,74 @@ pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> 
 
     // Attachments of other clients are not changed.
     let foreign = json!({"metadata": {"name": "foreign"}, "spec": {
-        "attacher": "other.example.com", "nodeName": world.a.node, "source": {"persistentVolumeName": volume},
+        "attacher": "other.example.com", "nodeName": fixture.a.node, "source": {"persistentVolumeName": volume},
     }});
     attachments.create(foreign).await?;
-    world.space.delete::<Pod>("second").await?;
-    world.until_deleted("second").await?;
-    world.space.delete::<PersistentVolumeClaim>("data").await?;
-    until_claim_deleted(&world.space, "data").await?;
-    world.until_done(&format!("detach {handle} {}", world.b.node)).await?;
+    fixture.space.delete::<Pod>("second").await?;
+    fixture.until_deleted("second").await?;
+    fixture.space.delete::<PersistentVolumeClaim>("data").await?;
+    until_claim_deleted(&fixture.space, "data").await?;
+    fixture.until_done(&format!("detach {handle} {}", fixture.b.node)).await?;
     attachments.get("foreign").await?;
     attachments.delete("foreign").await?;
-    volumes(&world.space).until_deleted(&volume).await?;
-    world.until_done(&format!("delete {handle}")).await?;
+    volumes(&fixture.space).until_deleted(&volume).await?;
+    fixture.until_done(&format!("delete {handle}")).await?;
     manager.stop().await?;
     only_declared(&faults, &[ATTACH_DETACH, BINDER, CLAIM_PROTECTION])?;
-    world.finish().await
+    fixture.finish().await
 }
 
 /// A failed node keeps its volumes until an operator declares it out of service.
 pub async fn volume_leaves_a_dead_node_once_it_is_out_of_service(_: Space) -> Result<()> {
-    let world = World::start(own_space("dead").await?, &[]).await?;
-    let manager = world.manager(&Faults::default(), &[]).await?;
-    world.create_claim("data").await?;
-    world.create_pod("first", "data", &world.a).await?;
-    world.until_running("first").await?;
-    let (_, handle) = world.volume_of("data").await?;
-    world.a.stop().await;
-    world.a.set_ready(false).await?;
-    delete_with_force(&world.space, "first").await?;
-    world.create_pod("second", "data", &world.b).await?;
-    let (volume, _) = world.volume_of("data").await?;
+    let fixture = CsiFixture::start(own_space("dead").await?, &[]).await?;
+    let manager = fixture.manager(&Faults::default(), &[]).await?;
+    fixture.create_claim("data").await?;
+    fixture.create_pod("first", "data", &fixture.a).await?;
+    fixture.until_running("first").await?;
+    let (_, handle) = fixture.volume_of("data").await?;
+    fixture.a.stop().await;
+    fixture.a.set_ready(false).await?;
+    delete_with_force(&fixture.space, "first").await?;
+    fixture.create_pod("second", "data", &fixture.b).await?;
+    let (volume, _) = fixture.volume_of("data").await?;
     let volume = volume.metadata.name.context("no name")?;
-    world.until_event("second", &format!("{WAITING} \"{volume}\" {EXCLUSIVE}")).await?;
+    fixture.until_event("second", &format!("{WAITING} \"{volume}\" {EXCLUSIVE}")).await?;
     during(QUIET, "the volume stays on the dead node", || async {
-        ensure!(world.moves(&handle)? == ["attach a"], "{:?}", world.moves(&handle)?);
+        ensure!(fixture.moves(&handle)? == ["attach a"], "{:?}", fixture.moves(&handle)?);
         Ok(())
     })
     .await?;
     let taint = json!({"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"});
-    world.a.set_taints(json!([taint])).await?;
-    world.until_running("second").await?;
-    ensure!(world.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", world.moves(&handle)?);
-    let (attached, _) = world.a.volumes().await?;
+    fixture.a.set_taints(json!([taint])).await?;
+    fixture.until_running("second").await?;
+    ensure!(fixture.moves(&handle)? == ["attach a", "detach a", "attach b"], "{:?}", fixture.moves(&handle)?);
+    let (attached, _) = fixture.a.volumes().await?;
     ensure!(attached.is_empty(), "{attached:?}");
-    ensure!(world.driver.violations()?.is_empty(), "{:?}", world.driver.violations()?);
+    ensure!(fixture.driver.violations()?.is_empty(), "{:?}", fixture.driver.violations()?);
     manager.stop().await?;
     Ok(())
 }
 
 /// Failures of the driver are reported as events, and the calls are retried.
 pub async fn failures_of_the_driver_are_reported_and_retried(_: Space) -> Result<()> {
-    let world = World::start(own_space("failures").await?, &["--fail-attach=2", "--fail-detach=1"]).await?;
-    let manager = world.manager(&Faults::default(), &[]).await?;
-    world.create_claim("data").await?;
-    world.create_pod("first", "data", &world.a).await?;
-    world.until_running("first").await?;
+    let fixture = CsiFixture::start(own_space("failures").await?, &["--fail-attach=2", "--fail-detach=1"]).await?;
+    let manager = fixture.manager(&Faults::default(), &[]).await?;
+    fixture.create_claim("data").await?;
+    fixture.create_pod("first", "data", &fixture.a).await?;
+    fixture.until_running("first").await?;
     let failed = "Warning FailedAttachVolume AttachVolume.Attach failed for volume";
     eventually("the failure was recorded", || async {
-        let events = world.space.events("first").await?;
-        ensure!(events.keys().any(|event| event.starts_with(failed)), "{events:#?}\n{}", world.state().await?);
+        let events = fixture.space.events("first").await?;
+        ensure!(events.keys().any(|event| event.starts_with(failed)), "{events:#?}\n{}", fixture.state().await?);
         Ok(())
     })
     .await?;
-    world.space.delete::<Pod>("first").await?;
-    world.until_deleted("first").await?;
+    fixture.space.delete::<Pod>("first").await?;
+    fixture.until_deleted("first").await?;
     manager.stop().await?;
     // The next manager does not know about the attempts.
-    let _manager = world.manager(&Faults::default(), &[]).await?;
-    world.finish().await
+    let _manager = fixture.manager(&Faults::default(), &[]).await?;
+    fixture.finish().await
 }
 
 fn stateful_set(class: &str) -> Value {
@@ -333,22 +333,22 @@ fn stateful_set(class: &str) -> Value {
 
 /// Each pod of a StatefulSet gets its own volume again on any node.
 pub async fn volumes_follow_the_pods_of_a_statefulset_in_an_update(_: Space) -> Result<()> {
-    let world = World::start(own_space("rolling").await?, &["--detach-delay=1s"]).await?;
-    let manager = world.manager(&Faults::default(), &[]).await?;
-    world.space.create::<StatefulSet>(stateful_set(&world.space.namespace)).await?;
+    let fixture = CsiFixture::start(own_space("rolling").await?, &["--detach-delay=1s"]).await?;
+    let manager = fixture.manager(&Faults::default(), &[]).await?;
+    fixture.space.create::<StatefulSet>(stateful_set(&fixture.space.namespace)).await?;
     for pod in ["web-0", "web-1"] {
-        world.until_running(pod).await?;
+        fixture.until_running(pod).await?;
     }
     let image = json!({"spec": {"template": {"spec": {"containers": [{
         "name": "main", "image": "example.com/image:2", "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     }]}}}});
-    world.space.patch::<StatefulSet>("web", image).await?;
+    fixture.space.patch::<StatefulSet>("web", image).await?;
     eventually("the rolling update is complete", || async {
-        let status = world.space.get::<StatefulSet>("web").await?.status.unwrap_or_default();
+        let status = fixture.space.get::<StatefulSet>("web").await?.status.unwrap_or_default();
         ensure!(
             status.updated_replicas == Some(2) && status.ready_replicas == Some(2),
             "{status:?}\n{}",
-            world.state().await?
+            fixture.state().await?
         );
         ensure!(status.current_revision == status.update_revision, "{status:?}");
         Ok(())
@@ -356,39 +356,39 @@ pub async fn volumes_follow_the_pods_of_a_statefulset_in_an_update(_: Space) -> 
     .await?;
     // A volume that moves with its pod is no failure.
     for pod in ["web-0", "web-1"] {
-        let events = world.space.events(pod).await?;
+        let events = fixture.space.events(pod).await?;
         ensure!(!events.keys().any(|event| event.starts_with(WAITING)), "{events:#?}");
     }
-    world.space.delete::<StatefulSet>("web").await?;
+    fixture.space.delete::<StatefulSet>("web").await?;
     for pod in ["web-0", "web-1"] {
-        world.space.delete::<Pod>(pod).await.ok();
-        world.until_deleted(pod).await?;
+        fixture.space.delete::<Pod>(pod).await.ok();
+        fixture.until_deleted(pod).await?;
     }
-    world.a.until_empty().await?;
-    world.b.until_empty().await?;
+    fixture.a.until_empty().await?;
+    fixture.b.until_empty().await?;
     eventually("nothing is attached", || async {
-        ensure!(world.attachments().await?.is_empty(), "{}", world.state().await?);
+        ensure!(fixture.attachments().await?.is_empty(), "{}", fixture.state().await?);
         Ok(())
     })
     .await?;
     manager.stop().await?;
-    world.finish().await
+    fixture.finish().await
 }
 
 /// Moves a volume: a pod uses it on one node, then another pod on the other node; then both pods are deleted.
-async fn move_volume(world: &World) -> Result<()> {
-    world.create_claim("data").await?;
-    world.create_pod("first", "data", &world.a).await?;
-    world.until_running("first").await?;
-    world.create_pod("second", "data", &world.b).await?;
-    world.space.delete::<Pod>("first").await?;
-    world.until_running("second").await?;
-    world.space.delete::<Pod>("second").await?;
-    world.until_deleted("second").await?;
-    world.a.until_empty().await?;
-    world.b.until_empty().await?;
+async fn move_volume(fixture: &CsiFixture) -> Result<()> {
+    fixture.create_claim("data").await?;
+    fixture.create_pod("first", "data", &fixture.a).await?;
+    fixture.until_running("first").await?;
+    fixture.create_pod("second", "data", &fixture.b).await?;
+    fixture.space.delete::<Pod>("first").await?;
+    fixture.until_running("second").await?;
+    fixture.space.delete::<Pod>("second").await?;
+    fixture.until_deleted("second").await?;
+    fixture.a.until_empty().await?;
+    fixture.b.until_empty().await?;
     eventually("nothing is attached", || async {
-        ensure!(world.attachments().await?.is_empty(), "{}", world.state().await?);
+        ensure!(fixture.attachments().await?.is_empty(), "{}", fixture.state().await?);
         Ok(())
     })
     .await
@@ -400,7 +400,7 @@ fn is_own_write(call: &Call) -> bool {
 
 /// Moves a volume while this fault occurs, and checks that it is attached once to each node.
 async fn move_volume_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Result<()> {
-    let world = World::start(bed.space("moved").await?, &[]).await?;
+    let fixture = CsiFixture::start(bed.space("moved").await?, &[]).await?;
     let faults = Faults::script([rule]);
     let calls = || {
         let own: Vec<String> = faults
@@ -412,14 +412,14 @@ async fn move_volume_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Resul
         format!("{what}: {own:#?}")
     };
     tokio::select! {
-        done = move_volume(&world) => done.with_context(calls)?,
-        ended = restart_after_crashes(&faults, || world.manager(&faults, &[])) => ended.with_context(calls)?,
+        done = move_volume(&fixture) => done.with_context(calls)?,
+        ended = restart_after_crashes(&faults, || fixture.manager(&faults, &[])) => ended.with_context(calls)?,
     }
     ensure!(faults.unmet() == 0, "the fault did not occur: {}", calls());
-    let (_, handle) = world.volume_of("data").await?;
-    let moves = world.moves(&handle)?;
+    let (_, handle) = fixture.volume_of("data").await?;
+    let moves = fixture.moves(&handle)?;
     ensure!(moves == ["attach a", "detach a", "attach b", "detach b"], "{moves:?}; {}", calls());
-    world.finish().await.with_context(calls)
+    fixture.finish().await.with_context(calls)
 }
 
 /// There are eight writes: two attachments, each created, listed, removed from the list and deleted.
@@ -451,38 +451,38 @@ pub async fn volume_moves_once_when_any_response_is_lost(_: Space) -> Result<()>
 
 /// A leader with stale caches, and then a second concurrent leader, attach nothing twice.
 pub async fn stale_cache_or_second_leader_attaches_nothing_twice(_: Space) -> Result<()> {
-    let world = World::start(own_space("stale").await?, &[]).await?;
+    let fixture = CsiFixture::start(own_space("stale").await?, &[]).await?;
     let faults = Faults::default();
-    let first = world.manager(&faults, &[]).await?;
-    world.create_claim("data").await?;
-    world.create_pod("first", "data", &world.a).await?;
-    world.until_running("first").await?;
-    let (_, handle) = world.volume_of("data").await?;
+    let first = fixture.manager(&faults, &[]).await?;
+    fixture.create_claim("data").await?;
+    fixture.create_pod("first", "data", &fixture.a).await?;
+    fixture.until_running("first").await?;
+    let (_, handle) = fixture.volume_of("data").await?;
     for resource in ["pods", "nodes", "volumeattachments"] {
         faults.freeze(resource);
     }
     // A second leader moves the volume while the caches of the first one are stalled.
-    let second = world.manager(&Faults::default(), &[]).await?;
-    world.create_pod("second", "data", &world.b).await?;
-    world.space.delete::<Pod>("first").await?;
-    world.until_running("second").await?;
+    let second = fixture.manager(&Faults::default(), &[]).await?;
+    fixture.create_pod("second", "data", &fixture.b).await?;
+    fixture.space.delete::<Pod>("first").await?;
+    fixture.until_running("second").await?;
     for resource in ["volumeattachments", "pods", "nodes"] {
         faults.thaw(resource);
         during(QUIET / 3, "the volume stays where it is used", || async {
-            let moves = world.moves(&handle)?;
-            ensure!(moves == ["attach a", "detach a", "attach b"], "{moves:?}\n{}", world.state().await?);
+            let moves = fixture.moves(&handle)?;
+            ensure!(moves == ["attach a", "detach a", "attach b"], "{moves:?}\n{}", fixture.state().await?);
             Ok(())
         })
         .await?;
     }
-    world.create_pod("third", "data", &world.a).await?;
-    world.space.delete::<Pod>("second").await?;
-    world.until_running("third").await?;
+    fixture.create_pod("third", "data", &fixture.a).await?;
+    fixture.space.delete::<Pod>("second").await?;
+    fixture.until_running("third").await?;
     first.crash().await;
-    world.space.delete::<Pod>("third").await?;
-    world.until_deleted("third").await?;
-    world.a.until_empty().await?;
+    fixture.space.delete::<Pod>("third").await?;
+    fixture.until_deleted("third").await?;
+    fixture.a.until_empty().await?;
     second.stop().await?;
-    let _last = world.manager(&Faults::default(), &[]).await?;
-    world.finish().await
+    let _last = fixture.manager(&Faults::default(), &[]).await?;
+    fixture.finish().await
 }

@@ -7,7 +7,7 @@ use control_plane::behaviour::{BEHAVIOUR, PENDING};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::{Value, json};
 
-use super::attach_detach::{World, own_space};
+use super::attach_detach::{CsiFixture, own_space};
 use super::kubelet::ZONE;
 use super::objects::{until_claim_deleted, volumes};
 
@@ -15,8 +15,8 @@ use super::objects::{until_claim_deleted, volumes};
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// Returns a pod that the scheduler places on a node of the test, in this zone if given, with a volume of a claim.
-fn scheduled(world: &World, name: &str, claim: &str, zone: Option<&str>) -> Value {
-    let mut selector = json!({"attach-detach-test": world.space.namespace});
+fn scheduled(fixture: &CsiFixture, name: &str, claim: &str, zone: Option<&str>) -> Value {
+    let mut selector = json!({"attach-detach-test": fixture.space.namespace});
     if let Some(zone) = zone {
         selector[ZONE] = zone.into();
     }
@@ -37,52 +37,52 @@ fn zones_of(volume: &PersistentVolume) -> Vec<String> {
     expressions.filter(|one| one.key == ZONE).flat_map(|one| one.values.clone().unwrap_or_default()).collect()
 }
 
-async fn node_of(world: &World, pod: &str) -> Result<String> {
-    let pod: Pod = world.space.get(pod).await?;
+async fn node_of(fixture: &CsiFixture, pod: &str) -> Result<String> {
+    let pod: Pod = fixture.space.get(pod).await?;
     pod.spec.and_then(|spec| spec.node_name).context("the pod has no node")
 }
 
 pub async fn first_consumer_decides_on_the_zone_of_its_volume(_: Space) -> Result<()> {
-    let world = World::start_in_zones(own_space("zones").await?, ["east", "west"]).await?;
-    let manager = world.manager(&Faults::default(), &[]).await?;
-    let pinned = [("east", &world.a.node), ("west", &world.b.node)];
+    let fixture = CsiFixture::start_in_zones(own_space("zones").await?, ["east", "west"]).await?;
+    let manager = fixture.manager(&Faults::default(), &[]).await?;
+    let pinned = [("east", &fixture.a.node), ("west", &fixture.b.node)];
     for (zone, _) in pinned {
-        world.create_claim(zone).await?;
+        fixture.create_claim(zone).await?;
     }
     for (zone, node) in pinned {
-        world.space.create::<Pod>(scheduled(&world, zone, zone, Some(zone))).await?;
-        world.until_running(zone).await?;
-        ensure!(node_of(&world, zone).await? == **node, "the scheduler ignored the node selector");
-        let claim: PersistentVolumeClaim = world.space.get(zone).await?;
+        fixture.space.create::<Pod>(scheduled(&fixture, zone, zone, Some(zone))).await?;
+        fixture.until_running(zone).await?;
+        ensure!(node_of(&fixture, zone).await? == **node, "the scheduler ignored the node selector");
+        let claim: PersistentVolumeClaim = fixture.space.get(zone).await?;
         let selected = claim.metadata.annotations.unwrap_or_default().remove(SELECTED_NODE);
         ensure!(selected.as_ref() == Some(node), "{selected:?} instead of {node}");
-        let (volume, handle) = world.volume_of(zone).await?;
+        let (volume, handle) = fixture.volume_of(zone).await?;
         ensure!(zones_of(&volume) == [zone], "{:?}", volume.spec);
         let suffix = if zone == "east" { "a" } else { "b" };
-        ensure!(world.moves(&handle)? == [format!("attach {suffix}")], "{:?}", world.moves(&handle)?);
+        ensure!(fixture.moves(&handle)? == [format!("attach {suffix}")], "{:?}", fixture.moves(&handle)?);
     }
 
     // Later pods may run anywhere, and follow their volume.
     for (zone, node) in pinned {
-        world.space.delete::<Pod>(zone).await?;
-        world.until_deleted(zone).await?;
+        fixture.space.delete::<Pod>(zone).await?;
+        fixture.until_deleted(zone).await?;
         let later = format!("{zone}-later");
-        world.space.create::<Pod>(scheduled(&world, &later, zone, None)).await?;
-        world.until_running(&later).await?;
-        ensure!(node_of(&world, &later).await? == **node, "it runs in another zone than its volume");
+        fixture.space.create::<Pod>(scheduled(&fixture, &later, zone, None)).await?;
+        fixture.until_running(&later).await?;
+        ensure!(node_of(&fixture, &later).await? == **node, "it runs in another zone than its volume");
     }
     for (zone, _) in pinned {
-        let (volume, _) = world.volume_of(zone).await?;
-        world.space.delete::<Pod>(&format!("{zone}-later")).await?;
-        world.space.delete::<PersistentVolumeClaim>(zone).await?;
-        until_claim_deleted(&world.space, zone).await?;
-        volumes(&world.space).until_deleted(&volume.metadata.name.context("no name")?).await?;
+        let (volume, _) = fixture.volume_of(zone).await?;
+        fixture.space.delete::<Pod>(&format!("{zone}-later")).await?;
+        fixture.space.delete::<PersistentVolumeClaim>(zone).await?;
+        until_claim_deleted(&fixture.space, zone).await?;
+        volumes(&fixture.space).until_deleted(&volume.metadata.name.context("no name")?).await?;
     }
     eventually("nothing is attached", || async {
-        ensure!(world.attachments().await?.is_empty());
+        ensure!(fixture.attachments().await?.is_empty());
         Ok(())
     })
     .await?;
     manager.stop().await?;
-    world.finish().await
+    fixture.finish().await
 }

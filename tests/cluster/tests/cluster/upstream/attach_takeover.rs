@@ -4,13 +4,13 @@ use anyhow::{Result, ensure};
 use cluster_tests::{Faults, Manager, Space, eventually};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::storage::attach_detach::{CONTROLLERS, World, own_space};
+use crate::storage::attach_detach::{CONTROLLERS, CsiFixture, own_space};
 use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 /// Waits until a number of VolumeAttachments exist, some of which are being deleted.
-async fn until_attachments(world: &World, all: usize, deleted: usize) -> Result<()> {
+async fn until_attachments(fixture: &CsiFixture, all: usize, deleted: usize) -> Result<()> {
     eventually(format!("{all} attachments, {deleted} of them being deleted"), || async {
-        let found = world.attachments().await?;
+        let found = fixture.attachments().await?;
         let being_deleted = found.iter().filter(|one| one.metadata.deletion_timestamp.is_some()).count();
         ensure!((found.len(), being_deleted) == (all, deleted), "{found:#?}");
         Ok(())
@@ -19,9 +19,9 @@ async fn until_attachments(world: &World, all: usize, deleted: usize) -> Result<
 }
 
 /// Ends a leadership term of our manager, in which the driver must not have refused a request.
-async fn end_term(world: &World, manager: Manager, refused_before: usize) -> Result<()> {
+async fn end_term(fixture: &CsiFixture, manager: Manager, refused_before: usize) -> Result<()> {
     manager.crash().await;
-    let refused = world.violations()?;
+    let refused = fixture.violations()?;
     ensure!(refused.len() == refused_before, "{refused:?}");
     Ok(())
 }
@@ -33,51 +33,51 @@ async fn end_term(world: &World, manager: Manager, refused_before: usize) -> Res
 /// the second attachment, so that only requests in our leadership terms are failures here.
 pub async fn attachments_continue_under_the_other_manager(_: Space) -> Result<()> {
     let delays = ["--attach-delay=3s", "--detach-delay=3s"];
-    let world = World::start(own_space("takeover").await?, &delays).await?;
-    let cluster = &world.space.bed.cluster;
+    let fixture = CsiFixture::start(own_space("takeover").await?, &delays).await?;
+    let cluster = &fixture.space.bed.cluster;
     start_upstream(cluster, CONTROLLERS, &[])?;
-    world.create_claim("data").await?;
-    world.create_pod("first", "data", &world.a).await?;
-    until_attachments(&world, 1, 0).await?;
+    fixture.create_claim("data").await?;
+    fixture.create_pod("first", "data", &fixture.a).await?;
+    until_attachments(&fixture, 1, 0).await?;
     cluster.kill(UPSTREAM)?;
 
-    let refused = world.violations()?.len();
-    let manager = world.manager(&Faults::default(), &[]).await?;
-    world.until_running("first").await?;
-    let (_, handle) = world.volume_of("data").await?;
-    world.create_pod("second", "data", &world.b).await?;
-    world.space.delete::<Pod>("first").await?;
-    until_attachments(&world, 1, 1).await?;
-    end_term(&world, manager, refused).await?;
+    let refused = fixture.violations()?.len();
+    let manager = fixture.manager(&Faults::default(), &[]).await?;
+    fixture.until_running("first").await?;
+    let (_, handle) = fixture.volume_of("data").await?;
+    fixture.create_pod("second", "data", &fixture.b).await?;
+    fixture.space.delete::<Pod>("first").await?;
+    until_attachments(&fixture, 1, 1).await?;
+    end_term(&fixture, manager, refused).await?;
 
     start_upstream(cluster, CONTROLLERS, &[])?;
-    world.until_running("second").await?;
-    world.create_pod("third", "data", &world.a).await?;
-    world.space.delete::<Pod>("second").await?;
-    until_attachments(&world, 1, 1).await?;
+    fixture.until_running("second").await?;
+    fixture.create_pod("third", "data", &fixture.a).await?;
+    fixture.space.delete::<Pod>("second").await?;
+    until_attachments(&fixture, 1, 1).await?;
     cluster.kill(UPSTREAM)?;
 
-    let refused = world.violations()?.len();
-    let manager = world.manager(&Faults::default(), &[]).await?;
-    world.until_running("third").await?;
-    world.create_pod("fourth", "data", &world.b).await?;
-    world.space.delete::<Pod>("third").await?;
+    let refused = fixture.violations()?.len();
+    let manager = fixture.manager(&Faults::default(), &[]).await?;
+    fixture.until_running("third").await?;
+    fixture.create_pod("fourth", "data", &fixture.b).await?;
+    fixture.space.delete::<Pod>("third").await?;
     eventually("the volume is attached to the second node", || async {
-        ensure!(world.attachments().await?.iter().any(|one| one.spec.node_name == world.b.node));
+        ensure!(fixture.attachments().await?.iter().any(|one| one.spec.node_name == fixture.b.node));
         Ok(())
     })
     .await?;
-    end_term(&world, manager, refused).await?;
-    let moves = world.moves(&handle)?;
+    end_term(&fixture, manager, refused).await?;
+    let moves = fixture.moves(&handle)?;
     ensure!(moves.iter().filter(|one| *one == "detach a").count() == 2, "attached before it was detached: {moves:?}");
 
     start_upstream(cluster, CONTROLLERS, &[])?;
-    world.until_running("fourth").await?;
-    let moves = world.moves(&handle)?;
+    fixture.until_running("fourth").await?;
+    let moves = fixture.moves(&handle)?;
     let expected = ["attach a", "detach a", "attach b", "detach b", "attach a", "detach a", "attach b"];
     ensure!(moves == expected, "{moves:?}");
-    world.space.delete::<Pod>("fourth").await?;
-    world.until_deleted("fourth").await?;
-    world.until_released().await?;
-    world.stop()
+    fixture.space.delete::<Pod>("fourth").await?;
+    fixture.until_deleted("fourth").await?;
+    fixture.until_released().await?;
+    fixture.stop()
 }

@@ -6,7 +6,7 @@ pub mod differential;
 pub mod handover;
 pub mod manager;
 pub mod operations;
-pub mod rest_takeover;
+pub mod small_controllers_takeover;
 pub mod statefulset_takeover;
 pub mod takeover;
 pub mod volume_takeover;

@@ -29,13 +29,13 @@ async fn bed() -> Result<Arc<Bed>> {
     Ok(Arc::new(Bed::without_accounts(options).await?))
 }
 
-/// The running manager.
-enum Running {
+/// The active manager.
+enum ActiveManager {
     Ours(Manager),
     Upstreams,
 }
 
-impl Running {
+impl ActiveManager {
     async fn ours(space: &Space, faults: &Faults) -> Result<Self> {
         Ok(Self::Ours(Manager::start_cluster_wide(space, faults, &[CONTROLLERS]).await?))
     }
@@ -133,16 +133,16 @@ async fn each_has_its_volume(space: &Space, number: usize) -> Result<()> {
 }
 
 /// Binds claims to static volumes while the manager is replaced.
-async fn bind_under_both(space: &Space, mut running: Running) -> Result<Running> {
+async fn bind_under_both(space: &Space, mut active: ActiveManager) -> Result<ActiveManager> {
     let host_path = json!({"hostPath": {"path": "/tmp/never-created"}, "storageClassName": space.namespace});
     let each = (0..CLAIMS + 3).map(|at| volume(&format!("{}-{at}", space.namespace), host_path.clone()));
     try_join_all(each.map(async |object| volumes(space).create(object).await)).await?;
     create_claims(space, "data").await?;
     until(space, "bound", 3, is_bound).await?;
-    running = running.replace(space).await?;
+    active = active.replace(space).await?;
     until(space, "bound", CLAIMS, is_bound).await?;
     each_has_its_volume(space, CLAIMS).await?;
-    Ok(running)
+    Ok(active)
 }
 
 /// Returns uid and version of all objects of volumes.
@@ -162,16 +162,16 @@ async fn at_rest(space: &Space) -> Result<BTreeMap<String, String>> {
 pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let (first, second) = (bed.space("from-upstream").await?, bed.space("from-ours").await?);
-    let running = bind_under_both(&first, Running::upstreams(&first)?).await.context("upstream's, then ours")?;
-    let running = bind_under_both(&second, running).await.context("ours, then upstream's")?;
+    let active = bind_under_both(&first, ActiveManager::upstreams(&first)?).await.context("upstream's, then ours")?;
+    let active = bind_under_both(&second, active).await.context("ours, then upstream's")?;
     for space in [&first, &second] {
         until(space, "reported as unused", CLAIMS, is_reported_unused).await?;
     }
-    let Running::Upstreams = running else { anyhow::bail!("our manager runs instead of upstream's") };
+    let ActiveManager::Upstreams = active else { anyhow::bail!("our manager runs instead of upstream's") };
     bed.cluster.kill(UPSTREAM)?;
     let before = at_rest(&first).await?;
     let faults = Faults::default();
-    let Running::Ours(manager) = Running::ours(&first, &faults).await? else {
+    let ActiveManager::Ours(manager) = ActiveManager::ours(&first, &faults).await? else {
         anyhow::bail!("upstream's manager runs instead of ours")
     };
     faults.until_watching(&["persistentvolumeclaims"]).await?;
@@ -198,17 +198,17 @@ async fn patch_claims(space: &Space, kind: &str, patch: &Value) -> Result<()> {
 }
 
 /// Provisions, expands and deletes while the manager is replaced in the middle of each.
-async fn live_under_both(space: &Space, driver: &Driver, mut running: Running) -> Result<Running> {
+async fn live_under_both(space: &Space, driver: &Driver, mut active: ActiveManager) -> Result<ActiveManager> {
     create_claims(space, "data").await?;
     until(space, "bound", 2, is_bound).await?;
-    running = running.replace(space).await?;
+    active = active.replace(space).await?;
     until(space, "bound", CLAIMS, is_bound).await?;
     each_has_its_volume(space, CLAIMS).await?;
 
     let larger = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
     patch_claims(space, "data", &larger).await?;
     until(space, "expanded", 2, |claim| capacity(claim).as_deref() == Some("2Gi")).await?;
-    running = running.replace(space).await?;
+    active = active.replace(space).await?;
     until(space, "expanded", CLAIMS, |claim| capacity(claim).as_deref() == Some("2Gi")).await?;
 
     let deleted = names("data").map(async |name| space.delete::<PersistentVolumeClaim>(&name).await);
@@ -219,7 +219,7 @@ async fn live_under_both(space: &Space, driver: &Driver, mut running: Running) -
         Ok(())
     })
     .await?;
-    running = running.replace(space).await?;
+    active = active.replace(space).await?;
     eventually("no claim and no volume is left", || async {
         let left = (claims(space).await?.len(), volumes_of(space).await?.len());
         ensure!(left == (0, 0), "{left:?}");
@@ -230,17 +230,17 @@ async fn live_under_both(space: &Space, driver: &Driver, mut running: Running) -
         ensure!(done(driver, verb)? == CLAIMS, "{verb}: {} volumes", done(driver, verb)?);
     }
     ensure!(driver.violations()?.is_empty(), "{:?}", driver.violations()?);
-    Ok(running)
+    Ok(active)
 }
 
 pub async fn csi_volumes_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let (first, second) = (bed.space("from-upstream").await?, bed.space("from-ours").await?);
-    let mut running = Running::upstreams(&first)?;
+    let mut active = ActiveManager::upstreams(&first)?;
     for space in [&first, &second] {
         let name = &space.namespace;
         let driver = start_driver(space, &[], "Immediate").await?;
-        running = live_under_both(space, &driver, running).await.with_context(|| format!("in {name}"))?;
+        active = live_under_both(space, &driver, active).await.with_context(|| format!("in {name}"))?;
         driver.stop()?;
     }
     Ok(())

@@ -59,7 +59,7 @@ fn classes(is_default: bool) -> Vec<Arc<StorageClass>> {
     vec![class(NOW, DRIVER, "Immediate", is_default, 0), class(LATER, DRIVER, "WaitForFirstConsumer", false, 0)]
 }
 
-struct World {
+struct Model {
     server: Server,
     controllers: [Controller; 2],
     has_default: bool,
@@ -67,7 +67,7 @@ struct World {
     driver: BTreeSet<String>,
 }
 
-impl World {
+impl Model {
     fn new() -> Self {
         let controllers = std::array::from_fn(|_| Controller { classes: classes(false), ..Controller::default() });
         Self { server: Server::default(), controllers, has_default: false, driver: BTreeSet::new() }
@@ -272,16 +272,16 @@ proptest! {
 
     #[test]
     fn provisioned_volumes_belong_to_one_claim_and_none_is_left_in_the_driver(steps in steps()) {
-        let mut world = World::new();
+        let mut model = Model::new();
         for step in &steps {
-            world.act(step);
-            prop_assert!(world.server.violations.is_empty(), "{:?}", world.server.violations);
+            model.act(step);
+            prop_assert!(model.server.violations.is_empty(), "{:?}", model.server.violations);
         }
-        world.settle()?;
-        world.check_settled()?;
-        (0..CLAIMS.len()).for_each(|at| world.act(&Step::DeleteClaim(at)));
-        world.settle()?;
-        prop_assert!(world.server.violations.is_empty(), "{:?}", world.server.violations);
-        prop_assert_eq!((world.volume_names(), &world.driver), (Vec::new(), &BTreeSet::new()));
+        model.settle()?;
+        model.check_settled()?;
+        (0..CLAIMS.len()).for_each(|at| model.act(&Step::DeleteClaim(at)));
+        model.settle()?;
+        prop_assert!(model.server.violations.is_empty(), "{:?}", model.server.violations);
+        prop_assert_eq!((model.volume_names(), &model.driver), (Vec::new(), &BTreeSet::new()));
     }
 }

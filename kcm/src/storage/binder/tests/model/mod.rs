@@ -63,12 +63,12 @@ enum Step {
     },
 }
 
-struct World {
+struct Model {
     server: Server,
     controllers: [Controller; 2],
 }
 
-impl World {
+impl Model {
     fn new() -> Self {
         Self { server: Server::default(), controllers: [Controller::default(), Controller::default()] }
     }
@@ -270,24 +270,24 @@ proptest! {
 
     #[test]
     fn bindings_stay_mutual_and_unique_under_crashes_and_lag(steps in steps(false)) {
-        let mut world = World::new();
+        let mut model = Model::new();
         for step in &steps {
-            world.act(step);
-            world.check(false)?;
+            model.act(step);
+            model.check(false)?;
         }
-        world.settle()?;
-        world.check(false)?;
-        world.check_settled()?;
+        model.settle()?;
+        model.check(false)?;
+        model.check_settled()?;
     }
 
     #[test]
     fn no_needed_data_is_deleted_when_volumes_are_deleted_too(steps in steps(true)) {
-        let mut world = World::new();
+        let mut model = Model::new();
         for step in &steps {
-            world.act(step);
-            world.check(true)?;
+            model.act(step);
+            model.check(true)?;
         }
-        world.settle()?;
-        world.check(true)?;
+        model.settle()?;
+        model.check(true)?;
     }
 }

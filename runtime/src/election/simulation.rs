@@ -135,19 +135,19 @@ struct CandidateConnection(Arc<LeaseServer>);
 impl CandidateConnection {
     /// Executes a call in a separate task, so that dropping the caller does not cancel its request.
     fn call(&self, verb: &'static str, call: Call) -> BoxFuture<'static, Result<Lease, LeaseError>> {
-        let world = self.0.clone();
+        let server = self.0.clone();
         async move {
-            world.calls.lock().unwrap().push(verb);
-            let fault = world.faults.lock().unwrap().pop_front().unwrap_or_default();
+            server.calls.lock().unwrap().push(verb);
+            let fault = server.faults.lock().unwrap().pop_front().unwrap_or_default();
             let (respond, response) = oneshot::channel();
             tokio::spawn(async move {
                 sleep(Duration::from_millis(fault.before)).await;
                 let failed = || Err(LeaseError::Failed("scripted".to_owned()));
                 let outcome = match fault.kind {
-                    FaultKind::None => world.apply(call),
+                    FaultKind::None => server.apply(call),
                     FaultKind::Refused => failed(),
-                    FaultKind::ErrorAfterChange => world.apply(call).and_then(|_| failed()),
-                    FaultKind::ResponseLost => return drop(world.apply(call)),
+                    FaultKind::ErrorAfterChange => server.apply(call).and_then(|_| failed()),
+                    FaultKind::ResponseLost => return drop(server.apply(call)),
                     FaultKind::RequestLost => return,
                 };
                 sleep(Duration::from_millis(fault.after)).await;
@@ -214,8 +214,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn start(world: &Arc<LeaseServer>, identity: &str, skew_seconds: i64, seed: u64) -> Self {
-        let (mut election, fence) = candidate(world, identity);
+    pub(super) fn start(server: &Arc<LeaseServer>, identity: &str, skew_seconds: i64, seed: u64) -> Self {
+        let (mut election, fence) = candidate(server, identity);
         // The wall clock of a process is skewed but advances with the shared time.
         let wall_start = Timestamp::from_second(1_795_240_236 + skew_seconds).unwrap();
         let start = Instant::now();
@@ -259,30 +259,30 @@ impl Process {
     }
 }
 
-/// Creates a candidate whose fence is checked by the world.
-pub(crate) fn candidate(world: &Arc<LeaseServer>, identity: &str) -> (Election, Fence) {
+/// Creates a candidate whose fence is checked by the server.
+pub(crate) fn candidate(server: &Arc<LeaseServer>, identity: &str) -> (Election, Fence) {
     let config = ElectionConfig::new("kube-system", "kube-controller-manager", identity);
-    let (election, fence) = Election::with_store(Arc::new(CandidateConnection(world.clone())), config).unwrap();
-    world.fences.lock().unwrap().push((identity.to_owned(), fence.clone()));
+    let (election, fence) = Election::with_store(Arc::new(CandidateConnection(server.clone())), config).unwrap();
+    server.fences.lock().unwrap().push((identity.to_owned(), fence.clone()));
     (election, fence)
 }
 
 /// Waits at most `seconds` until `reached`, and checks the invariant every 10 ms. Returns the time it took.
-pub(super) async fn until(world: &LeaseServer, seconds: u64, reached: impl Fn() -> bool) -> Duration {
+pub(super) async fn until(server: &LeaseServer, seconds: u64, reached: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     while !reached() {
         assert!(start.elapsed() < Duration::from_secs(seconds), "not reached within {seconds} s");
-        world.assert_at_most_one_leader();
+        server.assert_at_most_one_leader();
         sleep(Duration::from_millis(10)).await;
     }
-    world.assert_at_most_one_leader();
+    server.assert_at_most_one_leader();
     start.elapsed()
 }
 
 /// Lets `seconds` pass, and checks the invariant every 50 ms.
-pub(super) async fn run_for(world: &LeaseServer, seconds: u64) {
+pub(super) async fn run_for(server: &LeaseServer, seconds: u64) {
     for _ in 0..seconds * 20 {
         sleep(Duration::from_millis(50)).await;
-        world.assert_at_most_one_leader();
+        server.assert_at_most_one_leader();
     }
 }
