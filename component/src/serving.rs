@@ -32,7 +32,7 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
             key_file: file("tls-private-key-file"),
             sni: texts("tls-sni-cert-key"),
             cert_dir: file("cert-dir"),
-            pair_name: values.component().name.into(),
+            pair_name: options.component.name.into(),
             min_version: values.get_str("tls-min-version").to_owned(),
             cipher_suites: texts("tls-cipher-suites"),
             curves: values.get_int32s("tls-curve-preferences").to_vec(),
@@ -69,7 +69,7 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
 /// Returns the health checks, metrics and pages that a manager serves.
 pub fn served_content(options: &Options, built: &Assembly, set_verbosity: SetVerbosity) -> ServedContent {
     let manager = &built.manager;
-    let component = options.values.component();
+    let component = options.component;
     ServedContent {
         health: Arc::new(health(options, manager)),
         metrics: metrics(options, manager),
@@ -84,7 +84,7 @@ pub fn served_content(options: &Options, built: &Assembly, set_verbosity: SetVer
 
 /// Returns `/flagz` and `/statusz` according to the gates.
 fn zpages(options: &Options) -> Zpages {
-    let component = options.values.component();
+    let component = options.component;
     let on = |gate| component.zpages && options.gates.enabled(gate);
     let mut paths = vec!["/configz", "/debug", "/healthz", "/livez", "/metrics", "/readyz"];
     let flags = on("ComponentFlagz").then(|| options.values.printed());
@@ -133,7 +133,7 @@ fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
         metrics.collect(Leadership { lease, fence: manager.fence().clone() });
     }
     let (running, fence) = (manager.work_counts(), manager.fence().clone());
-    let component = options.values.component();
+    let component = options.component;
     let (manager_name, running_as) = (component.name, component.running_as);
     metrics.collect(Controllers { manager: manager_name, running_as, running, fence });
     metrics.collect(Stores { name: component.name, stores: manager.registry().stats() });
@@ -160,6 +160,6 @@ pub fn effective(options: &Options) -> Value {
             json!(options.vmodule.iter().map(|(file, level)| format!("{file}={level}")).collect::<Vec<_>>())
         }
     };
-    let flags = values.component().flags.iter().filter(|flag| !matches!(flag.name, "help" | "version"));
+    let flags = values.flags().iter().filter(|flag| !matches!(flag.name, "help" | "version"));
     Value::Object(flags.map(|flag| (flag.name.to_owned(), value(flag.name, flag.kind))).collect::<Map<_, _>>())
 }

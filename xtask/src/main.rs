@@ -17,6 +17,7 @@ mod differential;
 mod docs;
 mod image;
 mod interrupt;
+mod process;
 mod report_folder;
 mod root;
 mod soak;

@@ -2,6 +2,7 @@
 
 use component::flags::rules::{self, Range, Violations, at_least_one, between};
 
+use super::controllers::UPSTREAM;
 use super::{Gates, Values};
 
 /// The numbers with bounds in upstream; it does not check other worker counts.
@@ -13,7 +14,7 @@ static RANGES: [Range; 3] = [
 
 /// Checks all rules about `values`, in upstream's order. `gates` are the resolved ones.
 pub fn rules(values: &Values, gates: &Gates, violations: &mut Violations) {
-    rules::controllers(values, violations);
+    rules::controllers(UPSTREAM, values, violations);
     rules::leader_election(values, violations);
     rules::ranges(&RANGES, values, violations);
     rules::request_headers(values, gates, violations);

@@ -1,10 +1,10 @@
 //! The differences between binaries, for their command lines.
 
 use super::controllers::UpstreamController;
-use super::gates::GateTable;
+use super::gates::{GateTable, Gates};
 use super::rules::Violations;
-use super::table::Flag;
-use super::{Gates, Values};
+use super::table::{self, Flag};
+use super::values::Values;
 
 /// A binary, described as data.
 #[derive(Debug)]
@@ -35,11 +35,9 @@ pub struct Component {
 }
 
 impl Component {
-    /// Returns the index in [`Component::flags`] of the flag of that name; underscores count as dashes. Upstream:
-    /// component-base cli/flag, WordSepNormalizeFunc.
+    /// Returns the index of the flag of a name in [`Component::flags`].
     pub fn position(&self, name: &str) -> Option<usize> {
-        let normal = name.replace('_', "-");
-        self.flags.iter().position(|flag| flag.name == normal)
+        table::position(self.flags, name)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Upstream's controllers, and the rules of `--controllers`.
 
-use crate::flags::Gates;
-use crate::flags::nearest::{hint, nearest};
+use super::gates::Gates;
+use super::nearest::{hint, nearest};
 
 /// The effect of `*` on a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

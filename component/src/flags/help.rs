@@ -2,11 +2,11 @@
 
 use std::io::IsTerminal;
 
-use super::Component;
+use super::component::Component;
+use super::controllers;
 use super::gates;
 use super::table::Flag;
 use super::value::Type;
-use crate::flags::controllers;
 
 /// Returns the width in columns to wrap at: `COLUMNS` or 100 if standard output is a terminal, else none.
 pub fn width() -> Option<usize> {

@@ -3,6 +3,7 @@
 pub mod common;
 mod component;
 pub mod controllers;
+mod flag_error;
 pub mod gate_table;
 pub mod gates;
 pub mod help;
@@ -12,17 +13,17 @@ mod print;
 pub mod rules;
 pub mod table;
 pub mod value;
+mod values;
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 pub use self::component::Component;
+pub use self::flag_error::FlagError;
 pub use self::gates::Gates;
-pub use self::pflag::FlagError;
 use self::rules::Violations;
-use self::table::{Effect, Flag};
-use self::value::Value;
+use self::table::Effect;
+pub use self::values::Values;
 use controllers::{Selection, UpstreamController};
 
 /// All errors of a command line.
@@ -79,6 +80,8 @@ pub struct LeaderElect {
 /// [`Options::values`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
+    /// The binary.
+    pub component: &'static Component,
     /// `--kubeconfig`; empty when not given.
     pub kubeconfig: String,
     /// `--master`; empty when not given.
@@ -113,150 +116,6 @@ pub struct Options {
     pub values: Values,
 }
 
-/// The value of every flag by name, whether it has an effect or not.
-///
-/// The getters take the literal name of a flag in the table, without dashes. They panic if there is none of that name
-/// or its type is another, which is a defect of the program and not of the command line.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Values {
-    component: &'static Component,
-    values: Vec<Value>,
-    set: Vec<bool>,
-}
-
-impl Values {
-    fn of(component: &'static Component, given: &[Option<Value>]) -> Values {
-        let value = |(flag, given): (&Flag, &Option<Value>)| {
-            let default = || flag.kind.default(flag.default);
-            let value = given.clone().or_else(default);
-            value.unwrap_or_else(|| panic!("the default of --{} is not of its type", flag.name))
-        };
-        Values {
-            component,
-            values: component.flags.iter().zip(given).map(value).collect(),
-            set: given.iter().map(Option::is_some).collect(),
-        }
-    }
-
-    /// Returns the binary of the flags.
-    pub fn component(&self) -> &'static Component {
-        self.component
-    }
-
-    /// Returns true if the binary has a flag of this name; needed only for flags that not every binary has.
-    pub fn has(&self, name: &str) -> bool {
-        self.component.position(name).is_some()
-    }
-
-    fn index(&self, name: &str) -> usize {
-        self.component.position(name).unwrap_or_else(|| panic!("there is no flag --{name}"))
-    }
-
-    fn value(&self, name: &str) -> &Value {
-        &self.values[self.index(name)]
-    }
-
-    /// Returns true if the flag was on the command line, even with its default value.
-    pub fn is_set(&self, name: &str) -> bool {
-        self.set[self.index(name)]
-    }
-
-    /// Returns the value of a flag of type Text, Version or Quantity, as written.
-    pub fn get_str(&self, name: &str) -> &str {
-        match self.value(name) {
-            Value::Text(text) => text,
-            other => wrong_type(name, other),
-        }
-    }
-
-    /// Returns a switch.
-    pub fn get_bool(&self, name: &str) -> bool {
-        match self.value(name) {
-            Value::Bool(on) => *on,
-            other => wrong_type(name, other),
-        }
-    }
-
-    /// Returns a whole number.
-    pub fn get_i64(&self, name: &str) -> i64 {
-        match self.value(name) {
-            Value::Int(number) => *number,
-            other => wrong_type(name, other),
-        }
-    }
-
-    /// Returns a 32-bit whole number.
-    pub fn get_i32(&self, name: &str) -> i32 {
-        let number = self.get_i64(name);
-        i32::try_from(number).unwrap_or_else(|_| wrong_type(name, &Value::Int(number)))
-    }
-
-    /// Returns a number.
-    pub fn get_f64(&self, name: &str) -> f64 {
-        match self.value(name) {
-            Value::Float(number) => *number,
-            other => wrong_type(name, other),
-        }
-    }
-
-    /// Returns a duration; a negative one, which upstream's timers treat as none, is zero.
-    pub fn get_duration(&self, name: &str) -> Duration {
-        Duration::from_nanos(u64::try_from(self.nanos(name)).unwrap_or(0))
-    }
-
-    /// Returns a duration in nanoseconds, which may be negative.
-    pub fn nanos(&self, name: &str) -> i64 {
-        match self.value(name) {
-            Value::Nanos(nanos) => *nanos,
-            other => wrong_type(name, other),
-        }
-    }
-
-    /// Returns a list of texts.
-    pub fn get_strings(&self, name: &str) -> &[String] {
-        match self.value(name) {
-            Value::Strings(items) => items,
-            other => wrong_type(name, other),
-        }
-    }
-
-    /// Returns a list of whole numbers.
-    pub fn get_int32s(&self, name: &str) -> &[i32] {
-        match self.value(name) {
-            Value::Int32s(items) => items,
-            other => wrong_type(name, other),
-        }
-    }
-
-    /// Returns a map of texts.
-    pub fn get_map(&self, name: &str) -> &BTreeMap<String, String> {
-        match self.value(name) {
-            Value::Map(map) => map,
-            other => wrong_type(name, other),
-        }
-    }
-
-    /// Returns an IP address.
-    pub fn get_ip(&self, name: &str) -> IpAddr {
-        match self.value(name) {
-            Value::Ip(address) => *address,
-            other => wrong_type(name, other),
-        }
-    }
-
-    /// Returns patterns of source files with their verbosity.
-    pub fn get_vmodule(&self, name: &str) -> &[(String, u32)] {
-        match self.value(name) {
-            Value::VModule(patterns) => patterns,
-            other => wrong_type(name, other),
-        }
-    }
-}
-
-fn wrong_type(name: &str, value: &Value) -> ! {
-    panic!("--{name} is read as a type that it does not have: it is {value:?}")
-}
-
 /// Parses and validates a binary's command line, without the program's name.
 ///
 /// The order is upstream's (cobra, Command.execute): parse errors first, then `--help`, then stray arguments and gates,
@@ -270,7 +129,7 @@ pub fn parse(
 ) -> Result<Invocation, FlagErrors> {
     let arguments: Vec<String> = arguments.into_iter().collect();
     let parsed = pflag::parse(component, &arguments);
-    let values = Values::of(component, &parsed.values);
+    let values = Values::of(component.flags, &parsed.values);
     let is_positional = |error: &FlagError| matches!(error, FlagError::Positional { .. });
     if values.get_bool("help") && parsed.errors.iter().all(is_positional) {
         return Ok(Invocation::Help);
@@ -304,16 +163,17 @@ pub fn parse(
     if !errors.is_empty() {
         return Err(FlagErrors(errors));
     }
-    Ok(Invocation::Run(Box::new(Options::of(values, gates))))
+    Ok(Invocation::Run(Box::new(Options::of(component, values, gates))))
 }
 
 impl Options {
-    fn of(values: Values, gates: Gates) -> Options {
+    fn of(component: &'static Component, values: Values, gates: Gates) -> Options {
         let text = |name: &str| values.get_str(name).to_owned();
-        let known = values.component.controllers;
-        let controllers = Selection::parse(known, values.get_strings("controllers")).unwrap_or_default();
+        let controllers =
+            Selection::parse(component.controllers, values.get_strings("controllers")).unwrap_or_default();
         let version = values.get_str("version");
         Options {
+            component,
             kubeconfig: text("kubeconfig"),
             master: text("master"),
             kube_api_qps: values.get_f64("kube-api-qps") as f32,
@@ -351,20 +211,20 @@ impl Options {
 
     /// Returns the given flags that have no effect yet, in the order of `--help`.
     pub fn no_effect_yet(&self) -> Vec<&'static str> {
-        let ineffective = self.values.component.flags.iter().filter(|flag| flag.effect == Effect::NoEffectYet);
+        let ineffective = self.component.flags.iter().filter(|flag| flag.effect == Effect::NoEffectYet);
         let names = ineffective.filter(|flag| self.values.is_set(flag.name));
         names.map(|flag| flag.name).collect()
     }
 
     /// Returns a line for each given deprecated flag. Upstream: pflag, FlagSet.Set.
     pub fn deprecations(&self) -> Vec<String> {
-        let given = self.values.component.flags.iter().filter(|flag| self.values.is_set(flag.name));
+        let given = self.component.flags.iter().filter(|flag| self.values.is_set(flag.name));
         given.filter_map(|flag| Some(format!("flag --{} is deprecated: {}", flag.name, flag.deprecated?))).collect()
     }
 
     /// Returns the controllers that upstream would run.
     pub fn enabled(&self) -> impl Iterator<Item = &'static UpstreamController> {
-        controllers::enabled_upstream(self.values.component.controllers, &self.controllers, &self.gates)
+        controllers::enabled_upstream(self.component.controllers, &self.controllers, &self.gates)
     }
 
     /// Returns the number of workers of a flag; less than one counts as one.

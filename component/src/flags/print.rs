@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::Values;
+use super::table::Flag;
 use super::value::{Type, Value};
+use super::values::Values;
 
 impl Values {
     /// Returns every flag with its value in pflag's format.
     pub fn printed(&self) -> BTreeMap<String, String> {
-        let flags = self.component.flags.iter().zip(self.values.iter().zip(&self.set));
-        let print = |(flag, (value, set)): (&super::Flag, (&Value, &bool))| {
+        let flags = self.flags.iter().zip(self.values.iter().zip(&self.set));
+        let print = |(flag, (value, set)): (&Flag, (&Value, &bool))| {
             (flag.name.to_owned(), if *set { format_value(flag.kind, value) } else { flag.default.to_owned() })
         };
         flags.map(print).collect()

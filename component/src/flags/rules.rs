@@ -1,9 +1,10 @@
 //! Rules about flags that all of upstream's binaries check.
 
-use super::pflag::FlagError;
+use super::controllers::{self, Selection, UpstreamController};
+use super::flag_error::FlagError;
+use super::gates::Gates;
 use super::value::{KUBE_VERSION, quantity_is_zero};
-use super::{Gates, Values};
-use crate::flags::controllers::{self, Selection};
+use super::values::Values;
 
 /// Maximum factor between the retry period and the actual time between two attempts. Upstream: client-go,
 /// tools/leaderelection, JitterFactor.
@@ -60,18 +61,13 @@ pub fn ranges(ranges: &'static [Range], values: &Values, violations: &mut Violat
 
 /// Checks the names in `--controllers`. Upstream: controller-manager options,
 /// GenericControllerManagerConfigurationOptions.Validate.
-pub fn controllers(values: &Values, violations: &mut Violations) {
-    if let Err(unknown) = Selection::parse(values.component().controllers, values.get_strings("controllers")) {
+pub fn controllers(known: &'static [UpstreamController], values: &Values, violations: &mut Violations) {
+    if let Err(unknown) = Selection::parse(known, values.get_strings("controllers")) {
         for wrong in unknown {
             violations.add_if(true, &["controllers"], || format!("controllers: {wrong}"));
         }
-        let known = || {
-            format!(
-                "controllers: the known ones are {}",
-                controllers::all_names(values.component().controllers).join(", ")
-            )
-        };
-        violations.add_if(true, &["controllers"], known);
+        let names = || format!("controllers: the known ones are {}", controllers::all_names(known).join(", "));
+        violations.add_if(true, &["controllers"], names);
     }
 }
 

@@ -12,7 +12,7 @@ pub enum Effect {
 }
 
 /// One flag.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flag {
     /// Its group heading in `--help`.
     pub group: &'static str,
@@ -39,6 +39,13 @@ impl Flag {
             _ => None,
         }
     }
+}
+
+/// Returns the index of the flag of a name; underscores count as dashes. Upstream: component-base cli/flag,
+/// WordSepNormalizeFunc.
+pub(super) fn position(flags: &[Flag], name: &str) -> Option<usize> {
+    let normal = name.replace('_', "-");
+    flags.iter().position(|flag| flag.name == normal)
 }
 
 /// Concatenates parts of a table.

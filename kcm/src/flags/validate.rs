@@ -2,6 +2,7 @@
 
 use component::flags::rules::{self, Range, Violations, at_least_one, between};
 
+use super::controllers::UPSTREAM;
 use super::{Gates, Values};
 
 /// The numbers that upstream limits; it does not limit other worker counts.
@@ -33,7 +34,7 @@ static SIGNERS: [[&str; 2]; 4] = [
 /// Checks all rules, in upstream's order. `gates` are the resolved ones.
 pub fn rules(values: &Values, gates: &Gates, violations: &mut Violations) {
     rules::ranges(&RANGES, values, violations);
-    rules::controllers(values, violations);
+    rules::controllers(UPSTREAM, values, violations);
     rules::leader_election(values, violations);
     check_signing(values, violations);
     check_cloud_and_ipam(values, violations);

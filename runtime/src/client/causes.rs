@@ -14,3 +14,11 @@ pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+/// Returns the message of a client error without its wrapping.
+pub(super) fn problem(error: kube::Error) -> String {
+    match error {
+        kube::Error::Service(cause) => with_causes(&*cause),
+        other => with_causes(&other),
+    }
+}

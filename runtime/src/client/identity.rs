@@ -14,8 +14,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::causes::with_causes;
-use super::send::problem;
+use super::causes::{problem, with_causes};
 use crate::lock::lock;
 
 /// The namespace of the controllers' service accounts.

@@ -11,9 +11,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::connect_error::ConnectError;
 use super::exec::Plugin;
+use super::options::{ConnectOptions, HOST_VARIABLE, PORT_VARIABLE, PodEnvironment};
 use super::proxy::Proxy;
-use super::{ConnectError, ConnectOptions, HOST_VARIABLE, PORT_VARIABLE, PodEnvironment};
 
 /// A loaded configuration and the files it refers to.
 #[derive(Debug, Clone)]

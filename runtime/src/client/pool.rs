@@ -18,15 +18,16 @@ use tokio::runtime::Handle;
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::body::{IncomingBody, send_dedicated};
+use super::connect_error::ConnectError;
 use super::connector::{CONNECT_TIMEOUT, Connector};
 use super::exec::ClientIdentity;
 use super::kubeconfig::{self, Source};
 use super::lane::{Accepted, Lane};
+use super::layer::Pool;
 use super::plugin_credentials::PluginCredentials;
 use super::polled::LongResponseConnector;
 use super::proxy::{Proxy, Route};
 use super::streams::Streams;
-use super::{ConnectError, Pool};
 use crate::lock::lock;
 use crate::metrics::RestClient;
 

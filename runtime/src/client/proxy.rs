@@ -19,8 +19,8 @@ use ipnet::IpNet;
 use tokio::net::TcpStream;
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::ConnectError;
 use super::causes::with_causes;
+use super::connect_error::ConnectError;
 use crate::text::percent_decode;
 
 /// The proxy variables of the environment.

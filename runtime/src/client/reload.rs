@@ -8,8 +8,8 @@ use http::HeaderValue;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::ConnectError;
 use super::bearer::bearer;
+use super::connect_error::ConnectError;
 use super::pool::Connections;
 use crate::metrics::{CaReload, RestClient};
 

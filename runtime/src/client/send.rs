@@ -10,9 +10,10 @@ use kube::client::Body;
 use tokio::time::timeout;
 
 use super::bearer::bearer;
-use super::causes::with_causes;
+use super::causes::{problem, with_causes};
+use super::clients::Clients;
+use super::identity::{Identity, TokenError};
 use super::lane::{Accepted, Lane};
-use super::{Clients, Identity, TokenError};
 
 /// Maximum time for a read including its body, or for the head of a response that is read piece by piece. The API
 /// server ends every request except watches after 60 s.
@@ -203,12 +204,4 @@ async fn whole(client: &kube::Client, request: Request<Body>, max_bytes: usize) 
         }
     })?;
     Ok(Response::from_parts(head, Body::from(body.to_bytes())))
-}
-
-/// Returns the message of a client error without its wrapping.
-pub(super) fn problem(error: kube::Error) -> String {
-    match error {
-        kube::Error::Service(cause) => with_causes(&*cause),
-        other => with_causes(&other),
-    }
 }

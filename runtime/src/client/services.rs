@@ -7,9 +7,10 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 use super::authorized::Authorized;
 use super::body::IncomingBody;
+use super::connect_error::ConnectError;
 use super::lane::Lane;
+use super::load::Loaded;
 use super::pool::Transport;
-use super::{ConnectError, Loaded};
 use crate::metrics::RestClient;
 
 /// Returns the service of the process's own identity, with its token, its other credentials and its impersonation.

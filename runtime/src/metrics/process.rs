@@ -5,7 +5,7 @@ use std::fmt;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::{counters, gauges};
+use super::encode::{counters, gauges};
 
 /// `process_*`.
 #[derive(Debug)]

@@ -8,11 +8,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::RestClient;
 use super::encode::Histograms;
 use super::families::{Count, Counts, Gauges, Seconds};
+use super::format::{Encoding, Format};
+use super::histogram::histogram;
 use super::process::Process;
-use super::{Encoding, Format, histogram, meta, parse, protobuf, text};
+use super::rest_client::RestClient;
+use super::{meta, parse, protobuf, text};
 use crate::lock::lock;
 
 /// All metrics of a process.

@@ -8,7 +8,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::{Labels, histogram};
+use super::histogram::histogram;
+use super::labels::Labels;
 
 /// Histograms with bounds for requests. Upstream: component-base, metrics/prometheus/restclient.
 #[derive(Clone, Debug)]

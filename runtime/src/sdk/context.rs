@@ -11,8 +11,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::applied::{AppliedChildren, KindName};
-use super::record::Children;
-use super::{Error, Object, Typed};
+use super::error::Error;
+use super::object::Object;
+use super::record::{Children, Typed};
 use crate::consistency::Consistency;
 use crate::events::{EventType, ObjectReference, Recorder};
 use crate::lock::lock;

@@ -11,10 +11,11 @@ use kinds::meta::{Meta, ObjectKey};
 use kinds::{Kind, Resource, Sections};
 
 use super::applied::{AppliedChildren, KindName};
-use super::context::{Shared, kind_name};
-use super::record::Children;
+use super::context::{Context, Shared, kind_name};
+use super::error::Error;
+use super::object::Object;
+use super::record::{Children, Owned, Typed};
 use super::work::{Finalizer, Run, Worker};
-use super::{Context, Error, Object, Owned, Typed};
 use crate::consistency::Consistency;
 use crate::manager::Manager;
 use crate::queue::{Queue, QueueOptions};

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Prepared;
-use super::controller::WholeKinds;
+use super::controller::{Prepared, WholeKinds};
 use crate::client::Clients;
 use crate::election::ElectionError;
 use crate::manager::{Manager, ManagerOptions};

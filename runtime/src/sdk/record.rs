@@ -8,7 +8,7 @@ use kinds::meta::{ObjectKey, parse_version};
 use kinds::wire::find;
 use kinds::{Decode, DecodeError, Form, Interner, Kind, Meta, OwnerRef, Resource, Str, Time, Uid};
 
-use super::Object;
+use super::object::Object;
 use crate::store::{Change, Progress, Store, by_controller, owned_by};
 use crate::watch::json;
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kinds::meta::ObjectKey;
+use kinds::meta::{Meta, ObjectKey};
 use kinds::{Kind, Resource};
 use serde_json::{Value, json};
 
-use super::context::Shared;
-use super::{Context, Error, Meta, Object};
+use super::context::{Context, Shared};
+use super::error::Error;
+use super::object::Object;
 use crate::queue::Queue;
 use crate::store::Progress;
 use crate::worker::{Outcome, Reconcile, ReconcileError};

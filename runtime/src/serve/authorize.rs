@@ -11,9 +11,9 @@ use k8s_openapi::api::authorization::v1::{
 };
 
 use super::cache::Cache;
+use super::options::{AuthorizationOptions, ServeError};
 use super::review::Reviewer;
 use super::user::User;
-use super::{AuthorizationOptions, ServeError};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const MASTERS: &str = "system:masters";

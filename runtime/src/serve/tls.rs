@@ -16,9 +16,9 @@ use rustls::{DistinguishedName, ServerConfig, SupportedCipherSuite, SupportedPro
 use time::{Duration, OffsetDateTime};
 use tracing::{info, warn};
 
+use super::options::{ServeError, TlsOptions};
 use super::peer::AnyClientCertificate;
 use super::sni::{ByName, CertificateResolver, NamedFiles};
-use super::{ServeError, TlsOptions};
 
 /// Upstream's names of TLS 1.2 cipher suites, with their implementations.
 const SUITES: &[(&str, SupportedCipherSuite)] = &[

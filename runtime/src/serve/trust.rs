@@ -12,9 +12,9 @@ use rustls::DistinguishedName;
 use rustls::crypto::CryptoProvider;
 use tracing::{info, warn};
 
+use super::options::{AuthenticationOptions, RequestHeaderOptions, ServeError};
 use super::peer::Bundle;
 use super::review::{ReviewError, Reviewer};
-use super::{AuthenticationOptions, RequestHeaderOptions, ServeError};
 
 const CONFIG_MAP: &str = "kube-system/extension-apiserver-authentication";
 const CONFIG_MAP_PATH: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";

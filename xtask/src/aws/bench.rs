@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::bed::{Bed, Calls, Manager, since};
 use super::{ours, upstream};
-use crate::bench::process::usage;
+use crate::process::usage;
 
 /// After this time without an AWS call, a manager is done.
 const REST: Duration = Duration::from_secs(4);

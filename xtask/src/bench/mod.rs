@@ -12,7 +12,6 @@ mod measure;
 mod mixed;
 mod passes;
 mod plot;
-pub mod process;
 mod report;
 mod requests;
 mod rollout;

@@ -14,8 +14,8 @@ use kube::{Api, Client};
 use tokio::time::sleep;
 
 use super::api::{self, POLL_INTERVAL, Progress};
-use super::process::{Usage, usage};
 use super::requests::{Tally, is_quiet, tally};
+use crate::process::{Usage, usage};
 
 /// The name of the manager's process in its control plane.
 const MANAGER: &str = "manager";

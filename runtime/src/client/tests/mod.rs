@@ -11,6 +11,8 @@ mod server;
 mod streams;
 mod transport;
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::json;

@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
+use crate::client::plugin_credentials::PluginCredentials;
+use crate::client::pool::Connections;
 use crate::metrics::Metrics;
 
 #[tokio::test]

@@ -178,10 +178,15 @@ pub const CRATES: &[Layers] = &[
             &["cases"],
         ],
     },
-    // `aws` and `bench` still import each other.
     Layers {
         folder: "xtask/src",
-        is_complete: false,
-        order: &[&["cargo", "console", "control_plane", "interrupt"], &["demo", "docs", "image", "test"], &["soak"]],
+        is_complete: true,
+        order: &[
+            &["console", "control_plane", "interrupt", "process", "root"],
+            &["cargo", "report_folder"],
+            &["aws", "cluster", "demo", "docs", "image"],
+            &["bench", "conformance", "test"],
+            &["differential", "soak"],
+        ],
     },
 ];
