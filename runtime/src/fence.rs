@@ -101,7 +101,7 @@ impl Fence {
         .await
     }
 
-    /// Returns true if this process leads as far as it knows, from acquiring until losing or releasing; the value of
+    /// Returns true from the acquisition of the Lease until this process detects its loss or releases it; the value of
     /// `leader_election_master_status`.
     pub fn is_leader(&self) -> bool {
         let Some(shared) = &self.shared else { return true };

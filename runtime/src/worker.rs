@@ -1,8 +1,8 @@
 //! Workers: they take keys from a queue and reconcile them, one at a time each.
 //!
-//! A reconcile that fails is retried with the key's own exponential backoff until it succeeds: what refused a write, such
-//! as a quota or a webhook, may allow it hours later, and no change of the object says so. One that panics is counted and retried
-//! like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no sooner.
+//! A reconcile that fails is retried with the key's own exponential backoff until it succeeds: a quota or
+//! a webhook that refused a write may allow it hours later, without a change of the object. One that panics is counted
+//! and retried like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no sooner.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;

@@ -58,8 +58,7 @@ pub fn obstacle() -> Option<String> {
         .then(|| "root rights: install sudo, or start this command as root".to_owned())
 }
 
-/// Tries what a cluster with this number of nodes needs root rights for, so that a user learns before anything is built that it
-/// fails. sudo may ask for the password, unless `is_silent`. Returns a sentence for each failure.
+/// Checks whatever a cluster with this number of nodes needs root rights for, before anything is built. sudo may ask for the password, unless `is_silent`. Returns a sentence for each failure.
 ///
 /// # Errors
 /// When sudo cannot be started, or refuses.

@@ -1,4 +1,4 @@
-//! The table of every feature gate that kube-controller-manager 1.37 knows, by Kubernetes minor version.
+//! The table of all feature gates of kube-controller-manager 1.37, by Kubernetes minor version.
 
 /// Gates, each with the gates that must be on if it is on. Upstream: component-base/featuregate, AddDependencies.
 #[rustfmt::skip]

@@ -19,7 +19,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// Maximum delay.
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
-/// The inputs of an attempt to create children, as far as the owner knows them.
+/// The inputs of an attempt to create children that depend on its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     uid: Uid,

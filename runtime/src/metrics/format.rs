@@ -43,8 +43,8 @@ impl Format {
         clauses.sort_by(|left, right| right.quality.total_cmp(&left.quality));
         let mut format = Self::default();
         for clause in clauses {
-            let asked = clause.parameter("escaping");
-            format.escaping = ESCAPING.into_iter().find(|known| Some(*known) == asked).unwrap_or(format.escaping);
+            let requested = clause.parameter("escaping");
+            format.escaping = ESCAPING.into_iter().find(|known| Some(*known) == requested).unwrap_or(format.escaping);
             if let Some(encoding) = clause.encoding() {
                 return Self { encoding, ..format };
             }

@@ -50,7 +50,7 @@ pub struct Context<K: Object> {
     status: Arc<Mutex<StoredStatus>>,
 }
 
-/// The status of the object on the API server, as far as this reconcile knows it.
+/// The last status of the object that this reconcile read or wrote.
 enum StoredStatus {
     /// The one in the cache.
     Cached,

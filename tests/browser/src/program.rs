@@ -14,7 +14,7 @@ use flate2::read::GzDecoder;
 use ring::digest::{SHA512, digest};
 use rustix::fs::{FlockOperation, flock};
 
-/// The package, as npm knows it; to change its version, change the digest too (`npm view PACKAGE dist.integrity`).
+/// The name of the package in npm; to change its version, change the digest too (`npm view PACKAGE dist.integrity`).
 const PACKAGE: &str = "@sparticuz/chromium";
 const VERSION: &str = "153.0.0";
 const DIGEST: &str = "jiGWqSvPMdu4+P9TilYqAR7yEGPEHINx+lCvE/NqNO/EHYzF/x1hUiI5T6ioVIt7dEy7n88byyT0vk+dnsgQwA==";

@@ -61,13 +61,13 @@ pub struct RouteTable<S> {
 }
 
 impl<S: ClusterAccess> RouteTable<S> {
-    /// Creates a table without state.
+    /// Creates a table without failures.
     pub fn new(kubernetes: S, cloud: Arc<dyn Routes>, cluster: Vec<IpNet>, period: Duration) -> Self {
         let (passes, woken) = (Counts::default(), Arc::default());
         Self { kubernetes, cloud, cluster, period, passes, woken, failed: Mutex::default(), reports: Mutex::default() }
     }
 
-    /// Makes one pass.
+    /// Runs one pass.
     pub async fn pass(&self) -> Outcome {
         let trigger = if self.woken.swap(false, Ordering::AcqRel) { "node_change" } else { "periodic" };
         let (outcome, result) = self.run().await;

@@ -81,7 +81,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         None
     }
 
-    /// Takes one step of a deletion. Returns `None` once everything is deleted.
+    /// Executes one step of a deletion. Returns `None` once everything is deleted.
     async fn delete(
         &self,
         id: &LoadBalancerId,

@@ -64,7 +64,7 @@ const ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(100);
 /// deregistration, and a long rollout needs two calls a second, which the limits of clouds permit.
 const MAX_ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(500);
 
-/// Minimum interval between two audits, whatever the command line says.
+/// Minimum interval between two audits, even if the command line sets a shorter one.
 const MIN_AUDIT_PERIOD: Duration = Duration::from_secs(1);
 
 /// The controller.

@@ -94,7 +94,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Takes one action. Returns `None` if another one follows.
+    /// Executes one action. Returns `None` if another one follows.
     async fn act(
         &self,
         subject: &Subject<'_>,
@@ -193,7 +193,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         spec.others = found.map(|other| (other.meta.name.to_string(), decide::other(&other))).collect();
     }
 
-    /// Returns where traffic may go, or `None` if endpoints are needed and not watched.
+    /// Returns the targets of the load balancer, or `None` if endpoints are needed and not watched.
     fn targets(&self, subject: &Subject<'_>, spec: &LoadBalancerSpec, targeting: Targeting) -> Option<Targets> {
         let nodes = self.kubernetes.nodes();
         let incomplete = !self.kubernetes.decodes_all();
@@ -253,7 +253,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 state.ensured = None;
                 Outcome::Done
             }
-            // An event already says why the request cannot work.
+            // An event already contains the reason.
             Err(error) => {
                 state.failures = state.failures.saturating_add(1);
                 warn!(service = %wanted.spec.id, %error, "updating targets of a Service with an invalid request failed");

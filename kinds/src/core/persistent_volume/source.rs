@@ -10,7 +10,7 @@ use crate::wire::{WireError, fields, find_str};
 /// The storage behind a volume: the one field that is set in `PersistentVolumeSource`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Source {
-    /// No source, or none that this program knows.
+    /// No source, or one of an unknown type.
     #[default]
     None,
     /// A CSI driver's volume.

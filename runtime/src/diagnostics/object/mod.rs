@@ -29,7 +29,7 @@ pub(super) struct Report {
     pub(super) object: Option<Object>,
     /// The reasons to wait, the most important first.
     pub(super) waits_for: Vec<Wait>,
-    /// The state of the object's key in each controller that knows it.
+    /// The state of the object's key in each controller that has a key for it.
     pub(super) controllers: Vec<ControllerReport>,
     pub(super) owners: Vec<Related>,
     pub(super) dependents: Dependents,

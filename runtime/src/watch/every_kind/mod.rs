@@ -251,7 +251,7 @@ pub struct EveryKind {
 }
 
 impl EveryKind {
-    /// Creates the sources. Until it runs, it knows only the typed ones.
+    /// Creates the sources. Until it runs, it contains only the typed ones.
     pub(crate) fn new(
         interner: Arc<Interner>,
         indexes: Vec<Index<Metadata>>,

@@ -138,7 +138,7 @@ impl History {
                 self.sim.die_after(acts);
             }
             11 if self.rng.random_bool(0.3) => {
-                // A user removes the finalizer: only a process that survives knows about the load balancer.
+                // A user removes the finalizer: only a process that survives still has the state of the load balancer.
                 let id = self.sim.get(&key(&name)).map(|service| decide::id(&service.meta, CLUSTER));
                 self.without_finalizer.extend(id);
                 self.change(&name, |service| service.meta.finalizers = [].into());
