@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::lock::lock;
 
-/// The shortest time between two writes of a status whose counts fluctuate.
+/// Minimum time between two writes of a status whose counts fluctuate.
 pub const DAMPED_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Start times of delayed status changes, by object.

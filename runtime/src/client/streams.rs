@@ -42,7 +42,7 @@ const STREAM_WINDOW: u32 = 4 << 20;
 /// Maximum unread bytes of all streams: large enough that one slow reader never blocks the other streams of its
 /// connection.
 const CONNECTION_WINDOW: u32 = 1 << 30;
-/// Idle HTTP/1.1 connections kept, for servers that do not speak HTTP/2.
+/// Idle HTTP/1.1 connections kept, for servers without HTTP/2.
 const IDLE_CONNECTIONS: usize = 25;
 /// Maximum time until a new connection's server has stated its limit, which it sends first.
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ struct State {
     next_id: u64,
     /// The connection that is being opened.
     dialing: Option<Dial>,
-    /// The server does not speak HTTP/2, at least until this time.
+    /// The server does not support HTTP/2, at least until this time.
     http1_until: Option<Instant>,
 }
 

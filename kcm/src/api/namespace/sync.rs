@@ -31,7 +31,7 @@ const MAX_CONCURRENT_RESOURCES: usize = 32;
 /// Maximum number of concurrent deletions of single objects.
 const MAX_CONCURRENT_DELETIONS: usize = 10;
 
-/// Namespaces that are deleted at about the same time share one discovery.
+/// Maximum age of a discovery: namespaces that are deleted at about the same time share one.
 const DISCOVERY_AGE: Duration = Duration::from_secs(2);
 
 /// Maximum wait for the watch of a resource to deliver the deletions; then the objects are listed.

@@ -16,8 +16,7 @@ use super::amounts::{self, Classes, Family};
 use super::recounts::CountMode;
 
 /// Resources whose objects are counted without the prefix `count/`, as before it existed. Upstream:
-/// pkg/quota/v1/evaluator/core,
-/// legacyObjectCountAliases.
+/// pkg/quota/v1/evaluator/core, legacyObjectCountAliases.
 const OLD_NAMES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
 /// Kinds that quotas do not count. Upstream: pkg/quota/v1/install, DefaultIgnoredResources.

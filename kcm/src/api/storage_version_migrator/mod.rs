@@ -85,7 +85,7 @@ fn start_of(options: &Options) -> anyhow::Result<Start> {
     Ok(Start::Run)
 }
 
-/// A resource, whatever its version.
+/// A resource without its version.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GroupResource {
     /// API group; empty for the core group.
