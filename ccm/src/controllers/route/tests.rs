@@ -364,13 +364,18 @@ async fn history(seed: u64) {
         table.pass().await;
     }
     let nodes = fake.nodes.lock().expect("no panic").clone();
+    assert_desired_routes(seed, &nodes, &cloud);
+}
+
+/// Fails unless each node of an existing instance has its routes, and no other route exists.
+fn assert_desired_routes(seed: u64, nodes: &[RouteNode], cloud: &MockCloud) {
     let routes = cloud.snapshot().routes;
     let instances = cloud.snapshot().instances;
     for route in &routes {
         let wanted = |node: &RouteNode| node.pod_cidrs.iter().any(|cidr| net(cidr) == route.destination);
         assert!(nodes.iter().any(wanted), "seed {seed}: {route:?} belongs to no node");
     }
-    for node in &nodes {
+    for node in nodes {
         for cidr in &node.pod_cidrs {
             let has_route =
                 routes.iter().any(|r| r.destination == net(cidr) && r.target == Some(to(&node.instance.node)));

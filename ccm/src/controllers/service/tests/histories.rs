@@ -92,6 +92,13 @@ impl History {
         }
     }
 
+    /// A user removes the finalizer: only a process that survives still has the state of the load balancer.
+    fn remove_finalizer(&mut self, name: &str) {
+        let id = self.sim.get(&key(name)).map(|service| decide::id(&service.meta, CLUSTER));
+        self.without_finalizer.extend(id);
+        self.change(name, |service| service.meta.finalizers = [].into());
+    }
+
     async fn step(&mut self) {
         let name = format!("web-{}", self.rng.random_range(0..SERVICES));
         let kind = self.rng.random_range(0..14);
@@ -138,10 +145,7 @@ impl History {
                 self.sim.die_after(acts);
             }
             11 if self.rng.random_bool(0.3) => {
-                // A user removes the finalizer: only a process that survives still has the state of the load balancer.
-                let id = self.sim.get(&key(&name)).map(|service| decide::id(&service.meta, CLUSTER));
-                self.without_finalizer.extend(id);
-                self.change(&name, |service| service.meta.finalizers = [].into());
+                self.remove_finalizer(&name);
             }
             12 => self.process().deliver_all(),
             _ => {

@@ -206,6 +206,19 @@ pub async fn endpoints_are_targets(_: Space) -> Result<()> {
     until_balanced(&cloud, "web", 1, 0).await
 }
 
+/// Waits until the condition `NetworkUnavailable` of a node has a status and a reason.
+async fn until_network_condition(cloud: &CloudBed, name: &str, status: &str, reason: &str) -> Result<()> {
+    eventually(format!("{name} has the condition {reason}"), || async {
+        let node = cloud.nodes().get(name).await?;
+        let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+        let condition = conditions.into_iter().find(|condition| condition.type_ == "NetworkUnavailable");
+        let condition = condition.context("no condition")?;
+        ensure!((condition.status.as_str(), condition.reason.as_deref()) == (status, Some(reason)), "{condition:?}");
+        Ok(())
+    })
+    .await
+}
+
 pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
     let cloud = bed().await?;
     let faults = Faults::default();
@@ -216,20 +229,7 @@ pub async fn nodes_get_their_routes(_: Space) -> Result<()> {
         "--route-reconciliation-period=1s",
     ];
     let _manager = cloud.start_ccm(&faults, &flags).await?;
-    let has_condition = |name: &'static str, status: &'static str, reason: &'static str| {
-        let cloud = &cloud;
-        eventually(format!("{name} has the condition {reason}"), move || async move {
-            let node = cloud.nodes().get(name).await?;
-            let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-            let condition = conditions.into_iter().find(|condition| condition.type_ == "NetworkUnavailable");
-            let condition = condition.context("no condition")?;
-            ensure!(
-                (condition.status.as_str(), condition.reason.as_deref()) == (status, Some(reason)),
-                "{condition:?}"
-            );
-            Ok(())
-        })
-    };
+    let has_condition = |name, status, reason| until_network_condition(&cloud, name, status, reason);
     let failing = Fault::always(Pattern::One(Operation::SetRoute), CloudEffect::Transient).about("10.244.2.0/24");
     cloud.cloud.add_fault(failing)?;
     cloud

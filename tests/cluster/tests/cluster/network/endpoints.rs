@@ -100,6 +100,25 @@ async fn all_ready(space: &Space, name: &str, count: usize) -> Result<()> {
     .await
 }
 
+/// Checks ports, labels, owner and annotations of the slice and the Endpoints of a Service.
+async fn check_metadata(space: &Space, service: &Service) -> Result<()> {
+    let slice = slices(space, "web").await?.pop().context("no slice")?;
+    let port = slice.ports.as_ref().and_then(|ports| ports.first()).context("no port")?;
+    ensure!((port.name.as_deref(), port.port) == (Some("web"), Some(8080)), "{port:?}");
+    ensure!(slice.name_any().starts_with("web-") && slice.address_type == "IPv4");
+    let expected = [("app", "web"), (MANAGED_BY, "endpointslice-controller.k8s.io"), (SERVICE_NAME, "web")];
+    let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    ensure!(*slice.labels() == expected.into(), "{:?}", slice.labels());
+    let owner = slice.owner_references().first().context("no owner")?;
+    ensure!(Some(&owner.uid) == service.uid().as_ref() && owner.controller == Some(true));
+    ensure!(owner.block_owner_deletion == Some(true) && owner.kind == "Service");
+    ensure!(slice.annotations().contains_key("endpoints.kubernetes.io/last-change-trigger-time"));
+    let endpoints = space.get::<Endpoints>("web").await?;
+    let manager_label = endpoints.labels().get("endpoints.kubernetes.io/managed-by");
+    ensure!(manager_label.is_some_and(|name| name == "endpoint-controller"));
+    Ok(())
+}
+
 pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start(&space, &faults).await?;
@@ -112,21 +131,7 @@ pub async fn slices_and_endpoints_follow_pods(space: Space) -> Result<()> {
     space.create::<ReplicaSet>(pods("web", 3, &json!({}))).await?;
     all_ready(&space, "web", 3).await?;
 
-    let slice = slices(&space, "web").await?.pop().context("no slice")?;
-    let port = slice.ports.as_ref().and_then(|ports| ports.first()).context("no port")?;
-    ensure!((port.name.as_deref(), port.port) == (Some("web"), Some(8080)), "{port:?}");
-    ensure!(slice.name_any().starts_with("web-") && slice.address_type == "IPv4");
-    let expected = [("app", "web"), (MANAGED_BY, "endpointslice-controller.k8s.io"), (SERVICE_NAME, "web")];
-    let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    ensure!(*slice.labels() == expected.into(), "{:?}", slice.labels());
-    let owner = slice.owner_references().first().context("no owner")?;
-    ensure!(Some(&owner.uid) == made.uid().as_ref() && owner.controller == Some(true));
-    ensure!(owner.block_owner_deletion == Some(true) && owner.kind == "Service");
-    ensure!(slice.annotations().contains_key("endpoints.kubernetes.io/last-change-trigger-time"));
-    let endpoints = space.get::<Endpoints>("web").await?;
-    let manager_label = endpoints.labels().get("endpoints.kubernetes.io/managed-by");
-    ensure!(manager_label.is_some_and(|name| name == "endpoint-controller"));
-
+    check_metadata(&space, &made).await?;
     let victims = names(&space.pods("web").await?);
     let mark = |behaviour: &str| json!({"metadata": {"annotations": {BEHAVIOUR: behaviour}}});
     space.patch::<Pod>(&victims[0], mark(UNREADY)).await?;

@@ -115,6 +115,33 @@ async fn messages_of(space: &Space, node: &str) -> Result<Vec<String>> {
     Ok(events.into_iter().filter(about).map(|event| event.message.unwrap_or_default()).collect())
 }
 
+/// Checks the condition and the events of a pod that was evicted from a failed node.
+async fn check_evicted(space: &Space, pod: &Pod) -> Result<()> {
+    // A pod whose termination the fake kubelet had begun may have been deleted.
+    if let Some(remaining) = space.api::<Pod>().get_opt(&pod.name_any()).await? {
+        ensure!(!is_active(&remaining) && !is_ready(&remaining), "{remaining:?}");
+        let conditions = remaining.status.and_then(|status| status.conditions).unwrap_or_default();
+        let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget");
+        ensure!(
+            target.is_some_and(|target| target.reason.as_deref() == Some("DeletionByTaintManager")
+                && target.observed_generation.is_some()),
+            "{conditions:?}"
+        );
+    }
+    let name = format!("{}/{}", space.namespace, pod.name_any());
+    eventually("the eviction is reported", || async {
+        let events = space.events(&pod.name_any()).await?;
+        for expected in [
+            format!("Normal TaintManagerEviction Marking for deletion Pod {name}"),
+            "Warning NodeNotReady Node is not ready".to_owned(),
+        ] {
+            ensure!(events.get(&expected) == Some(&1), "{expected} in {events:?}");
+        }
+        Ok(())
+    })
+    .await
+}
+
 pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> Result<()> {
     let space = bed(2).await?.space("dead-node").await?;
     let faults = Faults::default();
@@ -146,29 +173,7 @@ pub async fn pods_are_evicted_from_a_failed_node_until_it_recovers(_: Space) -> 
     })
     .await?;
     for pod in &on_failed_node {
-        // A pod whose termination the fake kubelet had begun may have been deleted.
-        if let Some(remaining) = space.api::<Pod>().get_opt(&pod.name_any()).await? {
-            ensure!(!is_active(&remaining) && !is_ready(&remaining), "{remaining:?}");
-            let conditions = remaining.status.and_then(|status| status.conditions).unwrap_or_default();
-            let target = conditions.iter().find(|condition| condition.type_ == "DisruptionTarget");
-            ensure!(
-                target.is_some_and(|target| target.reason.as_deref() == Some("DeletionByTaintManager")
-                    && target.observed_generation.is_some()),
-                "{conditions:?}"
-            );
-        }
-        let name = format!("{}/{}", space.namespace, pod.name_any());
-        eventually("the eviction is reported", || async {
-            let events = space.events(&pod.name_any()).await?;
-            for expected in [
-                format!("Normal TaintManagerEviction Marking for deletion Pod {name}"),
-                "Warning NodeNotReady Node is not ready".to_owned(),
-            ] {
-                ensure!(events.get(&expected) == Some(&1), "{expected} in {events:?}");
-            }
-            Ok(())
-        })
-        .await?;
+        check_evicted(&space, pod).await?;
     }
 
     space.bed.cluster.resume_node("node-0").await?;

@@ -117,9 +117,14 @@ pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Res
     }
     readiness_gates_have_their_permissions(&charts, &space)?;
     eks_values_need_a_cluster_and_accept_one_class(&charts)?;
+    unknown_values_are_refused(&charts, &space)
+}
+
+/// Checks that a chart refuses a value that it does not have.
+fn unknown_values_are_refused(charts: &Path, space: &Space) -> Result<()> {
     let wrong = std::env::temp_dir().join(format!("{}.yaml", space.namespace));
     std::fs::write(&wrong, "replica: 3\n")?;
-    let refused = output_of(&charts, &["template", &chart("kcm"), "r", "n", &wrong.display().to_string()]);
+    let refused = output_of(charts, &["template", &chart("kcm"), "r", "n", &wrong.display().to_string()]);
     std::fs::remove_file(&wrong)?;
     let refused = format!("{:#}", refused.err().context("an unknown value is accepted")?);
     ensure!(refused.contains("replica"), "{refused}");

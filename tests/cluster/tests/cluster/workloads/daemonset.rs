@@ -151,6 +151,24 @@ fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
+/// Checks owner, labels, affinity and tolerations of a pod of the DaemonSet `agent`.
+fn check_daemon_pod(pod: &Pod, hash: &str) -> Result<()> {
+    ensure!(owner(pod) == "agent" && pod.name_any().starts_with("agent-"));
+    ensure!(
+        pod.labels().get(HASH).is_some_and(|label| label == hash) && pod.labels()["pod-template-generation"] == "1"
+    );
+    let spec = pod.spec.as_ref().context("no spec")?;
+    let affinity = serde_json::to_value(&spec.affinity)?;
+    let terms = &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let by_name = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_of(pod)]}]}]);
+    ensure!(*terms == by_name, "{terms}");
+    let keys: Vec<&str> = spec.tolerations.iter().flatten().filter_map(|one| one.key.as_deref()).collect();
+    let added = ["not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable"];
+    let expected = [SPACE_KEY.to_owned()].into_iter().chain(added.map(|key| format!("node.kubernetes.io/{key}")));
+    ensure!(keys == expected.collect::<Vec<_>>(), "{keys:?}");
+    Ok(())
+}
+
 pub async fn each_node_gets_a_daemon_pod(space: Space) -> Result<()> {
     let fleet = Fleet::of(&space, 3).await?;
     let faults = Faults::default();
@@ -164,17 +182,7 @@ pub async fn each_node_gets_a_daemon_pod(space: Space) -> Result<()> {
     let hash = revision.labels().get(HASH).context("no hash")?;
     ensure!(revision.name_any() == format!("agent-{hash}") && owner(&revision) == "agent");
     for pod in &pods {
-        ensure!(owner(pod) == "agent" && pod.name_any().starts_with("agent-"));
-        ensure!(pod.labels().get(HASH) == Some(hash) && pod.labels()["pod-template-generation"] == "1");
-        let spec = pod.spec.as_ref().context("no spec")?;
-        let affinity = serde_json::to_value(&spec.affinity)?;
-        let terms = &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
-        let by_name = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_of(pod)]}]}]);
-        ensure!(*terms == by_name, "{terms}");
-        let keys: Vec<&str> = spec.tolerations.iter().flatten().filter_map(|one| one.key.as_deref()).collect();
-        let added = ["not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable"];
-        let expected = [SPACE_KEY.to_owned()].into_iter().chain(added.map(|key| format!("node.kubernetes.io/{key}")));
-        ensure!(keys == expected.collect::<Vec<_>>(), "{keys:?}");
+        check_daemon_pod(pod, hash)?;
     }
     eventually("an event for each pod", || async {
         let events = space.events("agent").await?;
