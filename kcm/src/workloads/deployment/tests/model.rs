@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kinds::deployment::Strategy;
+use kinds::deployment::{DeploymentStatus, Strategy};
 use kinds::{Deployment, ReplicaSet, Time, Uid};
 
 use super::builders::{START, created, deployment, edited, template};
@@ -206,25 +206,7 @@ impl Cluster {
                     self.clean(&mut sets, &mut done);
                 }
             }
-            SyncMode::Rollout => loop {
-                match next_step(&self.deployment, &sets, || old_pods_running(&sets, [])) {
-                    Step::Create => {
-                        self.create(&mut sets, &mut done);
-                        let name = &sets.new.as_ref().expect("created").meta.name;
-                        note_created(&self.deployment, &mut noted, name, self.now);
-                        continue;
-                    }
-                    Step::Scale(scales) => self.scale(&mut sets, scales, &mut done),
-                    Step::Settled => {
-                        if is_complete(&self.deployment, &self.deployment.status) {
-                            self.clean(&mut sets, &mut done);
-                        }
-                    }
-                    Step::Wait => {}
-                    Step::Unsupported(kind) => panic!("{kind}"),
-                }
-                break;
-            },
+            SyncMode::Rollout => self.roll_out(&mut sets, &mut noted, &mut done),
             SyncMode::Refuse | SyncMode::Report => {}
         }
         let rollout = course == SyncMode::Rollout;
@@ -236,6 +218,28 @@ impl Cluster {
             done.status_writes += 1;
         }
         done
+    }
+
+    fn roll_out(&mut self, sets: &mut Sets, noted: &mut DeploymentStatus, done: &mut Done) {
+        loop {
+            match next_step(&self.deployment, sets, || old_pods_running(sets, [])) {
+                Step::Create => {
+                    self.create(sets, done);
+                    let name = &sets.new.as_ref().expect("created").meta.name;
+                    note_created(&self.deployment, noted, name, self.now);
+                    continue;
+                }
+                Step::Scale(scales) => self.scale(sets, scales, done),
+                Step::Settled => {
+                    if is_complete(&self.deployment, &self.deployment.status) {
+                        self.clean(sets, done);
+                    }
+                }
+                Step::Wait => {}
+                Step::Unsupported(kind) => panic!("{kind}"),
+            }
+            break;
+        }
     }
 
     fn create(&mut self, sets: &mut Sets, done: &mut Done) {

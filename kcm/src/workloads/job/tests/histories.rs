@@ -30,6 +30,8 @@ struct Server {
     pods: Vec<Pod>,
     created: usize,
     writes: usize,
+    /// Number of writes before the process crashes; `None`: it does not crash.
+    writes_left: Option<usize>,
 }
 
 impl Server {
@@ -38,24 +40,50 @@ impl Server {
         if indexed {
             job.completion_mode = CompletionMode::Indexed;
         }
-        Self { job, pods: Vec::new(), created: 0, writes: 0 }
+        Self { job, pods: Vec::new(), created: 0, writes: 0, writes_left: None }
+    }
+
+    /// Counts a write. Returns `Err` if the process crashes after it.
+    fn write(&mut self) -> Result<(), ()> {
+        self.writes += 1;
+        let Some(left) = &mut self.writes_left else { return Ok(()) };
+        *left = left.saturating_sub(1);
+        if *left == 0 { Err(()) } else { Ok(()) }
+    }
+
+    /// Creates and deletes the pods of a plan.
+    fn execute(&mut self, plan: &Plan) -> Result<PodChanges, ()> {
+        let mut pod_changes = PodChanges::default();
+        match plan {
+            Plan::Nothing | Plan::Wait(_) => {}
+            Plan::Create(new) => {
+                for new in new {
+                    let name = format!("pod-{}", self.created);
+                    self.created += 1;
+                    self.pods.push(a_pod(&name, Phase::Running, new.index));
+                    pod_changes.created += 1;
+                    self.write()?;
+                }
+            }
+            Plan::End(pods) | Plan::Remove(pods) => {
+                for pod in pods {
+                    if matches!(plan, Plan::Remove(_)) {
+                        self.untrack(&pod.meta.uid);
+                        self.write()?;
+                    }
+                    self.delete(&pod.meta.uid);
+                    pod_changes.deleted += 1;
+                    self.write()?;
+                }
+            }
+        }
+        Ok(pod_changes)
     }
 
     /// Runs one reconcile, in the order in which `sync.rs` writes. With `with_delays`, writes that may be delayed are
     /// delayed. Returns `Err` if the process crashes after its last allowed write.
     fn sync(&mut self, crashes_after: Option<usize>, late: i64, with_delays: bool) -> Result<(), ()> {
-        let mut left = crashes_after;
-        let mut write = |server: &mut Self| {
-            server.writes += 1;
-            match &mut left {
-                Some(0) => Err(()),
-                Some(left) => {
-                    *left -= 1;
-                    if *left == 0 { Err(()) } else { Ok(()) }
-                }
-                None => Ok(()),
-            }
-        };
+        self.writes_left = crashes_after;
         if self.job.is_finished() {
             return Ok(());
         }
@@ -67,30 +95,7 @@ impl Server {
         view.now = view.now.checked_add(jiff::SignedDuration::from_secs(late)).expect("in range");
         let standing = view.standing();
         let plan = view.plan(&standing);
-        let mut pod_changes = PodChanges::default();
-        match &plan {
-            Plan::Nothing | Plan::Wait(_) => {}
-            Plan::Create(new) => {
-                for new in new {
-                    let name = format!("pod-{}", self.created);
-                    self.created += 1;
-                    self.pods.push(a_pod(&name, Phase::Running, new.index));
-                    pod_changes.created += 1;
-                    write(self)?;
-                }
-            }
-            Plan::End(pods) | Plan::Remove(pods) => {
-                for pod in pods {
-                    if matches!(plan, Plan::Remove(_)) {
-                        self.untrack(&pod.meta.uid);
-                        write(self)?;
-                    }
-                    self.delete(&pod.meta.uid);
-                    pod_changes.deleted += 1;
-                    write(self)?;
-                }
-            }
-        }
+        let pod_changes = self.execute(&plan)?;
         let outcome = view.outcome(&standing, &plan, pod_changes);
         let account = view.account(&standing, outcome);
         let (mut status, mut tracked) = (account.status, account.tracked);
@@ -98,7 +103,7 @@ impl Server {
         match delay.map(|write_delay| with_delays && !write_delay.is_zero()) {
             Some(false) => {
                 self.job.status = status.clone();
-                write(self)?;
+                self.write()?;
             }
             Some(true) if account.flush.is_some() => return Ok(()),
             Some(true) | None => {}
@@ -106,13 +111,13 @@ impl Server {
         for pod in &account.release {
             self.untrack(&pod.meta.uid);
             tracked.remove(&pod.meta.uid);
-            write(self)?;
+            self.write()?;
         }
         let moved = track::settle(&mut status, &tracked);
         let waits = with_delays && !account.write_delay.is_zero();
         if track::finish(&mut status, account.end.as_ref(), view.now) || moved && !waits {
             self.job.status = status;
-            write(self)?;
+            self.write()?;
         }
         Ok(())
     }
