@@ -14,6 +14,7 @@ use crate::loadbalancer::apply::calls::{authorize, revoke};
 use crate::loadbalancer::model::bare_rules::{self, Changes, Sharer};
 use crate::loadbalancer::model::node_rules::{self, Change};
 use crate::loadbalancer::names;
+use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing, backend_cluster};
 use crate::loadbalancer::observed::misses::Misses;
@@ -60,7 +61,7 @@ pub(crate) struct Listings<'a> {
 pub(crate) enum Release {
     /// There is none, or others use it: nothing was changed.
     Unaffected,
-    /// AWS still uses it for deleted load balancers.
+    /// AWS still uses it for deleted load balancers, or one may use it that is not visible yet.
     InUse,
     /// It was deleted, or its rules were.
     Done,
@@ -113,6 +114,12 @@ impl Shared {
         }
         let known = |group: &String| (group.clone(), self.rules.get(group).map(|(_, rules)| rules.clone()));
         Ok(groups.iter().map(known).map(|(group, rules)| (group, rules.unwrap_or_default())).collect())
+    }
+
+    /// Forgets rules that were read before this time.
+    pub(crate) fn forget_rules_before(&mut self, time: Instant) {
+        self.rules.retain(|_, (at, _)| *at >= time);
+        self.named = self.named.take().filter(|(at, _)| *at >= time);
     }
 
     /// Opens the security groups of targets to the shared group.
@@ -299,14 +306,16 @@ impl Shared {
     }
 
     /// Releases the group after a Service's load balancer was deleted and its rules were revoked. After the last one the
-    /// group and the rules that reference it are deleted.
+    /// group and the rules that reference it are deleted. `guard` are the state of that Service, and the time from which
+    /// reads contain everything that earlier processes have created.
     pub(crate) async fn release(
         &mut self,
         session: &Session,
         listings: Listings<'_>,
         id: &LoadBalancerId,
+        guard: (&mut BalancerState, Instant),
     ) -> Result<Release, CloudError> {
-        let released = self.release_group(session, listings, id).await;
+        let released = self.release_group(session, listings, id, guard).await;
         self.last_release = Some(Instant::now());
         released
     }
@@ -316,6 +325,7 @@ impl Shared {
         session: &Session,
         listings: Listings<'_>,
         id: &LoadBalancerId,
+        (state, all_visible): (&mut BalancerState, Instant),
     ) -> Result<Release, CloudError> {
         self.users.remove(id);
         let now = Instant::now();
@@ -327,6 +337,10 @@ impl Shared {
         let Some(group) = group else { return Ok(Release::Unaffected) };
         if self.is_used(session, listings, &group).await? {
             return Ok(Release::Unaffected);
+        }
+        // Without its rules, a load balancer of another Service would lose its targets.
+        if state.may_have_invisible_sharer(now, all_visible) {
+            return Ok(Release::InUse);
         }
         match use_of(session, &group).await? {
             Use::Unused => {}
@@ -341,7 +355,7 @@ impl Shared {
             }
             revoked => revoked?,
         }
-        let is_recent = self.backend.as_ref().is_some_and(|(_, at)| now < *at + LISTING_DELAY);
+        let is_recent = now < all_visible || self.backend.as_ref().is_some_and(|(_, at)| now < *at + LISTING_DELAY);
         let request = session.api.ec2.delete_security_group().group_id(&group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
             Err(error) if error.is_not_found() && !(is_recent && self.missing.may_appear()) => {

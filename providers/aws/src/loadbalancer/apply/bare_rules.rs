@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use providers::{CloudError, ErrorKind, LoadBalancerId};
+use tokio::time::Instant;
 
 use crate::loadbalancer::apply::backend_group::{BareRules, Shared};
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
@@ -89,6 +90,10 @@ impl Balancers {
         state: &BalancerState,
     ) -> Result<(), CloudError> {
         let names = own_rule_names(session, id, listing, &[]);
+        // Those that an earlier process has just added may be missing from reads before the last round of the deletion.
+        if let Some(changed) = state.changed.filter(|_| Instant::now() < self.all_visible()) {
+            shared.forget_rules_before(changed);
+        }
         let mut groups = shared.groups_with_rules(session, &names).await?;
         // Rules that were just added may not be visible yet.
         groups.extend(state.bare_groups.iter().flatten().cloned());

@@ -54,6 +54,7 @@ impl Balancers {
         let network = !observed.balancers.is_empty();
         state.classic = None;
         let Some(mut classic) = self.find_classic(work, state, &listing, network).await? else {
+            self.refuse_invisible_classic(work, state, &listing, network)?;
             if let Some(error) = &work.settings.classic_only {
                 return Err(error.clone());
             }
@@ -158,17 +159,14 @@ impl Balancers {
         listing: &Listing,
         network: bool,
     ) -> Result<Option<Classic>, CloudError> {
-        let settings = work.settings;
-        let likely = listing.classic_group(work.session, work.id).is_some()
-            || settings.replace_classic.is_some()
-            || (settings.untyped && !network);
-        if state.no_classic || settings.flavour != Flavour::CloudProvider || !likely {
+        if !may_have_classic(work, state, listing, network) {
             return Ok(None);
         }
+        let is_proof = state.starts_empty || Instant::now() >= self.all_visible();
         match classic::find(work.session, work.id).await? {
             Found::Own(classic) => Ok(Some(classic)),
             Found::Absent => {
-                state.no_classic = true;
+                state.no_classic = is_proof;
                 Ok(None)
             }
             Found::Foreign => {
@@ -180,6 +178,30 @@ impl Balancers {
                 Err(CloudError::new(ErrorKind::Conflict, "FindClassicLoadBalancer", message))
             }
         }
+    }
+
+    /// Keeps a Network Load Balancer from being created while cloud-provider-aws may have created a Classic one moments
+    /// ago, which AWS did not return: the Service would get another address.
+    ///
+    /// # Errors
+    /// `Conflict` in this case.
+    fn refuse_invisible_classic(
+        &self,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+        listing: &Listing,
+        network: bool,
+    ) -> Result<(), CloudError> {
+        let is_possible = !network && may_have_classic(work, state, listing, network);
+        if !is_possible || !state.may_have_invisible_classic(Instant::now(), self.all_visible()) {
+            return Ok(());
+        }
+        let message = format!(
+            "a Classic Load Balancer {} may not be visible yet, if cloud-provider-aws has just created it: it is searched \
+             for again before a Network Load Balancer is created",
+            work.id.default_name()
+        );
+        Err(CloudError::new(ErrorKind::Conflict, "FindClassicLoadBalancer", message))
     }
 
     /// Registers the instances of the Service's nodes and deregisters all others. Returns warnings.
@@ -268,9 +290,10 @@ impl Balancers {
         if state.no_classic && group.is_none() {
             return Ok(true);
         }
-        // None is created while this process runs: a read after everything was visible stays true.
+        // None is created while this process runs: a read after everything was visible stays true. Before that, each
+        // round of a deletion reads again.
         let now = Instant::now();
-        let recent = now.checked_sub(FRESH).unwrap_or(now).min(self.all_visible());
+        let recent = state.changed.max(now.checked_sub(FRESH)).unwrap_or(now).min(self.all_visible());
         let found = match self.classic_names.contain(session, &id.default_name(), recent).await? {
             true => classic::find(session, id).await?,
             false => Found::Absent,
@@ -282,7 +305,7 @@ impl Balancers {
             }
             // Another cluster has a Service with the same uid, so the security group of this name may be its own.
             Found::Foreign => return Ok(true),
-            Found::Absent => state.no_classic = true,
+            Found::Absent => state.no_classic = state.starts_empty || recent >= self.all_visible(),
         }
         self.moved().remove(id);
         match group {
@@ -332,6 +355,16 @@ impl Balancers {
     fn moved(&self) -> MutexGuard<'_, HashMap<LoadBalancerId, bool>> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true if cloud-provider-aws may have created a Classic Load Balancer for the Service; `network`: it has a
+/// Network Load Balancer.
+fn may_have_classic(work: &Work<'_>, state: &BalancerState, listing: &Listing, network: bool) -> bool {
+    let settings = work.settings;
+    let is_likely = listing.classic_group(work.session, work.id).is_some()
+        || settings.replace_classic.is_some()
+        || (settings.untyped && !network);
+    !state.no_classic && settings.flavour == Flavour::CloudProvider && is_likely
 }
 
 /// Returns the result with another `ensure` after this time at the latest.

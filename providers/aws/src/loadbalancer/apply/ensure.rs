@@ -125,7 +125,7 @@ impl Balancers {
         let progress = match followed.again || leaves_nodes || !dying.is_empty() {
             true if is_own_creation => Progress::After(state.pause_for_setup()),
             true => Progress::After(state.pause()),
-            false => state.settle_stack(spec),
+            false => state.settle(spec),
         };
         if is_own_creation {
             state.keep_created(observed, spec, progress);

@@ -179,15 +179,16 @@ impl Balancers {
             }
         }
         let balancers: Vec<_> = listing.balancers.iter().filter(|one| of_group(&one.tags)).collect();
-        let names: BTreeSet<&str> = security.iter().map(|one| one.name.as_str()).collect();
-        let names: BTreeSet<&str> = names.into_iter().chain(balancers.iter().map(|one| one.name.as_str())).collect();
+        let listed = security.iter().map(|one| &one.name).chain(balancers.iter().map(|one| &one.name));
+        // This process may have created one that is not listed yet.
+        let names: BTreeSet<String> = listed.chain(&state.groups).cloned().collect();
         let mut busy = BTreeSet::new();
-        for name in names.into_iter().filter(|name| Some(*name) != current) {
-            match self.end_group((session, id), &listing, name, state).await {
+        for name in names.into_iter().filter(|name| Some(name.as_str()) != current) {
+            match self.end_group((session, id), &listing, &name, state).await {
                 Ok(true) => {}
-                Ok(false) => drop(busy.insert(name.to_owned())),
+                Ok(false) => drop(busy.insert(name)),
                 // What is left of other groups must not keep a Service from being deleted.
-                Err(error) if !state.groups.contains(name) => {
+                Err(error) if !state.groups.contains(&name) => {
                     tracing::warn!(load_balancer = name, %error, "an unused load balancer of a group was not deleted");
                 }
                 Err(error) => return Err(error),
@@ -256,10 +257,14 @@ impl Balancers {
             }
             *created = Created::default();
             state.changed = Some(Instant::now());
-            // Otherwise the next listing proves it.
-            if !delete_security_group(session, &group.id).await? {
-                return Ok(false);
-            }
+            // The next listing proves it.
+            delete_security_group(session, &group.id).await?;
+            return Ok(false);
+        }
+        let now = Instant::now();
+        if created.may_have_invisible_balancer(now) {
+            state.changed = Some(now);
+            return Ok(false);
         }
         Ok(true)
     }
@@ -325,14 +330,13 @@ async fn security_group(
     Ok(id)
 }
 
-/// Deletes a security group. Returns true if it did not exist any longer, false while it may exist.
-async fn delete_security_group(session: &Session, id: &str) -> Result<bool, CloudError> {
+/// Requests the deletion of a security group, which may exist after it: network interfaces outlive a load balancer, and
+/// changes may not find a new group that lists contain.
+async fn delete_security_group(session: &Session, id: &str) -> Result<(), CloudError> {
     let request = session.api.ec2.delete_security_group().group_id(id);
     match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
-        Err(error) if error.is_not_found() => Ok(true),
-        // The network interfaces with it outlive a load balancer.
-        Err(error) if error.kind == ErrorKind::Conflict => Ok(false),
-        response => response.map(|_| false),
+        Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => Ok(()),
+        response => response.map(drop),
     }
 }
 

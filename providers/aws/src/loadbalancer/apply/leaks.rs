@@ -211,7 +211,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     if let Some(refusal) = refused.into_iter().next() {
         return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
     }
-    if !balancers.release_shared(shared, &session, id, &listing).await? {
+    if !balancers.release_shared(shared, &session, id, &listing, &mut state).await? {
         return Ok(Deletion::InProgress(state.pause()));
     }
     drop(state);

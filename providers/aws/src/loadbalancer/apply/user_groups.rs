@@ -87,7 +87,8 @@ impl Balancers {
             if !self.leave_groups(work.session, work.id, current.as_deref(), state).await? {
                 ensured = later(ensured, PACE);
             }
-            state.groups_checked = true;
+            // An earlier process may have created one that this listing does not contain yet.
+            state.groups_checked = state.starts_empty || listing.begun >= self.all_visible();
         }
         let serving = groups.serving && (!has_stack || (ensured.progress == Progress::Settled && state.serving));
         let named = work.settings.user_groups.iter().map(|one| one.arn.as_str()).collect();
