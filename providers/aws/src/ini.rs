@@ -91,32 +91,32 @@ fn header(rest: &str) -> Result<(String, Option<String>), String> {
 /// Parses a value: quoted parts are literal; the rest ends at a comment and is trimmed.
 fn value(text: &str) -> Result<String, String> {
     let (mut rest, mut value) = (text.trim_start(), String::new());
-    let mut bare_end = 0;
+    let mut trimmed_end = 0;
     while let Some(c) = rest.chars().next() {
         rest = &rest[c.len_utf8()..];
         match c {
             '"' => {
                 let (piece, after) = quoted_text(rest)?;
                 value.push_str(&piece);
-                bare_end = value.len();
+                trimmed_end = value.len();
                 rest = after;
             }
             ';' | '#' => break,
             '\\' => {
                 let escaped = rest.chars().next();
                 value.push(escape(escaped)?);
-                bare_end = value.len();
+                trimmed_end = value.len();
                 rest = &rest[escaped.map_or(0, char::len_utf8)..];
             }
             c => {
                 value.push(c);
                 if !c.is_whitespace() {
-                    bare_end = value.len();
+                    trimmed_end = value.len();
                 }
             }
         }
     }
-    value.truncate(bare_end);
+    value.truncate(trimmed_end);
     Ok(value)
 }
 

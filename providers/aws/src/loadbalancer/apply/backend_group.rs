@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::calls::{authorize, revoke};
-use crate::loadbalancer::model::bare_rules::{self, Changes, Sharer};
 use crate::loadbalancer::model::node_rules::{self, Change};
+use crate::loadbalancer::model::range_rules::{self, Changes, Sharer};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::convert;
@@ -38,8 +38,8 @@ pub(crate) struct Shared {
     deleted: BTreeSet<String>,
     /// Services whose load balancers have it, or will have it soon.
     users: BTreeSet<LoadBalancerId>,
-    /// Rules that load balancers without security groups (`bare` here and below) need.
-    bare: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
+    /// Rules that load balancers without security groups need: their sources are IP ranges.
+    range_rules: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
     /// Rules of nodes' groups, with the time of the read.
     rules: HashMap<String, (Instant, Vec<ObservedRule>)>,
     /// The groups with rules for load balancers without security groups, with the names of these, and the time of the
@@ -146,20 +146,20 @@ impl Shared {
     }
 
     /// Sets the rules for a load balancer without security groups in each of the nodes' groups. Returns the refusals.
-    pub(crate) async fn set_bare(
+    pub(crate) async fn set_range_rules(
         &mut self,
         session: &Session,
         listings: Listings<'_>,
         id: &LoadBalancerId,
-        rules: BareRules<'_>,
+        rules: RangeRules<'_>,
     ) -> Result<Vec<String>, CloudError> {
-        let BareRules { names, all, nodes, wanted, remove_others } = rules;
-        self.bare.insert(id.clone(), wanted.clone());
+        let RangeRules { names, all, nodes, wanted, remove_others } = rules;
+        self.range_rules.insert(id.clone(), wanted.clone());
         let others = self.sharers(session, listings, id).await?;
         let none = BTreeSet::new();
-        self.change_bare(session, &all.union(nodes).cloned().collect(), |group, rules| {
+        self.change_range_rules(session, &all.union(nodes).cloned().collect(), |group, rules| {
             let wanted = if nodes.contains(group) { wanted } else { &none };
-            let changes = bare_rules::changes(rules, names, wanted, &others);
+            let changes = range_rules::changes(rules, names, wanted, &others);
             if remove_others { changes } else { changes.without_removals() }
         })
         .await
@@ -175,7 +175,7 @@ impl Shared {
         let now = Instant::now();
         let named = match self.named.take().filter(|(at, _)| now < *at + MAX_RULE_AGE) {
             Some(recent) => recent,
-            None => (now, network::groups_that_name_balancers(session, bare_rules::named_balancer).await?),
+            None => (now, network::groups_that_name_balancers(session, range_rules::named_balancer).await?),
         };
         let (_, groups) = self.named.insert(named);
         let found = groups.iter().filter(|(_, balancers)| names.iter().any(|name| balancers.contains(name)));
@@ -184,22 +184,22 @@ impl Shared {
 
     /// Revokes the rules of a Service's load balancer, which `names` identify, except those that others need. Returns
     /// the refusals.
-    pub(crate) async fn revoke_bare(
+    pub(crate) async fn revoke_range_rules(
         &mut self,
         session: &Session,
         listings: Listings<'_>,
         (id, names): (&LoadBalancerId, &[String]),
         groups: &BTreeSet<String>,
     ) -> Result<Vec<String>, CloudError> {
-        self.bare.remove(id);
+        self.range_rules.remove(id);
         let others = self.sharers(session, listings, id).await?;
         let none = BTreeSet::new();
-        self.change_bare(session, groups, |_, rules| bare_rules::changes(rules, names, &none, &others)).await
+        self.change_range_rules(session, groups, |_, rules| range_rules::changes(rules, names, &none, &others)).await
     }
 
     /// Forgets the rules of a Service whose load balancer has security groups now.
-    pub(crate) fn forget_bare(&mut self, id: &LoadBalancerId) {
-        self.bare.remove(id);
+    pub(crate) fn forget_range_rules(&mut self, id: &LoadBalancerId) {
+        self.range_rules.remove(id);
     }
 
     /// Returns a newer listing if this one may contain the load balancers of Services that have released them since.
@@ -230,9 +230,9 @@ impl Shared {
         listings: Listings<'_>,
         id: &LoadBalancerId,
     ) -> Result<Vec<Sharer>, CloudError> {
-        let others = self.bare.iter().filter(|(other, _)| *other != id);
+        let others = self.range_rules.iter().filter(|(other, _)| *other != id);
         let known = others.map(|(other, wanted)| {
-            let named = wanted.iter().find_map(bare_rules::balancer_of).map(str::to_owned);
+            let named = wanted.iter().find_map(range_rules::balancer_of).map(str::to_owned);
             Sharer { name: named.unwrap_or_else(|| other.default_name()), wanted: Some(wanted.clone()) }
         });
         let mut listed = self.listed_sharers(session, listings.read, id);
@@ -251,13 +251,14 @@ impl Shared {
             let uid = owner.uid.is_empty() || one.uid == owner.uid;
             uid && one.namespace == owner.namespace && one.name == owner.name
         };
-        let is_known = |owner: &LoadBalancerId| same(id, owner) || self.bare.keys().any(|one| same(one, owner));
-        let listed = listing.bare(session, &id.cluster).into_iter().filter(|(owner, _)| !is_known(owner));
+        let is_known = |owner: &LoadBalancerId| same(id, owner) || self.range_rules.keys().any(|one| same(one, owner));
+        let listed =
+            listing.without_security_groups(session, &id.cluster).into_iter().filter(|(owner, _)| !is_known(owner));
         listed.map(|(_, name)| Sharer { name, wanted: None }).collect()
     }
 
     /// Applies changes to the rules of groups. Returns the refusals.
-    async fn change_bare(
+    async fn change_range_rules(
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
@@ -378,7 +379,7 @@ impl Shared {
 }
 
 /// The rules of a load balancer without security groups.
-pub(crate) struct BareRules<'a> {
+pub(crate) struct RangeRules<'a> {
     /// The names by which the Service's rules are found.
     pub names: &'a [String],
     /// The nodes' groups of the cluster, which may have rules of it.

@@ -200,7 +200,7 @@ impl Balancers {
     ) -> Result<(PlanProgress, Vec<String>), CloudError> {
         if work.settings.node_rules {
             // A refusal is returned again afterwards.
-            self.set_bare_rules(work, around, (desired, &*observed), nodes, false, state).await?;
+            self.set_range_rules(work, around, (desired, &*observed), nodes, false, state).await?;
         }
         let mut caller = self.caller(work.session, around.1, work.id);
         let name = &desired.balancer.name;
@@ -211,13 +211,14 @@ impl Balancers {
         }
         let mut warnings = caller.warnings;
         if work.settings.node_rules {
-            warnings
-                .extend(self.set_bare_rules(work, around, (desired, &*observed), nodes, !followed.again, state).await?);
+            warnings.extend(
+                self.set_range_rules(work, around, (desired, &*observed), nodes, !followed.again, state).await?,
+            );
         }
         let balancer = observed.balancer(&desired.balancer.name);
-        let bare = balancer.is_some_and(|one| one.security_groups.is_empty());
-        if std::mem::replace(&mut state.bare, bare) && !bare {
-            self.shared.lock().await.forget_bare(work.id);
+        let lacks_security_groups = balancer.is_some_and(|one| one.security_groups.is_empty());
+        if std::mem::replace(&mut state.lacks_security_groups, lacks_security_groups) && !lacks_security_groups {
+            self.shared.lock().await.forget_range_rules(work.id);
         }
         Ok((followed, warnings))
     }

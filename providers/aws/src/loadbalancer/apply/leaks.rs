@@ -10,10 +10,10 @@ use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId, Owned, Phase};
 use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::Balancers;
-use crate::loadbalancer::apply::bare_rules::own_rule_names;
 use crate::loadbalancer::apply::calls::Caller;
+use crate::loadbalancer::apply::range_rules::own_rule_names;
 use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
-use crate::loadbalancer::model::{bare_rules, diff};
+use crate::loadbalancer::model::{diff, range_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
@@ -114,7 +114,7 @@ fn owned(
         }
     }
     for (group, rule) in rules.iter().flat_map(|(group, rules)| rules.iter().map(move |rule| (group, rule))) {
-        let Some(name) = bare_rules::balancer_of(&rule.rule) else { continue };
+        let Some(name) = range_rules::balancer_of(&rule.rule) else { continue };
         let id = match listing.balancers.iter().find(|one| one.name == name) {
             Some(balancer) => users.get(balancer.arn.as_str()).cloned(),
             None => Some(owner_of_rule(name, found.keys().chain(known), (cluster, cluster_name))),
@@ -207,7 +207,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     };
     let groups = own_groups(&listing, &session);
     let mut shared = balancers.shared.lock().await;
-    let refused = shared.revoke_bare(&session, balancers.listings(&listing), (id, &names), &groups).await?;
+    let refused = shared.revoke_range_rules(&session, balancers.listings(&listing), (id, &names), &groups).await?;
     if let Some(refusal) = refused.into_iter().next() {
         return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
     }

@@ -126,7 +126,7 @@ impl Balancers {
             return Ok(Deletion::InProgress(state.pause()));
         }
         let mut shared = self.shared.lock().await;
-        self.revoke_bare_rules(&mut shared, session, id, &listing, state).await?;
+        self.revoke_range_rules(&mut shared, session, id, &listing, state).await?;
         if !self.release_shared(shared, session, id, &listing, state).await? {
             state.changed = Some(Instant::now());
             return Ok(Deletion::InProgress(state.pause()));

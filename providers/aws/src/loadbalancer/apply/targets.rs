@@ -221,7 +221,7 @@ impl Balancers {
         if state.opening.covers(&groups, &ports) {
             return Ok(access);
         }
-        if state.bare {
+        if state.lacks_security_groups {
             return Ok(Access { needs_stack: true, ..access });
         }
         if work.settings.existing.is_some() {

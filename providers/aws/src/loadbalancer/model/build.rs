@@ -56,9 +56,9 @@ pub(crate) fn wants_backend(
     existing: Option<&ObservedBalancer>,
     observed: &ObservedStack,
 ) -> bool {
-    let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
+    let lacks_security_groups = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
     let wanted = settings.node_rules || is_leaving_nodes(settings, existing, observed);
-    wanted && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !bare
+    wanted && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !lacks_security_groups
 }
 
 /// Returns true if a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
@@ -92,9 +92,9 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
     warnings.extend(existing.and_then(|one| warning_of_subnets(&one.subnets, &mappings)));
     let name = balancer_name(settings, inputs, existing, scheme);
     let (listeners, backends) = listeners(settings, inputs, (&name, dualstack), &mut warnings);
-    let bare = existing.is_some_and(|one| one.security_groups.is_empty());
+    let lacks_security_groups = existing.is_some_and(|one| one.security_groups.is_empty());
     let backend = inputs.backend.filter(|_| wants_backend(settings, existing, inputs.observed)).map(str::to_owned);
-    let groups = if bare { &[][..] } else { inputs.given };
+    let groups = if lacks_security_groups { &[][..] } else { inputs.given };
     let balancer = Balancer {
         name,
         scheme,
@@ -107,7 +107,7 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
         capacity: settings.capacity,
         tags: balancer_tags(settings, inputs),
     };
-    let own = settings.security_groups == SecurityGroups::Own && !bare && settings.existing.is_none();
+    let own = settings.security_groups == SecurityGroups::Own && !lacks_security_groups && settings.existing.is_none();
     let security_group = own.then(|| match (&settings.group, given) {
         (Some(group), Some(shared)) => group_security_group(group, settings, inputs, (&shared.name, dualstack)),
         _ => SecurityGroup {

@@ -96,9 +96,9 @@ pub(crate) struct BalancerState {
     /// Its target groups, until a call fails.
     pub known: Option<Vec<KnownGroup>>,
     /// The load balancer has no security group.
-    pub bare: bool,
+    pub lacks_security_groups: bool,
     /// Nodes' security groups that may have rules for it, if it has no security group; `None`: they were not read yet.
-    pub bare_groups: Option<BTreeSet<String>>,
+    pub range_rule_groups: Option<BTreeSet<String>>,
     /// The security groups that were opened for it, with the ports.
     pub opening: Opening,
     /// The Classic Load Balancer that is kept alive, and whether it alone serves.

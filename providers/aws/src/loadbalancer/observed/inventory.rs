@@ -348,9 +348,13 @@ impl Listing {
 
     /// Returns the cluster's load balancers without security groups, each as its Service and the name by which the
     /// descriptions of rules identify it.
-    pub(crate) fn bare(&self, session: &Session, cluster_name: &str) -> Vec<(LoadBalancerId, String)> {
-        let bare = self.balancers.iter().filter(|one| one.security_groups.is_empty());
-        let owned = bare.filter_map(|one| {
+    pub(crate) fn without_security_groups(
+        &self,
+        session: &Session,
+        cluster_name: &str,
+    ) -> Vec<(LoadBalancerId, String)> {
+        let found = self.balancers.iter().filter(|one| one.security_groups.is_empty());
+        let owned = found.filter_map(|one| {
             let owner = Owner::of(&one.tags, &session.cluster, cluster_name)?;
             let Owner { namespace, name, uid, .. } = owner;
             let uid_is_known = uid.is_some();

@@ -1,5 +1,5 @@
-//! Rules in the nodes' security groups for load balancers without security groups: each has its own, for its clients and
-//! its subnets.
+//! Rules in nodes' security groups for load balancers without security groups: each has its own, whose sources are the IP
+//! ranges of its clients and its subnets.
 //!
 //! EC2 distinguishes rules by protocol, ports and source, but not by description. Two load balancers that need the same rule
 //! share one, which names the first of them. It is handed over to the other before its owner would revoke it.
