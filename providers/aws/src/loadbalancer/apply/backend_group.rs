@@ -367,8 +367,8 @@ impl Shared {
             // It is in use, or not visible yet.
             Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => Ok(Release::InUse),
             // After any other error a retry has to find the group, although it may not be listed yet.
-            answer => {
-                answer?;
+            result => {
+                result?;
                 self.backend = None;
                 self.missing = Misses::default();
                 self.deleted.insert(group.clone());
@@ -451,8 +451,8 @@ pub(super) async fn create_group(session: &Session, name: &str, tags: &Tags) -> 
     let request = session.api.ec2.create_security_group().vpc_id(&session.vpc).group_name(name);
     let request = request.description("Network Load Balancers of the Kubernetes cluster (ccm)");
     let request = request.tag_specifications(convert::ec2_tags(tags));
-    let answer = session.api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
-    Ok(answer.group_id().unwrap_or_default().to_owned())
+    let response = session.api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
+    Ok(response.group_id().unwrap_or_default().to_owned())
 }
 
 /// The use of a group.
@@ -466,8 +466,8 @@ enum Use {
 async fn use_of(session: &Session, group: &str) -> Result<Use, CloudError> {
     let filter = Filter::builder().name("group-id").values(group).build();
     let request = session.api.ec2.describe_network_interfaces().filters(filter);
-    let answer = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
-    let interfaces = answer.network_interfaces();
+    let response = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
+    let interfaces = response.network_interfaces();
     let balancers = |one: &aws_sdk_ec2::types::NetworkInterface| {
         one.description().is_some_and(|description| description.starts_with("ELB net/"))
     };

@@ -389,8 +389,8 @@ mod tests {
     fn new_resource_may_appear_after_some_reads_without_it() {
         let (mut state, now) = (BalancerState::default(), Instant::now());
         state.made.insert("sg-1".into(), now);
-        let answers: Vec<bool> = (0..6).map(|_| state.may_appear("sg-1", now)).collect();
-        assert_eq!(answers, [true, true, true, true, false, false]);
+        let results: Vec<bool> = (0..6).map(|_| state.may_appear("sg-1", now)).collect();
+        assert_eq!(results, [true, true, true, true, false, false]);
         state.made.insert("sg-2".into(), now);
         assert!(!state.may_appear("sg-2", now + VISIBLE), "it is old");
         assert!(!state.may_appear("sg-3", now), "it is not of this process");

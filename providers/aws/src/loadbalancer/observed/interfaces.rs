@@ -196,9 +196,9 @@ async fn read_pages(session: &Session, filters: Vec<Filter>) -> Result<Vec<Inter
         let request = session.api.ec2.describe_network_interfaces().set_filters(Some(filters.clone()));
         let request = request.max_results(1000).set_next_token(token);
         let send = || request.clone().send();
-        let answer = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", send).await?;
-        interfaces.extend(answer.network_interfaces().iter().map(interface));
-        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        let response = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", send).await?;
+        interfaces.extend(response.network_interfaces().iter().map(interface));
+        token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             return Ok(interfaces);
         }
