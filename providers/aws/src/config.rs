@@ -254,9 +254,10 @@ impl Reading<'_> {
 
     fn group(&mut self, variable: &Variable) {
         let namespaces = self.config.groups.entry(variable.subsection.clone().unwrap_or_default()).or_default();
-        match variable.name.eq_ignore_ascii_case("Namespace") {
-            true => drop(namespaces.insert(variable.value.clone())),
-            false => self.warn(variable, &variable.name, ["Namespace"]),
+        if variable.name.eq_ignore_ascii_case("Namespace") {
+            drop(namespaces.insert(variable.value.clone()))
+        } else {
+            self.warn(variable, &variable.name, ["Namespace"])
         }
     }
 

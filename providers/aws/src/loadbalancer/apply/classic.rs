@@ -93,9 +93,10 @@ impl Balancers {
         let mut state = BalancerState::default();
         let listing = self.recent_listing(work.session, &state).await?;
         if let Err(error) = self.resolved(work).await {
-            return match error.is_invalid() {
-                true => Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] }),
-                false => Err(error),
+            return if error.is_invalid() {
+                Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] })
+            } else {
+                Err(error)
             };
         }
         let words = match self.forecast_user_groups(work, &listing).await {
@@ -294,9 +295,10 @@ impl Balancers {
         // round of a deletion reads again.
         let now = Instant::now();
         let recent = state.changed.max(now.checked_sub(FRESH)).unwrap_or(now).min(self.all_visible());
-        let found = match self.classic_names.contain(session, &id.default_name(), recent).await? {
-            true => classic::find(session, id).await?,
-            false => Found::Absent,
+        let found = if self.classic_names.contain(session, &id.default_name(), recent).await? {
+            classic::find(session, id).await?
+        } else {
+            Found::Absent
         };
         match found {
             Found::Own(classic) => {

@@ -37,13 +37,12 @@ impl Balancers {
         let Some(settings) = &work.settings.endpoint_service else { return Ok(()) };
         let Some(balancer) = balancer.filter(|one| one.state == State::Active) else { return Ok(()) };
         let mut observed = read(work.session, work.id).await?;
-        match observed.is_empty() {
-            true => {
-                let token = state.endpoint_token.get_or_insert_with(|| token(work.id));
-                observed.push(create(work, settings, &balancer.arn, token).await?);
-            }
+        if observed.is_empty() {
+            let token = state.endpoint_token.get_or_insert_with(|| token(work.id));
+            observed.push(create(work, settings, &balancer.arn, token).await?);
+        } else {
             // The next creation, after this one is deleted, is another request.
-            false => state.endpoint_token = None,
+            state.endpoint_token = None;
         }
         for step in endpoint_service::steps(Some((settings, &balancer.arn)), &observed) {
             apply(work.session, &step).await?;

@@ -122,10 +122,12 @@ impl Balancers {
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
         // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
-        let progress = match followed.again || leaves_nodes || !dying.is_empty() {
-            true if is_own_creation => Progress::After(state.pause_for_setup()),
-            true => Progress::After(state.pause()),
-            false => state.settle(spec),
+        let progress = if !followed.again && !leaves_nodes && dying.is_empty() {
+            state.settle(spec)
+        } else if is_own_creation {
+            Progress::After(state.pause_for_setup())
+        } else {
+            Progress::After(state.pause())
         };
         if is_own_creation {
             state.keep_created(observed, spec, progress);
@@ -171,9 +173,10 @@ impl Balancers {
     ) -> Result<(Desired, Option<String>, Vec<String>), CloudError> {
         let Work { session, id, settings, targets } = *work;
         let given = self.given_groups(session, settings).await?;
-        let backend = match build::wants_backend(settings, build::existing(settings, id, observed), observed) {
-            true => Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?),
-            false => None,
+        let backend = if build::wants_backend(settings, build::existing(settings, id, observed), observed) {
+            Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?)
+        } else {
+            None
         };
         let cluster = &session.cluster;
         let inputs =

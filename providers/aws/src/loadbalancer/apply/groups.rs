@@ -106,9 +106,10 @@ impl Balancers {
         let common = build::group_tags(group, settings, &session.cluster);
         let security = security_group(session, &listing, &name, &common, created).await?;
         // The rules in nodes' security groups reference it. The first Service may need none, and later ones may.
-        let backend = match !self.policy.no_node_rules {
-            true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
-            false => None,
+        let backend = if self.policy.no_node_rules {
+            None
+        } else {
+            Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?)
         };
         let alone = Settings { group: None, name: None, scheme: Some(scheme(settings)), ..settings.clone() };
         let (none, no_targets) = (ObservedStack::default(), Targets::default());
@@ -209,9 +210,10 @@ impl Balancers {
     ) -> Result<bool, CloudError> {
         let mut created = self.groups.lock(name).await;
         created.remove_user(id);
-        let newer = match state.groups.contains(name) {
-            true => self.listing_after_others(session, listing, &mut created).await?,
-            false => None,
+        let newer = if state.groups.contains(name) {
+            self.listing_after_others(session, listing, &mut created).await?
+        } else {
+            None
         };
         let listing = newer.as_deref().unwrap_or(listing);
         if created.is_used_by_another(id, Instant::now()) {

@@ -53,10 +53,7 @@ pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError
     let session = balancers.sessions.get()?;
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let groups: Vec<String> = own_groups(&listing, &session).into_iter().collect();
-    let rules = match groups.is_empty() {
-        true => BTreeMap::new(),
-        false => network::rules(&session, &groups).await?,
-    };
+    let rules = if groups.is_empty() { BTreeMap::new() } else { network::rules(&session, &groups).await? };
     let (known, name) = (balancers.states.ids(), &balancers.cluster);
     let classic = classic::list(&session).await?;
     let classic = classic_leaks::owned(&classic, &listing.security_groups, &session.cluster, name, &known);
@@ -152,12 +149,11 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId, cluster: 
         return belongs;
     }
     let id = &owned.id;
-    match id.namespace.is_empty() {
-        true => names::rule_names(cluster, service).contains(&id.name),
-        false => {
-            let named = id.namespace == service.namespace && id.name == service.name;
-            named && (id.uid.is_empty() || id.uid == service.uid)
-        }
+    if id.namespace.is_empty() {
+        names::rule_names(cluster, service).contains(&id.name)
+    } else {
+        let named = id.namespace == service.namespace && id.name == service.name;
+        named && (id.uid.is_empty() || id.uid == service.uid)
     }
 }
 
@@ -200,10 +196,12 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     if !id.uid.is_empty() && !balancers.leave_groups(&session, id, None, &mut state).await? {
         return Ok(Deletion::InProgress(state.pause()));
     }
-    let names = match id.namespace.is_empty() {
-        true => Some(id.name.clone()).into_iter().filter(|name| listing.balancer(name).is_none()).collect(),
-        false if id.uid.is_empty() => Vec::new(),
-        false => own_rule_names(&session, id, &listing, &[]),
+    let names = if id.namespace.is_empty() {
+        Some(id.name.clone()).into_iter().filter(|name| listing.balancer(name).is_none()).collect()
+    } else if id.uid.is_empty() {
+        Vec::new()
+    } else {
+        own_rule_names(&session, id, &listing, &[])
     };
     let groups = own_groups(&listing, &session);
     let mut shared = balancers.shared.lock().await;

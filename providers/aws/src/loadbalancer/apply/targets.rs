@@ -70,10 +70,7 @@ pub(super) fn change_of(work: &Work<'_>, requested: &GroupSettings, group: &Know
 
 /// Returns the name of the record of a group's targets.
 fn record_name(id: &LoadBalancerId, group: &KnownGroup) -> String {
-    match group.user {
-        true => target_records::user_record_name(id, &group.arn),
-        false => target_records::name(&group.name),
-    }
+    if group.user { target_records::user_record_name(id, &group.arn) } else { target_records::name(&group.name) }
 }
 
 impl Balancers {

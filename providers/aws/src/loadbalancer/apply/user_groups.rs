@@ -72,12 +72,11 @@ impl Balancers {
         let listing = self.recent_listing(work.session, state).await?;
         let groups = self.ensure_user_groups(work, &listing, state).await?;
         let has_stack = !work.settings.listeners.is_empty();
-        let mut ensured = match has_stack {
-            true => {
-                state.stack_removed = false;
-                self.ensure_with_classic(spec, work, state).await?
-            }
-            false => self.ensure_without_stack(spec, work, &listing, &groups, state).await?,
+        let mut ensured = if has_stack {
+            state.stack_removed = false;
+            self.ensure_with_classic(spec, work, state).await?
+        } else {
+            self.ensure_without_stack(spec, work, &listing, &groups, state).await?
         };
         let current = self.current_group(work);
         let left = state.groups.iter().any(|name| Some(name.as_str()) != current.as_deref());

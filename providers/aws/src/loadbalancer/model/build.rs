@@ -401,9 +401,12 @@ fn front_rules(settings: &Settings, dualstack: bool, description: &str) -> BTree
         }
     }
     if settings.path_mtu {
-        rules.extend(ranges.iter().map(|range| match range.addr().is_ipv6() {
-            true => rule("icmpv6", 2, 0, &Source::Range(*range)),
-            false => rule("icmp", 3, 4, &Source::Range(*range)),
+        rules.extend(ranges.iter().map(|range| {
+            if range.addr().is_ipv6() {
+                rule("icmpv6", 2, 0, &Source::Range(*range))
+            } else {
+                rule("icmp", 3, 4, &Source::Range(*range))
+            }
         }));
     }
     rules

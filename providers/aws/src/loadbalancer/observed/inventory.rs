@@ -67,10 +67,12 @@ impl CachedTags {
     /// Returns true if the tags need not be read again.
     fn is_current(&self, cluster: &ClusterTags, now: Instant) -> bool {
         let own = self.tags.contains_key(names::SERVICE) || self.tags.contains_key(names::STACK);
-        let age = match ownership::is_incomplete(&self.tags, cluster) && now < self.first + TAG_DELAY {
-            true => INCOMPLETE_TAGS,
-            false if own => OWN_TAGS,
-            false => FOREIGN_TAGS,
+        let age = if ownership::is_incomplete(&self.tags, cluster) && now < self.first + TAG_DELAY {
+            INCOMPLETE_TAGS
+        } else if own {
+            OWN_TAGS
+        } else {
+            FOREIGN_TAGS
         };
         now < self.read + age
     }
@@ -398,10 +400,7 @@ impl Listing {
 /// Returns the cluster's name in the shared group's name and tags: its id, because many clusters may use the default of
 /// `--cluster-name`.
 pub(crate) fn backend_cluster(session: &Session, cluster_name: &str) -> String {
-    match session.cluster.id.is_empty() {
-        true => cluster_name.to_owned(),
-        false => session.cluster.id.clone(),
-    }
+    if session.cluster.id.is_empty() { cluster_name.to_owned() } else { session.cluster.id.clone() }
 }
 
 #[cfg(test)]

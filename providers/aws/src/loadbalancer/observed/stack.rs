@@ -242,9 +242,12 @@ impl ObservedStack {
 
     /// Returns the ARNs of target groups by their names, with weights. Groups of other owners have their ARNs as names.
     pub(crate) fn arns(&self, forwards: &[(String, i32)]) -> Vec<(String, i32)> {
-        let arn = |name: &str| match name.starts_with(ARN) {
-            true => Some(name.to_owned()),
-            false => self.target_group(name).map(|group| group.arn.clone()),
+        let arn = |name: &str| {
+            if name.starts_with(ARN) {
+                Some(name.to_owned())
+            } else {
+                self.target_group(name).map(|group| group.arn.clone())
+            }
         };
         forwards.iter().filter_map(|(name, weight)| Some((arn(name)?, *weight))).collect()
     }

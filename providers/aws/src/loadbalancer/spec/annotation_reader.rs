@@ -199,9 +199,10 @@ impl<'a> Reading<'a> {
         let mut reported = BTreeSet::new();
         let mut errors = std::mem::take(&mut self.errors);
         errors.retain(|error| reported.insert(error.clone()));
-        match errors.is_empty() {
-            true => Ok(()),
-            false => Err(CloudError::new(ErrorKind::Invalid, "ReadAnnotations", errors.join("; "))),
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(CloudError::new(ErrorKind::Invalid, "ReadAnnotations", errors.join("; ")))
         }
     }
 

@@ -98,9 +98,8 @@ fn served<'a>(requested: &ServicePort, other: &'a OtherService, protocol: Protoc
             Err((what, format!("use a port of protocol {transports}, as the listener has it")))
         }
         None => {
-            let has = other.ports.iter().map(|port| match port.name.is_empty() {
-                true => port.port.to_string(),
-                false => format!("{} ({})", port.port, port.name),
+            let has = other.ports.iter().map(|port| {
+                if port.name.is_empty() { port.port.to_string() } else { format!("{} ({})", port.port, port.name) }
             });
             let has: Vec<String> = has.collect();
             Err((what, format!("use a port that the Service {} has: {}", requested.service, has.join(", "))))
@@ -125,11 +124,10 @@ fn number(requested: &ServicePort, served: &[&Port], target_type: TargetType) ->
         );
         (what(), fix)
     })?;
-    match served.iter().all(|port| of(port) == Some(number)) {
-        true => Ok(number),
-        false => {
-            let field = if target_type == TargetType::Instance { "nodePort" } else { "targetPort" };
-            Err((what(), format!("give TCP and UDP of the port the same {field}: they share a target group")))
-        }
+    if served.iter().all(|port| of(port) == Some(number)) {
+        Ok(number)
+    } else {
+        let field = if target_type == TargetType::Instance { "nodePort" } else { "targetPort" };
+        Err((what(), format!("give TCP and UDP of the port the same {field}: they share a target group")))
     }
 }
