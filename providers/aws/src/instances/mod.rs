@@ -158,7 +158,8 @@ async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
 
 /// Returns the EC2 instances among `wanted`, and an error for each one of a failed call; all others do not exist.
 pub(crate) async fn find(session: &Session, wanted: BTreeSet<&Wanted>) -> Found {
-    let (mut ids, mut names) = (Vec::new(), Vec::new());
+    let mut ids = Vec::new();
+    let mut names = Vec::new();
     for wanted in wanted {
         match wanted {
             Wanted::Instance(id) => ids.push(id.clone()),
@@ -299,7 +300,8 @@ pub(crate) fn filter(name: &str, values: Vec<String>) -> Filter {
 
 /// Returns all pages of the instances that match the filters.
 async fn filtered(api: &Api, filters: Vec<Filter>) -> Result<Vec<types::Instance>, CloudError> {
-    let (mut found, mut token) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut token = None;
     loop {
         let request = api.ec2.describe_instances().set_filters(Some(filters.clone())).max_results(PAGE);
         let request = request.set_next_token(token);

@@ -292,7 +292,8 @@ mod tests {
         ] {
             assert_ne!(web, other);
         }
-        let (own, another) = (id(), LoadBalancerId { uid: "other".into(), ..id() });
+        let own = id();
+        let another = LoadBalancerId { uid: "other".into(), ..id() };
         assert!(is_group_rule(&own, &group_rule(&own)) && !is_group_rule(&another, &group_rule(&own)));
     }
 

@@ -240,7 +240,8 @@ mod tests {
 
     #[test]
     fn stack_of_the_controller_is_adopted_by_class_only_and_never_deleted() {
-        let (upstream, controller) = (Flavour::CloudProvider, Flavour::Controller);
+        let upstream = Flavour::CloudProvider;
+        let controller = Flavour::Controller;
         for (evidence, claimed, ensured, adopted, deleted) in [
             // Evidence, another part has the uid; ensured as cloud-provider-aws's, as the controller's; deleted.
             (Evidence::Uid, false, true, true, true),

@@ -77,7 +77,8 @@ async fn find(session: &Session, alb: &Alb) -> Result<Result<elb::LoadBalancer, 
 
 /// Returns the protocol of health checks for each port that a load balancer listens on.
 async fn listeners(session: &Session, arn: &str) -> Result<BTreeMap<u16, Probe>, CloudError> {
-    let (mut ports, mut marker) = (BTreeMap::new(), None);
+    let mut ports = BTreeMap::new();
+    let mut marker = None;
     loop {
         let request = session.api.elb.describe_listeners().load_balancer_arn(arn).set_marker(marker);
         let response = session.api.read(Class::ElbRead, "DescribeListeners", || request.clone().send()).await?;

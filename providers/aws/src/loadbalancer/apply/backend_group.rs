@@ -403,7 +403,8 @@ pub(crate) struct Opened {
 
 /// Makes the calls for changes of one group's rules.
 async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(), CloudError> {
-    let (mut add, mut widened) = (Vec::new(), Vec::new());
+    let mut add = Vec::new();
+    let mut widened = Vec::new();
     for change in changes {
         match change {
             Change::Add(rule) => add.push(rule.clone()),

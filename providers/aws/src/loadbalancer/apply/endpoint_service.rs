@@ -109,7 +109,8 @@ fn token(id: &LoadBalancerId) -> String {
 
 /// Reads the endpoint services of a Service, except those that are being deleted.
 async fn read(session: &Session, id: &LoadBalancerId) -> Result<Vec<ObservedEndpointService>, CloudError> {
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     let filter = Filter::builder().name(format!("tag:{}", names::UID)).values(&id.uid).build();
     loop {
         let request = session.api.ec2.describe_vpc_endpoint_service_configurations();
@@ -150,7 +151,8 @@ fn converted(from: &ServiceConfiguration) -> ObservedEndpointService {
 }
 
 async fn principals(session: &Session, id: &str) -> Result<Vec<String>, CloudError> {
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_vpc_endpoint_service_permissions().service_id(id).set_next_token(token);
         let send = || request.clone().send();
@@ -260,7 +262,8 @@ mod tests {
 
     #[test]
     fn requests_to_create_differ() {
-        let (one, two) = (token(&samples::id()), token(&samples::id()));
+        let one = token(&samples::id());
+        let two = token(&samples::id());
         assert!(one != two && one.len() <= 64 && one.starts_with(&samples::id().uid), "{one} {two}");
     }
 }

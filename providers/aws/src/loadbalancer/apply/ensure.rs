@@ -84,7 +84,8 @@ impl Balancers {
     ) -> Result<Ensured, CloudError> {
         let settings = self.resolved(work).await?;
         let work = &Work { settings: &settings, ..*work };
-        let (session, id) = (work.session, work.id);
+        let session = work.session;
+        let id = work.id;
         let mut group = self.lock_group(work).await?;
         let Observed { listing, mut observed, dying, is_own_creation } = self.observe_stack(spec, work, state).await?;
         if let Some(created) = group.as_deref_mut().filter(|_| !observed.balancers.iter().any(|one| one.given)) {
@@ -308,7 +309,8 @@ impl Balancers {
                 });
             }
             created |= plan.steps.iter().any(Step::is_creation_of_a_group);
-            let (mut blocked, mut full) = (false, None);
+            let mut blocked = false;
+            let mut full = None;
             for step in &plan.steps {
                 match self.step_or_detour(caller, step, observed, state).await {
                     // There may be room after others are deregistered.
@@ -355,7 +357,8 @@ impl Balancers {
     }
 
     async fn read_details(&self, work: &Work<'_>, observed: &mut ObservedStack) -> Result<(), CloudError> {
-        let (session, settings) = (work.session, work.settings);
+        let session = work.session;
+        let settings = work.settings;
         calls::details(session, observed, settings.capacity.is_some()).await?;
         self.read_records(work, observed).await?;
         let listeners = observed.balancers.iter().flat_map(|balancer| &balancer.listeners);

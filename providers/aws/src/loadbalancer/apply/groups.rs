@@ -59,7 +59,8 @@ impl Balancers {
     /// Adds the load balancer of the Service's group and its security group to the observed state. Returns false if the load
     /// balancer does not exist yet.
     pub(super) fn add_group(&self, work: &Work<'_>, listing: &Listing, observed: &mut ObservedStack) -> bool {
-        let (session, settings) = (work.session, work.settings);
+        let session = work.session;
+        let settings = work.settings;
         let Some(group) = &settings.group else { return true };
         let name = name(session, settings, group);
         let Some(found) = find(session, listing, &name).filter(|one| one.state != State::Failed) else { return false };
@@ -112,7 +113,8 @@ impl Balancers {
             Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?)
         };
         let alone = Settings { group: None, name: None, scheme: Some(scheme(settings)), ..settings.clone() };
-        let (none, no_targets) = (ObservedStack::default(), Targets::default());
+        let none = ObservedStack::default();
+        let no_targets = Targets::default();
         let around = StackInputs {
             id,
             cluster: &session.cluster,
@@ -373,7 +375,8 @@ mod tests {
 
     #[test]
     fn group_is_read_again_while_a_listener_of_an_earlier_process_may_be_invisible() {
-        let (start, mut created) = (Instant::now(), Created::default());
+        let start = Instant::now();
+        let mut created = Created::default();
         let all_visible = start + VISIBLE;
         let mut reads = || (0..10).take_while(|_| created.may_have_invisible_listener(start, all_visible)).count();
         assert_eq!(reads(), 4);

@@ -54,7 +54,8 @@ pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let groups: Vec<String> = own_groups(&listing, &session).into_iter().collect();
     let rules = if groups.is_empty() { BTreeMap::new() } else { network::rules(&session, &groups).await? };
-    let (known, name) = (balancers.states.ids(), &balancers.cluster);
+    let known = balancers.states.ids();
+    let name = &balancers.cluster;
     let classic = classic::list(&session).await?;
     let classic = classic_leaks::owned(&classic, &listing.security_groups, &session.cluster, name, &known);
     Ok(owned(&listing, &session.cluster, name, &known, &rules).into_iter().chain(classic).collect())
@@ -159,7 +160,8 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId, cluster: 
 
 /// Deletes leaked resources, as far as their marks still identify this Service and this cluster alone.
 pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
-    let (session, id) = (balancers.sessions.get()?, &owned.id);
+    let session = balancers.sessions.get()?;
+    let id = &owned.id;
     let state = balancers.states.get(id);
     let mut state = state.lock().await;
     // Tags are cached for long: the resource may have another owner now.

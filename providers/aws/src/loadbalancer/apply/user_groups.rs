@@ -135,7 +135,8 @@ impl Balancers {
             let addresses: Vec<Ingress> = balancers.filter_map(ingress).collect();
             if users.is_empty() {
                 all.used = false;
-                let (arn, port) = (&wanted.arn, wanted.port);
+                let arn = &wanted.arn;
+                let port = wanted.port;
                 all.warnings.push(format!(
                     "no load balancer uses the target group {arn}: port {port} gets no traffic there, and what served it \
                      before is kept"

@@ -212,7 +212,8 @@ fn listeners(
     warnings: &mut Vec<String>,
 ) -> (BTreeMap<u16, Listener>, BTreeMap<String, TargetGroup>) {
     let tags = |resource: &str| tags(settings, inputs, resource);
-    let (mut listeners, mut backends) = (BTreeMap::new(), BTreeMap::new());
+    let mut listeners = BTreeMap::new();
+    let mut backends = BTreeMap::new();
     for requested in &settings.listeners {
         let mut made = |group_of: &GroupSettings| {
             let group = group(settings, group_of, requested.port, (balancer, dualstack), &tags, inputs);
@@ -318,7 +319,9 @@ fn group(
     tags: &impl Fn(&str) -> Tags,
     inputs: &StackInputs<'_>,
 ) -> TargetGroup {
-    let (id, kind, protocol) = (inputs.id, settings.target_type, requested.protocol);
+    let id = inputs.id;
+    let kind = settings.target_type;
+    let protocol = requested.protocol;
     let node_port = (kind == TargetType::Instance && !settings.shared_groups).then_some(requested.port);
     let (name, part, ipv6) = match &requested.backend {
         None => {

@@ -298,7 +298,8 @@ mod tests {
 
     #[test]
     fn change_that_takes_more_than_a_minute_is_overdue() {
-        let (mut state, mut waited) = (BalancerState::default(), Duration::ZERO);
+        let mut state = BalancerState::default();
+        let mut waited = Duration::ZERO;
         while !state.is_overdue() {
             waited += state.pause();
         }
@@ -309,7 +310,8 @@ mod tests {
 
     #[test]
     fn created_resources_are_known_until_they_are_settled_or_something_fails() {
-        let (spec, mut state) = (samples::spec(&[]), BalancerState::default());
+        let spec = samples::spec(&[]);
+        let mut state = BalancerState::default();
         let stack = ObservedStack { abandoned_listeners: vec!["arn:created".into()], ..ObservedStack::default() };
         let later = Progress::After(PACE);
         assert_eq!(state.take_created(&spec), None, "a new process knows nothing");
@@ -329,7 +331,8 @@ mod tests {
 
     #[test]
     fn deletion_reads_again_where_an_earlier_process_may_have_created_something() {
-        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
         let reads = |mut state: BalancerState, now: Instant| -> usize {
             (0..10).take_while(|_| state.may_have_invisible(now, start + VISIBLE)).count()
         };
@@ -362,7 +365,8 @@ mod tests {
 
     #[test]
     fn shared_resource_is_kept_while_a_load_balancer_of_an_earlier_process_may_be_invisible() {
-        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
         let reads = |state: &mut BalancerState, now: Instant| -> usize {
             (0..10).take_while(|_| state.may_have_invisible_sharer(now, start + VISIBLE)).count()
         };
@@ -387,7 +391,8 @@ mod tests {
 
     #[test]
     fn new_resource_may_appear_after_some_reads_without_it() {
-        let (mut state, now) = (BalancerState::default(), Instant::now());
+        let mut state = BalancerState::default();
+        let now = Instant::now();
         state.made.insert("sg-1".into(), now);
         let results: Vec<bool> = (0..6).map(|_| state.may_appear("sg-1", now)).collect();
         assert_eq!(results, [true, true, true, true, false, false]);

@@ -210,7 +210,8 @@ fn pairs(from: &[aws_sdk_elasticloadbalancingv2::types::TagDescription]) -> BTre
 }
 
 async fn balancers(session: &Session) -> Result<Vec<ObservedBalancer>, CloudError> {
-    let (mut all, mut marker) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut marker = None;
     loop {
         let request = session.api.elb.describe_load_balancers().page_size(PAGE).set_marker(marker);
         let response = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
@@ -224,7 +225,8 @@ async fn balancers(session: &Session) -> Result<Vec<ObservedBalancer>, CloudErro
 }
 
 async fn target_groups(session: &Session) -> Result<Vec<(ObservedTargetGroup, Vec<String>)>, CloudError> {
-    let (mut all, mut marker) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut marker = None;
     loop {
         let request = session.api.elb.describe_target_groups().page_size(PAGE).set_marker(marker);
         let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await?;
@@ -244,7 +246,8 @@ async fn security_groups(session: &Session) -> Result<Vec<ListedGroup>, CloudErr
         keys.push(session.cluster.key());
     }
     let filters = vec![filter("vpc-id", vec![session.vpc.clone()]), filter("tag-key", keys)];
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_security_groups().set_filters(Some(filters.clone()));
         let request = request.max_results(1000).set_next_token(token);
@@ -430,7 +433,8 @@ mod tests {
     fn resources_of_the_controller_are_not_listed_for_deletion() {
         let id = samples::id();
         let default = id.default_name();
-        let (ensure, class) = (Purpose::Ensure(Flavour::CloudProvider), Purpose::Ensure(Flavour::Controller));
+        let ensure = Purpose::Ensure(Flavour::CloudProvider);
+        let class = Purpose::Ensure(Flavour::Controller);
         let both: &[Purpose] = &[Purpose::Delete, ensure, class];
         for (what, balancer, group, name, allowed) in [
             ("stack of the controller", &STACK[..], &STACK[..], "k8s-1", &[class][..]),

@@ -82,7 +82,8 @@ impl Networks {
         let mut cache = self.instances.lock().await;
         let now = Instant::now();
         cache.retain(|_, (at, _)| now < *at + MAX_INSTANCE_AGE);
-        let (mut found, mut unknown) = (BTreeMap::new(), Vec::new());
+        let mut found = BTreeMap::new();
+        let mut unknown = Vec::new();
         for id in ids {
             match cache.get(&id) {
                 Some((_, network)) => drop(found.insert(id, network.clone())),
@@ -122,7 +123,8 @@ async fn ranges(session: &Session) -> Result<Vec<IpNet>, CloudError> {
 }
 
 async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_subnets().filters(filter("vpc-id", vec![session.vpc.clone()]));
         let request = request.max_results(1000).set_next_token(token);
@@ -148,7 +150,8 @@ async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
 }
 
 async fn tables(session: &Session) -> Result<Vec<RouteTable>, CloudError> {
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_route_tables().filters(filter("vpc-id", vec![session.vpc.clone()]));
         let request = request.max_results(100).set_next_token(token);
@@ -205,7 +208,8 @@ pub(crate) async fn groups_that_name_balancers(
     session: &Session,
     name_in: fn(&str) -> Option<&str>,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, CloudError> {
-    let (mut all, mut token) = (BTreeMap::new(), None);
+    let mut all = BTreeMap::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_security_groups().filters(filter("vpc-id", vec![session.vpc.clone()]));
         let request = request.max_results(GROUPS_ON_A_PAGE).set_next_token(token);

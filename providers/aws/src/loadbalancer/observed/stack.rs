@@ -344,7 +344,9 @@ impl ObservedStack {
             Step::SetHealthCheck { group, health } => {
                 if let Some(observed) = self.group(group) {
                     let observed = &mut observed.health;
-                    let (path, codes, timeout) = (observed.path.take(), observed.codes.take(), observed.timeout);
+                    let path = observed.path.take();
+                    let codes = observed.codes.take();
+                    let timeout = observed.timeout;
                     *observed = health.clone();
                     observed.path = observed.path.take().or(path);
                     observed.codes = observed.codes.take().or(codes);

@@ -315,7 +315,8 @@ impl<'a> Reading<'a> {
 
 /// Splits a text at commas that are not escaped by a backslash.
 fn split_pairs(text: &str) -> Vec<String> {
-    let (mut parts, mut part) = (Vec::new(), String::new());
+    let mut parts = Vec::new();
+    let mut part = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         match c {

@@ -69,7 +69,8 @@ fn group(
 }
 
 fn other<'a>(requested: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a OtherService, Mistake> {
-    let (service, namespace) = (&requested.service, &spec.id.namespace);
+    let service = &requested.service;
+    let namespace = &spec.id.namespace;
     let what = format!("serviceName {service}");
     if *service == spec.id.name {
         let fix = "name another Service: the weight of this Service is baseServiceWeight";
