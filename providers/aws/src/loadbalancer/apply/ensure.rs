@@ -70,7 +70,7 @@ struct Observed {
     listing: Arc<Listing>,
     observed: ObservedStack,
     /// Names of load balancers that are being deleted.
-    dying: Vec<String>,
+    being_deleted: Vec<String>,
     /// All of it was created by this process, so that its details are known from the calls.
     is_own_creation: bool,
 }
@@ -87,7 +87,8 @@ impl Balancers {
         let session = work.session;
         let id = work.id;
         let mut group = self.lock_group(work).await?;
-        let Observed { listing, mut observed, dying, is_own_creation } = self.observe_stack(spec, work, state).await?;
+        let Observed { listing, mut observed, being_deleted, is_own_creation } =
+            self.observe_stack(spec, work, state).await?;
         if let Some(created) = group.as_deref_mut().filter(|_| !observed.balancers.iter().any(|one| one.given)) {
             self.create_group_balancer(work, created, state).await?;
             let old = observed.balancers.first().and_then(ingress);
@@ -100,7 +101,7 @@ impl Balancers {
         warnings.extend(unopened_targets_warning(session, &nodes.undecided));
         warnings.extend(self.warn_of_group(work, &observed));
         let waits_for_tags = self.find_name_conflict(work, &listing, &desired.balancer.name, &observed, state)?;
-        if waits_for_tags || dying.contains(&desired.balancer.name) {
+        if waits_for_tags || being_deleted.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
             let progress = Progress::After(state.pause());
             return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
@@ -114,16 +115,16 @@ impl Balancers {
         if let Some(created) = group.as_deref_mut() {
             created.add_user(id, Instant::now());
         }
-        let (followed, notices) =
+        let (applied, notices) =
             self.change_stack(work, (&listing, &network), &desired, &mut observed, &nodes, state).await?;
         state.opening = opening;
-        warnings.extend(followed.warnings(settled, state.is_overdue()).into_iter().chain(notices));
+        warnings.extend(applied.warnings(settled, state.is_overdue()).into_iter().chain(notices));
         state.remember_groups(id, &desired, &observed);
         let balancer = observed.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
         // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
-        let progress = if !followed.again && !leaves_nodes && dying.is_empty() {
+        let progress = if !applied.again && !leaves_nodes && being_deleted.is_empty() {
             state.settle(spec)
         } else if is_own_creation {
             Progress::After(state.pause_for_setup())
@@ -196,7 +197,7 @@ impl Balancers {
     async fn change_stack(
         &self,
         work: &Work<'_>,
-        around: (&Listing, &Network),
+        (listing, network): (&Listing, &Network),
         desired: &Desired,
         observed: &mut ObservedStack,
         nodes: &TargetGroups,
@@ -204,27 +205,27 @@ impl Balancers {
     ) -> Result<(PlanProgress, Vec<String>), CloudError> {
         if work.settings.node_rules {
             // A refusal is returned again afterwards.
-            self.set_range_rules(work, around, (desired, &*observed), nodes, false, state).await?;
+            self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, false, state).await?;
         }
-        let mut caller = self.caller(work.session, around.1, work.id);
+        let mut caller = self.caller(work.session, network, work.id);
         let name = &desired.balancer.name;
         let exposed = self.prepare_endpoint_service(work, &mut caller, name, observed, state).await?;
-        let followed = self.follow(desired, observed, &mut caller, state).await?;
+        let applied = self.apply_plans(desired, observed, &mut caller, state).await?;
         if !exposed {
             self.ensure_endpoint_service(work, observed.balancer(name), state).await?;
         }
         let mut warnings = caller.warnings;
         if work.settings.node_rules {
-            warnings.extend(
-                self.set_range_rules(work, around, (desired, &*observed), nodes, !followed.again, state).await?,
-            );
+            let is_done = !applied.again;
+            let refused = self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, is_done, state);
+            warnings.extend(refused.await?);
         }
         let balancer = observed.balancer(&desired.balancer.name);
         let lacks_security_groups = balancer.is_some_and(|one| one.security_groups.is_empty());
         if std::mem::replace(&mut state.lacks_security_groups, lacks_security_groups) && !lacks_security_groups {
             self.shared.lock().await.forget_range_rules(work.id);
         }
-        Ok((followed, warnings))
+        Ok((applied, warnings))
     }
 
     /// Reads the observed state of a Service.
@@ -239,8 +240,8 @@ impl Balancers {
         let is_first = state.changed.is_none();
         let listing = self.recent_listing(work.session, state).await?;
         let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        let dying = observed.take_out(&state.deleting);
-        if dying.is_empty() {
+        let being_deleted = observed.remove_deleting(&state.deleting);
+        if being_deleted.is_empty() {
             state.deleting.clear();
         }
         self.add_given(work, &listing, &mut observed)?;
@@ -253,7 +254,7 @@ impl Balancers {
             let all_visible = self.all_visible();
             let is_alone = is_first && (state.starts_empty || listing.begun >= all_visible);
             let is_own_creation = is_alone && !work.settings.shared_groups && work.settings.group.is_none();
-            return Ok(Observed { listing, observed, dying, is_own_creation });
+            return Ok(Observed { listing, observed, being_deleted, is_own_creation });
         }
         let is_own_creation = match created {
             Some(created) => {
@@ -265,7 +266,7 @@ impl Balancers {
         if !is_own_creation {
             self.read_details(work, &mut observed).await?;
         }
-        Ok(Observed { listing, observed, dying, is_own_creation })
+        Ok(Observed { listing, observed, being_deleted, is_own_creation })
     }
 
     /// Opens the targets' security groups to the group that all load balancers share. Returns warnings; `unchanged`: this
@@ -289,14 +290,14 @@ impl Balancers {
     }
 
     /// Applies plans until nothing can be done now.
-    async fn follow(
+    async fn apply_plans(
         &self,
         desired: &Desired,
         observed: &mut ObservedStack,
         caller: &mut Caller<'_>,
         state: &mut BalancerState,
     ) -> Result<PlanProgress, CloudError> {
-        let mut followed = PlanProgress { again: true, ..PlanProgress::default() };
+        let mut applied = PlanProgress { again: true, ..PlanProgress::default() };
         // AWS returns an existing target group as created, which may have targets. The next call reads them.
         let mut created = false;
         for _ in 0..ROUNDS {
@@ -305,7 +306,7 @@ impl Balancers {
                 return Ok(PlanProgress {
                     again: plan.again.is_some() || created,
                     exchanging: plan.exchanging,
-                    done: followed.done,
+                    done: applied.done,
                 });
             }
             created |= plan.steps.iter().any(Step::is_creation_of_a_group);
@@ -316,10 +317,10 @@ impl Balancers {
                     // There may be room after others are deregistered.
                     Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => blocked = true,
-                    step => followed.add(&step?),
+                    step => applied.add(&step?),
                 }
             }
-            followed.exchanging = plan.exchanging;
+            applied.exchanging = plan.exchanging;
             if let Some(error) = full.filter(|_| !plan.steps.iter().any(Step::is_deregistration)) {
                 return Err(error);
             }
@@ -327,7 +328,7 @@ impl Balancers {
                 break;
             }
         }
-        Ok(followed)
+        Ok(applied)
     }
 
     /// Applies a step, or other steps with the same result where AWS refuses it. Returns the applied one.

@@ -115,7 +115,7 @@ impl Balancers {
         let alone = Settings { group: None, name: None, scheme: Some(scheme(settings)), ..settings.clone() };
         let none = ObservedStack::default();
         let no_targets = Targets::default();
-        let around = StackInputs {
+        let inputs = StackInputs {
             id,
             cluster: &session.cluster,
             network: &network,
@@ -124,7 +124,7 @@ impl Balancers {
             given: &[],
             targets: &no_targets,
         };
-        let (desired, _) = build::desired(&alone, &around)?;
+        let (desired, _) = build::desired(&alone, &inputs)?;
         let mut tags = settings.tags.clone();
         tags.extend(common);
         tags.insert(names::GROUP_LEAD.into(), id.uid.clone());

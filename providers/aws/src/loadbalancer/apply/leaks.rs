@@ -168,7 +168,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let mut observed = left_of(&listing, &session.cluster, owned);
-    balancers.find_strays(&session, id, &mut observed).await?;
+    balancers.find_abandoned_listeners(&session, id, &mut observed).await?;
     if endpoint_service::is_marked(&observed.balancers) {
         endpoint_service::delete_all(&session, id).await?;
     }

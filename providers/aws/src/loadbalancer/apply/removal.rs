@@ -93,7 +93,7 @@ impl Balancers {
             endpoint_service::delete_all(session, id).await?;
         }
         let confirmed = self.confirm_creations(session, id, state).await?;
-        self.find_strays(session, id, &mut observed).await?;
+        self.find_abandoned_listeners(session, id, &mut observed).await?;
         let mut steps = diff::delete(&observed, &id.uid).steps;
         // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
         // another controller.

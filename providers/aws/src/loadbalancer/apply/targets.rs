@@ -170,7 +170,7 @@ impl Balancers {
             return Ok(Vec::new());
         }
         let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        observed.take_out(&state.deleting);
+        observed.remove_deleting(&state.deleting);
         self.add_given(work, listing, &mut observed)?;
         self.add_group(work, listing, &mut observed);
         if observed.balancers.is_empty() {

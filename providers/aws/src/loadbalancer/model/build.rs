@@ -256,14 +256,14 @@ pub(crate) fn group_tags(group: &Group, settings: &Settings, cluster: &ClusterTa
 fn group_security_group(
     group: &Group,
     settings: &Settings,
-    around: &StackInputs<'_>,
+    inputs: &StackInputs<'_>,
     (name, dualstack): (&str, bool),
 ) -> SecurityGroup {
     SecurityGroup {
         name: name.to_owned(),
         description: String::new(),
-        tags: group_tags(group, settings, around.cluster),
-        rules: front_rules(settings, dualstack, &names::group_rule(around.id)),
+        tags: group_tags(group, settings, inputs.cluster),
+        rules: front_rules(settings, dualstack, &names::group_rule(inputs.id)),
     }
 }
 
