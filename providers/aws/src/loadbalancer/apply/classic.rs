@@ -54,7 +54,10 @@ impl Balancers {
         let network = !observed.balancers.is_empty();
         state.classic = None;
         let Some(mut classic) = self.find_classic(work, state, &listing, network).await? else {
-            self.refuse_invisible_classic(work, state, &listing, network)?;
+            // One that has resources was reconciled before, when a Classic Load Balancer would have been found.
+            if observed.is_empty() {
+                self.refuse_invisible_classic(work, state, &listing)?;
+            }
             if let Some(error) = &work.settings.classic_only {
                 return Err(error.clone());
             }
@@ -191,9 +194,8 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
         listing: &Listing,
-        network: bool,
     ) -> Result<(), CloudError> {
-        let is_possible = !network && may_have_classic(work, state, listing, network);
+        let is_possible = may_have_classic(work, state, listing, false);
         if !is_possible || !state.may_have_invisible_classic(Instant::now(), self.all_visible()) {
             return Ok(());
         }
