@@ -256,9 +256,9 @@ impl Reading<'_> {
     fn group(&mut self, variable: &Variable) {
         let namespaces = self.config.groups.entry(variable.subsection.clone().unwrap_or_default()).or_default();
         if variable.name.eq_ignore_ascii_case("Namespace") {
-            drop(namespaces.insert(variable.value.clone()))
+            namespaces.insert(variable.value.clone());
         } else {
-            self.warn(variable, &variable.name, ["Namespace"])
+            self.warn(variable, &variable.name, ["Namespace"]);
         }
     }
 
