@@ -238,8 +238,15 @@ impl Balancers {
         let created = state.take_created(spec);
         // After an own attempt, resources may exist that are not listed yet.
         let is_first = state.changed.is_none();
-        let listing = self.recent_listing(work.session, state).await?;
-        let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        let begun = Instant::now();
+        let purpose = Purpose::Ensure(work.settings.flavour);
+        let mut listing = self.recent_listing(work.session, state).await?;
+        let mut observed = listing.of(&work.session.cluster, work.id, purpose);
+        if observed.is_empty() && is_first && !state.starts_empty {
+            // Another process, or another owner of the name, may have created some since the last listing.
+            listing = self.inventory.listing_since(work.session, begun).await?;
+            observed = listing.of(&work.session.cluster, work.id, purpose);
+        }
         let being_deleted = observed.remove_deleting(&state.deleting);
         if being_deleted.is_empty() {
             state.deleting.clear();

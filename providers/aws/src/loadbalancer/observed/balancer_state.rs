@@ -146,7 +146,14 @@ impl BalancerState {
     pub(crate) fn may_have_invisible(&mut self, now: Instant, all_visible: Instant) -> bool {
         let by_others = now < all_visible && !self.starts_empty;
         let by_failed_call = self.failed.is_some_and(|failed| now < failed + VISIBLE);
-        (by_others || by_failed_call) && self.empty_listings.may_appear()
+        if !by_others && !by_failed_call {
+            return false;
+        }
+        if self.empty_listings == Misses::default() {
+            // The pauses of the deletion have become long.
+            self.waits = 0;
+        }
+        self.empty_listings.may_appear()
     }
 
     /// Counts a listing in which no load balancer uses what all of them share. Returns true if an earlier process may have
