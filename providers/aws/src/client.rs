@@ -145,9 +145,12 @@ impl Api {
             acm = acm.endpoint_url(&over.url).region(Region::new(over.signing_region.clone()));
         }
         let local = config.overrides.iter().any(|over| is_local(&over.url));
-        let budgets = LIMITS.map(|(rate, burst)| match local {
-            true => Budget::new(rate * f64::from(LOCAL_FACTOR), burst.saturating_mul(LOCAL_FACTOR)),
-            false => Budget::new(rate, burst),
+        let budgets = LIMITS.map(|(rate, burst)| {
+            if local {
+                Budget::new(rate * f64::from(LOCAL_FACTOR), burst.saturating_mul(LOCAL_FACTOR))
+            } else {
+                Budget::new(rate, burst)
+            }
         });
         Self {
             ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),

@@ -122,7 +122,8 @@ impl Config {
         let text = std::str::from_utf8(&context.config).map_err(|error| unreadable(error.to_string()))?;
         let variables = ini::parse(text).map_err(|error| unreadable(error.to_string()))?;
         let mut reading = Reading { file: &file, config: Self::default(), warnings: Vec::new(), tags: (None, None) };
-        let (mut zone, mut probe) = (String::new(), (false, Probe::default()));
+        let mut zone = String::new();
+        let mut probe = (false, Probe::default());
         let mut overrides: Vec<(String, Override)> = Vec::new();
         for variable in &variables {
             if variable.section.eq_ignore_ascii_case("Global") {
@@ -254,9 +255,10 @@ impl Reading<'_> {
 
     fn group(&mut self, variable: &Variable) {
         let namespaces = self.config.groups.entry(variable.subsection.clone().unwrap_or_default()).or_default();
-        match variable.name.eq_ignore_ascii_case("Namespace") {
-            true => drop(namespaces.insert(variable.value.clone())),
-            false => self.warn(variable, &variable.name, ["Namespace"]),
+        if variable.name.eq_ignore_ascii_case("Namespace") {
+            namespaces.insert(variable.value.clone());
+        } else {
+            self.warn(variable, &variable.name, ["Namespace"]);
         }
     }
 

@@ -96,10 +96,7 @@ struct RoutedConnector {
 
 impl HttpConnector for RoutedConnector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        match is_of_this_instance(request.uri()) {
-            true => self.direct.call(request),
-            false => self.proxied.call(request),
-        }
+        if is_of_this_instance(request.uri()) { self.direct.call(request) } else { self.proxied.call(request) }
     }
 }
 

@@ -28,7 +28,8 @@ pub(crate) struct SyntaxError {
 
 /// Parses a file. A line that ends in a backslash continues in the next one.
 pub(crate) fn parse(text: &str) -> Result<Vec<Variable>, SyntaxError> {
-    let (mut variables, mut section) = (Vec::new(), None);
+    let mut variables = Vec::new();
+    let mut section = None;
     let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
     while let Some((index, first)) = lines.next() {
         let mut line = first.trim().to_owned();
@@ -90,39 +91,41 @@ fn header(rest: &str) -> Result<(String, Option<String>), String> {
 
 /// Parses a value: quoted parts are literal; the rest ends at a comment and is trimmed.
 fn value(text: &str) -> Result<String, String> {
-    let (mut rest, mut value) = (text.trim_start(), String::new());
-    let mut bare_end = 0;
+    let mut rest = text.trim_start();
+    let mut value = String::new();
+    let mut trimmed_end = 0;
     while let Some(c) = rest.chars().next() {
         rest = &rest[c.len_utf8()..];
         match c {
             '"' => {
                 let (piece, after) = quoted_text(rest)?;
                 value.push_str(&piece);
-                bare_end = value.len();
+                trimmed_end = value.len();
                 rest = after;
             }
             ';' | '#' => break,
             '\\' => {
                 let escaped = rest.chars().next();
                 value.push(escape(escaped)?);
-                bare_end = value.len();
+                trimmed_end = value.len();
                 rest = &rest[escaped.map_or(0, char::len_utf8)..];
             }
             c => {
                 value.push(c);
                 if !c.is_whitespace() {
-                    bare_end = value.len();
+                    trimmed_end = value.len();
                 }
             }
         }
     }
-    value.truncate(bare_end);
+    value.truncate(trimmed_end);
     Ok(value)
 }
 
 /// Returns the text up to the closing quote, and the text after the quote.
 fn quoted_text(text: &str) -> Result<(String, &str), String> {
-    let (mut value, mut chars) = (String::new(), text.char_indices());
+    let mut value = String::new();
+    let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {
         match c {
             '"' => return Ok((value, &text[at + 1..])),

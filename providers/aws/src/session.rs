@@ -49,7 +49,8 @@ async fn open(config: &Config, credentials: Option<&Credentials>) -> Result<Sess
     let api = Api::connect(config, credentials).await?;
     if config.can_run_outside_aws() {
         let cluster = ClusterTags::new(&config.cluster_id, config.legacy_tag);
-        let (vpc, subnet) = (config.vpc.clone(), config.subnet_id.clone());
+        let vpc = config.vpc.clone();
+        let subnet = config.subnet_id.clone();
         // This call checks the credentials at the start, when an operator reads the log, instead of at the first Node.
         let request = || api.ec2.describe_vpcs().vpc_ids(&vpc).send();
         api.read(Class::Ec2Read, "DescribeVpcs", request).await?;
@@ -74,6 +75,7 @@ async fn open(config: &Config, credentials: Option<&Credentials>) -> Result<Sess
     let first_set = |given: &str, found: Option<&str>| {
         if given.is_empty() { found.unwrap_or_default().to_owned() } else { given.to_owned() }
     };
-    let (vpc, subnet) = (first_set(&config.vpc, own.vpc_id()), first_set(&config.subnet_id, own.subnet_id()));
+    let vpc = first_set(&config.vpc, own.vpc_id());
+    let subnet = first_set(&config.subnet_id, own.subnet_id());
     Ok(Session { api, config: config.clone(), vpc, subnet, cluster })
 }

@@ -73,7 +73,8 @@ impl Endpoint {
         let record = requests.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (tls, record) = (tls.clone(), record.clone());
+                let tls = tls.clone();
+                let record = record.clone();
                 std::thread::spawn(move || serve(stream, tls, &record));
             }
         });
@@ -231,7 +232,8 @@ fn credentials_are_found_in_the_environment() {
         ("Pod Identity", "AKIDPOD", "pod-session", vec![("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &*token)]),
     ] {
         let endpoint = Endpoint::start(None);
-        let (url, pod) = (endpoint.url(), format!("{}/v1/credentials", endpoint.url()));
+        let url = endpoint.url();
+        let pod = format!("{}/v1/credentials", endpoint.url());
         let mut environment = environment;
         for service in ["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_SSO", "AWS_ENDPOINT_URL_SSO_OIDC"] {
             environment.push((service, &url));

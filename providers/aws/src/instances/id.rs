@@ -30,7 +30,7 @@ pub(crate) fn wanted(node: &InstanceRef) -> Result<Wanted, CloudError> {
     }
 }
 
-/// Parses `aws:///<zone>/<id>`, `aws:////<id>` and a bare `<id>`.
+/// Parses `aws:///<zone>/<id>`, `aws:////<id>` and `<id>` alone.
 pub(crate) fn of_provider_id(provider_id: &str) -> Result<Wanted, CloudError> {
     let fix = |why: &str| CloudError::invalid_field("spec.providerID", provider_id, why);
     let path = match provider_id.split_once("://") {

@@ -158,7 +158,8 @@ async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
 
 /// Returns the EC2 instances among `wanted`, and an error for each one of a failed call; all others do not exist.
 pub(crate) async fn find(session: &Session, wanted: BTreeSet<&Wanted>) -> Found {
-    let (mut ids, mut names) = (Vec::new(), Vec::new());
+    let mut ids = Vec::new();
+    let mut names = Vec::new();
     for wanted in wanted {
         match wanted {
             Wanted::Instance(id) => ids.push(id.clone()),
@@ -178,7 +179,7 @@ async fn by_id(session: &Session, ids: &[String]) -> Found {
     let api = &session.api;
     let request = api.ec2.describe_instances().set_instance_ids(Some(ids.to_vec()));
     let found = match api.read(Class::Ec2Read, "DescribeInstances", || request.clone().send()).await {
-        Ok(answer) => Ok(answer.reservations.unwrap_or_default().into_iter().flat_map(instances_of).collect()),
+        Ok(response) => Ok(response.reservations.unwrap_or_default().into_iter().flat_map(instances_of).collect()),
         Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Invalid) => {
             let chunks = ids.chunks(FILTER_VALUES);
             let pages = join_all(chunks.map(|ids| filtered(api, vec![filter("instance-id", ids.to_vec())]))).await;
@@ -257,15 +258,15 @@ async fn by_address(session: &Session, addresses: &[IpAddr]) -> States {
         let filters = vec![filter(name, values), filter("vpc-id", vec![session.vpc.clone()])];
         let request = session.api.ec2.describe_network_interfaces().set_filters(Some(filters));
         let call = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send());
-        let answer = match call.await {
-            Ok(answer) => answer,
+        let response = match call.await {
+            Ok(response) => response,
             Err(error) => {
                 let unknown = |ip: &IpAddr| (Wanted::Fargate(*ip), InstanceState::Unknown(error.clone()));
                 found.extend(addresses.iter().filter(|ip| is_of(ip)).map(unknown));
                 continue;
             }
         };
-        for interface in answer.network_interfaces() {
+        for interface in response.network_interfaces() {
             let texts = interface.private_ip_addresses().iter().filter_map(|ip| ip.private_ip_address());
             let six = interface.ipv6_addresses().iter().filter_map(|ip| ip.ipv6_address());
             for ip in texts.chain(six).filter_map(|text| text.parse::<IpAddr>().ok()) {
@@ -299,7 +300,8 @@ pub(crate) fn filter(name: &str, values: Vec<String>) -> Filter {
 
 /// Returns all pages of the instances that match the filters.
 async fn filtered(api: &Api, filters: Vec<Filter>) -> Result<Vec<types::Instance>, CloudError> {
-    let (mut found, mut token) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut token = None;
     loop {
         let request = api.ec2.describe_instances().set_filters(Some(filters.clone())).max_results(PAGE);
         let request = request.set_next_token(token);

@@ -92,7 +92,8 @@ impl Topology {
                     self.skipped().paused_until = Some(now + pause);
                 }
                 Err(_) => {
-                    let (limit, pause) = (TIMEOUT, FAILURE_PAUSE);
+                    let limit = TIMEOUT;
+                    let pause = FAILURE_PAUSE;
                     tracing::info!(
                         ?limit,
                         ?pause,

@@ -43,8 +43,8 @@ impl Zones {
             state.not_before = Some(now + PAUSE);
             let request = || api.ec2.describe_availability_zones().send();
             match api.read(Class::Ec2Read, "DescribeAvailabilityZones", request).await {
-                Ok(answer) => {
-                    let zones = answer.availability_zones.unwrap_or_default().into_iter();
+                Ok(response) => {
+                    let zones = response.availability_zones.unwrap_or_default().into_iter();
                     state.known = Arc::new(zones.filter_map(|zone| Some((zone.zone_name?, zone.zone_id?))).collect());
                 }
                 Err(error) => {

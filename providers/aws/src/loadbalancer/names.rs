@@ -208,10 +208,7 @@ pub(crate) fn classic_group_of(balancer: &str) -> String {
 
 /// Returns the tags of one of a Service's resources; `resource` is the part's name in the Service's stack.
 pub(crate) fn tags(cluster: &ClusterTags, flavour: Flavour, id: &LoadBalancerId, resource: &str) -> Tags {
-    let mut tags: Tags = match cluster.id.is_empty() {
-        true => Tags::new(),
-        false => cluster.owned().into_iter().collect(),
-    };
+    let mut tags: Tags = if cluster.id.is_empty() { Tags::new() } else { cluster.owned().into_iter().collect() };
     tags.insert(SERVICE.into(), id.to_string());
     tags.insert(UID.into(), id.uid.clone());
     if flavour == Flavour::Controller {
@@ -224,10 +221,7 @@ pub(crate) fn tags(cluster: &ClusterTags, flavour: Flavour, id: &LoadBalancerId,
 
 /// Returns the tags of the security group that all load balancers of a cluster share.
 pub(crate) fn backend_tags(cluster: &ClusterTags, name: &str) -> Tags {
-    let mut tags: Tags = match cluster.id.is_empty() {
-        true => Tags::new(),
-        false => cluster.owned().into_iter().collect(),
-    };
+    let mut tags: Tags = if cluster.id.is_empty() { Tags::new() } else { cluster.owned().into_iter().collect() };
     tags.insert(BACKEND.into(), name.to_owned());
     tags
 }
@@ -298,7 +292,8 @@ mod tests {
         ] {
             assert_ne!(web, other);
         }
-        let (own, another) = (id(), LoadBalancerId { uid: "other".into(), ..id() });
+        let own = id();
+        let another = LoadBalancerId { uid: "other".into(), ..id() };
         assert!(is_group_rule(&own, &group_rule(&own)) && !is_group_rule(&another, &group_rule(&own)));
     }
 

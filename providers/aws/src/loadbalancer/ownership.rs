@@ -141,9 +141,10 @@ impl Purpose {
 /// Returns true if a security group is this cluster's to delete. cloud-provider-aws names no Service in the tags of a
 /// group, only in its name.
 pub(crate) fn is_own_group(tags: &Tags, cluster: &ClusterTags) -> bool {
-    match cluster.id.is_empty() {
-        true => !names_another(tags, cluster),
-        false => tags.get(&cluster.key()).is_some_and(|value| value == OWNED),
+    if cluster.id.is_empty() {
+        !names_another(tags, cluster)
+    } else {
+        tags.get(&cluster.key()).is_some_and(|value| value == OWNED)
     }
 }
 
@@ -176,13 +177,17 @@ pub(crate) fn is_of_a_service(tags: &Tags) -> bool {
 pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     let has = |key: &str| tags.contains_key(key);
     let service = has(SERVICE) || has(STACK);
-    match cluster.id.is_empty() {
-        _ if tags.is_empty() => true,
-        // The Load Balancer Controller's, for Services or Ingresses.
-        _ if has(CONTROLLER_CLUSTER) && !has(&cluster.key()) => false,
-        true => has(UID) && !service,
-        false => has(&cluster.key()) != (service || has(BACKEND) || has(GROUP)) && !names_another(tags, cluster),
+    if tags.is_empty() {
+        return true;
     }
+    // The Load Balancer Controller's, for Services or Ingresses.
+    if has(CONTROLLER_CLUSTER) && !has(&cluster.key()) {
+        return false;
+    }
+    if cluster.id.is_empty() {
+        return has(UID) && !service;
+    }
+    has(&cluster.key()) != (service || has(BACKEND) || has(GROUP)) && !names_another(tags, cluster)
 }
 
 /// Returns true if a tag key decides about ownership, so that a Service may not set it by annotation.
@@ -235,7 +240,8 @@ mod tests {
 
     #[test]
     fn stack_of_the_controller_is_adopted_by_class_only_and_never_deleted() {
-        let (upstream, controller) = (Flavour::CloudProvider, Flavour::Controller);
+        let upstream = Flavour::CloudProvider;
+        let controller = Flavour::Controller;
         for (evidence, claimed, ensured, adopted, deleted) in [
             // Evidence, another part has the uid; ensured as cloud-provider-aws's, as the controller's; deleted.
             (Evidence::Uid, false, true, true, true),

@@ -300,8 +300,9 @@ impl<P> Spread<P> {
 
 /// Returns the range of all addresses.
 pub(crate) fn all_addresses(ipv6: bool) -> IpNet {
-    match ipv6 {
-        true => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
-        false => IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
+    if ipv6 {
+        IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0)
+    } else {
+        IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0)
     }
 }

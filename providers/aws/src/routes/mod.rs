@@ -84,7 +84,8 @@ impl Ec2Routes {
         changes: &[RouteChange],
     ) -> Vec<Result<(), CloudError>> {
         let mut results: Vec<Result<(), CloudError>> = changes.iter().map(|_| Ok(())).collect();
-        let (mut removals, mut sets) = (Vec::new(), Vec::new());
+        let mut removals = Vec::new();
+        let mut sets = Vec::new();
         for (at, change) in changes.iter().enumerate() {
             match change {
                 RouteChange::Remove(route) => removals.push((at, route)),
@@ -224,7 +225,8 @@ fn explained(mut error: CloudError, table: &str) -> CloudError {
 /// # Errors
 /// `Transient` if there is none: an operator may tag one at any time.
 async fn read(session: &Session) -> Result<Vec<Table>, CloudError> {
-    let (mut tables, mut token) = (Vec::new(), None);
+    let mut tables = Vec::new();
+    let mut token = None;
     let named = &session.config.route_table_id;
     let nothing = |message: String| CloudError::new(ErrorKind::Transient, "DescribeRouteTables", message);
     loop {
@@ -252,7 +254,8 @@ async fn read(session: &Session) -> Result<Vec<Table>, CloudError> {
         }
     }
     if tables.is_empty() {
-        let (vpc, key) = (&session.vpc, session.cluster.key());
+        let vpc = &session.vpc;
+        let key = session.cluster.key();
         return Err(nothing(format!(
             "no route table of {vpc} has the tag {key}: tag one, or set [Global] RouteTableID"
         )));

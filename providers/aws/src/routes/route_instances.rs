@@ -174,7 +174,8 @@ impl RouteInstances {
 
 /// Lets an instance forward packets for its pods.
 async fn stop_checking(session: &Session, instance: &RouteInstance) -> Result<(), CloudError> {
-    let (api, off) = (&session.api, AttributeBooleanValue::builder().value(false).build());
+    let api = &session.api;
+    let off = AttributeBooleanValue::builder().value(false).build();
     match &instance.interface {
         Some(interface) => {
             let request = api.ec2.modify_network_interface_attribute().network_interface_id(interface);

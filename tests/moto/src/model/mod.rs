@@ -96,6 +96,11 @@ impl Model {
         self.state().visibility.omit_from_lists(id, lists);
     }
 
+    /// Hides a Classic Load Balancer from the next reads.
+    pub(crate) fn hide_classic(&self, name: &str, reads: u64) {
+        self.state().visibility.hide_classic(name, reads);
+    }
+
     /// Keeps new load balancers in the state provisioning for this number of listings. With 0 all are active, except
     /// failed ones.
     pub(crate) fn delay_provisioning(&self, listings: u64) {
@@ -149,7 +154,8 @@ impl Model {
     /// Converts moto's response to that of AWS.
     pub(crate) fn rewrite(&self, call: &Call, response: String) -> String {
         let action = call.action();
-        let lists = list_of(action).is_some() && !call.is_classic();
+        let lists_classic = call.is_classic() && action == "DescribeLoadBalancers";
+        let lists = list_of(action).is_some() && (lists_classic || !call.is_classic());
         let Some(mut root) = (lists || is_change(action)).then(|| Element::parse(&response).ok()).flatten() else {
             return response;
         };
@@ -158,6 +164,10 @@ impl Model {
             state.visibility.created(&root);
             state.interfaces.record_deletion(call);
             return if state.lifecycle.created(action, &mut root) { root.write() } else { response };
+        }
+        if lists_classic {
+            state.visibility.filter_classic(&mut root);
+            return root.write();
         }
         state.visibility.filter(action, &mut root);
         state.visibility.remove_unlisted(call, &mut root);

@@ -18,6 +18,9 @@ const CREATED: [(&str, &str); 4] = [
     ("CreateSecurityGroupResponse", "groupId"),
 ];
 
+/// The path of the Classic Load Balancers in a response.
+const CLASSIC_LIST: &str = "DescribeLoadBalancersResult/LoadBalancerDescriptions";
+
 /// The resources and tags that are not visible yet.
 #[derive(Debug, Default)]
 pub(super) struct Visibility {
@@ -27,6 +30,8 @@ pub(super) struct Visibility {
     untagged: BTreeMap<String, u64>,
     /// Resources that are missing from this number of lists.
     unlisted: BTreeMap<String, u64>,
+    /// Names of Classic Load Balancers that are missing from this number of reads.
+    hidden_classic: BTreeMap<String, u64>,
 }
 
 impl Visibility {
@@ -50,6 +55,23 @@ impl Visibility {
         let Some(members) = response.find_mut(list.path) else { return };
         members.children.retain(|member| match self.unlisted.get_mut(member.text(list.id)) {
             Some(remaining) if *remaining > 0 && !call.pairs.iter().any(|(_, value)| value == member.text(list.id)) => {
+                *remaining -= 1;
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// Hides a Classic Load Balancer from the next reads.
+    pub(super) fn hide_classic(&mut self, name: &str, reads: u64) {
+        self.hidden_classic.insert(name.to_owned(), reads);
+    }
+
+    /// Removes hidden Classic Load Balancers from the response to a call that describes some or all.
+    pub(super) fn filter_classic(&mut self, response: &mut Element) {
+        let Some(members) = response.find_mut(CLASSIC_LIST) else { return };
+        members.children.retain(|member| match self.hidden_classic.get_mut(member.text("LoadBalancerName")) {
+            Some(remaining) if *remaining > 0 => {
                 *remaining -= 1;
                 false
             }
@@ -139,6 +161,21 @@ mod tests {
         };
         assert!(is_listed(&[("GroupId.1", "sg-1")]), "the call names it");
         assert_eq!([is_listed(&[]), is_listed(&[])], [false, true]);
+    }
+
+    #[test]
+    fn classic_load_balancer_is_missing_from_reads_for_a_while() {
+        let mut visibility = Visibility::default();
+        visibility.hide_classic("a1", 1);
+        let members = ["a1", "a2"].map(|name| format!("<member><LoadBalancerName>{name}</LoadBalancerName></member>"));
+        let list = format!("<LoadBalancerDescriptions>{}</LoadBalancerDescriptions>", members.concat());
+        let mut listed = || {
+            let mut response =
+                parse(&format!("<r><DescribeLoadBalancersResult>{list}</DescribeLoadBalancersResult></r>"));
+            visibility.filter_classic(&mut response);
+            response.texts(&format!("{CLASSIC_LIST}/member/LoadBalancerName")).join(",")
+        };
+        assert_eq!([listed(), listed()], ["a2", "a1,a2"]);
     }
 
     #[test]

@@ -248,6 +248,11 @@ impl Proxy {
         self.shared.model.omit_from_lists(id, lists);
     }
 
+    /// Hides a Classic Load Balancer from the next reads.
+    pub fn hide_classic(&self, name: &str, reads: u64) {
+        self.shared.model.hide_classic(name, reads);
+    }
+
     /// Keeps new load balancers in the state provisioning for this number of listings.
     pub fn delay_provisioning(&self, listings: u64) {
         self.shared.model.delay_provisioning(listings);

@@ -124,6 +124,38 @@ pub async fn classic_load_balancer_follows_nodes_and_is_deleted_with_its_service
     Ok(())
 }
 
+/// cloud-provider-aws created the load balancer moments before the takeover, so that the first responses lack it: no other
+/// is created.
+pub async fn classic_load_balancer_is_kept_when_it_is_visible_late(_: Space) -> Result<()> {
+    let (moto, instances) = start().await?;
+    let one = untyped(1, &[]);
+    create_classic(&moto, &one.id, CLUSTER, &instances[0]).await?;
+    moto.proxy.hide_classic(&one.id.default_name(), 3);
+    let balancers = new_process(&moto).await?;
+    let address = settle(&moto, &*balancers, &one, &targets(&instances)).await?;
+    ensure!(moto.proxy.calls_of("CreateLoadBalancer") == 0, "{address}: {:?}", moto.proxy.calls());
+    ensure!(registered_instances(&moto, &one.id).await? == ids(&instances), "its instances are not current");
+    delete(&*balancers, &one.id).await?;
+    ensure!(registered_instances(&moto, &one.id).await?.is_none(), "it still exists");
+    Ok(())
+}
+
+/// The Service is deleted before the first response that contains its load balancer, or its security group.
+pub async fn classic_load_balancer_is_deleted_when_it_is_visible_late(_: Space) -> Result<()> {
+    let (moto, instances) = start().await?;
+    for (kind, responses) in [("nlb", 3), ("", 3), ("", 1)] {
+        let one = if kind.is_empty() { untyped(1, &[]) } else { spec(1, &[("type", kind)]) };
+        let group = create_classic(&moto, &one.id, CLUSTER, &instances[0]).await?;
+        moto.proxy.hide_classic(&one.id.default_name(), responses);
+        moto.proxy.omit_from_lists(&group, responses + 2);
+        delete(&*new_process(&moto).await?, &one.id).await?;
+        ensure!(registered_instances(&moto, &one.id).await?.is_none(), "it exists after {responses} responses");
+        let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupId").await?;
+        ensure!(!groups.contains(&group), "its security group exists after {responses} responses");
+    }
+    Ok(())
+}
+
 /// A cluster that was restored from a backup has the uids of the original, and changes none of its resources.
 pub async fn classic_load_balancer_of_another_cluster_is_left_alone(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;

@@ -77,6 +77,78 @@ pub async fn deletion_finds_what_was_created_without_a_response(_: Space) -> Res
     Ok(())
 }
 
+/// The Service needs less when the next process brings it to its desired state, and is deleted immediately after that. The
+/// target group that it no longer needs was visible at no time.
+pub async fn deletion_finds_what_a_changed_service_no_longer_needs(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let one = spec(1, &[]);
+    let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
+    // Otherwise the deletion of its security group takes as many listings.
+    moto.proxy.keep_interfaces(0);
+    let first = new_process(&moto).await?;
+    settle(&moto, &*first, &one, &all).await?;
+    let before = AccountResources::read(&moto).await?.target_groups;
+    settle(&moto, &*first, &two, &all).await?;
+    drop(first);
+    let after = AccountResources::read(&moto).await?.target_groups;
+    let former = after.iter().find(|group| !before.contains(group)).context("no second target group")?;
+
+    moto.proxy.omit_from_lists(former, u64::MAX);
+    let next = new_process(&moto).await?;
+    settle(&moto, &*next, &one, &all).await?;
+    ensure!(AccountResources::read(&moto).await?.target_groups.contains(former), "it was visible");
+    moto.proxy.omit_from_lists(former, 4);
+    delete(&*next, &one.id).await?;
+    has_no_resources(&moto).await
+}
+
+/// The response to a creation was lost, and the Service changes so that it needs less before the retry.
+pub async fn deletion_finds_what_was_created_without_a_response_before_a_change(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let one = spec(1, &[]);
+    let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
+    // Otherwise the deletion of its security group takes as many listings.
+    moto.proxy.keep_interfaces(0);
+    let process = new_process(&moto).await?;
+    process.starts_empty(&one.id);
+    settle(&moto, &*process, &one, &all).await?;
+    let before = AccountResources::read(&moto).await?.target_groups;
+    moto.proxy.arm(Fault::first("CreateTargetGroup", Effect::ResponseLost));
+    let error = process.ensure(&two, &all).await.err().context("the response was not lost")?;
+    moto.proxy.disarm();
+    let after = AccountResources::read(&moto).await?.target_groups;
+    let former = after.iter().find(|group| !before.contains(group)).context("it was not created")?;
+
+    moto.proxy.omit_from_lists(former, u64::MAX);
+    settle(&moto, &*process, &one, &all).await.with_context(|| error.to_string())?;
+    moto.proxy.omit_from_lists(former, 4);
+    delete(&*process, &one.id).await?;
+    has_no_resources(&moto).await
+}
+
+/// A new Service is deleted while the load balancer of another one, which an earlier process created, is not visible yet:
+/// the rules and the security group that both use stay.
+pub async fn shared_group_stays_while_a_load_balancer_of_an_earlier_process_is_invisible(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let (old, new) = (spec(1, &[]), spec(2, &[]));
+    settle(&moto, &*new_process(&moto).await?, &old, &all).await?;
+    let expected = AccountResources::read(&moto).await?;
+
+    let next = new_process(&moto).await?;
+    moto.proxy.omit_from_lists(&expected.balancers[0], u64::MAX);
+    next.starts_empty(&new.id);
+    settle(&moto, &*next, &new, &all).await?;
+    moto.proxy.omit_from_lists(&expected.balancers[0], 3);
+    delete(&*next, &new.id).await?;
+    let current = AccountResources::read(&moto).await?;
+    ensure!(current == expected, "{current:?} instead of {expected:?}");
+    delete(&*next, &old.id).await?;
+    has_no_resources(&moto).await
+}
+
 /// The Service changes before the next process, to which AWS returns as created what an earlier one has created.
 pub async fn creation_of_an_earlier_process_gets_the_current_settings(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;

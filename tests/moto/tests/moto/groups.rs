@@ -54,6 +54,27 @@ async fn open_ports(moto: &Moto) -> Result<Vec<String>> {
     Ok(ports)
 }
 
+/// The only Service of a group is deleted before the load balancer that was created for it is visible. Without rules in
+/// nodes' security groups nothing else refers to it.
+pub async fn load_balancer_of_a_group_is_deleted_when_it_is_visible_late(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let config = moto.cloud_config().replace("[Global]\n", "[Global]\nDisableSecurityGroupIngress = true\n");
+    for delay in 1..=4 {
+        let provider = provider_of(config.clone())?;
+        provider.initialize().await?;
+        let (balancers, one) = (provider.load_balancers().context("no load balancers")?, member(1, "web", 80));
+        balancers.starts_empty(&one.id);
+        moto.proxy.delay_visibility(delay);
+        balancers.ensure(&one, &all).await?;
+        delete(&*balancers, &one).await?;
+        moto.proxy.delay_visibility(0);
+        let left = AccountResources::read(&moto).await?;
+        ensure!(left.is_empty(), "after {delay} reads: {left:?}");
+    }
+    Ok(())
+}
+
 /// Two Services share a load balancer; a third one is refused a taken port, and each is deleted alone.
 pub async fn services_of_a_namespace_share_a_load_balancer_until_the_last_is_deleted(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;

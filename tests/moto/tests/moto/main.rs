@@ -55,6 +55,8 @@ fn main() -> std::process::ExitCode {
         },
         classic::{
             classic_load_balancer_follows_nodes_and_is_deleted_with_its_service,
+            classic_load_balancer_is_kept_when_it_is_visible_late,
+            classic_load_balancer_is_deleted_when_it_is_visible_late,
             classic_load_balancer_of_another_cluster_is_left_alone,
             classic_load_balancer_of_a_deleted_service_is_a_leak,
             service_moves_to_a_network_load_balancer_without_a_gap,
@@ -79,6 +81,7 @@ fn main() -> std::process::ExitCode {
             load_balancer_of_a_group_stays_while_a_new_listener_is_invisible,
             load_balancer_of_a_group_stays_while_a_listener_of_an_earlier_process_is_invisible,
             leaked_members_of_a_group_are_deleted_with_its_load_balancer,
+            load_balancer_of_a_group_is_deleted_when_it_is_visible_late,
         },
         gates::{pods_become_ready_when_their_targets_are_healthy},
         histories::{sample_of_histories_leaks_nothing},
@@ -93,6 +96,9 @@ fn main() -> std::process::ExitCode {
         crashes::{
             deletion_finds_what_an_earlier_process_created_last, deletion_finds_what_was_created_without_a_response,
             creation_of_an_earlier_process_gets_the_current_settings,
+            deletion_finds_what_a_changed_service_no_longer_needs,
+            deletion_finds_what_was_created_without_a_response_before_a_change,
+            shared_group_stays_while_a_load_balancer_of_an_earlier_process_is_invisible,
         },
         conformance::{provider_passes_the_conformance_suite, configuration_is_completed_from_instance_metadata},
         nodes::{

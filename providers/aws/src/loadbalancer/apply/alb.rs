@@ -30,11 +30,12 @@ impl Balancers {
         let arns = [arn.clone()];
         let tags = self.inventory.tags_of(work.session, &arns).await?.remove(&arn).unwrap_or_default();
         // Without consent, each user of the cluster could publish an internal site.
-        let missing_consent = match ownership::is_shared(&tags, &work.session.cluster) {
-            false => Some(format!("put the tag {} with the value shared on it", work.session.cluster.key())),
-            true => (ownership::names_service(&tags, work.id) == Some(false)).then(|| {
+        let missing_consent = if ownership::is_shared(&tags, &work.session.cluster) {
+            (ownership::names_service(&tags, work.id) == Some(false)).then(|| {
                 format!("add {} to its tag {}, which names the Services that may use it", work.id, names::ALLOWED)
-            }),
+            })
+        } else {
+            Some(format!("put the tag {} with the value shared on it", work.session.cluster.key()))
         };
         if let Some(fix) = missing_consent {
             // The user adds the tag after this error: it must be read soon, although tags are cached.
@@ -61,10 +62,8 @@ impl Balancers {
 /// Returns the load balancer with a name or an ARN, or the fix.
 async fn find(session: &Session, alb: &Alb) -> Result<Result<elb::LoadBalancer, String>, CloudError> {
     let request = session.api.elb.describe_load_balancers();
-    let request = match alb.name.starts_with("arn:") {
-        true => request.load_balancer_arns(&alb.name),
-        false => request.names(&alb.name),
-    };
+    let request =
+        if alb.name.starts_with("arn:") { request.load_balancer_arns(&alb.name) } else { request.names(&alb.name) };
     let absent = || format!("use the name or the ARN of an Application Load Balancer in {}", session.vpc);
     let response = match session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await {
         Err(error) if error.is_not_found() || error.is_invalid() => return Ok(Err(absent())),
@@ -78,7 +77,8 @@ async fn find(session: &Session, alb: &Alb) -> Result<Result<elb::LoadBalancer, 
 
 /// Returns the protocol of health checks for each port that a load balancer listens on.
 async fn listeners(session: &Session, arn: &str) -> Result<BTreeMap<u16, Probe>, CloudError> {
-    let (mut ports, mut marker) = (BTreeMap::new(), None);
+    let mut ports = BTreeMap::new();
+    let mut marker = None;
     loop {
         let request = session.api.elb.describe_listeners().load_balancer_arn(arn).set_marker(marker);
         let response = session.api.read(Class::ElbRead, "DescribeListeners", || request.clone().send()).await?;

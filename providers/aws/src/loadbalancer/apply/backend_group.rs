@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::calls::{authorize, revoke};
-use crate::loadbalancer::model::bare_rules::{self, Changes, Sharer};
 use crate::loadbalancer::model::node_rules::{self, Change};
+use crate::loadbalancer::model::range_rules::{self, Changes, Sharer};
 use crate::loadbalancer::names;
+use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing, backend_cluster};
 use crate::loadbalancer::observed::misses::Misses;
@@ -37,8 +38,8 @@ pub(crate) struct Shared {
     deleted: BTreeSet<String>,
     /// Services whose load balancers have it, or will have it soon.
     users: BTreeSet<LoadBalancerId>,
-    /// Rules that load balancers without security groups (`bare` here and below) need.
-    bare: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
+    /// Rules that load balancers without security groups need: their sources are IP ranges.
+    range_rules: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
     /// Rules of nodes' groups, with the time of the read.
     rules: HashMap<String, (Instant, Vec<ObservedRule>)>,
     /// The groups with rules for load balancers without security groups, with the names of these, and the time of the
@@ -60,7 +61,7 @@ pub(crate) struct Listings<'a> {
 pub(crate) enum Release {
     /// There is none, or others use it: nothing was changed.
     Unaffected,
-    /// AWS still uses it for deleted load balancers.
+    /// AWS still uses it for deleted load balancers, or one may use it that is not visible yet.
     InUse,
     /// It was deleted, or its rules were.
     Done,
@@ -115,6 +116,12 @@ impl Shared {
         Ok(groups.iter().map(known).map(|(group, rules)| (group, rules.unwrap_or_default())).collect())
     }
 
+    /// Forgets rules that were read before this time.
+    pub(crate) fn forget_rules_before(&mut self, time: Instant) {
+        self.rules.retain(|_, (at, _)| *at >= time);
+        self.named = self.named.take().filter(|(at, _)| *at >= time);
+    }
+
     /// Opens the security groups of targets to the shared group.
     pub(crate) async fn open(
         &mut self,
@@ -139,20 +146,20 @@ impl Shared {
     }
 
     /// Sets the rules for a load balancer without security groups in each of the nodes' groups. Returns the refusals.
-    pub(crate) async fn set_bare(
+    pub(crate) async fn set_range_rules(
         &mut self,
         session: &Session,
         listings: Listings<'_>,
         id: &LoadBalancerId,
-        rules: BareRules<'_>,
+        rules: RangeRules<'_>,
     ) -> Result<Vec<String>, CloudError> {
-        let BareRules { names, all, nodes, wanted, remove_others } = rules;
-        self.bare.insert(id.clone(), wanted.clone());
+        let RangeRules { names, all, nodes, wanted, remove_others } = rules;
+        self.range_rules.insert(id.clone(), wanted.clone());
         let others = self.sharers(session, listings, id).await?;
         let none = BTreeSet::new();
-        self.change_bare(session, &all.union(nodes).cloned().collect(), |group, rules| {
+        self.change_range_rules(session, &all.union(nodes).cloned().collect(), |group, rules| {
             let wanted = if nodes.contains(group) { wanted } else { &none };
-            let changes = bare_rules::changes(rules, names, wanted, &others);
+            let changes = range_rules::changes(rules, names, wanted, &others);
             if remove_others { changes } else { changes.without_removals() }
         })
         .await
@@ -168,7 +175,7 @@ impl Shared {
         let now = Instant::now();
         let named = match self.named.take().filter(|(at, _)| now < *at + MAX_RULE_AGE) {
             Some(recent) => recent,
-            None => (now, network::groups_that_name_balancers(session, bare_rules::named_balancer).await?),
+            None => (now, network::groups_that_name_balancers(session, range_rules::named_balancer).await?),
         };
         let (_, groups) = self.named.insert(named);
         let found = groups.iter().filter(|(_, balancers)| names.iter().any(|name| balancers.contains(name)));
@@ -177,22 +184,22 @@ impl Shared {
 
     /// Revokes the rules of a Service's load balancer, which `names` identify, except those that others need. Returns
     /// the refusals.
-    pub(crate) async fn revoke_bare(
+    pub(crate) async fn revoke_range_rules(
         &mut self,
         session: &Session,
         listings: Listings<'_>,
         (id, names): (&LoadBalancerId, &[String]),
         groups: &BTreeSet<String>,
     ) -> Result<Vec<String>, CloudError> {
-        self.bare.remove(id);
+        self.range_rules.remove(id);
         let others = self.sharers(session, listings, id).await?;
         let none = BTreeSet::new();
-        self.change_bare(session, groups, |_, rules| bare_rules::changes(rules, names, &none, &others)).await
+        self.change_range_rules(session, groups, |_, rules| range_rules::changes(rules, names, &none, &others)).await
     }
 
     /// Forgets the rules of a Service whose load balancer has security groups now.
-    pub(crate) fn forget_bare(&mut self, id: &LoadBalancerId) {
-        self.bare.remove(id);
+    pub(crate) fn forget_range_rules(&mut self, id: &LoadBalancerId) {
+        self.range_rules.remove(id);
     }
 
     /// Returns a newer listing if this one may contain the load balancers of Services that have released them since.
@@ -223,9 +230,9 @@ impl Shared {
         listings: Listings<'_>,
         id: &LoadBalancerId,
     ) -> Result<Vec<Sharer>, CloudError> {
-        let others = self.bare.iter().filter(|(other, _)| *other != id);
+        let others = self.range_rules.iter().filter(|(other, _)| *other != id);
         let known = others.map(|(other, wanted)| {
-            let named = wanted.iter().find_map(bare_rules::balancer_of).map(str::to_owned);
+            let named = wanted.iter().find_map(range_rules::balancer_of).map(str::to_owned);
             Sharer { name: named.unwrap_or_else(|| other.default_name()), wanted: Some(wanted.clone()) }
         });
         let mut listed = self.listed_sharers(session, listings.read, id);
@@ -244,13 +251,14 @@ impl Shared {
             let uid = owner.uid.is_empty() || one.uid == owner.uid;
             uid && one.namespace == owner.namespace && one.name == owner.name
         };
-        let is_known = |owner: &LoadBalancerId| same(id, owner) || self.bare.keys().any(|one| same(one, owner));
-        let listed = listing.bare(session, &id.cluster).into_iter().filter(|(owner, _)| !is_known(owner));
+        let is_known = |owner: &LoadBalancerId| same(id, owner) || self.range_rules.keys().any(|one| same(one, owner));
+        let listed =
+            listing.without_security_groups(session, &id.cluster).into_iter().filter(|(owner, _)| !is_known(owner));
         listed.map(|(_, name)| Sharer { name, wanted: None }).collect()
     }
 
     /// Applies changes to the rules of groups. Returns the refusals.
-    async fn change_bare(
+    async fn change_range_rules(
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
@@ -299,14 +307,16 @@ impl Shared {
     }
 
     /// Releases the group after a Service's load balancer was deleted and its rules were revoked. After the last one the
-    /// group and the rules that reference it are deleted.
+    /// group and the rules that reference it are deleted. `guard` are the state of that Service, and the time from which
+    /// reads contain everything that earlier processes have created.
     pub(crate) async fn release(
         &mut self,
         session: &Session,
         listings: Listings<'_>,
         id: &LoadBalancerId,
+        guard: (&mut BalancerState, Instant),
     ) -> Result<Release, CloudError> {
-        let released = self.release_group(session, listings, id).await;
+        let released = self.release_group(session, listings, id, guard).await;
         self.last_release = Some(Instant::now());
         released
     }
@@ -316,6 +326,7 @@ impl Shared {
         session: &Session,
         listings: Listings<'_>,
         id: &LoadBalancerId,
+        (state, all_visible): (&mut BalancerState, Instant),
     ) -> Result<Release, CloudError> {
         self.users.remove(id);
         let now = Instant::now();
@@ -327,6 +338,10 @@ impl Shared {
         let Some(group) = group else { return Ok(Release::Unaffected) };
         if self.is_used(session, listings, &group).await? {
             return Ok(Release::Unaffected);
+        }
+        // Without its rules, a load balancer of another Service would lose its targets.
+        if state.may_have_invisible_sharer(now, all_visible) {
+            return Ok(Release::InUse);
         }
         match use_of(session, &group).await? {
             Use::Unused => {}
@@ -341,7 +356,7 @@ impl Shared {
             }
             revoked => revoked?,
         }
-        let is_recent = self.backend.as_ref().is_some_and(|(_, at)| now < *at + LISTING_DELAY);
+        let is_recent = now < all_visible || self.backend.as_ref().is_some_and(|(_, at)| now < *at + LISTING_DELAY);
         let request = session.api.ec2.delete_security_group().group_id(&group);
         match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
             Err(error) if error.is_not_found() && !(is_recent && self.missing.may_appear()) => {
@@ -352,8 +367,8 @@ impl Shared {
             // It is in use, or not visible yet.
             Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => Ok(Release::InUse),
             // After any other error a retry has to find the group, although it may not be listed yet.
-            answer => {
-                answer?;
+            result => {
+                result?;
                 self.backend = None;
                 self.missing = Misses::default();
                 self.deleted.insert(group.clone());
@@ -364,7 +379,7 @@ impl Shared {
 }
 
 /// The rules of a load balancer without security groups.
-pub(crate) struct BareRules<'a> {
+pub(crate) struct RangeRules<'a> {
     /// The names by which the Service's rules are found.
     pub names: &'a [String],
     /// The nodes' groups of the cluster, which may have rules of it.
@@ -388,7 +403,8 @@ pub(crate) struct Opened {
 
 /// Makes the calls for changes of one group's rules.
 async fn apply(session: &Session, group: &str, changes: &[Change]) -> Result<(), CloudError> {
-    let (mut add, mut widened) = (Vec::new(), Vec::new());
+    let mut add = Vec::new();
+    let mut widened = Vec::new();
     for change in changes {
         match change {
             Change::Add(rule) => add.push(rule.clone()),
@@ -436,8 +452,8 @@ pub(super) async fn create_group(session: &Session, name: &str, tags: &Tags) -> 
     let request = session.api.ec2.create_security_group().vpc_id(&session.vpc).group_name(name);
     let request = request.description("Network Load Balancers of the Kubernetes cluster (ccm)");
     let request = request.tag_specifications(convert::ec2_tags(tags));
-    let answer = session.api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
-    Ok(answer.group_id().unwrap_or_default().to_owned())
+    let response = session.api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
+    Ok(response.group_id().unwrap_or_default().to_owned())
 }
 
 /// The use of a group.
@@ -451,8 +467,8 @@ enum Use {
 async fn use_of(session: &Session, group: &str) -> Result<Use, CloudError> {
     let filter = Filter::builder().name("group-id").values(group).build();
     let request = session.api.ec2.describe_network_interfaces().filters(filter);
-    let answer = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
-    let interfaces = answer.network_interfaces();
+    let response = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
+    let interfaces = response.network_interfaces();
     let balancers = |one: &aws_sdk_ec2::types::NetworkInterface| {
         one.description().is_some_and(|description| description.starts_with("ELB net/"))
     };

@@ -58,7 +58,8 @@ async fn balancer(session: &Session, balancer: &mut ObservedBalancer, capacity: 
 
 /// Reads the listeners of a load balancer, without their tags.
 pub(super) async fn listeners(session: &Session, balancer: &str) -> Result<Vec<ObservedListener>, CloudError> {
-    let (mut all, mut marker) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut marker = None;
     loop {
         let request = session.api.elb.describe_listeners().load_balancer_arn(balancer).set_marker(marker);
         let response = session.api.read(Class::ElbRead, "DescribeListeners", || request.clone().send()).await?;

@@ -54,6 +54,10 @@ impl Balancers {
         let network = !observed.balancers.is_empty();
         state.classic = None;
         let Some(mut classic) = self.find_classic(work, state, &listing, network).await? else {
+            // One that has resources was reconciled before, when a Classic Load Balancer would have been found.
+            if observed.is_empty() {
+                self.refuse_invisible_classic(work, state, &listing)?;
+            }
             if let Some(error) = &work.settings.classic_only {
                 return Err(error.clone());
             }
@@ -92,9 +96,10 @@ impl Balancers {
         let mut state = BalancerState::default();
         let listing = self.recent_listing(work.session, &state).await?;
         if let Err(error) = self.resolved(work).await {
-            return match error.is_invalid() {
-                true => Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] }),
-                false => Err(error),
+            return if error.is_invalid() {
+                Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] })
+            } else {
+                Err(error)
             };
         }
         let words = match self.forecast_user_groups(work, &listing).await {
@@ -158,17 +163,14 @@ impl Balancers {
         listing: &Listing,
         network: bool,
     ) -> Result<Option<Classic>, CloudError> {
-        let settings = work.settings;
-        let likely = listing.classic_group(work.session, work.id).is_some()
-            || settings.replace_classic.is_some()
-            || (settings.untyped && !network);
-        if state.no_classic || settings.flavour != Flavour::CloudProvider || !likely {
+        if !may_have_classic(work, state, listing, network) {
             return Ok(None);
         }
+        let is_proof = state.starts_empty || Instant::now() >= self.all_visible();
         match classic::find(work.session, work.id).await? {
             Found::Own(classic) => Ok(Some(classic)),
             Found::Absent => {
-                state.no_classic = true;
+                state.no_classic = is_proof;
                 Ok(None)
             }
             Found::Foreign => {
@@ -180,6 +182,29 @@ impl Balancers {
                 Err(CloudError::new(ErrorKind::Conflict, "FindClassicLoadBalancer", message))
             }
         }
+    }
+
+    /// Keeps a Network Load Balancer from being created while cloud-provider-aws may have created a Classic one moments
+    /// ago, which AWS did not return: the Service would get another address.
+    ///
+    /// # Errors
+    /// `Conflict` in this case.
+    fn refuse_invisible_classic(
+        &self,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+        listing: &Listing,
+    ) -> Result<(), CloudError> {
+        let is_possible = may_have_classic(work, state, listing, false);
+        if !is_possible || !state.may_have_invisible_classic(Instant::now(), self.all_visible()) {
+            return Ok(());
+        }
+        let message = format!(
+            "a Classic Load Balancer {} may not be visible yet, if cloud-provider-aws has just created it: it is searched \
+             for again before a Network Load Balancer is created",
+            work.id.default_name()
+        );
+        Err(CloudError::new(ErrorKind::Conflict, "FindClassicLoadBalancer", message))
     }
 
     /// Registers the instances of the Service's nodes and deregisters all others. Returns warnings.
@@ -268,12 +293,14 @@ impl Balancers {
         if state.no_classic && group.is_none() {
             return Ok(true);
         }
-        // None is created while this process runs: a read after everything was visible stays true.
+        // None is created while this process runs: a read after everything was visible stays true. Before that, each
+        // round of a deletion reads again.
         let now = Instant::now();
-        let recent = now.checked_sub(FRESH).unwrap_or(now).min(self.all_visible());
-        let found = match self.classic_names.contain(session, &id.default_name(), recent).await? {
-            true => classic::find(session, id).await?,
-            false => Found::Absent,
+        let recent = state.changed.max(now.checked_sub(FRESH)).unwrap_or(now).min(self.all_visible());
+        let found = if self.classic_names.contain(session, &id.default_name(), recent).await? {
+            classic::find(session, id).await?
+        } else {
+            Found::Absent
         };
         match found {
             Found::Own(classic) => {
@@ -282,7 +309,7 @@ impl Balancers {
             }
             // Another cluster has a Service with the same uid, so the security group of this name may be its own.
             Found::Foreign => return Ok(true),
-            Found::Absent => state.no_classic = true,
+            Found::Absent => state.no_classic = state.starts_empty || recent >= self.all_visible(),
         }
         self.moved().remove(id);
         match group {
@@ -332,6 +359,16 @@ impl Balancers {
     fn moved(&self) -> MutexGuard<'_, HashMap<LoadBalancerId, bool>> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true if cloud-provider-aws may have created a Classic Load Balancer for the Service; `network`: it has a
+/// Network Load Balancer.
+fn may_have_classic(work: &Work<'_>, state: &BalancerState, listing: &Listing, network: bool) -> bool {
+    let settings = work.settings;
+    let is_likely = listing.classic_group(work.session, work.id).is_some()
+        || settings.replace_classic.is_some()
+        || (settings.untyped && !network);
+    !state.no_classic && settings.flavour == Flavour::CloudProvider && is_likely
 }
 
 /// Returns the result with another `ensure` after this time at the latest.

@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn classic_load_balancer_belongs_to_the_service_with_its_uid_only() {
-        let (cluster, id) = (ClusterTags::new("c", false), samples::id());
+        let cluster = ClusterTags::new("c", false);
+        let id = samples::id();
         let later = LoadBalancerId { uid: "98765432-89ab-cdef-0123-456789abcdef".into(), ..id.clone() };
         let all = [classic(&id.default_name(), &[OWN, SERVICE])];
         let found = owned(&all, &[], &cluster, "kubernetes", std::slice::from_ref(&id));

@@ -72,8 +72,7 @@ impl LoadBalancers for Balancers {
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         let result = self.ensure_service(spec, &work, &mut state).await;
         if let Err(error) = &result {
-            state.forget();
-            state.failed = Some(Instant::now());
+            state.record_failure(Instant::now());
             // Targets still follow pods and nodes: their traffic must not wait for a change that AWS refuses.
             if !matches!(error.kind, ErrorKind::Throttled { .. })
                 && let Err(error) = self.update_existing_targets(&work, &mut state).await

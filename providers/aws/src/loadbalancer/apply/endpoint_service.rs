@@ -37,13 +37,12 @@ impl Balancers {
         let Some(settings) = &work.settings.endpoint_service else { return Ok(()) };
         let Some(balancer) = balancer.filter(|one| one.state == State::Active) else { return Ok(()) };
         let mut observed = read(work.session, work.id).await?;
-        match observed.is_empty() {
-            true => {
-                let token = state.endpoint_token.get_or_insert_with(|| token(work.id));
-                observed.push(create(work, settings, &balancer.arn, token).await?);
-            }
+        if observed.is_empty() {
+            let token = state.endpoint_token.get_or_insert_with(|| token(work.id));
+            observed.push(create(work, settings, &balancer.arn, token).await?);
+        } else {
             // The next creation, after this one is deleted, is another request.
-            false => state.endpoint_token = None,
+            state.endpoint_token = None;
         }
         for step in endpoint_service::steps(Some((settings, &balancer.arn)), &observed) {
             apply(work.session, &step).await?;
@@ -110,13 +109,14 @@ fn token(id: &LoadBalancerId) -> String {
 
 /// Reads the endpoint services of a Service, except those that are being deleted.
 async fn read(session: &Session, id: &LoadBalancerId) -> Result<Vec<ObservedEndpointService>, CloudError> {
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     let filter = Filter::builder().name(format!("tag:{}", names::UID)).values(&id.uid).build();
     loop {
         let request = session.api.ec2.describe_vpc_endpoint_service_configurations();
         let request = request.filters(filter.clone()).set_next_token(token);
         let send = || request.clone().send();
-        let answer = session.api.read(Class::Ec2Read, "DescribeVpcEndpointServiceConfigurations", send).await?;
+        let response = session.api.read(Class::Ec2Read, "DescribeVpcEndpointServiceConfigurations", send).await?;
         let own = |one: &&ServiceConfiguration| {
             let tags = by_key(one.tags());
             ownership::is_own_creation(&tags, &session.cluster, id)
@@ -124,9 +124,9 @@ async fn read(session: &Session, id: &LoadBalancerId) -> Result<Vec<ObservedEndp
         let is_being_deleted = |one: &&ServiceConfiguration| {
             matches!(one.service_state(), Some(ServiceState::Deleting | ServiceState::Deleted))
         };
-        let found = answer.service_configurations().iter().filter(own).filter(|one| !is_being_deleted(one));
+        let found = response.service_configurations().iter().filter(own).filter(|one| !is_being_deleted(one));
         all.extend(found.map(converted));
-        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             break;
         }
@@ -151,13 +151,14 @@ fn converted(from: &ServiceConfiguration) -> ObservedEndpointService {
 }
 
 async fn principals(session: &Session, id: &str) -> Result<Vec<String>, CloudError> {
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_vpc_endpoint_service_permissions().service_id(id).set_next_token(token);
         let send = || request.clone().send();
-        let answer = session.api.read(Class::Ec2Read, "DescribeVpcEndpointServicePermissions", send).await?;
-        all.extend(answer.allowed_principals().iter().filter_map(|one| one.principal()).map(str::to_owned));
-        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        let response = session.api.read(Class::Ec2Read, "DescribeVpcEndpointServicePermissions", send).await?;
+        all.extend(response.allowed_principals().iter().filter_map(|one| one.principal()).map(str::to_owned));
+        token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             return Ok(all);
         }
@@ -184,9 +185,9 @@ async fn create(
         .client_token(token)
         .tag_specifications(convert::ec2_tags_of(ResourceType::VpcEndpointService, &tags));
     let send = request.send();
-    let answer = session.api.change(Class::Ec2Change, "CreateVpcEndpointServiceConfiguration", send).await?;
-    let made = answer.service_configuration().map(converted).unwrap_or_default();
-    let name = answer.service_configuration().and_then(|one| one.service_name()).unwrap_or_default();
+    let response = session.api.change(Class::Ec2Change, "CreateVpcEndpointServiceConfiguration", send).await?;
+    let made = response.service_configuration().map(converted).unwrap_or_default();
+    let name = response.service_configuration().and_then(|one| one.service_name()).unwrap_or_default();
     tracing::info!(service = %id, endpoint_service = name, "created an endpoint service");
     Ok(made)
 }
@@ -216,8 +217,8 @@ async fn apply(session: &Session, step: &Step) -> Result<(), CloudError> {
         Step::Delete(ids) => {
             let request = api.ec2.delete_vpc_endpoint_service_configurations().set_service_ids(list(ids));
             let send = request.send();
-            let answer = api.change(Class::Ec2Change, "DeleteVpcEndpointServiceConfigurations", send).await?;
-            refusal(answer.unsuccessful())?;
+            let response = api.change(Class::Ec2Change, "DeleteVpcEndpointServiceConfigurations", send).await?;
+            refusal(response.unsuccessful())?;
         }
     }
     Ok(())
@@ -261,7 +262,8 @@ mod tests {
 
     #[test]
     fn requests_to_create_differ() {
-        let (one, two) = (token(&samples::id()), token(&samples::id()));
+        let one = token(&samples::id());
+        let two = token(&samples::id());
         assert!(one != two && one.len() <= 64 && one.starts_with(&samples::id().uid), "{one} {two}");
     }
 }

@@ -70,7 +70,7 @@ struct Observed {
     listing: Arc<Listing>,
     observed: ObservedStack,
     /// Names of load balancers that are being deleted.
-    dying: Vec<String>,
+    being_deleted: Vec<String>,
     /// All of it was created by this process, so that its details are known from the calls.
     is_own_creation: bool,
 }
@@ -84,9 +84,11 @@ impl Balancers {
     ) -> Result<Ensured, CloudError> {
         let settings = self.resolved(work).await?;
         let work = &Work { settings: &settings, ..*work };
-        let (session, id) = (work.session, work.id);
+        let session = work.session;
+        let id = work.id;
         let mut group = self.lock_group(work).await?;
-        let Observed { listing, mut observed, dying, is_own_creation } = self.observe_stack(spec, work, state).await?;
+        let Observed { listing, mut observed, being_deleted, is_own_creation } =
+            self.observe_stack(spec, work, state).await?;
         if let Some(created) = group.as_deref_mut().filter(|_| !observed.balancers.iter().any(|one| one.given)) {
             self.create_group_balancer(work, created, state).await?;
             let old = observed.balancers.first().and_then(ingress);
@@ -99,7 +101,7 @@ impl Balancers {
         warnings.extend(unopened_targets_warning(session, &nodes.undecided));
         warnings.extend(self.warn_of_group(work, &observed));
         let waits_for_tags = self.find_name_conflict(work, &listing, &desired.balancer.name, &observed, state)?;
-        if waits_for_tags || dying.contains(&desired.balancer.name) {
+        if waits_for_tags || being_deleted.contains(&desired.balancer.name) {
             // Its name is free once it is deleted.
             let progress = Progress::After(state.pause());
             return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
@@ -113,19 +115,21 @@ impl Balancers {
         if let Some(created) = group.as_deref_mut() {
             created.add_user(id, Instant::now());
         }
-        let (followed, notices) =
+        let (applied, notices) =
             self.change_stack(work, (&listing, &network), &desired, &mut observed, &nodes, state).await?;
         state.opening = opening;
-        warnings.extend(followed.warnings(settled, state.is_overdue()).into_iter().chain(notices));
+        warnings.extend(applied.warnings(settled, state.is_overdue()).into_iter().chain(notices));
         state.remember_groups(id, &desired, &observed);
         let balancer = observed.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
         // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
-        let progress = match followed.again || leaves_nodes || !dying.is_empty() {
-            true if is_own_creation => Progress::After(state.pause_for_setup()),
-            true => Progress::After(state.pause()),
-            false => state.settle_stack(spec),
+        let progress = if !applied.again && !leaves_nodes && being_deleted.is_empty() {
+            state.settle(spec)
+        } else if is_own_creation {
+            Progress::After(state.pause_for_setup())
+        } else {
+            Progress::After(state.pause())
         };
         if is_own_creation {
             state.keep_created(observed, spec, progress);
@@ -171,9 +175,10 @@ impl Balancers {
     ) -> Result<(Desired, Option<String>, Vec<String>), CloudError> {
         let Work { session, id, settings, targets } = *work;
         let given = self.given_groups(session, settings).await?;
-        let backend = match build::wants_backend(settings, build::existing(settings, id, observed), observed) {
-            true => Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?),
-            false => None,
+        let backend = if build::wants_backend(settings, build::existing(settings, id, observed), observed) {
+            Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?)
+        } else {
+            None
         };
         let cluster = &session.cluster;
         let inputs =
@@ -192,7 +197,7 @@ impl Balancers {
     async fn change_stack(
         &self,
         work: &Work<'_>,
-        around: (&Listing, &Network),
+        (listing, network): (&Listing, &Network),
         desired: &Desired,
         observed: &mut ObservedStack,
         nodes: &TargetGroups,
@@ -200,26 +205,27 @@ impl Balancers {
     ) -> Result<(PlanProgress, Vec<String>), CloudError> {
         if work.settings.node_rules {
             // A refusal is returned again afterwards.
-            self.set_bare_rules(work, around, (desired, &*observed), nodes, false, state).await?;
+            self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, false, state).await?;
         }
-        let mut caller = self.caller(work.session, around.1, work.id);
+        let mut caller = self.caller(work.session, network, work.id);
         let name = &desired.balancer.name;
         let exposed = self.prepare_endpoint_service(work, &mut caller, name, observed, state).await?;
-        let followed = self.follow(desired, observed, &mut caller, state).await?;
+        let applied = self.apply_plans(desired, observed, &mut caller, state).await?;
         if !exposed {
             self.ensure_endpoint_service(work, observed.balancer(name), state).await?;
         }
         let mut warnings = caller.warnings;
         if work.settings.node_rules {
-            warnings
-                .extend(self.set_bare_rules(work, around, (desired, &*observed), nodes, !followed.again, state).await?);
+            let is_done = !applied.again;
+            let refused = self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, is_done, state);
+            warnings.extend(refused.await?);
         }
         let balancer = observed.balancer(&desired.balancer.name);
-        let bare = balancer.is_some_and(|one| one.security_groups.is_empty());
-        if std::mem::replace(&mut state.bare, bare) && !bare {
-            self.shared.lock().await.forget_bare(work.id);
+        let lacks_security_groups = balancer.is_some_and(|one| one.security_groups.is_empty());
+        if std::mem::replace(&mut state.lacks_security_groups, lacks_security_groups) && !lacks_security_groups {
+            self.shared.lock().await.forget_range_rules(work.id);
         }
-        Ok((followed, warnings))
+        Ok((applied, warnings))
     }
 
     /// Reads the observed state of a Service.
@@ -232,10 +238,17 @@ impl Balancers {
         let created = state.take_created(spec);
         // After an own attempt, resources may exist that are not listed yet.
         let is_first = state.changed.is_none();
-        let listing = self.recent_listing(work.session, state).await?;
-        let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        let dying = observed.take_out(&state.deleting);
-        if dying.is_empty() {
+        let begun = Instant::now();
+        let purpose = Purpose::Ensure(work.settings.flavour);
+        let mut listing = self.recent_listing(work.session, state).await?;
+        let mut observed = listing.of(&work.session.cluster, work.id, purpose);
+        if observed.is_empty() && is_first && !state.starts_empty {
+            // Another process, or another owner of the name, may have created some since the last listing.
+            listing = self.inventory.listing_since(work.session, begun).await?;
+            observed = listing.of(&work.session.cluster, work.id, purpose);
+        }
+        let being_deleted = observed.remove_deleting(&state.deleting);
+        if being_deleted.is_empty() {
             state.deleting.clear();
         }
         self.add_given(work, &listing, &mut observed)?;
@@ -248,7 +261,7 @@ impl Balancers {
             let all_visible = self.all_visible();
             let is_alone = is_first && (state.starts_empty || listing.begun >= all_visible);
             let is_own_creation = is_alone && !work.settings.shared_groups && work.settings.group.is_none();
-            return Ok(Observed { listing, observed, dying, is_own_creation });
+            return Ok(Observed { listing, observed, being_deleted, is_own_creation });
         }
         let is_own_creation = match created {
             Some(created) => {
@@ -260,7 +273,7 @@ impl Balancers {
         if !is_own_creation {
             self.read_details(work, &mut observed).await?;
         }
-        Ok(Observed { listing, observed, dying, is_own_creation })
+        Ok(Observed { listing, observed, being_deleted, is_own_creation })
     }
 
     /// Opens the targets' security groups to the group that all load balancers share. Returns warnings; `unchanged`: this
@@ -284,14 +297,14 @@ impl Balancers {
     }
 
     /// Applies plans until nothing can be done now.
-    async fn follow(
+    async fn apply_plans(
         &self,
         desired: &Desired,
         observed: &mut ObservedStack,
         caller: &mut Caller<'_>,
         state: &mut BalancerState,
     ) -> Result<PlanProgress, CloudError> {
-        let mut followed = PlanProgress { again: true, ..PlanProgress::default() };
+        let mut applied = PlanProgress { again: true, ..PlanProgress::default() };
         // AWS returns an existing target group as created, which may have targets. The next call reads them.
         let mut created = false;
         for _ in 0..ROUNDS {
@@ -300,20 +313,21 @@ impl Balancers {
                 return Ok(PlanProgress {
                     again: plan.again.is_some() || created,
                     exchanging: plan.exchanging,
-                    done: followed.done,
+                    done: applied.done,
                 });
             }
             created |= plan.steps.iter().any(Step::is_creation_of_a_group);
-            let (mut blocked, mut full) = (false, None);
+            let mut blocked = false;
+            let mut full = None;
             for step in &plan.steps {
                 match self.step_or_detour(caller, step, observed, state).await {
                     // There may be room after others are deregistered.
                     Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => blocked = true,
-                    step => followed.add(&step?),
+                    step => applied.add(&step?),
                 }
             }
-            followed.exchanging = plan.exchanging;
+            applied.exchanging = plan.exchanging;
             if let Some(error) = full.filter(|_| !plan.steps.iter().any(Step::is_deregistration)) {
                 return Err(error);
             }
@@ -321,7 +335,7 @@ impl Balancers {
                 break;
             }
         }
-        Ok(followed)
+        Ok(applied)
     }
 
     /// Applies a step, or other steps with the same result where AWS refuses it. Returns the applied one.
@@ -351,7 +365,8 @@ impl Balancers {
     }
 
     async fn read_details(&self, work: &Work<'_>, observed: &mut ObservedStack) -> Result<(), CloudError> {
-        let (session, settings) = (work.session, work.settings);
+        let session = work.session;
+        let settings = work.settings;
         calls::details(session, observed, settings.capacity.is_some()).await?;
         self.read_records(work, observed).await?;
         let listeners = observed.balancers.iter().flat_map(|balancer| &balancer.listeners);

@@ -83,11 +83,11 @@ impl Balancers {
                 group.rules.retain(|rule| names::is_group_rule(id, &rule.rule.description));
             }
         }
-        self.find_strays(session, id, observed).await
+        self.find_abandoned_listeners(session, id, observed).await
     }
 
     /// Finds the Service's listeners on load balancers that it no longer uses (`abandoned_listeners`), by recent tags: they are deleted.
-    pub(super) async fn find_strays(
+    pub(super) async fn find_abandoned_listeners(
         &self,
         session: &Session,
         id: &LoadBalancerId,

@@ -19,7 +19,11 @@ pub(super) struct Created {
     pub(super) last_left: Option<Instant>,
     /// Reads in a row without any listener.
     unused_reads: Misses,
+    /// Listings without the load balancer that this process has created.
+    unlisted: Misses,
+    /// The time at which this process created the load balancer.
     pub(super) balancer: Option<Instant>,
+    /// The security group, with the time at which this process created it.
     pub(super) security_group: Option<(String, Instant)>,
 }
 
@@ -33,6 +37,12 @@ impl Created {
     /// yet: few reads lacked it. From `all_visible` on, they return everything that earlier processes have created.
     pub(super) fn may_have_invisible_listener(&mut self, now: Instant, all_visible: Instant) -> bool {
         now < all_visible && self.unused_reads.may_appear()
+    }
+
+    /// Counts a listing without the load balancer. Returns true if this process has created it moments ago, so that it may
+    /// not be visible yet.
+    pub(super) fn may_have_invisible_balancer(&mut self, now: Instant) -> bool {
+        self.balancer.is_some_and(|created| now < created + VISIBLE) && self.unlisted.may_appear()
     }
 
     /// Records that a read has returned listeners.

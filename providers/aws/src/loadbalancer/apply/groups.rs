@@ -59,7 +59,8 @@ impl Balancers {
     /// Adds the load balancer of the Service's group and its security group to the observed state. Returns false if the load
     /// balancer does not exist yet.
     pub(super) fn add_group(&self, work: &Work<'_>, listing: &Listing, observed: &mut ObservedStack) -> bool {
-        let (session, settings) = (work.session, work.settings);
+        let session = work.session;
+        let settings = work.settings;
         let Some(group) = &settings.group else { return true };
         let name = name(session, settings, group);
         let Some(found) = find(session, listing, &name).filter(|one| one.state != State::Failed) else { return false };
@@ -106,13 +107,15 @@ impl Balancers {
         let common = build::group_tags(group, settings, &session.cluster);
         let security = security_group(session, &listing, &name, &common, created).await?;
         // The rules in nodes' security groups reference it. The first Service may need none, and later ones may.
-        let backend = match !self.policy.no_node_rules {
-            true => Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?),
-            false => None,
+        let backend = if self.policy.no_node_rules {
+            None
+        } else {
+            Some(self.shared.lock().await.backend(session, &self.inventory, &listing, id).await?)
         };
         let alone = Settings { group: None, name: None, scheme: Some(scheme(settings)), ..settings.clone() };
-        let (none, no_targets) = (ObservedStack::default(), Targets::default());
-        let around = StackInputs {
+        let none = ObservedStack::default();
+        let no_targets = Targets::default();
+        let inputs = StackInputs {
             id,
             cluster: &session.cluster,
             network: &network,
@@ -121,7 +124,7 @@ impl Balancers {
             given: &[],
             targets: &no_targets,
         };
-        let (desired, _) = build::desired(&alone, &around)?;
+        let (desired, _) = build::desired(&alone, &inputs)?;
         let mut tags = settings.tags.clone();
         tags.extend(common);
         tags.insert(names::GROUP_LEAD.into(), id.uid.clone());
@@ -179,15 +182,16 @@ impl Balancers {
             }
         }
         let balancers: Vec<_> = listing.balancers.iter().filter(|one| of_group(&one.tags)).collect();
-        let names: BTreeSet<&str> = security.iter().map(|one| one.name.as_str()).collect();
-        let names: BTreeSet<&str> = names.into_iter().chain(balancers.iter().map(|one| one.name.as_str())).collect();
+        let listed = security.iter().map(|one| &one.name).chain(balancers.iter().map(|one| &one.name));
+        // This process may have created one that is not listed yet.
+        let names: BTreeSet<String> = listed.chain(&state.groups).cloned().collect();
         let mut busy = BTreeSet::new();
-        for name in names.into_iter().filter(|name| Some(*name) != current) {
-            match self.end_group((session, id), &listing, name, state).await {
+        for name in names.into_iter().filter(|name| Some(name.as_str()) != current) {
+            match self.end_group((session, id), &listing, &name, state).await {
                 Ok(true) => {}
-                Ok(false) => drop(busy.insert(name.to_owned())),
+                Ok(false) => drop(busy.insert(name)),
                 // What is left of other groups must not keep a Service from being deleted.
-                Err(error) if !state.groups.contains(name) => {
+                Err(error) if !state.groups.contains(&name) => {
                     tracing::warn!(load_balancer = name, %error, "an unused load balancer of a group was not deleted");
                 }
                 Err(error) => return Err(error),
@@ -208,9 +212,10 @@ impl Balancers {
     ) -> Result<bool, CloudError> {
         let mut created = self.groups.lock(name).await;
         created.remove_user(id);
-        let newer = match state.groups.contains(name) {
-            true => self.listing_after_others(session, listing, &mut created).await?,
-            false => None,
+        let newer = if state.groups.contains(name) {
+            self.listing_after_others(session, listing, &mut created).await?
+        } else {
+            None
         };
         let listing = newer.as_deref().unwrap_or(listing);
         if created.is_used_by_another(id, Instant::now()) {
@@ -256,10 +261,14 @@ impl Balancers {
             }
             *created = Created::default();
             state.changed = Some(Instant::now());
-            // Otherwise the next listing proves it.
-            if !delete_security_group(session, &group.id).await? {
-                return Ok(false);
-            }
+            // The next listing proves it.
+            delete_security_group(session, &group.id).await?;
+            return Ok(false);
+        }
+        let now = Instant::now();
+        if created.may_have_invisible_balancer(now) {
+            state.changed = Some(now);
+            return Ok(false);
         }
         Ok(true)
     }
@@ -325,14 +334,13 @@ async fn security_group(
     Ok(id)
 }
 
-/// Deletes a security group. Returns true if it did not exist any longer, false while it may exist.
-async fn delete_security_group(session: &Session, id: &str) -> Result<bool, CloudError> {
+/// Requests the deletion of a security group, which may exist after it: network interfaces outlive a load balancer, and
+/// changes may not find a new group that lists contain.
+async fn delete_security_group(session: &Session, id: &str) -> Result<(), CloudError> {
     let request = session.api.ec2.delete_security_group().group_id(id);
     match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
-        Err(error) if error.is_not_found() => Ok(true),
-        // The network interfaces with it outlive a load balancer.
-        Err(error) if error.kind == ErrorKind::Conflict => Ok(false),
-        response => response.map(|_| false),
+        Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => Ok(()),
+        response => response.map(drop),
     }
 }
 
@@ -367,7 +375,8 @@ mod tests {
 
     #[test]
     fn group_is_read_again_while_a_listener_of_an_earlier_process_may_be_invisible() {
-        let (start, mut created) = (Instant::now(), Created::default());
+        let start = Instant::now();
+        let mut created = Created::default();
         let all_visible = start + VISIBLE;
         let mut reads = || (0..10).take_while(|_| created.may_have_invisible_listener(start, all_visible)).count();
         assert_eq!(reads(), 4);

@@ -10,10 +10,10 @@ use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId, Owned, Phase};
 use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::Balancers;
-use crate::loadbalancer::apply::bare_rules::own_rule_names;
 use crate::loadbalancer::apply::calls::Caller;
+use crate::loadbalancer::apply::range_rules::own_rule_names;
 use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
-use crate::loadbalancer::model::{bare_rules, diff};
+use crate::loadbalancer::model::{diff, range_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
@@ -53,11 +53,9 @@ pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError
     let session = balancers.sessions.get()?;
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let groups: Vec<String> = own_groups(&listing, &session).into_iter().collect();
-    let rules = match groups.is_empty() {
-        true => BTreeMap::new(),
-        false => network::rules(&session, &groups).await?,
-    };
-    let (known, name) = (balancers.states.ids(), &balancers.cluster);
+    let rules = if groups.is_empty() { BTreeMap::new() } else { network::rules(&session, &groups).await? };
+    let known = balancers.states.ids();
+    let name = &balancers.cluster;
     let classic = classic::list(&session).await?;
     let classic = classic_leaks::owned(&classic, &listing.security_groups, &session.cluster, name, &known);
     Ok(owned(&listing, &session.cluster, name, &known, &rules).into_iter().chain(classic).collect())
@@ -114,7 +112,7 @@ fn owned(
         }
     }
     for (group, rule) in rules.iter().flat_map(|(group, rules)| rules.iter().map(move |rule| (group, rule))) {
-        let Some(name) = bare_rules::balancer_of(&rule.rule) else { continue };
+        let Some(name) = range_rules::balancer_of(&rule.rule) else { continue };
         let id = match listing.balancers.iter().find(|one| one.name == name) {
             Some(balancer) => users.get(balancer.arn.as_str()).cloned(),
             None => Some(owner_of_rule(name, found.keys().chain(known), (cluster, cluster_name))),
@@ -152,25 +150,25 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId, cluster: 
         return belongs;
     }
     let id = &owned.id;
-    match id.namespace.is_empty() {
-        true => names::rule_names(cluster, service).contains(&id.name),
-        false => {
-            let named = id.namespace == service.namespace && id.name == service.name;
-            named && (id.uid.is_empty() || id.uid == service.uid)
-        }
+    if id.namespace.is_empty() {
+        names::rule_names(cluster, service).contains(&id.name)
+    } else {
+        let named = id.namespace == service.namespace && id.name == service.name;
+        named && (id.uid.is_empty() || id.uid == service.uid)
     }
 }
 
 /// Deletes leaked resources, as far as their marks still identify this Service and this cluster alone.
 pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
-    let (session, id) = (balancers.sessions.get()?, &owned.id);
+    let session = balancers.sessions.get()?;
+    let id = &owned.id;
     let state = balancers.states.get(id);
     let mut state = state.lock().await;
     // Tags are cached for long: the resource may have another owner now.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let mut observed = left_of(&listing, &session.cluster, owned);
-    balancers.find_strays(&session, id, &mut observed).await?;
+    balancers.find_abandoned_listeners(&session, id, &mut observed).await?;
     if endpoint_service::is_marked(&observed.balancers) {
         endpoint_service::delete_all(&session, id).await?;
     }
@@ -200,18 +198,20 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     if !id.uid.is_empty() && !balancers.leave_groups(&session, id, None, &mut state).await? {
         return Ok(Deletion::InProgress(state.pause()));
     }
-    let names = match id.namespace.is_empty() {
-        true => Some(id.name.clone()).into_iter().filter(|name| listing.balancer(name).is_none()).collect(),
-        false if id.uid.is_empty() => Vec::new(),
-        false => own_rule_names(&session, id, &listing, &[]),
+    let names = if id.namespace.is_empty() {
+        Some(id.name.clone()).into_iter().filter(|name| listing.balancer(name).is_none()).collect()
+    } else if id.uid.is_empty() {
+        Vec::new()
+    } else {
+        own_rule_names(&session, id, &listing, &[])
     };
     let groups = own_groups(&listing, &session);
     let mut shared = balancers.shared.lock().await;
-    let refused = shared.revoke_bare(&session, balancers.listings(&listing), (id, &names), &groups).await?;
+    let refused = shared.revoke_range_rules(&session, balancers.listings(&listing), (id, &names), &groups).await?;
     if let Some(refusal) = refused.into_iter().next() {
         return Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal));
     }
-    if !balancers.release_shared(shared, &session, id, &listing).await? {
+    if !balancers.release_shared(shared, &session, id, &listing, &mut state).await? {
         return Ok(Deletion::InProgress(state.pause()));
     }
     drop(state);

@@ -3,7 +3,6 @@
 mod alb;
 mod backend_group;
 mod balancers;
-mod bare_rules;
 mod calls;
 mod certificates;
 mod classic;
@@ -16,6 +15,7 @@ mod group_locks;
 mod groups;
 mod leaks;
 mod opening;
+mod range_rules;
 mod readiness_gates;
 mod removal;
 mod steps;

@@ -41,7 +41,8 @@ pub(super) fn unopened_targets_warning(session: &Session, targets: &BTreeSet<Str
         return None;
     }
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
-    let (key, targets) = (session.cluster.key(), targets.join(", "));
+    let key = session.cluster.key();
+    let targets = targets.join(", ");
     Some(format!(
         "targets with several security groups, none of them with the tag {key}, are not opened to the load balancer: \
          {targets}"

@@ -49,7 +49,8 @@ fn endpoints(registered: &BTreeSet<Target>, descriptions: &[elb::TargetHealthDes
     let mut endpoints = Vec::new();
     for description in descriptions {
         let Some((target, health)) = convert::health(description) else { continue };
-        let (address, state) = (target.id.parse::<IpAddr>(), description.target_health());
+        let address = target.id.parse::<IpAddr>();
+        let state = description.target_health();
         // One that is being deregistered may become a target again, and is then registered again.
         if let (Ok(address), false) = (address, health == TargetHealth::Draining) {
             let word = state.and_then(|state| state.reason()).map(|reason| reason.as_str().to_owned());

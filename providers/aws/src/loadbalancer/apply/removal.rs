@@ -93,7 +93,7 @@ impl Balancers {
             endpoint_service::delete_all(session, id).await?;
         }
         let confirmed = self.confirm_creations(session, id, state).await?;
-        self.find_strays(session, id, &mut observed).await?;
+        self.find_abandoned_listeners(session, id, &mut observed).await?;
         let mut steps = diff::delete(&observed, &id.uid).steps;
         // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
         // another controller.
@@ -113,20 +113,21 @@ impl Balancers {
         if !confirmed || self.waits_for_tags(session, id, &listing, state) {
             return Ok(Deletion::InProgress(state.pause()));
         }
-        let now = Instant::now();
-        if state.may_have_invisible(now, self.all_visible()) {
-            state.changed = Some(now);
-            return Ok(Deletion::InProgress(state.pause()));
-        }
         if !self.leave_groups(session, id, None, state).await? {
             return Ok(Deletion::InProgress(state.pause()));
         }
         if !self.remove_classic(session, id, &listing, state).await? {
             return Ok(Deletion::InProgress(state.pause()));
         }
+        // After all searches, so that each of them is repeated.
+        let now = Instant::now();
+        if state.may_have_invisible(now, self.all_visible()) {
+            state.changed = Some(now);
+            return Ok(Deletion::InProgress(state.pause()));
+        }
         let mut shared = self.shared.lock().await;
-        self.revoke_bare_rules(&mut shared, session, id, &listing, state).await?;
-        if !self.release_shared(shared, session, id, &listing).await? {
+        self.revoke_range_rules(&mut shared, session, id, &listing, state).await?;
+        if !self.release_shared(shared, session, id, &listing, state).await? {
             state.changed = Some(Instant::now());
             return Ok(Deletion::InProgress(state.pause()));
         }
@@ -134,15 +135,17 @@ impl Balancers {
     }
 
     /// Releases the security group that all load balancers share, under the same lock as the revocation of rules: another
-    /// deletion must not find a Service that has done only one of both. Returns false while AWS uses the group.
+    /// deletion must not find a Service that has done only one of both. Returns false while a load balancer may use the
+    /// group.
     pub(super) async fn release_shared(
         &self,
         mut shared: MutexGuard<'_, Shared>,
         session: &Session,
         id: &LoadBalancerId,
         listing: &Listing,
+        state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
-        let released = shared.release(session, self.listings(listing), id).await;
+        let released = shared.release(session, self.listings(listing), id, (state, self.all_visible())).await;
         drop(shared);
         if released != Ok(Release::Unaffected) {
             // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.

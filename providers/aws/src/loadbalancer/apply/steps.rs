@@ -62,9 +62,9 @@ impl Caller<'_> {
                 let request = api.ec2.create_security_group().vpc_id(&self.session.vpc).group_name(&wanted.name);
                 let request = request.description(&wanted.description);
                 let request = request.tag_specifications(convert::ec2_tags(&wanted.tags));
-                let answer = api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
+                let response = api.change(Class::Ec2Change, "CreateSecurityGroup", request.send()).await?;
                 return Ok(CreatedResource {
-                    id: answer.group_id().unwrap_or_default().to_owned(),
+                    id: response.group_id().unwrap_or_default().to_owned(),
                     ..CreatedResource::default()
                 });
             }
@@ -198,8 +198,8 @@ impl Caller<'_> {
                     .set_alpn_policy(alpn)
                     .default_actions(convert::forward(&observed.arns(forwards), listener.is_sticky()))
                     .set_tags(convert::elb_tags(&listener.tags));
-                let answer = api.change(Class::ElbChange, "CreateListener", request.send()).await?;
-                let arn = answer.listeners().first().and_then(|listener| listener.listener_arn());
+                let response = api.change(Class::ElbChange, "CreateListener", request.send()).await?;
+                let arn = response.listeners().first().and_then(|listener| listener.listener_arn());
                 return Ok(CreatedResource { id: arn.unwrap_or_default().to_owned(), ..CreatedResource::default() });
             }
             Step::ModifyListener { arn, listener, forwards, .. } => {

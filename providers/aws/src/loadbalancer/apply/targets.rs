@@ -70,10 +70,7 @@ pub(super) fn change_of(work: &Work<'_>, requested: &GroupSettings, group: &Know
 
 /// Returns the name of the record of a group's targets.
 fn record_name(id: &LoadBalancerId, group: &KnownGroup) -> String {
-    match group.user {
-        true => target_records::user_record_name(id, &group.arn),
-        false => target_records::name(&group.name),
-    }
+    if group.user { target_records::user_record_name(id, &group.arn) } else { target_records::name(&group.name) }
 }
 
 impl Balancers {
@@ -173,7 +170,7 @@ impl Balancers {
             return Ok(Vec::new());
         }
         let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
-        observed.take_out(&state.deleting);
+        observed.remove_deleting(&state.deleting);
         self.add_given(work, listing, &mut observed)?;
         self.add_group(work, listing, &mut observed);
         if observed.balancers.is_empty() {
@@ -221,7 +218,7 @@ impl Balancers {
         if state.opening.covers(&groups, &ports) {
             return Ok(access);
         }
-        if state.bare {
+        if state.lacks_security_groups {
             return Ok(Access { needs_stack: true, ..access });
         }
         if work.settings.existing.is_some() {

@@ -72,12 +72,11 @@ impl Balancers {
         let listing = self.recent_listing(work.session, state).await?;
         let groups = self.ensure_user_groups(work, &listing, state).await?;
         let has_stack = !work.settings.listeners.is_empty();
-        let mut ensured = match has_stack {
-            true => {
-                state.stack_removed = false;
-                self.ensure_with_classic(spec, work, state).await?
-            }
-            false => self.ensure_without_stack(spec, work, &listing, &groups, state).await?,
+        let mut ensured = if has_stack {
+            state.stack_removed = false;
+            self.ensure_with_classic(spec, work, state).await?
+        } else {
+            self.ensure_without_stack(spec, work, &listing, &groups, state).await?
         };
         let current = self.current_group(work);
         let left = state.groups.iter().any(|name| Some(name.as_str()) != current.as_deref());
@@ -87,7 +86,8 @@ impl Balancers {
             if !self.leave_groups(work.session, work.id, current.as_deref(), state).await? {
                 ensured = later(ensured, PACE);
             }
-            state.groups_checked = true;
+            // An earlier process may have created one that this listing does not contain yet.
+            state.groups_checked = state.starts_empty || listing.begun >= self.all_visible();
         }
         let serving = groups.serving && (!has_stack || (ensured.progress == Progress::Settled && state.serving));
         let named = work.settings.user_groups.iter().map(|one| one.arn.as_str()).collect();
@@ -135,7 +135,8 @@ impl Balancers {
             let addresses: Vec<Ingress> = balancers.filter_map(ingress).collect();
             if users.is_empty() {
                 all.used = false;
-                let (arn, port) = (&wanted.arn, wanted.port);
+                let arn = &wanted.arn;
+                let port = wanted.port;
                 all.warnings.push(format!(
                     "no load balancer uses the target group {arn}: port {port} gets no traffic there, and what served it \
                      before is kept"

@@ -56,9 +56,9 @@ pub(crate) fn wants_backend(
     existing: Option<&ObservedBalancer>,
     observed: &ObservedStack,
 ) -> bool {
-    let bare = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
+    let lacks_security_groups = existing.is_some_and(|balancer| balancer.security_groups.is_empty());
     let wanted = settings.node_rules || is_leaving_nodes(settings, existing, observed);
-    wanted && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !bare
+    wanted && settings.existing.is_none() && settings.security_groups != SecurityGroups::Off && !lacks_security_groups
 }
 
 /// Returns true if a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
@@ -92,9 +92,9 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
     warnings.extend(existing.and_then(|one| warning_of_subnets(&one.subnets, &mappings)));
     let name = balancer_name(settings, inputs, existing, scheme);
     let (listeners, backends) = listeners(settings, inputs, (&name, dualstack), &mut warnings);
-    let bare = existing.is_some_and(|one| one.security_groups.is_empty());
+    let lacks_security_groups = existing.is_some_and(|one| one.security_groups.is_empty());
     let backend = inputs.backend.filter(|_| wants_backend(settings, existing, inputs.observed)).map(str::to_owned);
-    let groups = if bare { &[][..] } else { inputs.given };
+    let groups = if lacks_security_groups { &[][..] } else { inputs.given };
     let balancer = Balancer {
         name,
         scheme,
@@ -107,7 +107,7 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
         capacity: settings.capacity,
         tags: balancer_tags(settings, inputs),
     };
-    let own = settings.security_groups == SecurityGroups::Own && !bare && settings.existing.is_none();
+    let own = settings.security_groups == SecurityGroups::Own && !lacks_security_groups && settings.existing.is_none();
     let security_group = own.then(|| match (&settings.group, given) {
         (Some(group), Some(shared)) => group_security_group(group, settings, inputs, (&shared.name, dualstack)),
         _ => SecurityGroup {
@@ -212,7 +212,8 @@ fn listeners(
     warnings: &mut Vec<String>,
 ) -> (BTreeMap<u16, Listener>, BTreeMap<String, TargetGroup>) {
     let tags = |resource: &str| tags(settings, inputs, resource);
-    let (mut listeners, mut backends) = (BTreeMap::new(), BTreeMap::new());
+    let mut listeners = BTreeMap::new();
+    let mut backends = BTreeMap::new();
     for requested in &settings.listeners {
         let mut made = |group_of: &GroupSettings| {
             let group = group(settings, group_of, requested.port, (balancer, dualstack), &tags, inputs);
@@ -255,14 +256,14 @@ pub(crate) fn group_tags(group: &Group, settings: &Settings, cluster: &ClusterTa
 fn group_security_group(
     group: &Group,
     settings: &Settings,
-    around: &StackInputs<'_>,
+    inputs: &StackInputs<'_>,
     (name, dualstack): (&str, bool),
 ) -> SecurityGroup {
     SecurityGroup {
         name: name.to_owned(),
         description: String::new(),
-        tags: group_tags(group, settings, around.cluster),
-        rules: front_rules(settings, dualstack, &names::group_rule(around.id)),
+        tags: group_tags(group, settings, inputs.cluster),
+        rules: front_rules(settings, dualstack, &names::group_rule(inputs.id)),
     }
 }
 
@@ -318,7 +319,9 @@ fn group(
     tags: &impl Fn(&str) -> Tags,
     inputs: &StackInputs<'_>,
 ) -> TargetGroup {
-    let (id, kind, protocol) = (inputs.id, settings.target_type, requested.protocol);
+    let id = inputs.id;
+    let kind = settings.target_type;
+    let protocol = requested.protocol;
     let node_port = (kind == TargetType::Instance && !settings.shared_groups).then_some(requested.port);
     let (name, part, ipv6) = match &requested.backend {
         None => {
@@ -401,9 +404,12 @@ fn front_rules(settings: &Settings, dualstack: bool, description: &str) -> BTree
         }
     }
     if settings.path_mtu {
-        rules.extend(ranges.iter().map(|range| match range.addr().is_ipv6() {
-            true => rule("icmpv6", 2, 0, &Source::Range(*range)),
-            false => rule("icmp", 3, 4, &Source::Range(*range)),
+        rules.extend(ranges.iter().map(|range| {
+            if range.addr().is_ipv6() {
+                rule("icmpv6", 2, 0, &Source::Range(*range))
+            } else {
+                rule("icmp", 3, 4, &Source::Range(*range))
+            }
         }));
     }
     rules

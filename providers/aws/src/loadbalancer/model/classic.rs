@@ -78,7 +78,8 @@ pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> 
     }
     if stage != Stage::Delete {
         warnings.extend(settings.listeners.iter().filter_map(|requested| {
-            let (port, node_port) = (requested.port, requested.group.port);
+            let port = requested.port;
+            let node_port = requested.group.port;
             match classic.listeners.get(&port) {
                 None => Some(format!("the Classic Load Balancer {} does not listen on port {port}", classic.name)),
                 Some(at) if *at != node_port && settings.has_node_targets() => Some(format!(
@@ -196,7 +197,8 @@ mod tests {
     #[test]
     fn ports_that_are_not_served_are_named() {
         let settings = settings(&[]).expect("the annotations were refused");
-        let (port, node_port) = (settings.listeners[0].port, settings.listeners[0].group.port);
+        let port = settings.listeners[0].port;
+        let node_port = settings.listeners[0].group.port;
         for (listeners, expected) in [
             ([(port, node_port)], None),
             ([(port, 1)], Some("to node port 1, and the Service has")),
@@ -238,7 +240,8 @@ mod tests {
     #[test]
     fn incomplete_targets_deregister_nothing() {
         let set = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<_>>();
-        let (registered, wanted) = (set(&["i-1", "i-2"]), set(&["i-2", "i-3"]));
+        let registered = set(&["i-1", "i-2"]);
+        let wanted = set(&["i-2", "i-3"]);
         let complete = registration(&registered, &wanted, false);
         assert_eq!((complete.add, complete.remove), (set(&["i-3"]), set(&["i-1"])));
         let incomplete = registration(&registered, &wanted, true);

@@ -146,7 +146,8 @@ fn subnets(wanted: &Balancer, current: &ObservedBalancer, plan: &mut Plan) {
         let last = subnets.len() == wanted.subnets.len();
         if ids(&subnets) != have || last {
             have = ids(&subnets);
-            let (balancer, source_nat) = (wanted.name.clone(), wanted.source_nat);
+            let balancer = wanted.name.clone();
+            let source_nat = wanted.source_nat;
             plan.steps.push(Step::SetSubnets { balancer, subnets, source_nat });
         }
     }
@@ -344,7 +345,8 @@ fn alpn(policy: Option<&str>) -> Option<&str> {
 /// Adds the steps for the certificates besides the default one.
 fn certificates(balancer: &str, wanted: &Listener, current: &ObservedListener, plan: &mut Plan) {
     let rest = |list: &[String]| list.iter().skip(1).cloned().collect::<BTreeSet<_>>();
-    let (want, have) = (rest(&wanted.certificates), rest(&current.certificates));
+    let want = rest(&wanted.certificates);
+    let have = rest(&current.certificates);
     let add: Vec<String> = want.difference(&have).cloned().collect();
     if !add.is_empty() {
         let balancer = balancer.to_owned();

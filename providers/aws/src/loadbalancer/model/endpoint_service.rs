@@ -58,9 +58,10 @@ pub(crate) fn steps(
         add: wanted.difference(&kept.balancers).cloned().collect(),
         remove: kept.balancers.difference(&wanted).cloned().collect(),
         acceptance: Some(settings.acceptance).filter(|wanted| *wanted != kept.acceptance),
-        private_name: match settings.private_name == kept.private_name {
-            true => None,
-            false => Some(settings.private_name.clone().unwrap_or_default()),
+        private_name: if settings.private_name == kept.private_name {
+            None
+        } else {
+            Some(settings.private_name.clone().unwrap_or_default())
         },
     };
     let mut steps = Vec::new();

@@ -1,12 +1,12 @@
 //! The desired stack of a Service, and the steps that lead to it. No IO.
 
-pub(super) mod bare_rules;
 pub(super) mod build;
 pub(super) mod certificates;
 pub(super) mod classic;
 pub(super) mod diff;
 pub(super) mod endpoint_service;
 pub(super) mod node_rules;
+pub(super) mod range_rules;
 pub(super) mod subnets;
 pub(super) mod target_change;
 pub(super) mod traffic_shift;

@@ -84,9 +84,10 @@ pub(crate) fn open(rules: &[ObservedRule], backend: &str, ports: &Ports) -> Vec<
             of_transport.map(|rule| (Some(rule.id.clone()), rule.rule.from, rule.rule.to)).collect();
         let before = have.clone();
         for (_, port) in ports.iter().filter(|(one, _)| *one == transport && !all) {
-            let (from, to) = match (NODE_PORTS.0..=NODE_PORTS.1).contains(port) {
-                true => (i32::from(NODE_PORTS.0), i32::from(NODE_PORTS.1)),
-                false => (i32::from(*port), i32::from(*port)),
+            let (from, to) = if (NODE_PORTS.0..=NODE_PORTS.1).contains(port) {
+                (i32::from(NODE_PORTS.0), i32::from(NODE_PORTS.1))
+            } else {
+                (i32::from(*port), i32::from(*port))
             };
             let port = i32::from(*port);
             if have.iter().any(|(_, first, last)| (*first..=*last).contains(&port)) {

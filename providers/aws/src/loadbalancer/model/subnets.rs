@@ -125,10 +125,7 @@ fn fitting<'a>(
         Flavour::Controller => {
             fit.retain(|subnet| subnet.free >= FREE_ADDRESSES);
             let marked = |subnet: &&Subnet| subnet.tags.get(role).is_some_and(|value| value.is_empty() || value == "1");
-            match fit.iter().any(marked) {
-                true => fit.retain(marked),
-                false => fit.retain(|subnet| subnet.public != internal),
-            }
+            if fit.iter().any(marked) { fit.retain(marked) } else { fit.retain(|subnet| subnet.public != internal) }
         }
     }
     fit.sort_by_key(|subnet| (!subnet.tags.contains_key(role), !own(subnet), &subnet.id));
@@ -144,9 +141,10 @@ fn assign_addresses(settings: &Settings, subnets: &[&Subnet], mappings: &mut [Ma
     let refuse = |suffix: &str, value: &str, fix: &str| {
         Err(CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), value, fix))
     };
-    let count = |suffix: &str, given: &[String]| match given.is_empty() || given.len() == subnets.len() {
-        true => Ok(()),
-        false => {
+    let count = |suffix: &str, given: &[String]| {
+        if given.is_empty() || given.len() == subnets.len() {
+            Ok(())
+        } else {
             let ids: Vec<_> = subnets.iter().map(|subnet| subnet.id.as_str()).collect();
             refuse(suffix, &given.join(","), &format!("give one for each of the subnets {}", ids.join(", ")))
         }

@@ -74,8 +74,8 @@ pub(super) fn next_shift(
     let is_unproven = in_use.filter(gets_traffic).is_none() && (in_use.is_none() || !new.is_some_and(is_healthy));
     let replaces_own =
         old_is_healthy && is_unproven && (finals.len() == 1 || *weight > 0) && !wanted.group.targets.is_empty();
-    let (current_arns, final_arns) =
-        (receiving(&current.forwards, current.forwards.len()), receiving(&arns, finals.len()));
+    let current_arns = receiving(&current.forwards, current.forwards.len());
+    let final_arns = receiving(&arns, finals.len());
     // The health of other owners' groups is not known here.
     let serves = |arns: &[&str]| arns.iter().any(|arn| observed.target_group_by_arn(arn).is_none_or(is_healthy));
     let keeps_a_group = current_arns.iter().any(|arn| final_arns.contains(arn));

@@ -42,7 +42,8 @@ pub(crate) fn refusal(
         return Some(format!("set annotation {PREFIX}nlb-target-type to {kind}, the type of this target group"));
     }
     if !takes(group.protocol, wanted.group.protocol) {
-        let (has, needs) = (group.protocol.as_str(), transports(wanted.group.protocol));
+        let has = group.protocol.as_str();
+        let needs = transports(wanted.group.protocol);
         return Some(format!("use a target group for {needs}, as port {} has it: this one has {has}", wanted.port));
     }
     None

@@ -77,12 +77,12 @@ pub(crate) struct BalancerState {
     pub made: BTreeMap<String, Instant>,
     /// The Service had no finalizer before, so that no other process has created anything for it.
     pub starts_empty: bool,
-    /// This process has brought it to the desired state at least once, so that listings contain its resources.
-    is_complete: bool,
     /// Time of the last failed `ensure`: AWS may have executed a call although it returned an error.
-    pub failed: Option<Instant>,
-    /// Listings without any resource that was to be deleted.
+    failed: Option<Instant>,
+    /// Listings without any resource to delete since the last failure.
     empty_listings: Misses,
+    /// Responses without a Classic Load Balancer.
+    without_classic: Misses,
     /// The resources that this process has created from nothing, while AWS works on them; until a call fails.
     created: Option<CreatedStack>,
     /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then.
@@ -96,9 +96,9 @@ pub(crate) struct BalancerState {
     /// Its target groups, until a call fails.
     pub known: Option<Vec<KnownGroup>>,
     /// The load balancer has no security group.
-    pub bare: bool,
+    pub lacks_security_groups: bool,
     /// Nodes' security groups that may have rules for it, if it has no security group; `None`: they were not read yet.
-    pub bare_groups: Option<BTreeSet<String>>,
+    pub range_rule_groups: Option<BTreeSet<String>>,
     /// The security groups that were opened for it, with the ports.
     pub opening: Opening,
     /// The Classic Load Balancer that is kept alive, and whether it alone serves.
@@ -140,10 +140,40 @@ impl BalancerState {
     /// Counts a listing without any resource to delete. Returns true if one may exist and not be visible yet: an earlier
     /// process, or a call of this one that failed, may have created it in the last minute, and few listings lacked it.
     /// From `all_visible` on, listings contain everything that earlier processes have created.
+    ///
+    /// That an `ensure` succeeded is no proof: after a change of the Service it needs other resources than those that were
+    /// created last.
     pub(crate) fn may_have_invisible(&mut self, now: Instant, all_visible: Instant) -> bool {
-        let by_others = now < all_visible && !self.starts_empty && !self.is_complete;
+        let by_others = now < all_visible && !self.starts_empty;
         let by_failed_call = self.failed.is_some_and(|failed| now < failed + VISIBLE);
-        (by_others || by_failed_call) && self.empty_listings.may_appear()
+        if !by_others && !by_failed_call {
+            return false;
+        }
+        if self.empty_listings == Misses::default() {
+            // The pauses of the deletion have become long.
+            self.waits = 0;
+        }
+        self.empty_listings.may_appear()
+    }
+
+    /// Counts a listing in which no load balancer uses what all of them share. Returns true if an earlier process may have
+    /// created one, for any Service, that is not visible yet. Listings that [`may_have_invisible`](Self::may_have_invisible)
+    /// counted are proof of this, too.
+    pub(crate) fn may_have_invisible_sharer(&mut self, now: Instant, all_visible: Instant) -> bool {
+        now < all_visible && self.empty_listings.may_appear()
+    }
+
+    /// Counts a response without a Classic Load Balancer. Returns true if cloud-provider-aws may have created one that is
+    /// not visible yet.
+    pub(crate) fn may_have_invisible_classic(&mut self, now: Instant, all_visible: Instant) -> bool {
+        now < all_visible && !self.starts_empty && self.without_classic.may_appear()
+    }
+
+    /// Records a failed `ensure`: the next one reads what AWS has.
+    pub(crate) fn record_failure(&mut self, now: Instant) {
+        self.forget();
+        self.failed = Some(now);
+        self.empty_listings = Misses::default();
     }
 
     /// Returns true if the health of the Service's targets decides about a step of this process: what served before is
@@ -169,13 +199,6 @@ impl BalancerState {
         self.waits = 0;
         self.settled = Some(spec.clone());
         Progress::Settled
-    }
-
-    /// Same as [`settle`](Self::settle) for a load balancer of the Service's own, which was read.
-    pub(crate) fn settle_stack(&mut self, spec: &LoadBalancerSpec) -> Progress {
-        self.is_complete = true;
-        self.failed = None;
-        self.settle(spec)
     }
 
     /// Forgets all but the effects of calls that reads may not return yet: the next call reads what AWS has.
@@ -282,7 +305,8 @@ mod tests {
 
     #[test]
     fn change_that_takes_more_than_a_minute_is_overdue() {
-        let (mut state, mut waited) = (BalancerState::default(), Duration::ZERO);
+        let mut state = BalancerState::default();
+        let mut waited = Duration::ZERO;
         while !state.is_overdue() {
             waited += state.pause();
         }
@@ -293,7 +317,8 @@ mod tests {
 
     #[test]
     fn created_resources_are_known_until_they_are_settled_or_something_fails() {
-        let (spec, mut state) = (samples::spec(&[]), BalancerState::default());
+        let spec = samples::spec(&[]);
+        let mut state = BalancerState::default();
         let stack = ObservedStack { abandoned_listeners: vec!["arn:created".into()], ..ObservedStack::default() };
         let later = Progress::After(PACE);
         assert_eq!(state.take_created(&spec), None, "a new process knows nothing");
@@ -313,7 +338,8 @@ mod tests {
 
     #[test]
     fn deletion_reads_again_where_an_earlier_process_may_have_created_something() {
-        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
         let reads = |mut state: BalancerState, now: Instant| -> usize {
             (0..10).take_while(|_| state.may_have_invisible(now, start + VISIBLE)).count()
         };
@@ -321,21 +347,62 @@ mod tests {
         assert_eq!(reads(BalancerState::default(), start + VISIBLE), 0, "an earlier process ended long ago");
         let new = BalancerState { starts_empty: true, ..BalancerState::default() };
         assert_eq!(reads(new, start), 0, "no other process has worked on it");
-        let mut complete = BalancerState::default();
-        complete.settle_stack(&samples::spec(&[]));
-        complete.forget();
-        assert_eq!(reads(complete, start), 0, "this process has found everything");
-        let failed = || BalancerState { starts_empty: true, failed: Some(start), ..BalancerState::default() };
+        let mut settled = BalancerState::default();
+        settled.settle(&samples::spec(&[]));
+        assert_eq!(
+            reads(settled, start),
+            4,
+            "the Service may have changed, and need less than the earlier process created"
+        );
+        let failed = || {
+            let mut failed = BalancerState { starts_empty: true, ..BalancerState::default() };
+            failed.record_failure(start);
+            failed
+        };
         assert_eq!(reads(failed(), start + second), 4, "a response was lost");
         assert_eq!(reads(failed(), start + VISIBLE), 0, "a response was lost long ago");
+        let mut repaired = failed();
+        repaired.settle(&samples::spec(&[]));
+        assert_eq!(reads(repaired, start + second), 4, "a response was lost, and the Service changed before the retry");
+        let mut deleted = failed();
+        while deleted.may_have_invisible(start, start) {}
+        deleted.record_failure(start);
+        assert_eq!(reads(deleted, start + second), 4, "its load balancer was deleted, and created again");
+    }
+
+    #[test]
+    fn shared_resource_is_kept_while_a_load_balancer_of_an_earlier_process_may_be_invisible() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let reads = |state: &mut BalancerState, now: Instant| -> usize {
+            (0..10).take_while(|_| state.may_have_invisible_sharer(now, start + VISIBLE)).count()
+        };
+        let new = || BalancerState { starts_empty: true, ..BalancerState::default() };
+        assert_eq!(reads(&mut new(), start), 4, "other Services are older than this one");
+        assert_eq!(reads(&mut new(), start + VISIBLE), 0, "an earlier process ended long ago");
+        let mut old = BalancerState::default();
+        while old.may_have_invisible(start, start + VISIBLE) {}
+        assert_eq!(reads(&mut old, start + second), 0, "its deletion has read everything several times");
+    }
+
+    #[test]
+    fn classic_load_balancer_may_appear_after_a_takeover() {
+        let start = Instant::now();
+        let reads = |mut state: BalancerState, now: Instant| -> usize {
+            (0..10).take_while(|_| state.may_have_invisible_classic(now, start + VISIBLE)).count()
+        };
+        assert_eq!(reads(BalancerState::default(), start), 4);
+        assert_eq!(reads(BalancerState::default(), start + VISIBLE), 0, "the takeover was long ago");
+        assert_eq!(reads(BalancerState { starts_empty: true, ..BalancerState::default() }, start), 0, "it is new");
     }
 
     #[test]
     fn new_resource_may_appear_after_some_reads_without_it() {
-        let (mut state, now) = (BalancerState::default(), Instant::now());
+        let mut state = BalancerState::default();
+        let now = Instant::now();
         state.made.insert("sg-1".into(), now);
-        let answers: Vec<bool> = (0..6).map(|_| state.may_appear("sg-1", now)).collect();
-        assert_eq!(answers, [true, true, true, true, false, false]);
+        let results: Vec<bool> = (0..6).map(|_| state.may_appear("sg-1", now)).collect();
+        assert_eq!(results, [true, true, true, true, false, false]);
         state.made.insert("sg-2".into(), now);
         assert!(!state.may_appear("sg-2", now + VISIBLE), "it is old");
         assert!(!state.may_appear("sg-3", now), "it is not of this process");

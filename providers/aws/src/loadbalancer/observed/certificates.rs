@@ -88,7 +88,8 @@ fn keys() -> acm::Filters {
 }
 
 async fn list(session: &Session) -> Result<Vec<Certificate>, CloudError> {
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.acm.list_certificates().certificate_statuses(acm::CertificateStatus::Issued);
         let request = request.includes(keys()).max_items(PAGE).set_next_token(token);

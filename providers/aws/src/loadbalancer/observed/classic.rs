@@ -123,7 +123,8 @@ pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> 
 }
 
 async fn without_tags(session: &Session) -> Result<Vec<Classic>, CloudError> {
-    let (mut all, mut marker) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut marker = None;
     loop {
         let request = session.api.classic.describe_load_balancers().page_size(PAGE).set_marker(marker);
         let response = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;

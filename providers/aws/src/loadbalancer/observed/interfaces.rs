@@ -191,14 +191,15 @@ async fn read(session: &Session, name: &str, values: &[String]) -> Result<Vec<In
 }
 
 async fn read_pages(session: &Session, filters: Vec<Filter>) -> Result<Vec<Interface>, CloudError> {
-    let (mut interfaces, mut token) = (Vec::new(), None);
+    let mut interfaces = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_network_interfaces().set_filters(Some(filters.clone()));
         let request = request.max_results(1000).set_next_token(token);
         let send = || request.clone().send();
-        let answer = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", send).await?;
-        interfaces.extend(answer.network_interfaces().iter().map(interface));
-        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        let response = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", send).await?;
+        interfaces.extend(response.network_interfaces().iter().map(interface));
+        token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             return Ok(interfaces);
         }
@@ -232,7 +233,8 @@ mod tests {
     use super::*;
 
     fn pod(uid: &str, instance: Option<&str>) -> PodAddress {
-        let (address, instance) = ([100, 64, 0, 20].into(), instance.map(str::to_owned));
+        let address = [100, 64, 0, 20].into();
+        let instance = instance.map(str::to_owned);
         PodAddress { address, pod: Some(uid.to_owned()).filter(|uid| !uid.is_empty()), instance }
     }
 
@@ -252,7 +254,8 @@ mod tests {
 
     #[test]
     fn address_without_an_interface_is_looked_up_again_a_few_times() {
-        let (mut lookups, start) = (Lookups::default(), Instant::now());
+        let mut lookups = Lookups::default();
+        let start = Instant::now();
         let seconds = |seconds| start + Duration::from_secs(seconds);
         for (second, looks, pending) in [
             (0, true, true),
@@ -279,7 +282,8 @@ mod tests {
 
     #[test]
     fn address_is_looked_up_again_when_the_instance_of_its_pod_is_known() {
-        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        let mut lookups = Lookups::default();
+        let now = Instant::now();
         assert!(look(&mut lookups, pod("a", None), &[], now).1);
         let (groups, looked) = look(&mut lookups, pod("a", Some("i-1")), &with_prefix("sg"), now);
         assert!(looked && groups.found.len() == 1, "{groups:?}");
@@ -287,7 +291,8 @@ mod tests {
 
     #[test]
     fn groups_of_a_pod_are_kept_when_its_node_is_deleted_first() {
-        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        let mut lookups = Lookups::default();
+        let now = Instant::now();
         let known = look(&mut lookups, pod("a", Some("i-1")), &with_prefix("sg"), now).0;
         assert_eq!(look(&mut lookups, pod("a", None), &[], now), (known.clone(), false));
         assert_eq!(look(&mut lookups, pod("a", None), &[], now + LOOKUP_PERIOD), (known, true));
@@ -298,7 +303,8 @@ mod tests {
     #[test]
     fn last_lookup_counts_when_two_pods_have_an_address() {
         for (first, second) in [("a", "b"), ("b", "a")] {
-            let (mut lookups, now) = (Lookups::default(), Instant::now());
+            let mut lookups = Lookups::default();
+            let now = Instant::now();
             look(&mut lookups, pod(first, None), &with_prefix("sg-old"), now);
             let later = now + Duration::from_secs(10);
             look(&mut lookups, pod(second, None), &with_prefix("sg-new"), later);
@@ -309,7 +315,8 @@ mod tests {
 
     #[test]
     fn unused_lookups_are_forgotten() {
-        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        let mut lookups = Lookups::default();
+        let now = Instant::now();
         look(&mut lookups, pod("a", None), &with_prefix("sg"), now);
         look(&mut lookups, pod("b", None), &with_prefix("sg"), now + UNUSED_PERIOD);
         assert_eq!(lookups.0.len(), 1);

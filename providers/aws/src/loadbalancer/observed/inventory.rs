@@ -67,10 +67,12 @@ impl CachedTags {
     /// Returns true if the tags need not be read again.
     fn is_current(&self, cluster: &ClusterTags, now: Instant) -> bool {
         let own = self.tags.contains_key(names::SERVICE) || self.tags.contains_key(names::STACK);
-        let age = match ownership::is_incomplete(&self.tags, cluster) && now < self.first + TAG_DELAY {
-            true => INCOMPLETE_TAGS,
-            false if own => OWN_TAGS,
-            false => FOREIGN_TAGS,
+        let age = if ownership::is_incomplete(&self.tags, cluster) && now < self.first + TAG_DELAY {
+            INCOMPLETE_TAGS
+        } else if own {
+            OWN_TAGS
+        } else {
+            FOREIGN_TAGS
         };
         now < self.read + age
     }
@@ -208,7 +210,8 @@ fn pairs(from: &[aws_sdk_elasticloadbalancingv2::types::TagDescription]) -> BTre
 }
 
 async fn balancers(session: &Session) -> Result<Vec<ObservedBalancer>, CloudError> {
-    let (mut all, mut marker) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut marker = None;
     loop {
         let request = session.api.elb.describe_load_balancers().page_size(PAGE).set_marker(marker);
         let response = session.api.read(Class::ElbRead, "DescribeLoadBalancers", || request.clone().send()).await?;
@@ -222,7 +225,8 @@ async fn balancers(session: &Session) -> Result<Vec<ObservedBalancer>, CloudErro
 }
 
 async fn target_groups(session: &Session) -> Result<Vec<(ObservedTargetGroup, Vec<String>)>, CloudError> {
-    let (mut all, mut marker) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut marker = None;
     loop {
         let request = session.api.elb.describe_target_groups().page_size(PAGE).set_marker(marker);
         let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await?;
@@ -242,7 +246,8 @@ async fn security_groups(session: &Session) -> Result<Vec<ListedGroup>, CloudErr
         keys.push(session.cluster.key());
     }
     let filters = vec![filter("vpc-id", vec![session.vpc.clone()]), filter("tag-key", keys)];
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_security_groups().set_filters(Some(filters.clone()));
         let request = request.max_results(1000).set_next_token(token);
@@ -348,9 +353,13 @@ impl Listing {
 
     /// Returns the cluster's load balancers without security groups, each as its Service and the name by which the
     /// descriptions of rules identify it.
-    pub(crate) fn bare(&self, session: &Session, cluster_name: &str) -> Vec<(LoadBalancerId, String)> {
-        let bare = self.balancers.iter().filter(|one| one.security_groups.is_empty());
-        let owned = bare.filter_map(|one| {
+    pub(crate) fn without_security_groups(
+        &self,
+        session: &Session,
+        cluster_name: &str,
+    ) -> Vec<(LoadBalancerId, String)> {
+        let found = self.balancers.iter().filter(|one| one.security_groups.is_empty());
+        let owned = found.filter_map(|one| {
             let owner = Owner::of(&one.tags, &session.cluster, cluster_name)?;
             let Owner { namespace, name, uid, .. } = owner;
             let uid_is_known = uid.is_some();
@@ -394,10 +403,7 @@ impl Listing {
 /// Returns the cluster's name in the shared group's name and tags: its id, because many clusters may use the default of
 /// `--cluster-name`.
 pub(crate) fn backend_cluster(session: &Session, cluster_name: &str) -> String {
-    match session.cluster.id.is_empty() {
-        true => cluster_name.to_owned(),
-        false => session.cluster.id.clone(),
-    }
+    if session.cluster.id.is_empty() { cluster_name.to_owned() } else { session.cluster.id.clone() }
 }
 
 #[cfg(test)]
@@ -427,7 +433,8 @@ mod tests {
     fn resources_of_the_controller_are_not_listed_for_deletion() {
         let id = samples::id();
         let default = id.default_name();
-        let (ensure, class) = (Purpose::Ensure(Flavour::CloudProvider), Purpose::Ensure(Flavour::Controller));
+        let ensure = Purpose::Ensure(Flavour::CloudProvider);
+        let class = Purpose::Ensure(Flavour::Controller);
         let both: &[Purpose] = &[Purpose::Delete, ensure, class];
         for (what, balancer, group, name, allowed) in [
             ("stack of the controller", &STACK[..], &STACK[..], "k8s-1", &[class][..]),

@@ -82,7 +82,8 @@ impl Networks {
         let mut cache = self.instances.lock().await;
         let now = Instant::now();
         cache.retain(|_, (at, _)| now < *at + MAX_INSTANCE_AGE);
-        let (mut found, mut unknown) = (BTreeMap::new(), Vec::new());
+        let mut found = BTreeMap::new();
+        let mut unknown = Vec::new();
         for id in ids {
             match cache.get(&id) {
                 Some((_, network)) => drop(found.insert(id, network.clone())),
@@ -92,8 +93,8 @@ impl Networks {
         for ids in unknown.chunks(VALUES) {
             // A filter skips instances that do not exist; a list of ids would fail as a whole.
             let request = session.api.ec2.describe_instances().filters(filter("instance-id", ids.to_vec()));
-            let answer = session.api.read(Class::Ec2Read, "DescribeInstances", || request.clone().send()).await?;
-            for instance in answer.reservations().iter().flat_map(|reservation| reservation.instances()) {
+            let response = session.api.read(Class::Ec2Read, "DescribeInstances", || request.clone().send()).await?;
+            for instance in response.reservations().iter().flat_map(|reservation| reservation.instances()) {
                 let zone = instance.placement().and_then(|placement| placement.availability_zone());
                 let groups = instance.security_groups().iter().filter_map(|group| group.group_id());
                 let network = InstanceNetwork {
@@ -111,23 +112,24 @@ impl Networks {
 
 async fn ranges(session: &Session) -> Result<Vec<IpNet>, CloudError> {
     let request = session.api.ec2.describe_vpcs().vpc_ids(&session.vpc);
-    let answer = session.api.read(Class::Ec2Read, "DescribeVpcs", || request.clone().send()).await?;
+    let response = session.api.read(Class::Ec2Read, "DescribeVpcs", || request.clone().send()).await?;
     let parse = |text: Option<&str>| text.and_then(|text| text.parse().ok());
     let of_vpc = |vpc: &aws_sdk_ec2::types::Vpc| {
         let v4 = vpc.cidr_block_association_set().iter().filter_map(|one| parse(one.cidr_block()));
         let v6 = vpc.ipv6_cidr_block_association_set().iter().filter_map(|one| parse(one.ipv6_cidr_block()));
         v4.chain(v6).collect::<Vec<IpNet>>()
     };
-    Ok(answer.vpcs().iter().flat_map(of_vpc).collect())
+    Ok(response.vpcs().iter().flat_map(of_vpc).collect())
 }
 
 async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_subnets().filters(filter("vpc-id", vec![session.vpc.clone()]));
         let request = request.max_results(1000).set_next_token(token);
-        let answer = session.api.read(Class::Ec2Read, "DescribeSubnets", || request.clone().send()).await?;
-        all.extend(answer.subnets().iter().map(|subnet| {
+        let response = session.api.read(Class::Ec2Read, "DescribeSubnets", || request.clone().send()).await?;
+        all.extend(response.subnets().iter().map(|subnet| {
             let v6 = subnet.ipv6_cidr_block_association_set().iter();
             Subnet {
                 id: subnet.subnet_id().unwrap_or_default().to_owned(),
@@ -140,7 +142,7 @@ async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
                 outpost: subnet.outpost_arn().is_some_and(|arn| !arn.is_empty()),
             }
         }));
-        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             return Ok(all);
         }
@@ -148,13 +150,14 @@ async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
 }
 
 async fn tables(session: &Session) -> Result<Vec<RouteTable>, CloudError> {
-    let (mut all, mut token) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_route_tables().filters(filter("vpc-id", vec![session.vpc.clone()]));
         let request = request.max_results(100).set_next_token(token);
-        let answer = session.api.read(Class::Ec2Read, "DescribeRouteTables", || request.clone().send()).await?;
-        all.extend(answer.route_tables().iter().cloned());
-        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        let response = session.api.read(Class::Ec2Read, "DescribeRouteTables", || request.clone().send()).await?;
+        all.extend(response.route_tables().iter().cloned());
+        token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             return Ok(all);
         }
@@ -181,13 +184,13 @@ pub(crate) async fn rules(
             let request = session.api.ec2.describe_security_group_rules().filters(filter("group-id", groups.to_vec()));
             let request = request.max_results(1000).set_next_token(token);
             let send = || request.clone().send();
-            let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroupRules", send).await?;
-            for rule in answer.security_group_rules() {
+            let response = session.api.read(Class::Ec2Read, "DescribeSecurityGroupRules", send).await?;
+            for rule in response.security_group_rules() {
                 if let Some(observed) = convert::rule(rule) {
                     all.entry(rule.group_id().unwrap_or_default().to_owned()).or_default().push(observed);
                 }
             }
-            token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+            token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
             if token.is_none() {
                 break;
             }
@@ -205,18 +208,19 @@ pub(crate) async fn groups_that_name_balancers(
     session: &Session,
     name_in: fn(&str) -> Option<&str>,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, CloudError> {
-    let (mut all, mut token) = (BTreeMap::new(), None);
+    let mut all = BTreeMap::new();
+    let mut token = None;
     loop {
         let request = session.api.ec2.describe_security_groups().filters(filter("vpc-id", vec![session.vpc.clone()]));
         let request = request.max_results(GROUPS_ON_A_PAGE).set_next_token(token);
-        let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
-        for group in answer.security_groups().iter().filter(|group| !is_of_another(session, group)) {
+        let response = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
+        for group in response.security_groups().iter().filter(|group| !is_of_another(session, group)) {
             let balancers: BTreeSet<String> = descriptions(group).filter_map(name_in).map(str::to_owned).collect();
             if !balancers.is_empty() {
                 all.insert(group.group_id().unwrap_or_default().to_owned(), balancers);
             }
         }
-        token = answer.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
+        token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             return Ok(all);
         }
@@ -249,11 +253,11 @@ pub(crate) async fn groups_named(
     }
     let filters = vec![filter("vpc-id", vec![session.vpc.clone()]), filter("tag:Name", names.clone())];
     let request = session.api.ec2.describe_security_groups().set_filters(Some(filters));
-    let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
+    let response = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
     let mut all = ids;
     for name in names {
         let is = |group: &&aws_sdk_ec2::types::SecurityGroup| pairs(group.tags()).any(|tag| tag == ("Name", &name));
-        match answer.security_groups().iter().find(is).and_then(|group| group.group_id()) {
+        match response.security_groups().iter().find(is).and_then(|group| group.group_id()) {
             Some(id) => all.push(id.to_owned()),
             None => return Ok(Err(name)),
         }
@@ -265,8 +269,8 @@ pub(crate) async fn groups_named(
 pub(crate) async fn groups_that_name(session: &Session, group: &str) -> Result<Vec<String>, CloudError> {
     let filters = filter("ip-permission.group-id", vec![group.to_owned()]);
     let request = session.api.ec2.describe_security_groups().filters(filters);
-    let answer = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
-    Ok(answer.security_groups().iter().filter_map(|group| group.group_id().map(str::to_owned)).collect())
+    let response = session.api.read(Class::Ec2Read, "DescribeSecurityGroups", || request.clone().send()).await?;
+    Ok(response.security_groups().iter().filter_map(|group| group.group_id().map(str::to_owned)).collect())
 }
 
 /// Returns the instance of a provider ID; instances of Fargate and other clouds cannot be registered by id.

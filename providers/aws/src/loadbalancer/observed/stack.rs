@@ -170,13 +170,13 @@ impl ObservedStack {
 
     /// Drops resources whose deletion was requested and that are still listed; returns the names of such load
     /// balancers.
-    pub(crate) fn take_out(&mut self, deleting: &BTreeSet<String>) -> Vec<String> {
-        let dying =
+    pub(crate) fn remove_deleting(&mut self, deleting: &BTreeSet<String>) -> Vec<String> {
+        let being_deleted =
             self.balancers.iter().filter(|one| deleting.contains(&one.arn)).map(|one| one.name.clone()).collect();
         self.balancers.retain(|one| !deleting.contains(&one.arn));
         self.target_groups.retain(|one| !deleting.contains(&one.arn));
         self.security_groups.retain(|one| !deleting.contains(&one.id));
-        dying
+        being_deleted
     }
 
     /// Drops resources whose tags, as just read, do not allow their deletion.
@@ -242,9 +242,12 @@ impl ObservedStack {
 
     /// Returns the ARNs of target groups by their names, with weights. Groups of other owners have their ARNs as names.
     pub(crate) fn arns(&self, forwards: &[(String, i32)]) -> Vec<(String, i32)> {
-        let arn = |name: &str| match name.starts_with(ARN) {
-            true => Some(name.to_owned()),
-            false => self.target_group(name).map(|group| group.arn.clone()),
+        let arn = |name: &str| {
+            if name.starts_with(ARN) {
+                Some(name.to_owned())
+            } else {
+                self.target_group(name).map(|group| group.arn.clone())
+            }
         };
         forwards.iter().filter_map(|(name, weight)| Some((arn(name)?, *weight))).collect()
     }
@@ -255,33 +258,33 @@ impl ObservedStack {
             Step::CreateSecurityGroup(_)
             | Step::Authorize { .. }
             | Step::Revoke { .. }
-            | Step::DeleteSecurityGroup { .. } => self.follow_security_group(step, made),
+            | Step::DeleteSecurityGroup { .. } => self.apply_security_group_step(step, made),
             Step::CreateBalancer(_)
             | Step::SetSubnets { .. }
             | Step::SetAddressType { .. }
             | Step::SetSecurityGroups { .. }
             | Step::SetCapacity { .. }
             | Step::SetBalancerAttributes { .. }
-            | Step::DeleteBalancer { .. } => self.follow_balancer(step, made),
+            | Step::DeleteBalancer { .. } => self.apply_balancer_step(step, made),
             Step::CreateTargetGroup(_)
             | Step::SetHealthCheck { .. }
             | Step::SetGroupAttributes { .. }
             | Step::Record { .. }
             | Step::Register { .. }
             | Step::Deregister { .. }
-            | Step::DeleteTargetGroup { .. } => self.follow_target_group(step, made),
+            | Step::DeleteTargetGroup { .. } => self.apply_target_group_step(step, made),
             Step::CreateListener { .. }
             | Step::ModifyListener { .. }
             | Step::SetListenerAttributes { .. }
             | Step::AddCertificates { .. }
             | Step::RemoveCertificates { .. }
-            | Step::DeleteListener { .. } => self.follow_listener(step, made),
-            Step::AddTags { .. } | Step::RemoveTags { .. } => self.follow_tags(step),
+            | Step::DeleteListener { .. } => self.apply_listener_step(step, made),
+            Step::AddTags { .. } | Step::RemoveTags { .. } => self.apply_tag_step(step),
         }
     }
 
     /// Applies a step about the Service's own security group.
-    fn follow_security_group(&mut self, step: &Step, made: &CreatedResource) {
+    fn apply_security_group_step(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateSecurityGroup(group) => self.security_groups.push(new_security_group(group, made)),
             Step::Authorize { group, rules } => {
@@ -299,7 +302,7 @@ impl ObservedStack {
     }
 
     /// Applies a step about a load balancer.
-    fn follow_balancer(&mut self, step: &Step, made: &CreatedResource) {
+    fn apply_balancer_step(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateBalancer(balancer) => self.balancers.push(new_balancer(balancer, made)),
             Step::SetSubnets { balancer, subnets, source_nat } => {
@@ -335,13 +338,15 @@ impl ObservedStack {
     }
 
     /// Applies a step about a target group.
-    fn follow_target_group(&mut self, step: &Step, made: &CreatedResource) {
+    fn apply_target_group_step(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateTargetGroup(group) => self.target_groups.push(new_target_group(group, made)),
             Step::SetHealthCheck { group, health } => {
                 if let Some(observed) = self.group(group) {
                     let observed = &mut observed.health;
-                    let (path, codes, timeout) = (observed.path.take(), observed.codes.take(), observed.timeout);
+                    let path = observed.path.take();
+                    let codes = observed.codes.take();
+                    let timeout = observed.timeout;
                     *observed = health.clone();
                     observed.path = observed.path.take().or(path);
                     observed.codes = observed.codes.take().or(codes);
@@ -376,7 +381,7 @@ impl ObservedStack {
     }
 
     /// Applies a step about a listener.
-    fn follow_listener(&mut self, step: &Step, made: &CreatedResource) {
+    fn apply_listener_step(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateListener { balancer, listener, forwards } => {
                 let forwards = self.arns(forwards);
@@ -430,7 +435,7 @@ impl ObservedStack {
     }
 
     /// Applies a step about tags.
-    fn follow_tags(&mut self, step: &Step) {
+    fn apply_tag_step(&mut self, step: &Step) {
         match step {
             Step::AddTags { arn, tags } => {
                 if let Some(observed) = self.tags(arn) {

@@ -199,9 +199,10 @@ impl<'a> Reading<'a> {
         let mut reported = BTreeSet::new();
         let mut errors = std::mem::take(&mut self.errors);
         errors.retain(|error| reported.insert(error.clone()));
-        match errors.is_empty() {
-            true => Ok(()),
-            false => Err(CloudError::new(ErrorKind::Invalid, "ReadAnnotations", errors.join("; "))),
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(CloudError::new(ErrorKind::Invalid, "ReadAnnotations", errors.join("; ")))
         }
     }
 
@@ -284,17 +285,17 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the pairs of a comma-separated list of `key=value`. A comma within a value is escaped as `\,`. If
-    /// `allows_bare_keys`, a key without a value is allowed, and its value is empty.
-    pub(crate) fn pairs(&mut self, suffix: &str, allows_bare_keys: bool) -> BTreeMap<String, String> {
+    /// `allows_missing_values`, a key without a value is allowed, and its value is empty.
+    pub(crate) fn pairs(&mut self, suffix: &str, allows_missing_values: bool) -> BTreeMap<String, String> {
         let Some(text) = self.text(suffix) else { return BTreeMap::new() };
         let mut pairs = BTreeMap::new();
         for part in split_pairs(text) {
             let (key, value) = match part.split_once('=') {
                 Some((key, value)) => (key.trim(), value.trim()),
-                None if allows_bare_keys => (part.trim(), ""),
+                None if allows_missing_values => (part.trim(), ""),
                 None => ("", ""),
             };
-            if key.is_empty() && !(allows_bare_keys && part.trim().is_empty()) {
+            if key.is_empty() && !(allows_missing_values && part.trim().is_empty()) {
                 self.refuse(suffix, text, "use key=value pairs with commas between them");
                 return BTreeMap::new();
             }
@@ -314,7 +315,8 @@ impl<'a> Reading<'a> {
 
 /// Splits a text at commas that are not escaped by a backslash.
 fn split_pairs(text: &str) -> Vec<String> {
-    let (mut parts, mut part) = (Vec::new(), String::new());
+    let mut parts = Vec::new();
+    let mut part = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         match c {
@@ -335,7 +337,7 @@ mod tests {
 
     #[test]
     fn pairs_are_read_with_escapes() {
-        for (text, allows_bare_keys, expected) in [
+        for (text, allows_missing_values, expected) in [
             ("a=b, c = d", false, Some(vec![("a", "b"), ("c", "d")])),
             ("a=b=c", false, Some(vec![("a", "b=c")])),
             (r"a=1\,2,b=3", false, Some(vec![("a", "1,2"), ("b", "3")])),
@@ -345,7 +347,7 @@ mod tests {
         ] {
             let spec = samples::spec(&[("attributes", text)]);
             let mut reading = Reading::new(&spec);
-            let pairs = reading.pairs("attributes", allows_bare_keys);
+            let pairs = reading.pairs("attributes", allows_missing_values);
             let result = reading.finish().map(|()| pairs);
             let expected =
                 expected.map(|pairs| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());

@@ -69,7 +69,8 @@ fn group(
 }
 
 fn other<'a>(requested: &ServicePort, spec: &'a LoadBalancerSpec) -> Result<&'a OtherService, Mistake> {
-    let (service, namespace) = (&requested.service, &spec.id.namespace);
+    let service = &requested.service;
+    let namespace = &spec.id.namespace;
     let what = format!("serviceName {service}");
     if *service == spec.id.name {
         let fix = "name another Service: the weight of this Service is baseServiceWeight";
@@ -98,9 +99,8 @@ fn served<'a>(requested: &ServicePort, other: &'a OtherService, protocol: Protoc
             Err((what, format!("use a port of protocol {transports}, as the listener has it")))
         }
         None => {
-            let has = other.ports.iter().map(|port| match port.name.is_empty() {
-                true => port.port.to_string(),
-                false => format!("{} ({})", port.port, port.name),
+            let has = other.ports.iter().map(|port| {
+                if port.name.is_empty() { port.port.to_string() } else { format!("{} ({})", port.port, port.name) }
             });
             let has: Vec<String> = has.collect();
             Err((what, format!("use a port that the Service {} has: {}", requested.service, has.join(", "))))
@@ -125,11 +125,10 @@ fn number(requested: &ServicePort, served: &[&Port], target_type: TargetType) ->
         );
         (what(), fix)
     })?;
-    match served.iter().all(|port| of(port) == Some(number)) {
-        true => Ok(number),
-        false => {
-            let field = if target_type == TargetType::Instance { "nodePort" } else { "targetPort" };
-            Err((what(), format!("give TCP and UDP of the port the same {field}: they share a target group")))
-        }
+    if served.iter().all(|port| of(port) == Some(number)) {
+        Ok(number)
+    } else {
+        let field = if target_type == TargetType::Instance { "nodePort" } else { "targetPort" };
+        Err((what(), format!("give TCP and UDP of the port the same {field}: they share a target group")))
     }
 }

@@ -159,10 +159,12 @@ fn protocols(
     if wants_quic && !has_udp_port() {
         reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
     }
-    match encryption.covers(port, plain) {
-        true if encryption.to_targets => (Protocol::Tls, Protocol::Tls),
-        true => (Protocol::Tls, Protocol::Tcp),
-        false => (plain, plain),
+    if !encryption.covers(port, plain) {
+        (plain, plain)
+    } else if encryption.to_targets {
+        (Protocol::Tls, Protocol::Tls)
+    } else {
+        (Protocol::Tls, Protocol::Tcp)
     }
 }
 

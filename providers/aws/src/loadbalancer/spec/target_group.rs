@@ -65,8 +65,8 @@ impl<'a> GroupReader<'a> {
         target_type: TargetType,
         reading: &mut Reading<'_>,
     ) -> Self {
-        let (attributes, proxy_protocol) =
-            (reading.pairs("target-group-attributes", false), read_proxy_protocol(flavour, reading));
+        let attributes = reading.pairs("target-group-attributes", false);
+        let proxy_protocol = read_proxy_protocol(flavour, reading);
         Self { policy, flavour, target_type, attributes, proxy_protocol }
     }
 

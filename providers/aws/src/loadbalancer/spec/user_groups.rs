@@ -23,7 +23,8 @@ pub(super) fn separate(
             );
         }
     }
-    let (mut own, mut groups) = (Vec::new(), Vec::<UserGroup>::new());
+    let mut own = Vec::new();
+    let mut groups = Vec::<UserGroup>::new();
     for listener in listeners {
         let suffix = format!("{SUFFIX}{}", listener.port);
         let Some(arn) = reading.text(&suffix) else {

@@ -140,7 +140,8 @@ fn protocols_follow_the_listener_and_one_group_serves_several() {
 #[test]
 fn missing_services_and_ports_are_errors_with_a_fix() {
     let udp = other(vec![port(Protocol::Udp, 8080)]);
-    let (mut inside, mut named) = (other(vec![port(Protocol::Tcp, 8080)]), other(vec![port(Protocol::Tcp, 81)]));
+    let mut inside = other(vec![port(Protocol::Tcp, 8080)]);
+    let mut named = other(vec![port(Protocol::Tcp, 81)]);
     inside.ports[0].node_port = None;
     named.ports.push(port(Protocol::Tcp, 82));
     for (green, parts) in [
@@ -170,7 +171,8 @@ fn weights(world: &World) -> Vec<i32> {
 
 #[test]
 fn group_of_another_service_follows_its_port_and_is_deleted() {
-    let (mut world, targets) = (World::default(), nodes([1, 2]));
+    let mut world = World::default();
+    let targets = nodes([1, 2]);
     world.settle(&spec(&[]), &targets);
     for (requested, steps, expected) in [
         (spreading(&[], (90, 10)), &["CreateTargetGroup", "Register", "ModifyListener"][..], vec![90, 10]),
@@ -199,7 +201,8 @@ fn group_of_another_service_follows_its_port_and_is_deleted() {
 
 #[test]
 fn all_traffic_moves_once_a_target_is_healthy() {
-    let (mut world, targets) = (World::default(), nodes([1, 2]));
+    let mut world = World::default();
+    let targets = nodes([1, 2]);
     world.settle(&spec(&[]), &targets);
     let moved = spreading(&[], (0, 1));
     let plan = world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
@@ -223,7 +226,8 @@ fn all_traffic_moves_once_a_target_is_healthy() {
 
 #[test]
 fn group_of_another_service_is_never_used_as_own() {
-    let (mut world, ip) = (World::default(), [("nlb-target-type", "ip")]);
+    let mut world = World::default();
+    let ip = [("nlb-target-type", "ip")];
     let targets = Targets::default();
     world.settle(&spreading(&ip, (0, 1)), &targets);
     // Another client removes the Service's own group, which gets no traffic, from the listener and deletes it.
@@ -237,7 +241,8 @@ fn group_of_another_service_is_never_used_as_own() {
 
 #[test]
 fn groups_of_the_controller_for_other_services_are_kept() {
-    let (mut world, targets) = (World::default(), nodes([1, 2]));
+    let mut world = World::default();
+    let targets = nodes([1, 2]);
     let requested = spreading(&[("type", "external")], (9, 1));
     world.settle(&requested, &targets);
     let name = backend(&requested, &targets).name;

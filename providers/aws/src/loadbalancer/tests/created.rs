@@ -15,10 +15,13 @@ use crate::loadbalancer::samples::{nodes, spec};
 fn listed(stack: &ObservedStack) -> ObservedStack {
     let mut listed = stack.clone();
     for balancer in &mut listed.balancers {
-        (balancer.attributes, balancer.listeners, balancer.capacity) = (BTreeMap::new(), Vec::new(), None);
+        balancer.attributes = BTreeMap::new();
+        balancer.listeners = Vec::new();
+        balancer.capacity = None;
     }
     for group in &mut listed.target_groups {
-        (group.attributes, group.targets) = (BTreeMap::new(), BTreeMap::new());
+        group.attributes = BTreeMap::new();
+        group.targets = BTreeMap::new();
     }
     listed.security_groups.iter_mut().for_each(|group| group.rules.clear());
     listed
@@ -92,7 +95,8 @@ fn half_listed_or_foreign_stack_gets_no_details() {
 
 #[test]
 fn change_by_another_client_that_a_listing_shows_is_reverted() {
-    let (spec, targets) = (spec(&[]), nodes([1, 2]));
+    let spec = spec(&[]);
+    let targets = nodes([1, 2]);
     let world = created(&spec);
     let desired = world.desired(&spec, &targets);
     let reverted = |what: &str, step: &str, change: &dyn Fn(&mut ObservedStack)| {
@@ -111,7 +115,8 @@ fn change_by_another_client_that_a_listing_shows_is_reverted() {
 
 #[test]
 fn change_by_another_client_that_no_listing_shows_deletes_nothing_and_is_reverted_after_a_read() {
-    let (spec, targets) = (spec(&[]), nodes([1, 2]));
+    let spec = spec(&[]);
+    let targets = nodes([1, 2]);
     let before = created(&spec);
     let plan = |observed: &ObservedStack| diff::ensure(&before.desired(&spec, &targets), observed).steps;
     let changed = |what: &str, step: &str, change: &dyn Fn(&mut ObservedStack)| {
@@ -127,7 +132,8 @@ fn change_by_another_client_that_no_listing_shows_deletes_nothing_and_is_reverte
     changed("no listener", "CreateListener", &|now| now.balancers[0].listeners.clear());
     changed("another listener", "DeleteListener", &|now| {
         let mut other = now.balancers[0].listeners[0].clone();
-        (other.port, other.arn) = (81, "arn:listener/81".into());
+        other.port = 81;
+        other.arn = "arn:listener/81".into();
         now.balancers[0].listeners.push(other);
     });
     changed("no rules", "Authorize", &|now| now.security_groups[0].rules.clear());

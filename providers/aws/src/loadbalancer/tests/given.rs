@@ -35,7 +35,8 @@ fn plan_changes_only_listeners_of_a_load_balancer_that_a_user_made() {
 
 #[test]
 fn own_load_balancer_stays_until_targets_on_that_of_the_user_are_healthy() {
-    let (mut world, targets) = (World::default(), nodes([1]));
+    let mut world = World::default();
+    let targets = nodes([1]);
     world.settle(&spec(&[]), &targets);
     world.observed.balancers.push(given());
     let plan = world.ensure(&spec(&[ARN]), &targets, usize::MAX).unwrap();
@@ -47,7 +48,8 @@ fn own_load_balancer_stays_until_targets_on_that_of_the_user_are_healthy() {
 
 #[test]
 fn listeners_on_a_former_load_balancer_of_the_user_are_deleted_before_their_groups() {
-    let (mut world, targets) = (World::default(), nodes([1]));
+    let mut world = World::default();
+    let targets = nodes([1]);
     world.settle(&spec(&[]), &targets);
     world.observed.abandoned_listeners = vec!["arn:listener/old".into()];
     let plan = world.ensure(&spec(&[]), &targets, usize::MAX).unwrap();

@@ -40,7 +40,8 @@ fn action() -> impl Strategy<Value = String> {
     let group = "(\\{(\"targetGroupARN\":\"arn:[a-z]{0,5}\"|\"serviceName\":\"[a-z]{0,3}\",\"servicePort\":(80|\"http\"|-1|1e99|null))?(,\"weight\":(1|999|1000|-1|1e99|\"1\"|null))?\\}|1|null)";
     (vec(group, 0..7), "(1|0|-1|9223372036854775807|null|\"1\")", 0..300usize).prop_map(|(groups, weight, nested)| {
         let groups = groups.join(",");
-        let (open, close) = ("[".repeat(nested / 10 * 10 % 200), "]".repeat(nested / 10 * 10 % 200));
+        let open = "[".repeat(nested / 10 * 10 % 200);
+        let close = "]".repeat(nested / 10 * 10 % 200);
         format!(
             r#"{{"type":"forward","forwardConfig":{{"baseServiceWeight":{weight},"targetGroups":[{groups}],"other":{open}{close}}}}}"#
         )
@@ -92,7 +93,8 @@ proptest! {
     #[test]
     fn any_annotations_are_read_or_refused(spec in service(), controller_services: bool, no_node_rules: bool) {
         let policy = Policy { controller_services, no_node_rules, ..Policy::default() };
-        let (once, again) = (read(&spec, &policy), read(&spec, &policy));
+        let once = read(&spec, &policy);
+        let again = read(&spec, &policy);
         prop_assert_eq!(format!("{:?}", once), format!("{:?}", again));
         if let Err(error) = once {
             prop_assert!(error.to_string().len() <= MAX_ERROR_BYTES, "{} bytes", error.to_string().len());

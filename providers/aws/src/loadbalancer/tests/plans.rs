@@ -163,7 +163,8 @@ fn group_without_targets_is_replaced_immediately() {
 #[test]
 fn changed_scheme_replaces_the_load_balancer_once_the_new_one_works() {
     let mut world = settled(&[]);
-    let (internal, targets) = (spec(&[("scheme", "internal")]), nodes([1, 2]));
+    let internal = spec(&[("scheme", "internal")]);
+    let targets = nodes([1, 2]);
     assert!(world.ensure(&internal, &targets, usize::MAX).unwrap().again.is_some());
     assert_eq!(world.observed.balancers.len(), 2);
     assert!(!world.names().contains(&"DeleteBalancer".to_owned()));

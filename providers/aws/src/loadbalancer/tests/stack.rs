@@ -29,7 +29,8 @@ fn tagged(network: &mut Network, subnet: &str, key: &str, value: &str) {
 
 #[test]
 fn subnets_are_chosen_like_upstream() {
-    let (provider, controller) = (settings(&spec(&[])), settings(&spec(&[("type", "external")])));
+    let provider = settings(&spec(&[]));
+    let controller = settings(&spec(&[("type", "external")]));
     assert_eq!((provider.flavour, controller.flavour), (Flavour::CloudProvider, Flavour::Controller));
     let plain = network();
     let of = |numbers: [u8; 3]| Ok(numbers.map(|number| format!("subnet-{number}")).to_vec());

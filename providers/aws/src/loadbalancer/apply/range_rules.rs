@@ -1,5 +1,5 @@
-//! Rules in nodes' security groups for load balancers without security groups: set with the load balancer, and revoked
-//! with it.
+//! The rules of load balancers without security groups in nodes' security groups, with IP ranges as sources: set with the load
+//! balancer, and revoked with it.
 //!
 //! A rule names its load balancer, so that exactly the own rules are revoked. They may also be in groups without the
 //! cluster's tag, and in groups whose instances are no longer nodes.
@@ -7,11 +7,12 @@
 use std::collections::BTreeSet;
 
 use providers::{CloudError, ErrorKind, LoadBalancerId};
+use tokio::time::Instant;
 
-use crate::loadbalancer::apply::backend_group::{BareRules, Shared};
+use crate::loadbalancer::apply::backend_group::{RangeRules, Shared};
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::opening::TargetGroups;
-use crate::loadbalancer::model::bare_rules;
+use crate::loadbalancer::model::range_rules;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::inventory::Listing;
@@ -37,7 +38,7 @@ pub(super) fn own_rule_names(
 impl Balancers {
     /// Sets the rules in the groups of targets. Until the load balancer is `done`, only rules are added, also for its
     /// future subnets: traffic still uses the old paths. Returns the refusals.
-    pub(super) async fn set_bare_rules(
+    pub(super) async fn set_range_rules(
         &self,
         work: &Work<'_>,
         (listing, network): (&Listing, &Network),
@@ -53,24 +54,24 @@ impl Balancers {
         let future = desired.balancer.subnets.iter().filter(|_| !done);
         let subnets: Vec<Mapping> = balancer.subnets.iter().chain(future).cloned().collect();
         let owner = (&work.session.cluster, work.id);
-        let wanted = bare_rules::desired(owner, work.settings, desired, (&balancer.name, &subnets), network);
+        let wanted = range_rules::desired(owner, work.settings, desired, (&balancer.name, &subnets), network);
         let names = own_rule_names(work.session, work.id, listing, &observed.balancers);
         let mut shared = self.shared.lock().await;
         let remove_others = done && !nodes.incomplete;
         let mut all: BTreeSet<String> =
             listing.tagged_groups(work.session).iter().map(|group| group.id.clone()).collect();
-        if remove_others && state.bare_groups.is_none() {
+        if remove_others && state.range_rule_groups.is_none() {
             // A previous process may have opened groups without the cluster's tag.
-            state.bare_groups = Some(shared.groups_with_rules(work.session, &names).await?);
+            state.range_rule_groups = Some(shared.groups_with_rules(work.session, &names).await?);
         }
-        if let Some(opened) = &mut state.bare_groups {
+        if let Some(opened) = &mut state.range_rule_groups {
             opened.extend(nodes.groups.iter().cloned());
             all.extend(opened.iter().cloned());
         }
-        let rules = BareRules { names: &names, all: &all, nodes: &nodes.groups, wanted: &wanted, remove_others };
-        let refused = shared.set_bare(work.session, self.listings(listing), work.id, rules).await?;
+        let rules = RangeRules { names: &names, all: &all, nodes: &nodes.groups, wanted: &wanted, remove_others };
+        let refused = shared.set_range_rules(work.session, self.listings(listing), work.id, rules).await?;
         if remove_others && refused.is_empty() {
-            state.bare_groups = Some(nodes.groups.clone());
+            state.range_rule_groups = Some(nodes.groups.clone());
         }
         Ok(refused)
     }
@@ -80,7 +81,7 @@ impl Balancers {
     /// # Errors
     /// `Denied` if AWS does not allow it in a group with the cluster's tag. Rules in other groups are then left with a
     /// warning: an operator has to delete them.
-    pub(super) async fn revoke_bare_rules(
+    pub(super) async fn revoke_range_rules(
         &self,
         shared: &mut Shared,
         session: &Session,
@@ -89,17 +90,21 @@ impl Balancers {
         state: &BalancerState,
     ) -> Result<(), CloudError> {
         let names = own_rule_names(session, id, listing, &[]);
+        // Those that an earlier process has just added may be missing from reads before the last round of the deletion.
+        if let Some(changed) = state.changed.filter(|_| Instant::now() < self.all_visible()) {
+            shared.forget_rules_before(changed);
+        }
         let mut groups = shared.groups_with_rules(session, &names).await?;
         // Rules that were just added may not be visible yet.
-        groups.extend(state.bare_groups.iter().flatten().cloned());
+        groups.extend(state.range_rule_groups.iter().flatten().cloned());
         let tagged: BTreeSet<&str> = listing.tagged_groups(session).into_iter().map(|group| &*group.id).collect();
         let (tagged, others): (BTreeSet<String>, BTreeSet<String>) =
             groups.into_iter().partition(|group| tagged.contains(&**group));
         let listings = self.listings(listing);
-        for refusal in shared.revoke_bare(session, listings, (id, &names), &others).await? {
+        for refusal in shared.revoke_range_rules(session, listings, (id, &names), &others).await? {
             tracing::warn!(service = %id, refusal, "leaked rules of a deleted load balancer were not revoked");
         }
-        match shared.revoke_bare(session, listings, (id, &names), &tagged).await?.into_iter().next() {
+        match shared.revoke_range_rules(session, listings, (id, &names), &tagged).await?.into_iter().next() {
             Some(refusal) => Err(CloudError::new(ErrorKind::Denied, "RevokeSecurityGroupIngress", refusal)),
             None => Ok(()),
         }

@@ -1,5 +1,5 @@
-//! Rules in the nodes' security groups for load balancers without security groups: each has its own, for its clients and
-//! its subnets.
+//! Rules in nodes' security groups for load balancers without security groups: each has its own, whose sources are the IP
+//! ranges of its clients and its subnets.
 //!
 //! EC2 distinguishes rules by protocol, ports and source, but not by description. Two load balancers that need the same rule
 //! share one, which names the first of them. It is handed over to the other before its owner would revoke it.
@@ -44,7 +44,8 @@ pub(crate) fn desired(
         description: description.to_owned(),
     };
     let mut rules = BTreeSet::new();
-    let (client, health) = (format!("{CLIENT}={name}"), format!("{HEALTH}={name}"));
+    let client = format!("{CLIENT}={name}");
+    let health = format!("{HEALTH}={name}");
     for group in desired.groups() {
         let ranges = if group.preserves_client { &all_clients } else { &subnets };
         let traffic: BTreeSet<u16> = match group.target_type {
@@ -148,7 +149,8 @@ pub(crate) fn changes(
         wanted.iter().filter(|rule| !have.contains(&rule.key()) && keys.insert(rule.key())).cloned().collect();
     let own = |rule: &&ObservedRule| balancer_of(&rule.rule).is_some_and(|name| names.iter().any(|own| own == name));
     let unwanted = observed.iter().filter(own).filter(|rule| !want.contains(&rule.rule.key()));
-    let (mut hand_over, mut gone) = (Vec::new(), Vec::new());
+    let mut hand_over = Vec::new();
+    let mut gone = Vec::new();
     for rule in unwanted {
         match handed_over_description(&rule.rule, others) {
             Some(description) => {
