@@ -28,6 +28,7 @@ pub(crate) use histogram::histogram;
 pub use histogram::set_native_histograms;
 pub use labels::Labels;
 pub use limit::{MAX_SERIES, OTHER, limited_entry};
+pub(crate) use process::StartTime;
 pub(crate) use registry::exposition;
 pub use registry::{Exposition, Metrics};
 pub(crate) use rest_client::CaReload;

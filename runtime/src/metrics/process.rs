@@ -7,7 +7,20 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::encode::{counters, gauges};
 
-/// `process_*`.
+/// `process_start_time_seconds`, which is served with all metrics and with the results of health checks.
+#[derive(Debug)]
+pub(crate) struct StartTime;
+
+impl Collector for StartTime {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        let Some(start) = start_seconds(&read("/proc/self/stat"), &read("/proc/stat")) else { return Ok(()) };
+        let help = "Start time of the process since unix epoch in seconds.";
+        gauges(&mut encoder, "process_start_time_seconds", help, [([], start)])
+    }
+}
+
+/// `process_*`, except for [`StartTime`].
 #[derive(Debug)]
 pub(super) struct Process;
 
@@ -35,11 +48,6 @@ impl Collector for Process {
                 "process_resident_memory_bytes",
                 "Resident memory size in bytes.",
                 kilobytes(&read("/proc/self/status"), "VmRSS:"),
-            ),
-            (
-                "process_start_time_seconds",
-                "Start time of the process since unix epoch in seconds.",
-                start_seconds(&stat, &read("/proc/stat")),
             ),
             (
                 "process_virtual_memory_bytes",

@@ -12,7 +12,7 @@ use super::encode::Histograms;
 use super::families::{Count, Counts, Gauges, Seconds};
 use super::format::{Encoding, Format};
 use super::histogram::histogram;
-use super::process::Process;
+use super::process::{Process, StartTime};
 use super::rest_client::RestClient;
 use super::{meta, parse, protobuf, text};
 use crate::lock::lock;
@@ -30,6 +30,7 @@ impl Metrics {
     pub fn new() -> Self {
         let metrics = Self::default();
         metrics.collect(Process);
+        metrics.collect(StartTime);
         metrics
     }
 

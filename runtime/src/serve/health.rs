@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::lock::lock;
-use crate::metrics::{Exposition, Format, exposition};
+use crate::metrics::{Exposition, Format, StartTime, exposition};
 use crate::text::{query, quoted};
 
 /// The result of a check; `None` if it does not apply now, so that it is not listed.
@@ -193,6 +193,7 @@ impl Default for Record {
             last.clone(),
         );
         registry.register("kubernetes_healthchecks", "Results of all health checks", total.clone());
+        registry.register_collector(Box::new(StartTime));
         Self { registry, last, total }
     }
 }
@@ -275,9 +276,11 @@ mod tests {
     #[test]
     fn results_are_recorded_until_reset() {
         let health = Health::new(vec![passes("a"), fails("b")], Vec::new());
+        let slis = || String::from_utf8(health.slis(Format::default()).body).expect("a text");
+        let has_start = || slis().lines().any(|line| line.starts_with("process_start_time_seconds "));
+        assert!(has_start(), "{}", slis());
         health.page(Probe::Health, "");
         health.page(Probe::Health, "exclude=b");
-        let slis = || String::from_utf8(health.slis(Format::default()).body).expect("a text");
         for line in [
             "# TYPE kubernetes_healthchecks_total counter",
             "kubernetes_healthcheck{name=\"a\",type=\"healthz\"} 1",
@@ -288,6 +291,6 @@ mod tests {
             assert!(slis().lines().any(|own| own == line), "{line} is not in\n{}", slis());
         }
         health.reset_slis();
-        assert!(!slis().contains("name="));
+        assert!(!slis().contains("name=") && has_start());
     }
 }
