@@ -41,7 +41,7 @@ impl PodCondition {
         self.status == gate.status && *self.reason == *gate.reason && *self.message == *gate.message
     }
 
-    /// Returns the patch of the pod's status.
+    /// Returns the strategic merge patch of the pod's status.
     pub fn patch(&self, uid: &Uid, now: Timestamp) -> Value {
         let condition = json!({
             "type": self.condition,
@@ -50,7 +50,10 @@ impl PodCondition {
             "message": self.message,
             "lastTransitionTime": api_time(now),
         });
-        json!({ "metadata": { "uid": uid.to_string() }, "status": { "conditions": [condition] } })
+        // Without the order, the API server places a new condition first. Every pod with a node has PodScheduled.
+        let order = json!([{ "type": "PodScheduled" }, { "type": self.condition }]);
+        let status = json!({ "conditions": [condition], "$setElementOrder/conditions": order });
+        json!({ "metadata": { "uid": uid.to_string() }, "status": status })
     }
 }
 
@@ -124,6 +127,8 @@ mod tests {
         let condition = PodCondition::without_load_balancer("c");
         let patch = condition.patch(&Uid::parse("u-1"), Timestamp::UNIX_EPOCH);
         assert_eq!(patch["metadata"]["uid"], "u-1");
+        let order = &patch["status"]["$setElementOrder/conditions"];
+        assert_eq!(*order, json!([{ "type": "PodScheduled" }, { "type": "c" }]));
         let condition = &patch["status"]["conditions"][0];
         assert_eq!((&condition["type"], &condition["status"]), (&json!("c"), &json!("True")));
         assert_eq!(condition["lastTransitionTime"], "1970-01-01T00:00:00Z");
