@@ -67,7 +67,7 @@ pub async fn device_taint_rules_are_read(space: Space) -> Result<()> {
     on_and_off(&space, &["DRADeviceTaintRules"], |space, gate| async move {
         let faults = Faults::default();
         let flags = ["--controllers=device-taint-eviction-controller", &gate.flag];
-        let _manager = Manager::start_cluster_wide(&space, &faults, &flags).await?;
+        let _manager = Manager::start_with(&space, &faults, &flags).await?;
         eventually("devices are watched", || async {
             let watched = faults.max_watches();
             ensure!(watched.contains_key("resourceslices") && watched.contains_key("pods"), "{watched:?}");
