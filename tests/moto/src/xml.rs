@@ -126,9 +126,10 @@ pub(crate) fn unreached(xml: &str, target: &str, port: &str) -> String {
 fn replace_health(xml: &str, markers: &[String], health: &str) -> String {
     let parts = xml.split("<member>").enumerate().map(|(number, part)| {
         let open_tag = if number == 0 { "" } else { "<member>" };
-        match markers.iter().all(|marker| part.contains(marker)) {
-            true => format!("{open_tag}{}", part.replacen("<State>healthy</State>", health, 1)),
-            false => format!("{open_tag}{part}"),
+        if markers.iter().all(|marker| part.contains(marker)) {
+            format!("{open_tag}{}", part.replacen("<State>healthy</State>", health, 1))
+        } else {
+            format!("{open_tag}{part}")
         }
     });
     parts.collect()

@@ -94,11 +94,10 @@ impl Model {
     /// Records the security groups of a load balancer that is about to be deleted.
     pub(super) async fn record_interfaces(&self, call: &Call) -> Result<()> {
         let id = deleted_balancer(call);
-        let (service, parameter, list, groups) = match call.is_classic() {
-            true => {
-                (Service::Classic, "LoadBalancerNames.member.1", "LoadBalancerDescriptions", "SecurityGroups/member")
-            }
-            false => (Service::Elb, "LoadBalancerArns.member.1", "LoadBalancers", "SecurityGroups/member"),
+        let (service, parameter, list, groups) = if call.is_classic() {
+            (Service::Classic, "LoadBalancerNames.member.1", "LoadBalancerDescriptions", "SecurityGroups/member")
+        } else {
+            (Service::Elb, "LoadBalancerArns.member.1", "LoadBalancers", "SecurityGroups/member")
         };
         // One that does not exist has no interfaces.
         let found = self.aws.list(service, "DescribeLoadBalancers", &[(parameter, id)], list).await.unwrap_or_default();

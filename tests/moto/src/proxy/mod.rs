@@ -197,9 +197,10 @@ impl Proxy {
     /// Sets whether a target is in its first health checks; moto reports all as healthy.
     pub fn set_in_first_checks(&self, target: &str, is_in_first_checks: bool) {
         let mut state = self.state();
-        match is_in_first_checks {
-            true => drop(state.in_first_checks.insert(target.to_owned())),
-            false => drop(state.in_first_checks.remove(target)),
+        if is_in_first_checks {
+            state.in_first_checks.insert(target.to_owned());
+        } else {
+            state.in_first_checks.remove(target);
         }
     }
 
@@ -226,9 +227,10 @@ impl Proxy {
     /// # Errors
     /// If moto refuses a read.
     pub async fn unreached(&self, dns: Option<&str>) -> Result<Vec<String>> {
-        match self.shared.reachability.is_enabled() {
-            true => Ok(reach::names_of_unreached(self.shared.reachability.snapshot(dns).await?)),
-            false => Ok(Vec::new()),
+        if self.shared.reachability.is_enabled() {
+            Ok(reach::names_of_unreached(self.shared.reachability.snapshot(dns).await?))
+        } else {
+            Ok(Vec::new())
         }
     }
 
@@ -513,9 +515,10 @@ impl Shared {
 
     /// Returns a response with the DNS names of Network Load Balancers, if a test enabled them.
     fn network_names(&self, text: String) -> String {
-        match self.state().network_names {
-            true => text.replace(&format!(".{REGION}.elb.amazonaws.com"), &format!(".elb.{REGION}.amazonaws.com")),
-            false => text,
+        if self.state().network_names {
+            text.replace(&format!(".{REGION}.elb.amazonaws.com"), &format!(".elb.{REGION}.amazonaws.com"))
+        } else {
+            text
         }
     }
 }

@@ -114,10 +114,7 @@ impl Reachability {
 
     /// Returns the state before a change, if the change can cut targets off.
     pub(crate) async fn before(&self, action: &str) -> Result<Option<Snapshot>> {
-        match CUTTING.contains(&action) && self.is_enabled() {
-            true => self.snapshot(None).await.map(Some),
-            false => Ok(None),
-        }
+        if CUTTING.contains(&action) && self.is_enabled() { self.snapshot(None).await.map(Some) } else { Ok(None) }
     }
 
     /// Records the targets that a change cut off.
