@@ -1,6 +1,6 @@
 //! Policy: the desired mirrored slices of Endpoints.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use kinds::endpoint::{LAST_CHANGE_TRIGGER_TIME, Port};
@@ -10,6 +10,7 @@ use kinds::intern::Labels;
 use kinds::ip::Family;
 use kinds::{EndpointSlice, Endpoints, Str};
 
+use crate::network::service_endpoints::identity::{Identity, identity, is_same};
 use crate::network::service_endpoints::slice_writes::Plan;
 use crate::network::service_endpoints::subsets::{repack, sorted_ports};
 
@@ -18,12 +19,49 @@ use crate::network::service_endpoints::subsets::{repack, sorted_ports};
 pub struct Decision {
     /// The writes.
     pub plan: Plan,
+    /// The endpoints that they add, change and remove.
+    pub changes: EndpointChanges,
     /// Number of invalid addresses.
     pub invalid: usize,
     /// Number of addresses that are not mirrored, including invalid ones.
     pub skipped: usize,
     /// The subsets overlap too much: nothing is mirrored.
     pub is_too_large: bool,
+}
+
+/// Endpoints that a decision adds, changes and removes, for the metrics. Upstream:
+/// pkg/controller/endpointslicemirroring, totalsByAction.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct EndpointChanges {
+    /// Endpoints that no slice with their ports has.
+    pub added: usize,
+    /// Endpoints of which another field than their identity changes.
+    pub updated: usize,
+    /// Endpoints that are no longer desired on these ports.
+    pub removed: usize,
+}
+
+impl EndpointChanges {
+    /// Compares the endpoints of a slice with the desired ones, of which each has another identity.
+    fn of(existing: &[Endpoint], wanted: &[Endpoint]) -> Self {
+        let mut left: HashMap<Identity<'_>, &Endpoint> =
+            wanted.iter().map(|endpoint| (identity(endpoint), endpoint)).collect();
+        let mut changes = Self::default();
+        for endpoint in existing {
+            match left.remove(&identity(endpoint)) {
+                None => changes.removed += 1,
+                Some(wanted) => changes.updated += usize::from(!is_same(endpoint, wanted)),
+            }
+        }
+        changes.added = left.len();
+        changes
+    }
+
+    fn append(&mut self, other: Self) {
+        self.added += other.added;
+        self.updated += other.updated;
+        self.removed += other.removed;
+    }
 }
 
 /// Returns the labels of mirrored slices: those of the Endpoints, the Service's name, and the manager.
@@ -82,7 +120,17 @@ fn endpoints_of(subset: &Subset, max_endpoints: usize, decision: &mut Decision) 
     }
     decision.invalid += invalid;
     decision.skipped += subset.ready.len() + subset.not_ready.len() - taken;
+    by_family.values_mut().for_each(keep_last_of_each_identity);
     by_family
+}
+
+/// Removes all but the last endpoint of each identity: Endpoints may contain an address in two notations, or for two
+/// pods of one name.
+fn keep_last_of_each_identity(endpoints: &mut Vec<Endpoint>) {
+    let mut known = HashSet::new();
+    let is_last: Vec<bool> = endpoints.iter().rev().map(|endpoint| known.insert(identity(endpoint))).collect();
+    let mut is_last = is_last.into_iter().rev();
+    endpoints.retain(|_| is_last.next().unwrap_or(true));
 }
 
 /// The family and the sorted ports of slices.
@@ -102,15 +150,28 @@ pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], max_endpoi
         left.entry((contents.family, sorted_ports(&contents.ports))).or_default().push_back(slice);
     }
     for subset in subsets {
-        for (family, wanted) in endpoints_of(&subset, max_endpoints, &mut decision) {
-            let contents = Contents { family: Some(family), ports: subset.ports.clone().into(), endpoints: wanted };
+        let mut by_family = endpoints_of(&subset, max_endpoints, &mut decision);
+        for family in [Family::V4, Family::V6] {
+            let contents = Contents {
+                family: Some(family),
+                ports: subset.ports.clone().into(),
+                endpoints: by_family.remove(&family).unwrap_or_default(),
+            };
             // Further slices with these ports stay in `left`, and are deleted.
-            let same_ports = left.get_mut(&(Some(family), contents.ports.to_vec()));
+            let same_ports = left.get_mut(&(Some(family), subset.ports.clone()));
+            if contents.endpoints.is_empty() {
+                let removed = same_ports.iter().flat_map(|slices| slices.iter());
+                decision.changes.removed += removed.map(|slice| slice.contents.endpoints.len()).sum::<usize>();
+                continue;
+            }
             let Some(slice) = same_ports.and_then(VecDeque::pop_front).cloned() else {
+                decision.changes.added += contents.endpoints.len();
                 decision.plan.create.push(contents);
                 continue;
             };
-            let same = same_endpoints(&slice.contents, &contents)
+            let changes = EndpointChanges::of(&slice.contents.endpoints, &contents.endpoints);
+            decision.changes.append(changes);
+            let same = changes == EndpointChanges::default()
                 && slice.meta.labels == labels
                 && slice.annotations == annotations
                 && !is_of_another(&slice, endpoints);
@@ -124,19 +185,6 @@ pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], max_endpoi
     decision.plan.delete = surplus;
     decision.plan.recycle(|_| true);
     decision
-}
-
-/// Returns true if both contain the same endpoints, in any order.
-fn same_endpoints(a: &Contents, b: &Contents) -> bool {
-    fn count(contents: &Contents) -> impl PartialEq {
-        let mut counts = HashMap::new();
-        for endpoint in &contents.endpoints {
-            let Endpoint { addresses, target, hostname, conditions, node, zone, hints: _ } = endpoint;
-            *counts.entry((addresses, target, hostname, conditions.ready, node, zone)).or_insert(0) += 1;
-        }
-        counts
-    }
-    a.endpoints == b.endpoints || a.endpoints.len() == b.endpoints.len() && count(a) == count(b)
 }
 
 /// Returns true if a slice mirrors previous Endpoints of the same name.

@@ -1,21 +1,18 @@
 //! Metrics of the controller, under upstream's names. Upstream: pkg/controller/endpointslicemirroring/metrics.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kinds::EndpointSlice;
-use kinds::endpoint_slice::{Contents, Endpoint, MIRRORED};
-use kinds::ip::Ip;
+use kinds::endpoint_slice::MIRRORED;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
 use runtime::store::Store;
 
 use super::decide::Decision;
-use crate::network::service_endpoints::slice_writes::Plan;
 
 /// The metrics, and the cache that the sizes are read from.
 pub struct Counts {
@@ -29,38 +26,6 @@ pub struct Counts {
     removed: Histograms<0>,
     skipped: Histograms<0>,
     duration: Histograms<0>,
-}
-
-/// Endpoints that a plan adds, changes and removes.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Tally {
-    added: usize,
-    updated: usize,
-    removed: usize,
-}
-
-impl Tally {
-    fn of(plan: &Plan) -> Self {
-        let mut tally = Self {
-            added: plan.create.iter().map(|contents| contents.endpoints.len()).sum(),
-            updated: 0,
-            removed: plan.delete.iter().map(|slice| slice.contents.endpoints.len()).sum(),
-        };
-        plan.update.iter().for_each(|(slice, wanted)| tally.compare(&slice.contents, wanted));
-        tally
-    }
-
-    fn compare(&mut self, old: &Contents, new: &Contents) {
-        let mut left: HashMap<&[Ip], &Endpoint> = old.endpoints.iter().map(|old| (&*old.addresses, old)).collect();
-        for endpoint in &new.endpoints {
-            match left.remove(&*endpoint.addresses) {
-                None => self.added += 1,
-                Some(same) if same == endpoint => {}
-                Some(_) => self.updated += 1,
-            }
-        }
-        self.removed += left.len();
-    }
 }
 
 impl Counts {
@@ -81,11 +46,11 @@ impl Counts {
 
     /// Counts a decision.
     pub fn decided(&self, decision: &Decision) {
-        let tally = Tally::of(&decision.plan);
+        let changes = decision.changes;
         self.skipped.observe([], decision.skipped as f64);
-        self.added.observe([], tally.added as f64);
-        self.updated.observe([], tally.updated as f64);
-        self.removed.observe([], tally.removed as f64);
+        self.added.observe([], changes.added as f64);
+        self.updated.observe([], changes.updated as f64);
+        self.removed.observe([], changes.removed as f64);
     }
 
     /// Counts successful creations, updates and deletions.

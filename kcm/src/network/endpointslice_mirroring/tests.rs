@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kinds::endpoint::Port;
+use kinds::endpoint::{Port, Target};
 use kinds::endpoint_slice::Contents;
 use kinds::endpoints::{Address, Endpoints, LEADER, Subset};
 use kinds::intern::Labels;
@@ -11,10 +11,10 @@ use kinds::ip::{Family, Ip};
 use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::schema::{endpoints as f, object_meta};
 use kinds::wire::{Put, copy_fields, find};
-use kinds::{Decode, EndpointSlice, Interner, Kind, OwnerRef};
+use kinds::{Decode, EndpointSlice, Interner, Kind, OwnerRef, Uid};
 use proptest::prelude::*;
 
-use super::decide::{annotations, decide, labels};
+use super::decide::{EndpointChanges, annotations, decide, labels};
 use super::keys::{SKIP, may_be_mirrored};
 use crate::network::service_endpoints::slice_writes::Plan;
 
@@ -175,6 +175,59 @@ fn slices_are_updated_recycled_and_deleted() {
         let plan = decide(&endpoints(&now), &slices, 1000).plan;
         assert_eq!(counts(&plan), expected, "{what}");
         assert_eq!(text(&after(&endpoints(&now), &slices, &plan)), text(&mirrored(&endpoints(&now))), "{what}");
+    }
+}
+
+/// Upstream: k8s.io/endpointslice/util, EndpointSet.
+#[test]
+fn address_is_mirrored_once_when_it_is_listed_in_two_notations_or_for_two_pods_of_one_name() {
+    let pod = |uid: &str| {
+        let target = Target::Pod { namespace: "ns".into(), name: "db-0".into(), uid: Uid::parse(uid) };
+        Address { ip: Ip::parse("10.0.0.1"), hostname: "".into(), node: None, target: Some(target) }
+    };
+    let two_pods = Subset { ready: vec![pod("former"), pod("later")], ..subset::<&str>(&[], &[], &[80]) };
+    for (subsets, expected) in [
+        (vec![subset(&["10.0.0.1", "010.0.0.1", "10.0.0.2"], &[], &[80])], "IPv4 80: 10.0.0.1 10.0.0.2"),
+        (vec![subset(&["10.0.0.1"], &["010.0.0.1"], &[80])], "IPv4 80: -10.0.0.1"),
+        (vec![subset(&["fd00::1", "fd00:0::1"], &[], &[80])], "IPv6 80: fd00::1"),
+        (vec![two_pods], "IPv4 80: 10.0.0.1"),
+    ] {
+        let endpoints = endpoints(&subsets);
+        let slices = mirrored(&endpoints);
+        assert_eq!(text(&slices), [expected]);
+        assert!(decide(&endpoints, &slices, 1000).plan.is_empty(), "slices are written again for {expected}");
+    }
+}
+
+#[test]
+fn conditions_of_a_mirrored_slice_are_restored_when_another_client_changed_them() {
+    let endpoints = endpoints(&[subset(&["10.0.0.1"], &[], &[80])]);
+    let slices = mirrored(&endpoints);
+    for (serving, terminating) in [(Some(false), None), (None, Some(true))] {
+        let mut changed = (*slices[0]).clone();
+        changed.contents.endpoints[0].conditions.serving = serving;
+        changed.contents.endpoints[0].conditions.terminating = terminating;
+        let decision = decide(&endpoints, &[Arc::new(changed)], 1000);
+        assert_eq!(counts(&decision.plan), (0, 1, 0), "{serving:?} {terminating:?}");
+        assert_eq!(decision.changes, EndpointChanges { updated: 1, ..EndpointChanges::default() });
+    }
+}
+
+/// Upstream: pkg/controller/endpointslicemirroring, reconcileByPortMapping.
+#[test]
+fn added_changed_and_removed_endpoints_are_counted_for_each_set_of_ports() {
+    let before = [subset(&["10.0.0.1", "fd00::1"], &[], &[80])];
+    for (what, now, (added, updated, removed)) in [
+        ("the same", before.to_vec(), (0, 0, 0)),
+        ("one more and one less", vec![subset(&["10.0.0.2", "fd00::1"], &[], &[80])], (1, 0, 1)),
+        ("no longer ready", vec![subset(&["fd00::1"], &["10.0.0.1"], &[80])], (0, 1, 0)),
+        ("another port", vec![subset(&["10.0.0.1", "fd00::1"], &[], &[81])], (2, 0, 0)),
+        ("one family less", vec![subset(&["10.0.0.1"], &[], &[80])], (0, 0, 1)),
+        ("nothing", vec![], (0, 0, 0)),
+    ] {
+        let slices = mirrored(&endpoints(&before));
+        let decision = decide(&endpoints(&now), &slices, 1000);
+        assert_eq!(decision.changes, EndpointChanges { added, updated, removed }, "{what}");
     }
 }
 

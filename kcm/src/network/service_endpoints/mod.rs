@@ -5,6 +5,7 @@
 //! flight; changes that arrive during a write share the next one, at a bounded [`pace`]. The exception is the removal
 //! of endpoints that get no traffic ([`IDLE_REMOVAL_DELAY`]).
 
+pub mod identity;
 pub mod pace;
 pub mod pods;
 pub mod selectors;
