@@ -8,7 +8,6 @@ use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::metadata_edit::NewMetadata;
 use crate::networking::endpoint::{Port, PortFields, Target};
-use crate::template::raw_object::annotated_meta;
 use crate::value::ip::{Family, Ip};
 use crate::wire::schema::{
     endpoint, endpoint_conditions, endpoint_hints, endpoint_slice as object, for_node, for_zone, slice_port,
@@ -293,7 +292,10 @@ impl Kind for EndpointSlice {
             return Ok(slice);
         }
         if mirrored {
-            slice.annotations = annotated_meta(interner, message)?.1;
+            // All of them: those that the Endpoints do not have are removed.
+            let mut annotations = Vec::new();
+            Meta::decode(interner, message, |key, value| annotations.push((interner.str(key), interner.str(value))))?;
+            slice.annotations = interner.labels(annotations);
         }
         let keep = |field: &crate::wire::Field<'_>| {
             !matches!(field.number, object::PORTS | object::ENDPOINTS | object::ADDRESS_TYPE)

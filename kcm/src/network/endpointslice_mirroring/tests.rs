@@ -159,6 +159,23 @@ fn metadata_follows_the_endpoints() {
 }
 
 #[test]
+fn annotation_with_the_applied_configuration_is_removed_from_a_mirrored_slice() {
+    let endpoints = endpoints(&[subset(&["10.0.0.1"], &[], &[80])]);
+    let slices = mirrored(&endpoints);
+    let annotations = pairs(&[("kubectl.kubernetes.io/last-applied-configuration", "{}"), ("why", "because")]);
+    let owner = endpoints.controller_ref();
+    let metadata = NewMetadata {
+        labels: &slices[0].meta.labels,
+        annotations: Annotations::Exactly(&annotations),
+        owner: Some(&owner),
+    };
+    let object = versioned(&slices[0].contents.create("ns", "db-0", &metadata), "db-0");
+    let context = Decode { interner: Arc::default(), sections: EndpointSlice::CONTENTS };
+    let slice = EndpointSlice::decode(&context, &object).expect("well-formed");
+    assert_eq!(counts(&decide(&endpoints, &[Arc::new(slice)], 1000).plan), (0, 1, 0));
+}
+
+#[test]
 fn slices_are_updated_recycled_and_deleted() {
     let before = [subset(&["10.0.0.1"], &[], &[80]), subset(&["10.0.0.2"], &[], &[81])];
     for (what, now, expected) in [
