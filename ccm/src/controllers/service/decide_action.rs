@@ -21,7 +21,8 @@ pub enum Request {
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. The load balancer stays as last ensured (`last`); only its targets are updated.
+    /// A request that no retry can fulfil. The load balancer stays as the cloud was last asked to make it (`last`); only
+    /// its targets are updated.
     Invalid { error: CloudError, last: Option<Wanted> },
     /// A load balancer of this controller.
     Wanted(Wanted),
@@ -105,16 +106,20 @@ pub fn next_action<'a>(
 }
 
 fn reject<'a>(error: &'a CloudError, last: Option<&'a Wanted>, state: &LoadBalancerState, now: Instant) -> Action<'a> {
-    let Some((wanted, ensured)) = last.zip(state.ensured.as_ref()) else { return Action::Reject { error, wait: None } };
+    let Some(wanted) = last else { return Action::Reject { error, wait: None } };
     if let Some(wait) = state.remaining_pause(Some(&wanted.spec), now) {
         return Action::Reject { error, wait };
     }
     match &wanted.targets {
-        Some(targets) if !same_targets(wanted.targeting, &ensured.targets, targets) => {
+        Some(targets) if !has_targets(wanted.targeting, state, targets) => {
             Action::RejectAndUpdate { error, wanted, targets }
         }
         _ => Action::Reject { error, wait: None },
     }
+}
+
+fn has_targets(targeting: Targeting, state: &LoadBalancerState, targets: &Targets) -> bool {
+    state.known_targets().is_some_and(|known| same_targets(targeting, known, targets))
 }
 
 fn balance<'a>(

@@ -161,7 +161,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         });
         match read {
             Err(error) => {
-                let last = state.ensured.as_ref().map(|ensured| ensured.spec.clone()).zip(state.targeting);
+                let last = state.last_valid().cloned().zip(state.targeting);
                 Request::Invalid { error, last: last.map(|(spec, targeting)| self.wanted(subject, spec, targeting)) }
             }
             Ok((Targeting::Elsewhere, _)) => Request::Elsewhere,
@@ -237,12 +237,14 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         result
     }
 
-    /// Updates the targets of an existing load balancer although the Service's current request is invalid.
+    /// Updates the targets of an existing load balancer although the Service's current request is invalid. The load balancer
+    /// may be incomplete, if the request became invalid while the cloud still worked on the last one.
     async fn update_last(&self, wanted: &Wanted, targets: &Targets, state: &mut LoadBalancerState) -> Outcome {
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
                 state.failures = 0;
                 state.pause = None;
+                state.last_targets = Some(targets.clone());
                 if let Some(ensured) = &mut state.ensured {
                     ensured.targets = targets.clone();
                 }
@@ -251,10 +253,12 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             // There is no load balancer to keep.
             Err(error) if error.is_not_found() => {
                 state.ensured = None;
+                state.last_spec = None;
                 Outcome::Done
             }
             // An event already contains the reason.
             Err(error) => {
+                state.last_targets = None;
                 state.failures = state.failures.saturating_add(1);
                 warn!(service = %wanted.spec.id, %error, "updating targets of a Service with an invalid request failed");
                 let again = retry::retry_after(error.kind, state.failures);
@@ -358,6 +362,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
         state.load_balancer = Some(id.clone());
         state.ensured = None;
+        state.last_spec = Some(spec.clone());
         state.last_targets = Some(targets.clone());
         // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());

@@ -138,6 +138,35 @@ fn next_action_follows_from_request_and_state() {
             },
             "reject, update",
         ),
+        (
+            "invalid before the last request was completed, other nodes",
+            ensured,
+            |s| {
+                more_nodes(s);
+                invalid(s);
+                s.state.ensured = None;
+            },
+            "reject, update",
+        ),
+        (
+            "invalid before the last request was completed, same nodes",
+            ensured,
+            |s| {
+                invalid(s);
+                s.state.ensured = None;
+            },
+            "reject, wait None",
+        ),
+        (
+            "invalid, and the last update of targets failed",
+            ensured,
+            |s| {
+                invalid(s);
+                s.state.ensured = None;
+                s.state.last_targets = None;
+            },
+            "reject, update",
+        ),
         ("first time", after_restart, |s| s.service = service("web"), "ensure, announce: true, drift: false"),
         (
             "after a restart, status published",

@@ -213,6 +213,35 @@ async fn missing_other_service_is_reported_once_and_used_when_created() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn targets_follow_when_the_request_becomes_invalid_before_the_last_one_is_completed() {
+    let (sim, cloud, process) = sim(&[], true).await;
+    assert_eq!(cloud.calls(), (1, 0));
+    let fault = Fault::at(Pattern::One(Operation::DescribeBalancer), 1, Effect::Transient);
+    sim.cloud.add_fault(fault).expect("a fault");
+    sim.change(&key("green"), |green| green.ports[0].node_port = 31_000);
+    process.deliver(&key("green"));
+    pass(1.0).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(31_000)], (1, 0)), "the call fails");
+
+    sim.delete(&key("green"));
+    process.deliver(&key("green"));
+    pass(10.0).await;
+    assert_eq!(cloud.calls(), (0, 0), "the request is invalid, and the nodes are the same");
+    let fault = Fault::at(Pattern::One(Operation::SetTargets), 1, Effect::Transient);
+    sim.cloud.add_fault(fault).expect("a fault");
+    sim.set_nodes(vec![node("node-0"), node("node-1"), node("node-2")]);
+    process.nodes_changed();
+    pass(60.0).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(31_000)], (0, 2)), "the failed call is retried");
+    assert_eq!(sim.cloud.snapshot().balancers[0].targets.len(), 3);
+
+    sim.create(green());
+    process.deliver(&key("green"));
+    pass(1.0).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (1, 0)), "the request is valid again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn endpoints_of_the_other_service_are_targets_too() {
     let (sim, cloud, process) = sim(&[("mock.cloud/targets", "endpoints")], true).await;
     cloud.calls();
