@@ -47,7 +47,8 @@ async fn with_deleted_attachment(in_use: &[kinds::Str]) -> Bed {
 /// A cluster may have tens of thousands of volumes that no pod uses.
 #[tokio::test]
 async fn new_volume_is_reconciled_only_if_it_may_have_a_node() {
-    let rows: [(&str, fn(&Bed), usize); 5] = [
+    type Prepare = fn(&Bed);
+    let rows: [(&str, Prepare, usize); 5] = [
         ("unused", |_| {}, 0),
         ("used", |bed| drop(bed.add_pod("web", "node")), 1),
         ("attached", |bed| bed.add_attachment("node", |_| {}), 1),
