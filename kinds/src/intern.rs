@@ -46,6 +46,11 @@ impl<T: ?Sized + Hash + Eq> Pool<T> {
     where
         Arc<T>: for<'a> From<&'a T>,
     {
+        self.get_or(value, || Arc::from(value))
+    }
+
+    /// Returns the shared copy of a value, which `make` allocates if there is none.
+    fn get_or(&self, value: &T, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
         let hash = self.hasher.hash_one(value);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = inner.values.find(hash, |kept| **kept == *value) {
@@ -56,7 +61,7 @@ impl<T: ?Sized + Hash + Eq> Pool<T> {
             inner.sweep_at = SWEEP_FLOOR.max(inner.values.len() * 2);
             inner.values.shrink_to_fit(|kept| self.hasher.hash_one(&**kept));
         }
-        let new: Arc<T> = Arc::from(value);
+        let new = make();
         inner.values.insert_unique(hash, new.clone(), |kept| self.hasher.hash_one(&**kept));
         new
     }
@@ -66,12 +71,12 @@ impl<T: ?Sized + Hash + Eq> Pool<T> {
     }
 }
 
-/// A pool of lists of a type that this module cannot import, because it is defined above it.
+/// A pool of a type, or of lists of a type, that this module cannot import, because it is defined above it.
 trait RecordPool: Any + Debug + Send + Sync {
     fn len(&self) -> usize;
 }
 
-impl<T: Hash + Eq + Debug + Send + Sync + 'static> RecordPool for Pool<[T]> {
+impl<T: ?Sized + Hash + Eq + Debug + Send + Sync + 'static> RecordPool for Pool<T> {
     fn len(&self) -> usize {
         Pool::len(self)
     }
@@ -112,18 +117,31 @@ impl Interner {
 
     /// Returns the shared copy of a list of any other type.
     pub fn records<T: Clone + Hash + Eq + Debug + Send + Sync + 'static>(&self, records: &[T]) -> Arc<[T]> {
+        self.with_pool(|pool: &Pool<[T]>| pool.get(records))
+    }
+
+    /// Returns the shared copy of a value of any other type.
+    pub fn record<T: Clone + Hash + Eq + Debug + Send + Sync + 'static>(&self, record: &T) -> Arc<T> {
+        self.with_pool(|pool: &Pool<T>| pool.get_or(record, || Arc::new(record.clone())))
+    }
+
+    /// Passes the pool of a type to `get`; creates the pool first if there is none.
+    fn with_pool<T: ?Sized + Hash + Eq + Debug + Send + Sync + 'static>(
+        &self,
+        get: impl FnOnce(&Pool<T>) -> Arc<T>,
+    ) -> Arc<T> {
         let pools = self.records.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = pool_of(&pools) {
-            return pool.get(records);
+            return get(pool);
         }
         drop(pools);
         let mut pools = self.records.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have added the pool between the two locks.
         if let Some(pool) = pool_of(&pools) {
-            return pool.get(records);
+            return get(pool);
         }
-        let pool = Pool::<[T]>::default();
-        let shared = pool.get(records);
+        let pool = Pool::<T>::default();
+        let shared = get(&pool);
         pools.push((TypeId::of::<T>(), Box::new(pool)));
         shared
     }
@@ -141,9 +159,9 @@ impl Interner {
     }
 }
 
-/// Returns the pool of lists of `T`, if one exists.
-fn pool_of<T: 'static>(pools: &[(TypeId, Box<dyn RecordPool>)]) -> Option<&Pool<[T]>> {
-    let (_, pool) = pools.iter().find(|(element, _)| *element == TypeId::of::<T>())?;
+/// Returns the pool of `T`, if one exists.
+fn pool_of<T: ?Sized + 'static>(pools: &[(TypeId, Box<dyn RecordPool>)]) -> Option<&Pool<T>> {
+    let (_, pool) = pools.iter().find(|(value, _)| *value == TypeId::of::<T>())?;
     let pool: &dyn Any = &**pool;
     pool.downcast_ref()
 }
@@ -183,6 +201,9 @@ mod tests {
         let others = interner.records(&[1u64, 2]);
         assert!(Arc::ptr_eq(&others, &interner.records(&[1u64, 2])));
         assert_eq!(interner.len(), 3);
+        let single = interner.record(&1u32);
+        assert!(Arc::ptr_eq(&single, &interner.record(&1u32)));
+        assert_eq!(interner.len(), 4, "values and lists of a type do not share a pool");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! pkg/controller/util/consistency)
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ use crate::wake::Wake;
 /// pkg/controller, ExpectationsTimeout.
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
+/// With fewer keys than this, keys whose writes are cached are not looked for.
+const SWEEP_FLOOR: usize = 256;
+
 /// The last write of a kind for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Written {
@@ -33,6 +37,13 @@ struct Written {
     version: u64,
     /// The key will be requeued at this version already.
     is_awaited: bool,
+}
+
+impl Written {
+    /// Returns true if the cache of its kind, with this progress, contains it.
+    fn is_cached(&self, progress: &Progress) -> bool {
+        self.history != progress.history() || self.version <= progress.version()
+    }
 }
 
 /// A deletion that the cache may not contain yet.
@@ -74,6 +85,9 @@ pub struct Observed<T> {
 #[derive(Debug, Default)]
 pub struct Consistency {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
+    /// The number of keys at which those without an outstanding write are removed. An object that is deleted, or at rest,
+    /// may never be reconciled again: its key would stay in memory.
+    sweep_at: AtomicUsize,
     /// The number of waits for the cache of each kind, by group and plural name.
     skips: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
 }
@@ -97,6 +111,10 @@ impl Consistency {
             is_awaited: false,
         };
         let mut keys = self.lock();
+        if keys.len() >= self.sweep_at.load(Ordering::Relaxed).max(SWEEP_FLOOR) {
+            sweep(&mut keys, written.kind, progress);
+            self.sweep_at.store(keys.len() * 2, Ordering::Relaxed);
+        }
         let expected = keys.entry(key.clone()).or_default();
         match expected.written.iter_mut().find(|known| known.kind == written.kind) {
             Some(known) if known.history == written.history && known.version >= version => {}
@@ -174,10 +192,7 @@ impl Consistency {
         let behind = {
             let mut keys = self.lock();
             let Some(expected) = keys.get_mut(key) else { return true };
-            let (history, version) = (progress.history(), progress.version());
-            expected
-                .written
-                .retain(|written| written.kind != kind || written.history == history && written.version > version);
+            expected.written.retain(|written| written.kind != kind || !written.is_cached(progress));
             let behind = expected.written.iter_mut().find(|written| written.kind == kind);
             let behind = behind.map(|written| {
                 let is_awaited = written.is_awaited;
@@ -233,10 +248,17 @@ impl Consistency {
     }
 }
 
+/// Removes the writes of a kind that its cache contains, and the keys that have no other.
+fn sweep(keys: &mut HashMap<ObjectKey, Expected>, kind: (&str, &str), progress: &Progress) {
+    keys.retain(|_, expected| {
+        expected.written.retain(|written| written.kind != kind || !written.is_cached(progress));
+        !expected.is_empty()
+    });
+    keys.shrink_to(keys.len() * 2);
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use kinds::schema::object_meta;
     use kinds::wire::Put as _;
     use kinds::{ConfigMap, Decode, Secret, Sections};
@@ -311,6 +333,26 @@ mod tests {
         store.remove("ns", "a");
         assert!(matches!(consistency.read(&key, &store, || {}), Cached::Absent));
         assert!(!consistency.take_lost(&key), "a new object of the name starts without history");
+    }
+
+    /// The finalizer of a deleted object is removed in the last reconcile of its key.
+    #[test]
+    fn keys_that_are_never_checked_again_do_not_fill_the_memory() {
+        const KEYS: u64 = 20_000;
+        let pods = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+        let (consistency, progress) = (Consistency::default(), Progress::default());
+        let key = |version: u64| ObjectKey::new("ns", version.to_string());
+        let lost = ObjectKey::new("ns", "lost");
+        consistency.lost(&lost);
+        for version in 1..=KEYS {
+            consistency.wrote_at(&key(version), &pods, &progress, version);
+            // The cache is behind by 100 writes.
+            progress.advance(version.saturating_sub(100));
+        }
+        assert!(consistency.lock().len() <= 2 * SWEEP_FLOOR, "{} keys are kept", consistency.lock().len());
+        let is_behind = |version| !consistency.caught_up_at(&key(version), &pods, &progress, || {});
+        assert!((KEYS - 99..=KEYS).all(is_behind), "outstanding writes are kept");
+        assert!(consistency.take_lost(&lost));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Indexes of pods, claims and volumes that several controllers share.
 
-use kinds::meta::ObjectKey;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Pod};
 use runtime::store::{Index, index_key};
 
@@ -37,24 +36,6 @@ pub const fn claims_by_volume() -> Index<PersistentVolumeClaim> {
 /// Returns the key of all claims that name a volume.
 pub fn naming_volume(volume: &str) -> u64 {
     index_key(("volume", volume))
-}
-
-/// Returns the index of volumes by the claim that they are bound to or reserved for, by its name alone. Look up by
-/// [`reserved_for`].
-pub const fn volumes_by_claim() -> Index<PersistentVolume> {
-    Index {
-        name: "claim",
-        keys: |volume, emit| {
-            if let Some(claim) = &volume.claim {
-                emit(index_key(("reserved", &*claim.namespace, &*claim.name)));
-            }
-        },
-    }
-}
-
-/// Returns the key of all volumes that are bound to a claim or reserved for it. Their reference may have another uid.
-pub fn reserved_for(claim: &ObjectKey) -> u64 {
-    index_key(("reserved", &*claim.namespace, &*claim.name))
 }
 
 /// Returns the index of claims by their VolumeAttributesClasses: requested, current and target. Look up by

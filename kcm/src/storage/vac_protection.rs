@@ -132,8 +132,8 @@ impl Protection {
 
     fn is_used_in_cache(&self, class: &str) -> bool {
         let key = of_attributes_class(class);
-        !self.volumes.by_index(&volumes_by_attributes_class(), key).is_empty()
-            || !self.claims.by_index(&claims_by_attributes_class(), key).is_empty()
+        self.volumes.count(&volumes_by_attributes_class(), key) > 0
+            || self.claims.count(&claims_by_attributes_class(), key) > 0
     }
 
     /// Reads all volumes and claims from the API server. The caches may lag, and classes are rarely deleted.

@@ -162,6 +162,14 @@ impl<K: Kind> Store<K> {
         self.read(|records| records.by_index(index.name, key))
     }
 
+    /// Returns the number of records that an index holds under a value.
+    ///
+    /// # Panics
+    /// Same as [`Store::by_index`].
+    pub fn count(&self, index: &Index<K>, key: u64) -> usize {
+        self.read(|records| records.count(index.name, key))
+    }
+
     /// Returns the records under the rarest of several values of an index, in no particular order.
     ///
     /// # Panics

@@ -28,7 +28,7 @@ pub fn subscribe(shared: &Arc<AttachDetach>) {
     let own = shared.clone();
     caches.claims.subscribe(move |change| add(&own, of_claim(&own.caches, change)));
     let own = shared.clone();
-    caches.volumes.subscribe(move |change| add(&own, of_persistent_volume(change)));
+    caches.volumes.subscribe(move |change| add(&own, of_persistent_volume(&own, change)));
     let own = shared.clone();
     caches.attachments.subscribe(move |change| add(&own, of_attachment(&own, change)));
     let own = shared.clone();
@@ -86,7 +86,13 @@ fn of_claim(caches: &Caches, change: &Change<'_, PersistentVolumeClaim>) -> Vec<
     change.new.and_then(|claim| caches.name_of_claim(claim)).into_iter().collect()
 }
 
-fn of_persistent_volume(change: &Change<'_, PersistentVolume>) -> Vec<Str> {
+/// Returns the volume of a PersistentVolume whose definition has changed. Most new ones have no node yet: a manager that
+/// starts does not reconcile thousands of them, and what refers to a volume later requeues it.
+fn of_persistent_volume(shared: &AttachDetach, change: &Change<'_, PersistentVolume>) -> Vec<Str> {
+    if let (None, Some(new)) = (change.old, change.new) {
+        let name = of_volume(new).filter(|name| shared.caches.may_have_places(name, new, &shared.memory));
+        return name.into_iter().collect();
+    }
     let parts = |volume: &Arc<PersistentVolume>| {
         (of_volume(volume), volume.claim.clone(), volume.access_modes.clone(), volume.meta.uid.clone())
     };

@@ -97,6 +97,11 @@ impl Memory {
         self.lock().volumes.get(volume).cloned().unwrap_or_default()
     }
 
+    /// Returns true if the volume is wanted, attached or listed on a node.
+    pub fn has_sites(&self, volume: &str) -> bool {
+        self.lock().volumes.contains_key(volume)
+    }
+
     /// Stores the nodes of a volume. Returns the nodes that have to be reconciled: their lists need not wait for this volume
     /// any longer.
     pub fn store(&self, volume: &Str, sites: Sites) -> Vec<Str> {

@@ -164,6 +164,27 @@ impl Caches {
         Observation { places, label, volume, inline, is_exclusive }
     }
 
+    /// Returns false if [`Caches::observe`] would return no node for a volume: no pod refers to it, no node and no
+    /// attachment names it, and nothing is remembered about it.
+    pub fn may_have_places(&self, name: &Str, volume: &PersistentVolume, memory: &Memory) -> bool {
+        let has_pods = volume
+            .claim
+            .as_ref()
+            .is_some_and(|claim| self.pods.count(&pods_by_claim(), using_claim(&claim.namespace, &claim.name)) > 0);
+        let attachments = |key| self.attachments.count(&attachments_by_volume(), key) > 0;
+        let has_inline_attachments = || match Plugin::of(name) {
+            Some(Plugin::Csi { driver, handle }) => attachments(of_inline_volume(driver, handle)),
+            _ => false,
+        };
+        has_pods
+            || self.pods.count(&pods_by_inline_volume(), defining(name)) > 0
+            || attachments(of_volume(&volume.meta.name))
+            || has_inline_attachments()
+            || self.nodes.count(&nodes_by_attached_volume(), listed_volume(name)) > 0
+            || self.volumes.count(&volumes_by_unique_name(), named(name)) > 1
+            || memory.has_sites(name)
+    }
+
     /// Adds the pods that define a volume themselves. Returns the volume, if there are any; of several definitions one that
     /// allows only one node.
     fn add_inline_users(&self, name: &Str, definitions: &Definitions, users: &mut Users) -> Option<InlineVolume> {

@@ -70,7 +70,7 @@ impl Operations {
         Self {
             durations: metrics.histograms(
                 "volume_operation_total_seconds",
-                "Total volume operation end to end duration in seconds",
+                "Storage operation end to end duration in seconds",
                 BOUNDS.to_vec(),
             ),
             errors: metrics.counts("volume_operation_errors", "Total volume operation errors"),

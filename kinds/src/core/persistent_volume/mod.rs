@@ -3,6 +3,7 @@
 mod edit;
 mod source;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::decode::{Decode, DecodeError, Sections};
@@ -44,7 +45,7 @@ const ANNOTATIONS: [&str; 6] = [
 ];
 
 /// The handling of a volume whose claim was deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReclaimPolicy {
     /// It is kept as it is; the API server's default.
     #[default]
@@ -131,7 +132,7 @@ impl ClaimRef {
             }
         }
         let uid = (!uid.is_empty()).then(|| Uid::parse(uid));
-        Ok(Self { namespace: interner.str(namespace), name: name.into(), uid })
+        Ok(Self { namespace: interner.str(namespace), name: interner.str(name), uid })
     }
 
     /// Returns true if the reference is to this claim: the same name, and the same uid or none.
@@ -142,19 +143,15 @@ impl ClaimRef {
     }
 }
 
-/// A PersistentVolume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PersistentVolume {
-    /// Metadata.
-    pub meta: Meta,
+/// Properties that most volumes of a storage class have in common, so that records share them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CommonProperties {
     /// Annotations that controllers of volumes read; see [`PersistentVolume::annotation`].
     pub annotations: Labels,
     /// `spec.capacity` of storage as written; empty if absent. The API allows no other resource.
     pub capacity: Str,
     /// `spec.accessModes` as written.
     pub access_modes: Arc<[Str]>,
-    /// The claim that it is bound to or reserved for.
-    pub claim: Option<Box<ClaimRef>>,
     /// The handling of the volume when its claim is deleted.
     pub reclaim_policy: ReclaimPolicy,
     /// `spec.storageClassName`; see [`PersistentVolume::class`].
@@ -163,6 +160,17 @@ pub struct PersistentVolume {
     pub volume_mode: VolumeMode,
     /// `spec.volumeAttributesClassName`; empty if absent.
     pub attributes_class: Str,
+}
+
+/// A PersistentVolume. It dereferences to the properties that it shares with other volumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersistentVolume {
+    /// Metadata.
+    pub meta: Meta,
+    /// The fields of this volume that other volumes mostly have, too.
+    common: Arc<CommonProperties>,
+    /// The claim that it is bound to or reserved for.
+    pub claim: Option<Box<ClaimRef>>,
     /// `spec.persistentVolumeSource`: the volume in the storage system.
     pub source: Source,
     /// `status.phase`
@@ -170,6 +178,20 @@ pub struct PersistentVolume {
     /// The whole object while the volume is new, unless it is very large; only with section
     /// [`PersistentVolume::WHOLE_WHILE_PENDING`].
     pub whole: Option<Box<WholeObject>>,
+}
+
+impl Deref for PersistentVolume {
+    type Target = CommonProperties;
+
+    fn deref(&self) -> &CommonProperties {
+        &self.common
+    }
+}
+
+impl DerefMut for PersistentVolume {
+    fn deref_mut(&mut self) -> &mut CommonProperties {
+        Arc::make_mut(&mut self.common)
+    }
 }
 
 impl PersistentVolume {
@@ -201,28 +223,51 @@ impl PersistentVolume {
         self.claim.as_ref().is_some_and(|reference| reference.refers_to(claim))
     }
 
+    /// Reads the fields of its own; the others are in [`CommonProperties`].
     fn read_spec(&mut self, interner: &Interner, spec: &[u8]) -> Result<(), WireError> {
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                spec::SOURCE => self.source = Source::read(interner, field.value.bytes())?,
+                spec::CLAIM_REF => self.claim = Some(Box::new(ClaimRef::decode(interner, field.value.bytes())?)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CommonProperties {
+    fn read(interner: &Interner, annotations: Labels, spec: &[u8]) -> Result<Self, WireError> {
+        let empty = interner.str("");
+        let mut common = Self {
+            annotations,
+            capacity: empty.clone(),
+            access_modes: interner.list(&[]),
+            reclaim_policy: ReclaimPolicy::default(),
+            spec_class: empty.clone(),
+            volume_mode: VolumeMode::default(),
+            attributes_class: empty,
+        };
         let mut modes = Vec::new();
         for field in fields(spec) {
             let field = field?;
             match field.number {
                 spec::CAPACITY => {
                     if let ("storage", text) = named_text(field.value.bytes())? {
-                        self.capacity = interner.str(text);
+                        common.capacity = interner.str(text);
                     }
                 }
-                spec::SOURCE => self.source = Source::read(interner, field.value.bytes())?,
                 spec::ACCESS_MODES => modes.push(interner.str(field.value.str())),
-                spec::CLAIM_REF => self.claim = Some(Box::new(ClaimRef::decode(interner, field.value.bytes())?)),
-                spec::RECLAIM_POLICY => self.reclaim_policy = ReclaimPolicy::parse(field.value.str()),
-                spec::STORAGE_CLASS_NAME => self.spec_class = interner.str(field.value.str()),
-                spec::VOLUME_MODE => self.volume_mode = VolumeMode::parse(field.value.str()),
-                spec::VOLUME_ATTRIBUTES_CLASS_NAME => self.attributes_class = interner.str(field.value.str()),
+                spec::RECLAIM_POLICY => common.reclaim_policy = ReclaimPolicy::parse(field.value.str()),
+                spec::STORAGE_CLASS_NAME => common.spec_class = interner.str(field.value.str()),
+                spec::VOLUME_MODE => common.volume_mode = VolumeMode::parse(field.value.str()),
+                spec::VOLUME_ATTRIBUTES_CLASS_NAME => common.attributes_class = interner.str(field.value.str()),
                 _ => {}
             }
         }
-        self.access_modes = interner.list(&modes);
-        Ok(())
+        common.access_modes = interner.list(&modes);
+        Ok(common)
     }
 }
 
@@ -234,26 +279,16 @@ impl Kind for PersistentVolume {
         let Parts { meta, spec, status } = Parts::read(object)?;
         let interner = &context.interner;
         let mut annotations = Vec::new();
-        let meta = Meta::decode(interner, meta, |key, value| {
+        let mut meta = Meta::decode(interner, meta, |key, value| {
             if ANNOTATIONS.contains(&key) {
                 annotations.push((interner.str(key), interner.str(value)));
             }
         })?;
-        let empty = interner.str("");
-        let mut volume = Self {
-            meta,
-            annotations: interner.labels(annotations),
-            capacity: empty.clone(),
-            access_modes: interner.list(&[]),
-            claim: None,
-            reclaim_policy: ReclaimPolicy::default(),
-            spec_class: empty.clone(),
-            volume_mode: VolumeMode::default(),
-            attributes_class: empty,
-            source: Source::None,
-            phase: Phase::default(),
-            whole: None,
-        };
+        // The record of its claim has the same name in `volume_name`.
+        meta.name = interner.str(&meta.name);
+        let common = CommonProperties::read(interner, interner.labels(annotations), spec)?;
+        let common = interner.record(&common);
+        let mut volume = Self { meta, common, claim: None, source: Source::None, phase: Phase::default(), whole: None };
         volume.read_spec(interner, spec)?;
         for field in fields(status) {
             let field = field?;

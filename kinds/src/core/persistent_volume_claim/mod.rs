@@ -3,6 +3,7 @@
 mod edit;
 mod ephemeral;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::core::persistent_volume::{BETA_STORAGE_CLASS, BOUND_BY_CONTROLLER, MIGRATED_TO};
@@ -74,21 +75,15 @@ impl Phase {
     }
 }
 
-/// A PersistentVolumeClaim.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PersistentVolumeClaim {
-    /// Metadata.
-    pub meta: Meta,
+/// Properties that claims from the same template mostly have in common, so that records share them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CommonProperties {
     /// Annotations that controllers of volumes read; see [`PersistentVolumeClaim::annotation`].
     pub annotations: Labels,
     /// `spec.accessModes` as written.
     pub access_modes: Arc<[Str]>,
     /// `spec.resources.requests` of storage as written; empty if absent.
     pub request: Str,
-    /// `spec.volumeName`; empty if absent.
-    pub volume_name: Str,
-    /// Labels that its volume must have; `None` without a selector.
-    pub selector: Option<Box<Selector>>,
     /// `spec.storageClassName`, which may be empty; `None` if absent. See [`PersistentVolumeClaim::class`].
     pub spec_class: Option<Str>,
     /// The form in which containers get its volume.
@@ -97,8 +92,6 @@ pub struct PersistentVolumeClaim {
     pub has_data_source: bool,
     /// `spec.volumeAttributesClassName`; empty if absent.
     pub attributes_class: Str,
-    /// `status.phase`
-    pub phase: Phase,
     /// `status.accessModes` as written.
     pub status_modes: Arc<[Str]>,
     /// `status.capacity` of storage as written; empty if absent.
@@ -107,6 +100,21 @@ pub struct PersistentVolumeClaim {
     pub current_attributes_class: Str,
     /// `status.modifyVolumeStatus.targetVolumeAttributesClassName`; empty if absent.
     pub target_attributes_class: Str,
+}
+
+/// A PersistentVolumeClaim. It dereferences to the properties that it shares with other claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersistentVolumeClaim {
+    /// Metadata.
+    pub meta: Meta,
+    /// The fields of this claim that other claims mostly have, too.
+    common: Arc<CommonProperties>,
+    /// `spec.volumeName`; empty if absent.
+    pub volume_name: Str,
+    /// Labels that its volume must have; `None` without a selector.
+    pub selector: Option<Box<Selector>>,
+    /// `status.phase`
+    pub phase: Phase,
     /// The status of the condition [`UNUSED`]; `None` if the condition is absent.
     pub unused: Option<bool>,
     /// Its use of quota; only with section [`PersistentVolumeClaim::STORAGE`].
@@ -114,6 +122,20 @@ pub struct PersistentVolumeClaim {
     /// The whole object while the claim is pending, unless it is very large; only with section
     /// [`PersistentVolumeClaim::WHOLE_WHILE_PENDING`].
     pub whole: Option<Box<WholeObject>>,
+}
+
+impl Deref for PersistentVolumeClaim {
+    type Target = CommonProperties;
+
+    fn deref(&self) -> &CommonProperties {
+        &self.common
+    }
+}
+
+impl DerefMut for PersistentVolumeClaim {
+    fn deref_mut(&mut self) -> &mut CommonProperties {
+        Arc::make_mut(&mut self.common)
+    }
 }
 
 impl PersistentVolumeClaim {
@@ -182,6 +204,57 @@ impl PersistentVolumeClaim {
         Ok(owned)
     }
 
+    /// Reads the fields of its own; the others are in [`CommonProperties`].
+    fn read_parts(&mut self, interner: &Interner, spec: &[u8], status: &[u8]) -> Result<(), WireError> {
+        for field in fields(spec) {
+            let field = field?;
+            match field.number {
+                spec::VOLUME_NAME => self.volume_name = interner.str(field.value.str()),
+                spec::SELECTOR => self.selector = Some(Box::new(Selector::decode(interner, field.value.bytes())?)),
+                _ => {}
+            }
+        }
+        for field in fields(status) {
+            let field = field?;
+            match field.number {
+                status::PHASE => {
+                    self.phase = match field.value.str() {
+                        "Bound" => Phase::Bound,
+                        "Lost" => Phase::Lost,
+                        _ => Phase::Pending,
+                    }
+                }
+                status::CONDITIONS => {
+                    let message = field.value.bytes();
+                    if find(message, condition::TYPE) == UNUSED.as_bytes() {
+                        self.unused = Some(find(message, condition::STATUS) == b"True");
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CommonProperties {
+    fn new(interner: &Interner, annotations: Labels) -> Self {
+        let empty = interner.str("");
+        Self {
+            annotations,
+            access_modes: interner.list(&[]),
+            request: empty.clone(),
+            spec_class: None,
+            volume_mode: VolumeMode::default(),
+            has_data_source: false,
+            attributes_class: empty.clone(),
+            status_modes: interner.list(&[]),
+            capacity: empty.clone(),
+            current_attributes_class: empty.clone(),
+            target_attributes_class: empty,
+        }
+    }
+
     fn read_spec(&mut self, interner: &Interner, spec: &[u8]) -> Result<(), WireError> {
         let mut modes = Vec::new();
         for field in fields(spec) {
@@ -196,9 +269,6 @@ impl PersistentVolumeClaim {
                         }
                     }
                 }
-                // Names of volumes are unique: sharing them would only fill the interner.
-                spec::VOLUME_NAME => self.volume_name = unshared(interner, field.value.str()),
-                spec::SELECTOR => self.selector = Some(Box::new(Selector::decode(interner, field.value.bytes())?)),
                 spec::STORAGE_CLASS_NAME => self.spec_class = Some(interner.str(field.value.str())),
                 spec::VOLUME_MODE => self.volume_mode = VolumeMode::parse(field.value.str()),
                 spec::DATA_SOURCE => self.has_data_source = true,
@@ -215,21 +285,8 @@ impl PersistentVolumeClaim {
         for field in fields(status) {
             let field = field?;
             match field.number {
-                status::PHASE => {
-                    self.phase = match field.value.str() {
-                        "Bound" => Phase::Bound,
-                        "Lost" => Phase::Lost,
-                        _ => Phase::Pending,
-                    }
-                }
                 status::ACCESS_MODES => modes.push(interner.str(field.value.str())),
                 status::CAPACITY => read_storage(interner, field.value.bytes(), &mut self.capacity)?,
-                status::CONDITIONS => {
-                    let message = field.value.bytes();
-                    if find(message, condition::TYPE) == UNUSED.as_bytes() {
-                        self.unused = Some(find(message, condition::STATUS) == b"True");
-                    }
-                }
                 status::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME => {
                     self.current_attributes_class = interner.str(field.value.str());
                 }
@@ -243,11 +300,6 @@ impl PersistentVolumeClaim {
         self.status_modes = interner.list(&modes);
         Ok(())
     }
-}
-
-/// Returns `text` as a string that is not shared, except for the empty one.
-fn unshared(interner: &Interner, text: &str) -> Str {
-    if text.is_empty() { interner.str("") } else { text.into() }
 }
 
 /// Reads an entry of a resource list into `amount` if its resource is `storage`.
@@ -273,34 +325,27 @@ impl Kind for PersistentVolumeClaim {
         let Parts { meta, spec, status } = Parts::read(object)?;
         let interner = &context.interner;
         let mut annotations = Vec::new();
-        let meta = Meta::decode(interner, meta, |key, value| {
+        let mut meta = Meta::decode(interner, meta, |key, value| {
             if ANNOTATIONS.contains(&key) {
                 annotations.push((interner.str(key), interner.str(value)));
             }
         })?;
-        let empty = interner.str("");
+        // The records of its volume and of the pods that use it have the same name.
+        meta.name = interner.str(&meta.name);
+        let mut common = CommonProperties::new(interner, interner.labels(annotations));
+        common.read_spec(interner, spec)?;
+        common.read_status(interner, status)?;
         let mut claim = Self {
             meta,
-            annotations: interner.labels(annotations),
-            access_modes: interner.list(&[]),
-            request: empty.clone(),
-            volume_name: empty.clone(),
+            common: interner.record(&common),
+            volume_name: interner.str(""),
             selector: None,
-            spec_class: None,
-            volume_mode: VolumeMode::default(),
-            has_data_source: false,
-            attributes_class: empty.clone(),
             phase: Phase::default(),
-            status_modes: interner.list(&[]),
-            capacity: empty.clone(),
-            current_attributes_class: empty.clone(),
-            target_attributes_class: empty,
             unused: None,
             storage,
             whole: None,
         };
-        claim.read_spec(interner, spec)?;
-        claim.read_status(interner, status)?;
+        claim.read_parts(interner, spec, status)?;
         if claim.phase == Phase::Pending && context.sections.contains(Self::WHOLE_WHILE_PENDING) {
             claim.whole = WholeObject::read(object)?;
         }

@@ -118,9 +118,9 @@ fn read_volume(interner: &Interner, pod: &str, message: &[u8]) -> Result<Option<
         let (claim, is_ephemeral) = match source.number {
             volume_source::PERSISTENT_VOLUME_CLAIM => {
                 let claim = find(source.value.bytes(), claim_volume_source::CLAIM_NAME);
-                (std::str::from_utf8(claim).unwrap_or_default().into(), false)
+                (interner.str(std::str::from_utf8(claim).unwrap_or_default()), false)
             }
-            volume_source::EPHEMERAL => (format!("{pod}-{name}").into(), true),
+            volume_source::EPHEMERAL => (interner.str(&format!("{pod}-{name}")), true),
             _ => continue,
         };
         return Ok(Some(ClaimVolume { volume: interner.str(name), claim, is_ephemeral }));

@@ -97,7 +97,11 @@ impl Cluster {
         let (caches, memory) = self.caches();
         let name = of_csi(DRIVER, HANDLE);
         let plugin = Plugin::of(&name).expect("it is known");
-        caches.observe(&name, plugin, &memory, now)
+        let may_have_places = caches.volumes.all().iter().any(|volume| caches.may_have_places(&name, volume, &memory));
+        let observation = caches.observe(&name, plugin, &memory, now);
+        let is_defined = !caches.volumes.is_empty();
+        assert!(!is_defined || may_have_places || observation.places.is_empty(), "its new volume is not reconciled");
+        observation
     }
 
     fn caches(self) -> (Caches, Memory) {

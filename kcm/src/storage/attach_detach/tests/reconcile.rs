@@ -44,6 +44,40 @@ async fn with_deleted_attachment(in_use: &[kinds::Str]) -> Bed {
     bed
 }
 
+/// A cluster may have tens of thousands of volumes that no pod uses.
+#[tokio::test]
+async fn new_volume_is_reconciled_only_if_it_may_have_a_node() {
+    type Prepare = fn(&Bed);
+    let rows: [(&str, Prepare, usize); 5] = [
+        ("unused", |_| {}, 0),
+        ("used", |bed| drop(bed.add_pod("web", "node")), 1),
+        ("attached", |bed| bed.add_attachment("node", |_| {}), 1),
+        (
+            "remembered",
+            |bed| drop(bed.shared.memory.store(&name(), [("node".into(), SiteMemory::default())].into())),
+            1,
+        ),
+        (
+            "listed",
+            |bed| {
+                bed.change_node("node", node(5, &[name()], &[]));
+                bed.deliver_node("node");
+            },
+            1,
+        ),
+    ];
+    for (case, prepare, expected) in rows {
+        let bed = Bed::new().await;
+        let volumes = &bed.shared.caches.volumes;
+        let volume = (*volumes.all()[0]).clone();
+        deliver_deletion(volumes, &volume.meta.key());
+        prepare(&bed);
+        subscribe(&bed.shared);
+        deliver(volumes, volume);
+        assert_eq!(bed.shared.volume_queue.len(), expected, "{case}");
+    }
+}
+
 #[tokio::test]
 async fn dead_node_that_never_reports_the_volume_is_not_read() {
     let bed = with_deleted_attachment(&[]).await;
