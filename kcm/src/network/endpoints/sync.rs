@@ -44,6 +44,7 @@ pub struct AllEndpoints {
     pub leftovers: Arc<Leftovers>,
     pub gate: CreationGate,
     pub refusals: Refusals,
+    pub pace: Pace,
 }
 
 impl Reconcile for AllEndpoints {
@@ -106,9 +107,8 @@ impl AllEndpoints {
         };
         self.debouncer.forget(key);
         let triggered = triggered.and_then(trigger::text);
-        let pace = Pace::default();
-        let written = pace.add(self.write(key, current.as_deref(), &desired, triggered.as_deref())).await;
-        self.queue.cool_down(key, pace.cooldown());
+        let written = self.pace.add(self.write(key, current.as_deref(), &desired, triggered.as_deref())).await;
+        self.queue.cool_down(key, self.pace.cooldown(1));
         match &written {
             Err(error) if current.is_none() => self.refusals.failed(key, attempt(&service), error),
             Err(_) => {}

@@ -131,6 +131,8 @@ pub struct SliceWrites {
     pub gate: CreationGate,
     /// Refused creations.
     pub refusals: Refusals,
+    /// The time that the writes take.
+    pub pace: Pace,
 }
 
 impl SliceWrites {
@@ -212,9 +214,9 @@ impl SliceWrites {
         plan: &Plan,
         attempt: Attempt,
     ) -> (WriteCounts, Result<(), WriteFailure>) {
-        let (pace, mut counts) = (Pace::default(), WriteCounts::default());
-        let written = self.write_at(&pace, key, metadata, plan, &mut counts).await;
-        self.queue.cool_down(key, pace.cooldown());
+        let mut counts = WriteCounts::default();
+        let written = self.write_stages(key, metadata, plan, &mut counts).await;
+        self.queue.cool_down(key, self.pace.cooldown(plan.writes()));
         match &written {
             Err(failure) if failure.is_creation => {
                 self.refusals.failed(key, attempt.after(counts.created), &failure.error);
@@ -225,9 +227,8 @@ impl SliceWrites {
         (counts, written)
     }
 
-    async fn write_at(
+    async fn write_stages(
         &self,
-        pace: &Pace,
         key: &ObjectKey,
         metadata: &SliceMetadata<'_>,
         plan: &Plan,
@@ -235,18 +236,19 @@ impl SliceWrites {
     ) -> Result<(), WriteFailure> {
         let created = AtomicUsize::new(0);
         // A quota may refuse thousands of slices: later batches are not begun.
-        let create = |at: usize| pace.add(self.create(key, metadata, &plan.create[at], &created));
+        let create = |at: usize| self.pace.add(self.create(key, metadata, &plan.create[at], &created));
         let (_, failure) = slow_start(plan.create.len(), create).await;
         counts.created = created.into_inner();
         if let Some(failure) = failure {
             return Err(failure);
         }
         // No write is cancelled: otherwise its result would be unknown.
+        let updates = plan.update.iter();
         let updates: Vec<_> =
-            plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, metadata, slice, contents))).collect();
+            updates.map(|(slice, contents)| self.pace.add(self.update(key, metadata, slice, contents))).collect();
         let updates = stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await;
         count_successes(updates, &mut counts.updated)?;
-        let deletions = plan.delete.iter().map(|slice| pace.add(self.delete(key, slice)));
+        let deletions = plan.delete.iter().map(|slice| self.pace.add(self.delete(key, slice)));
         count_successes(join_all(deletions).await, &mut counts.deleted)
     }
 
@@ -399,6 +401,7 @@ mod tests {
             delay: Duration::ZERO,
             gate: CreationGate::new(Arc::new(filled_store(decode, Vec::new(), []))),
             refusals: Refusals::default(),
+            pace: Default::default(),
         }
     }
 

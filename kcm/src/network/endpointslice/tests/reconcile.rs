@@ -39,6 +39,7 @@ async fn controller(service: Service) -> EndpointSlices {
             delay: Duration::ZERO,
             gate: CreationGate::new(filled(Vec::new(), [])),
             refusals: Default::default(),
+            pace: Default::default(),
         },
         recorder: Recorder::new("endpointslice-controller", Arc::new(NoEvents)).0,
         triggers: Default::default(),
