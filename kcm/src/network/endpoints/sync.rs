@@ -75,9 +75,10 @@ impl AllEndpoints {
         if !self.consistency.caught_up(key, &self.endpoints, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
-        if self.pods.undecodable() > 0 {
+        if self.pods.undecodable_in(&key.namespace) > 0 {
             return Err(ReconcileError::new(
-                "not writing Endpoints while pods cannot be decoded (see the log): their addresses would be removed",
+                "not writing Endpoints while pods of the namespace cannot be decoded (see the log): their addresses \
+                 would be removed",
             ));
         }
         let pods = pods_of(&service, &self.pods);
