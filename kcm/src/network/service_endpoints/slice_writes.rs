@@ -57,6 +57,13 @@ impl Plan {
         self.delete.append(&mut other.delete);
     }
 
+    /// Keeps only the updates: they remove endpoints that must not get traffic, and must not wait until the creations
+    /// succeed. Deletions wait, because the endpoints of a deleted slice may belong to one that has to be created.
+    pub fn keep_updates(&mut self) {
+        self.create.clear();
+        self.delete.clear();
+    }
+
     /// Replaces a creation and a deletion of one family by one update, if `can_reuse` allows it: fewer writes.
     /// Upstream: k8s.io/endpointslice, finalize.
     pub fn recycle(&mut self, can_reuse: impl Fn(&EndpointSlice) -> bool) {
@@ -203,8 +210,8 @@ impl SliceWrites {
         Some(waiting.left)
     }
 
-    /// Executes a plan. After a failure, later stages are not begun. No slice is created if the namespace is being
-    /// deleted. Changes that arrive during the writes are written at their [`Pace`]. A refused `attempt` is recorded.
+    /// Executes a plan. After a failure, nothing is deleted. No slice is created if the namespace is being deleted.
+    /// Changes that arrive during the writes are written at their [`Pace`]. A refused `attempt` is recorded.
     ///
     /// Returns the number of successful writes, and the first failure.
     pub async fn write(
@@ -221,8 +228,8 @@ impl SliceWrites {
             Err(failure) if failure.is_creation => {
                 self.refusals.failed(key, attempt.after(counts.created), &failure.error);
             }
-            Err(_) => {}
-            Ok(()) => self.refusals.forget(key),
+            Ok(()) if !plan.create.is_empty() => self.refusals.forget(key),
+            _ => {}
         }
         (counts, written)
     }
@@ -239,15 +246,13 @@ impl SliceWrites {
         let create = |at: usize| self.pace.add(self.create(key, metadata, &plan.create[at], &created));
         let (_, failure) = slow_start(plan.create.len(), create).await;
         counts.created = created.into_inner();
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
         // No write is cancelled: otherwise its result would be unknown.
         let updates = plan.update.iter();
         let updates: Vec<_> =
             updates.map(|(slice, contents)| self.pace.add(self.update(key, metadata, slice, contents))).collect();
         let updates = stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await;
-        count_successes(updates, &mut counts.updated)?;
+        let updated = count_successes(updates, &mut counts.updated);
+        failure.map_or(Ok(()), Err).and(updated)?;
         let deletions = plan.delete.iter().map(|slice| self.pace.add(self.delete(key, slice)));
         count_successes(join_all(deletions).await, &mut counts.deleted)
     }
@@ -454,7 +459,7 @@ mod tests {
         for (name, refused, code, message, counts, succeeds) in [
             ("nothing is refused", Method::PATCH, 500, "", [3, 2, 2], true),
             ("the namespace is being deleted", Method::POST, 403, TERMINATING, [0, 2, 2], true),
-            ("creations are refused", Method::POST, 422, INVALID, [0, 0, 0], false),
+            ("creations are refused", Method::POST, 422, INVALID, [0, 2, 0], false),
             ("updates are refused", Method::PUT, 422, INVALID, [3, 0, 0], false),
             ("deletions are refused", Method::DELETE, 422, INVALID, [3, 2, 0], false),
             ("the slices were replaced", Method::DELETE, 409, REPLACED, [3, 2, 2], true),
