@@ -243,17 +243,16 @@ impl SliceWrites {
     ) -> Result<(), WriteFailure> {
         let created = AtomicUsize::new(0);
         // A quota may refuse thousands of slices: later batches are not begun.
-        let create = |at: usize| self.pace.add(self.create(key, metadata, &plan.create[at], &created));
+        let create = |at: usize| self.create(key, metadata, &plan.create[at], &created);
         let (_, failure) = slow_start(plan.create.len(), create).await;
         counts.created = created.into_inner();
         // No write is cancelled: otherwise its result would be unknown.
-        let updates = plan.update.iter();
         let updates: Vec<_> =
-            updates.map(|(slice, contents)| self.pace.add(self.update(key, metadata, slice, contents))).collect();
+            plan.update.iter().map(|(slice, contents)| self.update(key, metadata, slice, contents)).collect();
         let updates = stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await;
         let updated = count_successes(updates, &mut counts.updated);
         failure.map_or(Ok(()), Err).and(updated)?;
-        let deletions = plan.delete.iter().map(|slice| self.pace.add(self.delete(key, slice)));
+        let deletions = plan.delete.iter().map(|slice| self.delete(key, slice));
         count_successes(join_all(deletions).await, &mut counts.deleted)
     }
 
@@ -268,7 +267,8 @@ impl SliceWrites {
             return Ok(());
         }
         let object = contents.create(&key.namespace, metadata.prefix, &metadata.new);
-        let response = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
+        let request = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false);
+        let response = self.pace.add(request).await;
         match response.and_then(|response| response.meta().map_err(WriteError::from)) {
             Ok(meta) => {
                 created.fetch_add(1, Ordering::Relaxed);
@@ -301,7 +301,8 @@ impl SliceWrites {
             slice.update(&metadata.updated, contents).map_err(|error| failed(WriteError::Unreadable(error.into())))?;
         let uid = &slice.meta.uid;
         self.own.updating(uid);
-        let response = self.writer.replace(&EndpointSlice::RESOURCE, &slice.meta.key(), None, &object).await;
+        let slice_key = slice.meta.key();
+        let response = self.pace.add(self.writer.replace(&EndpointSlice::RESOURCE, &slice_key, None, &object)).await;
         let meta = response.and_then(|response| response.meta().map_err(WriteError::from));
         if self.own.updated(&self.slices, uid, meta.as_ref().ok().map(|meta| meta.version)) {
             self.queue.add_after(key.clone(), self.delay);
@@ -318,7 +319,7 @@ impl SliceWrites {
         let uid = &slice.meta.uid;
         self.consistency.deleting(key, &EndpointSlice::RESOURCE, &slice.meta);
         self.own.deleting(uid);
-        match self.writer.delete(&EndpointSlice::RESOURCE, &slice.meta.key(), uid).await {
+        match self.pace.add(self.writer.delete(&EndpointSlice::RESOURCE, &slice.meta.key(), uid)).await {
             Ok(()) => Ok(()),
             Err(error) if error.is_object_deleted() => {
                 self.own.not_deleting(uid);
