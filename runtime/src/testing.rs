@@ -69,6 +69,11 @@ pub fn deliver<K: Kind>(store: &Store<K>, record: K) {
     store.progress().advance(version);
 }
 
+/// Records that an object of a store cannot be decoded, as its watch would.
+pub fn deliver_undecodable<K: Kind>(store: &Store<K>, key: ObjectKey) {
+    store.set_undecodable(key);
+}
+
 /// Removes a record from a store as its watch would.
 pub fn deliver_deletion<K: Kind>(store: &Store<K>, name: &ObjectKey) {
     store.remove(&name.namespace, &name.name);

@@ -18,9 +18,9 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::Writer;
 use tracing::{error, info};
 use x509_parser::parse_x509_certificate;
-use x509_parser::pem::parse_x509_pem;
 
 use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
+use crate::credentials::pem::first_block;
 
 /// The controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -88,8 +88,8 @@ fn deletion_reason(request: &CertificateSigningRequest, now: Timestamp) -> Optio
 
 /// Returns the end of the first certificate, in seconds; `None` if that cannot be read.
 fn not_after(pem: &[u8]) -> Option<i64> {
-    let (_, block) = parse_x509_pem(pem).ok()?;
-    let (_, certificate) = parse_x509_certificate(&block.contents).ok()?;
+    let block = first_block(pem)?;
+    let (_, certificate) = parse_x509_certificate(&block.der).ok()?;
     Some(certificate.validity().not_after.timestamp())
 }
 

@@ -3,6 +3,7 @@
 
 pub mod authority;
 pub mod der;
+pub mod pem;
 mod signing_key;
 
 use std::fs;

@@ -210,6 +210,11 @@ impl<K: Kind> Store<K> {
         lock(&self.undecodable).len()
     }
 
+    /// Returns the number of those objects in a namespace. Decisions in other namespaces do not depend on them.
+    pub fn undecodable_in(&self, namespace: &str) -> usize {
+        lock(&self.undecodable).iter().filter(|key| *key.namespace == *namespace).count()
+    }
+
     /// Records that a controller of this process wrote an object at this version.
     pub fn wrote(&self, key: &ObjectKey, version: u64) {
         let mut written = lock(&self.written);

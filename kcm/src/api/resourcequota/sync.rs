@@ -146,20 +146,20 @@ impl Quotas {
             let unreadable = match family {
                 Family::Pods => {
                     content.pods = self.pods.by_index(&by_namespace(), namespace_key);
-                    self.pods.undecodable()
+                    self.pods.undecodable_in(namespace)
                 }
                 Family::Services => {
                     content.services = self.services.by_index(&by_namespace(), namespace_key);
-                    self.services.undecodable()
+                    self.services.undecodable_in(namespace)
                 }
                 Family::VolumeClaims => {
                     content.volume_claims = self.volume_claims.by_index(&by_namespace(), namespace_key);
-                    self.volume_claims.undecodable()
+                    self.volume_claims.undecodable_in(namespace)
                 }
                 Family::DeviceClaims => {
                     let claims = self.device_claims.by_index(&by_namespace(), namespace_key).into_iter();
                     content.device_claims = claims.map(|claim| (claim.clone(), self.pod_of(&claim))).collect();
-                    self.device_claims.undecodable()
+                    self.device_claims.undecodable_in(namespace)
                 }
             };
             if unreadable > 0 {

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer;
 
 use super::der_reader::DerValue;
 use super::subject::Subject;
 use crate::credentials::der::{OCTET_STRING, SEQUENCE, SET};
+use crate::credentials::pem::first_block;
 
 /// 1.2.840.113549.1.9.14: extensions that the certificate should have.
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 14];
@@ -44,22 +44,17 @@ impl Contents {
     /// # Errors
     /// When the text contains no request; the error has the reason.
     pub fn read(pem: &[u8]) -> Result<Self, String> {
-        let block =
-            parse_x509_pem(pem).ok().map(|(_, block)| block).filter(|block| block.label == "CERTIFICATE REQUEST");
-        let block = block.ok_or("PEM block type must be CERTIFICATE REQUEST")?;
-        let request = DerValue::only(&block.contents, SEQUENCE).and_then(DerValue::sequence).ok_or(MALFORMED)?;
+        let block = first_block(pem).filter(|block| block.label == b"CERTIFICATE REQUEST");
+        let der = block.ok_or("PEM block type must be CERTIFICATE REQUEST")?.der;
+        let request = DerValue::only(&der, SEQUENCE).and_then(DerValue::sequence).ok_or(MALFORMED)?;
         let [body, _algorithm, _signature] = &*request else { return Err(MALFORMED.into()) };
         let body = body.sequence().ok_or(MALFORMED)?;
         let [_version, name, key, attributes @ ..] = &*body else { return Err(MALFORMED.into()) };
         if key.tag != SEQUENCE {
             return Err(MALFORMED.into());
         }
-        let mut contents = Self {
-            subject: Subject::read(*name)?,
-            public_key: key.raw.to_vec(),
-            der: block.contents.clone(),
-            ..Self::default()
-        };
+        let mut contents =
+            Self { subject: Subject::read(*name)?, public_key: key.raw.to_vec(), der: der.clone(), ..Self::default() };
         if let Some(attributes) = attributes.first().filter(|value| value.tag == ATTRIBUTES) {
             contents.add_extensions(*attributes)?;
         }
@@ -206,6 +201,21 @@ mod tests {
         }
     }
 
+    /// The API server accepts all of these.
+    #[test]
+    fn request_is_read_however_its_text_is_formatted() {
+        let good = String::from_utf8_lossy(include_bytes!("../signing/testdata/kubelet.csr"));
+        let expected = Contents::read(good.as_bytes()).expect("well-formed");
+        let (first, rest) = good.split_once('\n').expect("lines");
+        for text in [
+            format!("{first}\nComment: of node a\n\n{rest}"),
+            format!("-----BEGIN X-----\n?\n-----END X-----\n{good}"),
+            good.replace('\n', " \r\n"),
+        ] {
+            assert_eq!(Contents::read(text.as_bytes()), Ok(expected.clone()), "{text}");
+        }
+    }
+
     #[test]
     fn signature_is_checked_apart_from_the_contents() {
         let contents = Contents::read(&request(&[])).expect("well-formed");
@@ -230,8 +240,7 @@ mod tests {
         #[test]
         fn any_damaged_request_is_read_or_refused(damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
             let good = include_bytes!("../signing/testdata/kubelet.csr");
-            let (_, block) = parse_x509_pem(good).expect("PEM");
-            let mut bytes = block.contents;
+            let mut bytes = first_block(good).expect("PEM").der;
             for (place, byte) in damage {
                 let place = place.index(bytes.len());
                 bytes[place] = byte;

@@ -140,7 +140,7 @@ impl Evictions {
     ) -> Result<Outcome, ReconcileError> {
         // An object that cannot be decoded may contain a toleration of the taint.
         let rules = self.rules.as_ref().map_or(0, |rules| rules.undecodable());
-        if self.claims.undecodable() + self.slices.undecodable() + rules > 0 {
+        if self.claims.undecodable_in(&key.namespace) + self.slices.undecodable() + rules > 0 {
             return Err(ReconcileError::new(
                 "not evicting: ResourceClaims, ResourceSlices or DeviceTaintRules cannot be decoded (see the log)",
             ));

@@ -69,6 +69,7 @@ fn start(manager: &mut Manager, context: &Context) {
         leftovers: Arc::default(),
         gate: CreationGate::new(manager.registry().store()),
         refusals: Refusals::with_max_delay(MAX_REFUSAL_DELAY),
+        pace: Default::default(),
     });
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
     let (leftovers, requeued) = (reconciler.leftovers.clone(), queue.clone());

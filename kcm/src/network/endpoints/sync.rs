@@ -44,6 +44,7 @@ pub struct AllEndpoints {
     pub leftovers: Arc<Leftovers>,
     pub gate: CreationGate,
     pub refusals: Refusals,
+    pub pace: Pace,
 }
 
 impl Reconcile for AllEndpoints {
@@ -74,9 +75,10 @@ impl AllEndpoints {
         if !self.consistency.caught_up(key, &self.endpoints, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
-        if self.pods.undecodable() > 0 {
+        if self.pods.undecodable_in(&key.namespace) > 0 {
             return Err(ReconcileError::new(
-                "not writing Endpoints while pods cannot be decoded (see the log): their addresses would be removed",
+                "not writing Endpoints while pods of the namespace cannot be decoded (see the log): their addresses \
+                 would be removed",
             ));
         }
         let pods = pods_of(&service, &self.pods);
@@ -106,9 +108,8 @@ impl AllEndpoints {
         };
         self.debouncer.forget(key);
         let triggered = triggered.and_then(trigger::text);
-        let pace = Pace::default();
-        let written = pace.add(self.write(key, current.as_deref(), &desired, triggered.as_deref())).await;
-        self.queue.cool_down(key, pace.cooldown());
+        let written = self.pace.add(self.write(key, current.as_deref(), &desired, triggered.as_deref())).await;
+        self.queue.cool_down(key, self.pace.cooldown(1));
         match &written {
             Err(error) if current.is_none() => self.refusals.failed(key, attempt(&service), error),
             Err(_) => {}

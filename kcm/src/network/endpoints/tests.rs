@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kinds::endpoint::Target;
 use kinds::endpoints::{Address, Endpoints, OVER_CAPACITY, Subset};
 use kinds::int_or_string::IntOrString;
 use kinds::intern::Labels;
 use kinds::ip::Ip;
+use kinds::meta::ObjectKey;
 use kinds::metadata_edit::{Annotations, NewMetadata};
 use kinds::pod::{NamedPort, Network, Phase};
 use kinds::schema::{endpoints as f, object_meta};
@@ -15,10 +17,17 @@ use kinds::service::ServicePort;
 use kinds::wire::{Put, find};
 use kinds::{Decode, Interner, Kind, Meta, Pod, Sections, Service, Str, Time, Uid};
 use proptest::prelude::*;
-use runtime::store::Change;
+use runtime::events::Recorder;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::store::{Change, Index, Store};
+use runtime::testing::{NoEvents, counting_writer, deliver_undecodable, filled_store};
+use runtime::worker::Reconcile as _;
 
 use super::decide::{CAPACITY, DesiredEndpoints, TRUNCATED, Write, desired, truncate, write};
 use super::leftovers::Leftovers;
+use super::sync::AllEndpoints;
+use crate::pods::creation_gate::CreationGate;
+use crate::pods::indexes::by_label;
 
 /// Returns an object with only a name.
 fn read<K: Kind>(name: &str, sections: Sections) -> K {
@@ -297,5 +306,38 @@ proptest! {
         let wanted = pods.values().filter(|(_, deleted, _)| !deleted).count();
         prop_assert_eq!((listed.len(), unique.len()), (wanted, wanted));
         prop_assert_eq!(write(Some(&object(&first)), &first), Write::No);
+    }
+}
+
+fn filled<K: Kind>(indexes: Vec<Index<K>>, records: impl IntoIterator<Item = K>) -> Arc<Store<K>> {
+    Arc::new(filled_store(Decode { interner: Arc::default(), sections: Sections::default() }, indexes, records))
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_that_cannot_be_decoded_affects_its_namespace_only() {
+    for (namespace, expected) in [("ns", 0), ("other", 1)] {
+        let (writer, sent) = counting_writer(503, "{}").await;
+        let mut service: Service = read("web", Sections::default());
+        service.selector = labels(&[("app", "web")]);
+        let key = service.meta.key();
+        let pods = filled(vec![by_label()], []);
+        deliver_undecodable(&pods, ObjectKey::new(namespace, "broken"));
+        let controller = AllEndpoints {
+            services: filled(Vec::new(), [service]),
+            pods,
+            endpoints: filled(Vec::new(), []),
+            writer,
+            recorder: Recorder::new("endpoint-controller", Arc::new(NoEvents)).0,
+            consistency: Arc::default(),
+            queue: Queue::new(QueueOptions::named("test")),
+            triggers: Default::default(),
+            debouncer: Default::default(),
+            leftovers: Arc::default(),
+            gate: CreationGate::new(filled(Vec::new(), [])),
+            refusals: Default::default(),
+            pace: Default::default(),
+        };
+        controller.reconcile(&key).await.expect_err("the pod, or the server");
+        assert_eq!(sent.load(Ordering::Relaxed), expected, "{namespace}");
     }
 }

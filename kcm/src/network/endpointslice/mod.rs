@@ -92,6 +92,7 @@ fn start(manager: &mut Manager, context: &Context) {
             delay: SLICE_CHANGE_DELAY.max(batch),
             gate: CreationGate::new(manager.registry().store()),
             refusals: Refusals::with_delays(base_delay, MAX_REFUSAL_DELAY),
+            pace: Default::default(),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         triggers: Default::default(),

@@ -109,16 +109,21 @@ impl EndpointSlices {
             return Ok(outcome);
         }
         let attempt = self.writes.attempt(key, &service.meta, &plan).with_inputs(service.meta.version);
-        if let Some(left) = self.writes.refused_before(key, &plan, &attempt) {
-            return Ok(Outcome::RequeueAfter(left));
+        let refused = self.writes.refused_before(key, &plan, &attempt);
+        if refused.is_some() {
+            plan.keep_updates();
+        } else {
+            self.topology.set(key, std::mem::take(&mut decision.allocated));
+            self.record_events(&service, decision.events);
         }
-        self.topology.set(key, std::mem::take(&mut decision.allocated));
-        self.record_events(&service, decision.events);
         let triggered = triggered.and_then(trigger::text);
         let (counts, written) = self.write(key, &service, &labels, triggered.as_deref(), &plan, attempt).await;
         self.metrics.wrote(&counts);
         if let Err(failed) = written {
             return self.not_written(key, &service, failed);
+        }
+        if let Some(left) = refused {
+            return Ok(Outcome::RequeueAfter(waits.map_or(left, |waits| waits.min(left))));
         }
         self.metrics.completed(&service, &counts);
         self.triggers.settled(key);
@@ -170,7 +175,7 @@ impl EndpointSlices {
 
     fn decide(&self, key: &ObjectKey, service: &Service, members: &Members, labels: &Labels) -> Decision {
         // The pod of an endpoint that seems surplus may be one that cannot be decoded.
-        let unreadable = self.pods.undecodable() > 0;
+        let unreadable = self.pods.undecodable_in(&key.namespace) > 0;
         let is_readable = |endpoint: &Endpoint| {
             let target = endpoint.target.as_ref();
             target.is_none_or(|t| self.pods.get(&ObjectKey::new(t.namespace().clone(), t.name().clone())).is_some())

@@ -82,6 +82,7 @@ fn start(manager: &mut Manager, context: &Context) {
             delay: values.get_duration("mirroring-endpointslice-updates-batch-period"),
             gate: CreationGate::new(manager.registry().store()),
             refusals: Refusals::with_delays(base_delay, MAX_REFUSAL_DELAY),
+            pace: Default::default(),
         },
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         max_endpoints,

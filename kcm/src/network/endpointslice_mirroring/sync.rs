@@ -67,11 +67,13 @@ impl Mirror {
             return Ok(Outcome::Done);
         }
         let attempt = self.writes.attempt(key, &endpoints.meta, &decision.plan);
-        if let Some(left) = self.writes.refused_before(key, &decision.plan, &attempt) {
-            return Ok(Outcome::RequeueAfter(left));
+        let refused = self.writes.refused_before(key, &decision.plan, &attempt);
+        if refused.is_some() {
+            decision.plan.keep_updates();
+        } else {
+            self.counts.decided(&decision);
+            self.record_events(&endpoints, &decision);
         }
-        self.counts.decided(&decision);
-        self.record_events(&endpoints, &decision);
         let labels = decide::labels(&endpoints);
         let annotations = decide::annotations(&endpoints);
         let owner = endpoints.controller_ref();
@@ -81,7 +83,7 @@ impl Mirror {
         let (counts, written) = self.writes.write(key, &metadata, &decision.plan, attempt).await;
         self.counts.wrote([counts.created, counts.updated, counts.deleted]);
         match written {
-            Ok(()) => Ok(Outcome::Done),
+            Ok(()) => Ok(refused.map_or(Outcome::Done, Outcome::RequeueAfter)),
             Err(WriteFailure { error, .. }) if error.is_conflict() || error.is_not_found() => {
                 Ok(Outcome::RequeueWithBackoff)
             }
@@ -97,9 +99,10 @@ impl Mirror {
         if slices.is_empty() {
             return Ok(Outcome::Done);
         }
-        if missing && self.endpoints.undecodable() + self.services.undecodable() > 0 {
+        let unreadable = self.endpoints.undecodable_in(&key.namespace) + self.services.undecodable_in(&key.namespace);
+        if missing && unreadable > 0 {
             return Err(ReconcileError::new(
-                "Endpoints or Services cannot be decoded (see the log): nothing is deleted",
+                "Endpoints or Services of the namespace cannot be decoded (see the log): nothing is deleted",
             ));
         }
         let deletions = join_all(slices.iter().map(|slice| self.writes.delete(key, slice))).await;

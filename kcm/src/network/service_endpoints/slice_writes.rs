@@ -57,6 +57,13 @@ impl Plan {
         self.delete.append(&mut other.delete);
     }
 
+    /// Keeps only the updates: they remove endpoints that must not get traffic, and must not wait until the creations
+    /// succeed. Deletions wait, because the endpoints of a deleted slice may belong to one that has to be created.
+    pub fn keep_updates(&mut self) {
+        self.create.clear();
+        self.delete.clear();
+    }
+
     /// Replaces a creation and a deletion of one family by one update, if `can_reuse` allows it: fewer writes.
     /// Upstream: k8s.io/endpointslice, finalize.
     pub fn recycle(&mut self, can_reuse: impl Fn(&EndpointSlice) -> bool) {
@@ -131,6 +138,8 @@ pub struct SliceWrites {
     pub gate: CreationGate,
     /// Refused creations.
     pub refusals: Refusals,
+    /// The time that the writes take.
+    pub pace: Pace,
 }
 
 impl SliceWrites {
@@ -201,8 +210,8 @@ impl SliceWrites {
         Some(waiting.left)
     }
 
-    /// Executes a plan. After a failure, later stages are not begun. No slice is created if the namespace is being
-    /// deleted. Changes that arrive during the writes are written at their [`Pace`]. A refused `attempt` is recorded.
+    /// Executes a plan. After a failure, nothing is deleted. No slice is created if the namespace is being deleted.
+    /// Changes that arrive during the writes are written at their [`Pace`]. A refused `attempt` is recorded.
     ///
     /// Returns the number of successful writes, and the first failure.
     pub async fn write(
@@ -212,22 +221,21 @@ impl SliceWrites {
         plan: &Plan,
         attempt: Attempt,
     ) -> (WriteCounts, Result<(), WriteFailure>) {
-        let (pace, mut counts) = (Pace::default(), WriteCounts::default());
-        let written = self.write_at(&pace, key, metadata, plan, &mut counts).await;
-        self.queue.cool_down(key, pace.cooldown());
+        let mut counts = WriteCounts::default();
+        let written = self.write_stages(key, metadata, plan, &mut counts).await;
+        self.queue.cool_down(key, self.pace.cooldown(plan.writes()));
         match &written {
             Err(failure) if failure.is_creation => {
                 self.refusals.failed(key, attempt.after(counts.created), &failure.error);
             }
-            Err(_) => {}
-            Ok(()) => self.refusals.forget(key),
+            Ok(()) if !plan.create.is_empty() => self.refusals.forget(key),
+            _ => {}
         }
         (counts, written)
     }
 
-    async fn write_at(
+    async fn write_stages(
         &self,
-        pace: &Pace,
         key: &ObjectKey,
         metadata: &SliceMetadata<'_>,
         plan: &Plan,
@@ -235,18 +243,16 @@ impl SliceWrites {
     ) -> Result<(), WriteFailure> {
         let created = AtomicUsize::new(0);
         // A quota may refuse thousands of slices: later batches are not begun.
-        let create = |at: usize| pace.add(self.create(key, metadata, &plan.create[at], &created));
+        let create = |at: usize| self.create(key, metadata, &plan.create[at], &created);
         let (_, failure) = slow_start(plan.create.len(), create).await;
         counts.created = created.into_inner();
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
         // No write is cancelled: otherwise its result would be unknown.
         let updates: Vec<_> =
-            plan.update.iter().map(|(slice, contents)| pace.add(self.update(key, metadata, slice, contents))).collect();
+            plan.update.iter().map(|(slice, contents)| self.update(key, metadata, slice, contents)).collect();
         let updates = stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES).collect().await;
-        count_successes(updates, &mut counts.updated)?;
-        let deletions = plan.delete.iter().map(|slice| pace.add(self.delete(key, slice)));
+        let updated = count_successes(updates, &mut counts.updated);
+        failure.map_or(Ok(()), Err).and(updated)?;
+        let deletions = plan.delete.iter().map(|slice| self.delete(key, slice));
         count_successes(join_all(deletions).await, &mut counts.deleted)
     }
 
@@ -261,7 +267,8 @@ impl SliceWrites {
             return Ok(());
         }
         let object = contents.create(&key.namespace, metadata.prefix, &metadata.new);
-        let response = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false).await;
+        let request = self.writer.create(&EndpointSlice::RESOURCE, &key.namespace, &object, false);
+        let response = self.pace.add(request).await;
         match response.and_then(|response| response.meta().map_err(WriteError::from)) {
             Ok(meta) => {
                 created.fetch_add(1, Ordering::Relaxed);
@@ -294,7 +301,8 @@ impl SliceWrites {
             slice.update(&metadata.updated, contents).map_err(|error| failed(WriteError::Unreadable(error.into())))?;
         let uid = &slice.meta.uid;
         self.own.updating(uid);
-        let response = self.writer.replace(&EndpointSlice::RESOURCE, &slice.meta.key(), None, &object).await;
+        let slice_key = slice.meta.key();
+        let response = self.pace.add(self.writer.replace(&EndpointSlice::RESOURCE, &slice_key, None, &object)).await;
         let meta = response.and_then(|response| response.meta().map_err(WriteError::from));
         if self.own.updated(&self.slices, uid, meta.as_ref().ok().map(|meta| meta.version)) {
             self.queue.add_after(key.clone(), self.delay);
@@ -311,7 +319,7 @@ impl SliceWrites {
         let uid = &slice.meta.uid;
         self.consistency.deleting(key, &EndpointSlice::RESOURCE, &slice.meta);
         self.own.deleting(uid);
-        match self.writer.delete(&EndpointSlice::RESOURCE, &slice.meta.key(), uid).await {
+        match self.pace.add(self.writer.delete(&EndpointSlice::RESOURCE, &slice.meta.key(), uid)).await {
             Ok(()) => Ok(()),
             Err(error) if error.is_object_deleted() => {
                 self.own.not_deleting(uid);
@@ -399,6 +407,7 @@ mod tests {
             delay: Duration::ZERO,
             gate: CreationGate::new(Arc::new(filled_store(decode, Vec::new(), []))),
             refusals: Refusals::default(),
+            pace: Default::default(),
         }
     }
 
@@ -451,7 +460,7 @@ mod tests {
         for (name, refused, code, message, counts, succeeds) in [
             ("nothing is refused", Method::PATCH, 500, "", [3, 2, 2], true),
             ("the namespace is being deleted", Method::POST, 403, TERMINATING, [0, 2, 2], true),
-            ("creations are refused", Method::POST, 422, INVALID, [0, 0, 0], false),
+            ("creations are refused", Method::POST, 422, INVALID, [0, 2, 0], false),
             ("updates are refused", Method::PUT, 422, INVALID, [3, 0, 0], false),
             ("deletions are refused", Method::DELETE, 422, INVALID, [3, 2, 0], false),
             ("the slices were replaced", Method::DELETE, 409, REPLACED, [3, 2, 2], true),

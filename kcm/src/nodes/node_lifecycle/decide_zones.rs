@@ -94,8 +94,13 @@ impl Pace {
         self.tokens = (self.tokens + gained).min(1.0);
         self.at = now;
         let missing = (1.0 - self.tokens).max(0.0) / self.rate;
+        if missing == 0.0 {
+            return Some(Duration::ZERO);
+        }
+        // The time of a tiny rate does not fit into a duration.
+        let wait = Duration::try_from_secs_f64(missing).unwrap_or(Duration::MAX);
         // A bit more than needed, so that rounding does not leave the bucket short of its token.
-        Some(if missing == 0.0 { Duration::ZERO } else { Duration::from_secs_f64(missing) + Duration::from_millis(1) })
+        Some(wait.saturating_add(Duration::from_millis(1)))
     }
 
     /// Takes the token after [`Pace::wait`] returned zero.

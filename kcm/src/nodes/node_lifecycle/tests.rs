@@ -441,6 +441,23 @@ fn bucket_returns_one_token_at_its_rate() {
     assert_eq!(pace.wait(full), Some(Duration::ZERO), "a full one stays full");
 }
 
+#[test]
+fn bucket_of_any_rate_has_a_wait() {
+    let begun = Instant::now();
+    for (rate, expected) in [
+        (1e-30, Some(Duration::MAX)),
+        (f64::MIN_POSITIVE, Some(Duration::MAX)),
+        (f64::NAN, Some(Duration::MAX)),
+        (f64::INFINITY, Some(Duration::ZERO)),
+        (-1.0, None),
+    ] {
+        let mut pace = Pace::new(rate, begun);
+        pace.wait(begun);
+        pace.take();
+        assert_eq!(pace.wait(begun + SECOND), expected, "{rate}");
+    }
+}
+
 /// The second of a check, the version that the watch has reached then, and what may be concluded.
 type Check = (u64, u64, WatchState);
 

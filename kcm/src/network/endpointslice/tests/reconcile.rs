@@ -1,23 +1,28 @@
 //! Reconciles of Services without slices of their own.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::Method;
+use kinds::endpoint_slice::FROM_PODS;
 use kinds::ip::Family;
+use kinds::schema::object_meta;
 use kinds::service::ServiceType;
-use kinds::{Decode, Interner, Kind, Sections, Service};
+use kinds::wire::Put as _;
+use kinds::{Decode, EndpointSlice, Interner, Kind, Node, Sections, Service, envelope};
 use runtime::events::Recorder;
 use runtime::lock::lock;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store};
-use runtime::testing::{NoEvents, filled_store, writer};
-use runtime::worker::Reconcile as _;
+use runtime::testing::{NoEvents, filled_store, object, writer};
+use runtime::worker::{Outcome, Reconcile as _};
 
 use super::super::sync::EndpointSlices;
-use super::builders::service;
+use super::builders::{Fixture, service};
 use crate::network::service_endpoints::slice_keys::by_service;
 use crate::network::service_endpoints::slice_writes::SliceWrites;
 use crate::pods::creation_gate::CreationGate;
+use crate::pods::indexes::by_label;
 
 fn filled<K: Kind>(indexes: Vec<Index<K>>, records: impl IntoIterator<Item = K>) -> Arc<Store<K>> {
     let decode = Decode { interner: Arc::default(), sections: Sections::default() };
@@ -39,6 +44,7 @@ async fn controller(service: Service) -> EndpointSlices {
             delay: Duration::ZERO,
             gate: CreationGate::new(filled(Vec::new(), [])),
             refusals: Default::default(),
+            pace: Default::default(),
         },
         recorder: Recorder::new("endpointslice-controller", Arc::new(NoEvents)).0,
         triggers: Default::default(),
@@ -65,4 +71,56 @@ async fn service_without_own_slices_is_not_requeued_by_changes_of_nodes() {
         assert!(!controller.topology.is_allocated(&key), "{name}");
         assert!(lock(&controller.stranded).is_empty(), "{name}");
     }
+}
+
+/// Returns the controller of a Service whose only slice is full and has a pod that is no longer ready, and which has
+/// one more pod. The server refuses creations. The requests' methods are recorded.
+async fn controller_of_a_full_slice() -> (EndpointSlices, Arc<Mutex<Vec<Method>>>) {
+    let mut fixture = Fixture::new(service(), [1, 2]);
+    fixture.max_endpoints = 2;
+    fixture.settle();
+    let slices: Vec<EndpointSlice> = fixture.slices.iter().map(|slice| (**slice).clone()).collect();
+    let mut pods: Vec<_> = Fixture::new(service(), [1, 2, 3]).pods.into_values().collect();
+    pods.iter_mut().for_each(|pod| pod.meta.labels = service().selector);
+    pods[0].ready = false;
+    let mut node: Node = object("node", Sections::default());
+    node.meta.namespace = "".into();
+    let requests = Arc::<Mutex<Vec<Method>>>::default();
+    let sent = requests.clone();
+    let writer = writer(move |method, _| {
+        lock(&sent).push(method.clone());
+        if method == Method::POST {
+            return (403, br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#.to_vec());
+        }
+        let mut written = Vec::new();
+        written.put_message(1, |meta| {
+            meta.put_str(object_meta::NAME, "web-001");
+            meta.put_str(object_meta::RESOURCE_VERSION, "2");
+        });
+        (200, envelope::wrap(&EndpointSlice::RESOURCE, &written))
+    });
+    let mut controller = controller(service()).await;
+    controller.pods = filled(vec![by_label()], pods);
+    controller.nodes = filled(Vec::new(), [node]);
+    controller.writes.slices = filled(vec![by_service()], slices);
+    controller.writes.writer = writer.await;
+    controller.writes.manager = FROM_PODS;
+    controller.max_endpoints = 2;
+    lock(&controller.compared).insert(service().meta.key());
+    (controller, requests)
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_are_updated_while_the_creation_of_another_slice_is_refused() {
+    let key = service().meta.key();
+    let (controller, requests) = controller_of_a_full_slice().await;
+    controller.reconcile(&key).await.expect_err("the creation is refused");
+    assert_eq!(std::mem::take(&mut *lock(&requests)), [Method::POST, Method::PUT]);
+    // The update is not in the cache, but this controller knows nothing of it.
+    let (mut later, requests) = controller_of_a_full_slice().await;
+    later.writes.refusals = controller.writes.refusals;
+    let outcome = later.reconcile(&key).await.expect("nothing else is refused");
+    assert!(matches!(outcome, Outcome::RequeueAfter(left) if !left.is_zero()), "{outcome:?}");
+    assert_eq!(std::mem::take(&mut *lock(&requests)), [Method::PUT], "the creation waits for its backoff");
+    assert_eq!(later.writes.refusals.count(&key), 1, "an update does not end the backoff");
 }
