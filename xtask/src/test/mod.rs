@@ -16,6 +16,8 @@ mod ignored_tests;
 #[cfg(test)]
 mod layers;
 #[cfg(test)]
+mod lengths;
+#[cfg(test)]
 mod packages;
 mod plan;
 mod run;
