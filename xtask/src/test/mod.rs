@@ -6,6 +6,10 @@ mod failures;
 #[cfg(test)]
 mod feature_gates;
 #[cfg(test)]
+mod file_rules;
+#[cfg(test)]
+mod file_rules;
+#[cfg(test)]
 mod files;
 #[cfg(test)]
 mod flags;
@@ -15,8 +19,6 @@ mod fuzzed_readers;
 mod ignored_tests;
 #[cfg(test)]
 mod layers;
-#[cfg(test)]
-mod lengths;
 #[cfg(test)]
 mod packages;
 mod plan;

@@ -1,9 +1,11 @@
-//! Checks the maximum lengths of files and functions.
+//! Checks the rules about files: maximum lengths of files and functions, and the places of modules.
 //!
 //! A function counts from its signature to its closing brace, without blank lines and comments. rustfmt puts the closing
 //! brace below the first word of the signature.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use super::files::files;
 use crate::cargo::workspace;
@@ -21,7 +23,7 @@ const TABLES: &[(&str, &str)] = &[
     ("kcm/src/devices/resource_claim/tests/sync.rs", "claim_is_released_when_its_consumers_no_longer_exist"),
     ("kcm/src/devices/resource_claim/tests/sync.rs", "pod_gets_the_claims_that_it_lacks"),
     ("kcm/src/flags/tests/mod.rs", "each_violated_rule_is_reported_with_its_reason"),
-    ("kcm/src/nodes/node_lifecycle/tests.rs", "loss_and_return_of_all_nodes_stop_and_resume_evictions"),
+    ("kcm/src/nodes/node_lifecycle/tests/mod.rs", "loss_and_return_of_all_nodes_stop_and_resume_evictions"),
     ("kcm/src/storage/binder/tests/claim_table.rs", "unbound_claim_takes_the_best_volume_or_waits"),
     ("kcm/src/storage/inline_volume.rs", "volume_of_a_migrated_plugin_becomes_one_of_its_driver"),
     ("kcm/src/workloads/deployment/tests/status.rs", "progress_condition_is_decided_by_precedence"),
@@ -77,10 +79,25 @@ fn length(lines: &[&str]) -> Option<usize> {
     Some(lines[..=end].iter().filter(is_code).count())
 }
 
+/// Returns all source files.
+fn sources() -> Vec<PathBuf> {
+    files(workspace()).into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "rs")).collect()
+}
+
+#[test]
+fn module_with_submodules_is_in_their_folder() {
+    let sources = sources();
+    let folders: BTreeSet<_> = sources.iter().filter_map(|path| path.parent()).collect();
+    for path in &sources {
+        let folder = path.with_extension("");
+        assert!(!folders.contains(&*folder), "{} has submodules: rename it to mod.rs in their folder", path.display());
+    }
+}
+
 #[test]
 fn files_and_functions_are_short() {
     let mut long = String::new();
-    for path in files(workspace()).into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "rs")) {
+    for path in sources() {
         let relative = path.strip_prefix(workspace()).unwrap_or(&path).to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&path).expect("a source file");
         let lines = text.lines().count();
