@@ -8,8 +8,6 @@ mod feature_gates;
 #[cfg(test)]
 mod file_rules;
 #[cfg(test)]
-mod file_rules;
-#[cfg(test)]
 mod files;
 #[cfg(test)]
 mod flags;
