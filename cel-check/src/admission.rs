@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
-use crate::check::{COMPOSED_TYPE, Unchecked, Variables, Verdict, check};
+use crate::check::{COMPOSED_TYPE, CheckError, Variables, Verdict, check};
 use crate::declarations::Declarations;
 use crate::schema::GroupVersionKind;
 use crate::types::{Constructor, Fields, Simple, Type};
@@ -54,7 +54,7 @@ impl Checker {
             let found = match checker.verdict(expression) {
                 Verdict::Typed(found) => composed(&found),
                 // Mistakes in a variable are not reported here. Its type is dyn, so that they cause no others.
-                Verdict::Invalid(_) | Verdict::Unchecked(_) => Type::DYN,
+                Verdict::Invalid(_) | Verdict::CheckError(_) => Type::DYN,
             };
             checker.variables.composed.insert(name.to_owned(), found);
         }
@@ -65,11 +65,11 @@ impl Checker {
     ///
     /// # Errors
     /// When the expression could not be checked.
-    pub fn warning(&self, expression: &str) -> Result<Option<String>, Unchecked> {
+    pub fn warning(&self, expression: &str) -> Result<Option<String>, CheckError> {
         match self.verdict(expression) {
             Verdict::Typed(_) => Ok(None),
             Verdict::Invalid(issues) => Ok(Some(format!("{}: {issues}\n", self.kind))),
-            Verdict::Unchecked(reason) => Err(reason),
+            Verdict::CheckError(reason) => Err(reason),
         }
     }
 

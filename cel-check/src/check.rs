@@ -15,7 +15,7 @@ use crate::validate;
 
 /// The reason why an expression could not be checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unchecked {
+pub enum CheckError {
     /// It cannot be parsed.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
@@ -35,7 +35,7 @@ pub enum Verdict {
     /// The expression has mistakes.
     Invalid(Issues),
     /// The expression could not be checked.
-    Unchecked(Unchecked),
+    CheckError(CheckError),
 }
 
 /// The variables that an expression may use.
@@ -53,13 +53,13 @@ const COMPOSED: &str = "variables";
 /// Checks an expression.
 pub fn check(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
     with_deep_stack(text, || check_on_this_stack(text, declarations, variables))
-        .unwrap_or(Verdict::Unchecked(Unchecked::NoThread))
+        .unwrap_or(Verdict::CheckError(CheckError::NoThread))
 }
 
 fn check_on_this_stack(text: &str, declarations: &Declarations, variables: &Variables) -> Verdict {
     let ast = match syntax::parse_on_this_stack(text) {
         Ok(ast) => ast,
-        Err(error) => return Verdict::Unchecked(error.into()),
+        Err(error) => return Verdict::CheckError(error.into()),
     };
     let mut inference = Inference {
         ast: &ast,
@@ -80,7 +80,7 @@ fn check_on_this_stack(text: &str, declarations: &Declarations, variables: &Vari
         validate::validate(&ast, &types, &mut issues);
     }
     if substitutions.is_exhausted() {
-        return Verdict::Unchecked(Unchecked::TooComplex);
+        return Verdict::CheckError(CheckError::TooComplex);
     }
     if issues.is_empty() { Verdict::Typed(result) } else { Verdict::Invalid(issues.into_issues(text)) }
 }

@@ -26,6 +26,10 @@
 //! assert!(warning.starts_with("library/v1, Kind=Shelf: ERROR: <input>:1:7: undefined field 'boks'"));
 //! ```
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod admission;
 mod assign;
 pub mod ast;

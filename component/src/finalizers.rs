@@ -5,17 +5,30 @@ use runtime::diagnostics::FinalizerOwner;
 use crate::descriptor::Descriptor;
 
 /// Well-known finalizers: name, program that removes it, condition. The descriptor of a controller of this binary takes
-/// precedence over a row.
+/// precedence over a row. A test of `kcm` compares the rows of its controllers with their descriptors.
 const WELL_KNOWN: &[(&str, &str, &str)] = &[
     ("foregroundDeletion", "garbage-collector-controller", "once all dependents that block the deletion are deleted"),
     ("orphan", "garbage-collector-controller", "once the dependents are orphaned"),
     ("kubernetes", "namespace-controller", "once the namespace is empty"),
-    ("kubernetes.io/pvc-protection", "persistentvolumeclaim-protection-controller", "once no pod uses the claim"),
-    ("kubernetes.io/pv-protection", "persistentvolume-protection-controller", "once no claim is bound to the volume"),
+    (
+        "kubernetes.io/pvc-protection",
+        "persistentvolumeclaim-protection-controller",
+        "once no pod on a node uses the claim",
+    ),
+    (
+        "kubernetes.io/pv-protection",
+        "persistentvolume-protection-controller",
+        "once the volume is not bound to a claim",
+    ),
+    (
+        "kubernetes.io/pv-controller",
+        "persistentvolume-binder-controller",
+        "once the storage of the released volume was deleted",
+    ),
     (
         "kubernetes.io/vac-protection",
         "volumeattributesclass-protection-controller",
-        "once no volume or claim uses the class",
+        "once no volume and no claim refers to the class",
     ),
     ("batch.kubernetes.io/job-tracking", "job-controller", "once the pod is counted in its Job's status"),
     (
@@ -23,8 +36,16 @@ const WELL_KNOWN: &[(&str, &str, &str)] = &[
         "service-lb-controller (cloud-controller-manager)",
         "once the cloud reports that the load balancer no longer exists",
     ),
-    ("resource.kubernetes.io/delete-protection", "resourceclaim-controller", "once no pod uses the claim"),
-    ("scheduling.k8s.io/podgroup-protection", "podgroup-protection-controller", "once no pod of the group exists"),
+    (
+        "resource.kubernetes.io/delete-protection",
+        "resourceclaim-controller",
+        "once the claim is not reserved for a consumer",
+    ),
+    (
+        "scheduling.k8s.io/podgroup-protection",
+        "podgroup-protection-controller",
+        "once all pods of the group have finished or are deleted",
+    ),
     ("networking.k8s.io/service-cidr-finalizer", "service-cidr-controller", "once no address of the range is in use"),
     ("customresourcecleanup.apiextensions.k8s.io", "kube-apiserver", "once all objects of the kind are deleted"),
     ("external-attacher/", "the CSI driver's external-attacher", "once the volume is detached"),

@@ -77,6 +77,18 @@ mod tests {
         }
     }
 
+    /// `ccm` and operators do not have these descriptors: their diagnostics pages explain finalizers by the list.
+    #[test]
+    fn well_known_finalizers_are_those_of_the_registry() {
+        let number = CONTROLLERS.iter().map(|descriptor| descriptor.finalizers.len()).sum();
+        let owners = component::finalizers::owners(CONTROLLERS);
+        let rows: Vec<_> = owners.iter().map(|owner| (owner.by, owner.finalizer, owner.condition)).collect();
+        let (registry, well_known) = rows.split_at(number);
+        let of_kcm = well_known.iter().filter(|(by, ..)| UPSTREAM.iter().any(|controller| controller.name == *by));
+        let registry: BTreeSet<_> = registry.iter().collect();
+        assert_eq!(of_kcm.collect::<BTreeSet<_>>(), registry);
+    }
+
     #[test]
     fn status_page_lists_the_registry() {
         let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/status.md");

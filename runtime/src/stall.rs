@@ -2,7 +2,7 @@
 //! loop.
 //!
 //! The Lease is renewed on another thread, so that a controller that computes for seconds costs no leadership. Without
-//! this check, a process whose controllers never continue would therefore lead for ever.
+//! this check, a process whose controllers never continue would therefore lead forever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

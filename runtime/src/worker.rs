@@ -135,7 +135,7 @@ pub fn work<R: Reconcile>(
         let begun = std::panic::catch_unwind(AssertUnwindSafe(|| worker.reconciler.begin()));
         if begun.is_err() {
             worker.counts.panicked.fetch_add(1, Ordering::Relaxed);
-            error!(controller = worker.options.name, "the preparation of a controller panicked; it works without");
+            error!(controller = worker.options.name, "the preparation of a controller panicked; continuing without it");
         }
         while let Ok(place) = places.clone().acquire_owned().await
             && let Some(key) = worker.queue.next().await

@@ -50,7 +50,7 @@ pub fn addresses(node: &Node) -> Vec<Address> {
     node.cloud.as_deref().map(|cloud| cloud.addresses.iter().filter_map(address).collect()).unwrap_or_default()
 }
 
-/// Returns the states of these instances, always as many as requested, whatever the provider returns.
+/// Returns the states of these instances, always as many as requested, regardless of what the provider returns.
 pub async fn describe_all(instances: &dyn Instances, requested: &[InstanceRef]) -> Vec<InstanceState> {
     if requested.is_empty() {
         return Vec::new();

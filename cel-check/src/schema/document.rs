@@ -154,9 +154,9 @@ fn first_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::E
 
 /// Deserializes a schema; `None` for a boolean, null or a list of schemas.
 fn schema_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Schema>>, D::Error> {
-    struct Only;
+    struct SchemaVisitor;
 
-    impl<'de> Visitor<'de> for Only {
+    impl<'de> Visitor<'de> for SchemaVisitor {
         type Value = Option<Arc<Schema>>;
 
         fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
@@ -181,7 +181,7 @@ fn schema_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<
         }
     }
 
-    deserializer.deserialize_any(Only)
+    deserializer.deserialize_any(SchemaVisitor)
 }
 
 #[cfg(test)]

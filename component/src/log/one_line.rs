@@ -1,4 +1,4 @@
-//! Keeps each event on one line, whatever its values contain.
+//! Keeps each event on one line, regardless of the characters in its values.
 //!
 //! Names, and the messages of admission webhooks and policies, may contain line ends: a user could forge lines of other
 //! controllers, and a parser would see lines without a level. Upstream quotes such values. The JSON format has no line

@@ -156,7 +156,7 @@ impl Deployment {
 }
 
 impl DeploymentStatus {
-    /// Returns true if nothing but the number of terminating pods differs.
+    /// Returns true if only the number of terminating pods differs.
     pub fn differs_only_in_terminating(&self, other: &Self) -> bool {
         Self { terminating_replicas: other.terminating_replicas, ..self.clone() } == *other
             && self.terminating_replicas.is_some() == other.terminating_replicas.is_some()

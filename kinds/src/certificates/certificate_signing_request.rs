@@ -55,7 +55,7 @@ impl CertificateSigningRequest {
         find(&self.raw, object::SPEC)
     }
 
-    /// Returns true if a condition of this type exists, whatever its status.
+    /// Returns true if a condition of this type exists, regardless of its status.
     pub fn has_condition(&self, kind: &str) -> bool {
         self.conditions.iter().any(|condition| &*condition.kind == kind)
     }

@@ -17,7 +17,7 @@ const IS_DEFAULT: [&str; 2] =
 /// The time at which claims of the class are bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindingMode {
-    /// As soon as the claim exists.
+    /// The claim is bound as soon as it exists.
     Immediate,
     /// Once a pod that uses the claim is scheduled.
     WaitForFirstConsumer,

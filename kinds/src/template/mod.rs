@@ -92,8 +92,9 @@ impl Template {
     /// quantities that are spelled differently are equal, too. Upstream: pkg/controller/deployment/util,
     /// EqualIgnoreHash.
     pub fn equal_ignoring_hash(&self, other: &Self) -> bool {
-        let spec =
-            || Arc::ptr_eq(&self.spec, &other.spec) || are_equal(&self.spec, &other.spec, &POD_SPEC, Zero::Differs);
+        let spec = || {
+            Arc::ptr_eq(&self.spec, &other.spec) || are_equal(&self.spec, &other.spec, &POD_SPEC, ZeroFields::Differs)
+        };
         is_meta_equal(&self.meta, &other.meta) && spec()
     }
 
@@ -102,7 +103,7 @@ impl Template {
     /// zero where an older one omitted it; for an optional field, however, zero and absent differ. To be certain, read
     /// both objects from the API server, which then encodes them in the same way.
     pub fn may_equal_ignoring_hash(&self, other: &Self) -> bool {
-        is_meta_equal(&self.meta, &other.meta) && are_equal(&self.spec, &other.spec, &POD_SPEC, Zero::IsAbsent)
+        is_meta_equal(&self.meta, &other.meta) && are_equal(&self.spec, &other.spec, &POD_SPEC, ZeroFields::IsAbsent)
     }
 
     /// Returns a short hash of the template, in the alphabet of generated names. `collisions` changes it if the name
@@ -172,7 +173,7 @@ fn is_empty(field: &Field<'_>) -> bool {
 
 /// The treatment of fields that are zero in one message and absent in the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Zero {
+enum ZeroFields {
     /// Zero and absent are different.
     Differs,
     /// Zero and absent are equal.
@@ -183,7 +184,7 @@ enum Zero {
 /// fields and map entries in one fixed order.
 ///
 /// Descends only into messages that the schema lists, so that neither depth nor cost depend on a user's text.
-fn are_equal(a: &[u8], b: &[u8], message: &Message, zero: Zero) -> bool {
+fn are_equal(a: &[u8], b: &[u8], message: &Message, zero: ZeroFields) -> bool {
     if a == b {
         return true;
     }
@@ -191,8 +192,9 @@ fn are_equal(a: &[u8], b: &[u8], message: &Message, zero: Zero) -> bool {
         let text = |message| find_str(message, quantity_message::STRING);
         return quantity::equal(text(a), text(b));
     }
-    let counts =
-        |field: &Result<Field<'_>, WireError>| zero == Zero::Differs || !matches!(field, Ok(field) if is_empty(field));
+    let counts = |field: &Result<Field<'_>, WireError>| {
+        zero == ZeroFields::Differs || !matches!(field, Ok(field) if is_empty(field))
+    };
     let (mut left, mut right) = (fields(a).filter(counts), fields(b).filter(counts));
     loop {
         match (left.next(), right.next()) {

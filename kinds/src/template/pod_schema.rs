@@ -12,12 +12,12 @@ pub struct Message {
     /// Path of the proto file below `k8s.io/`.
     pub file: &'static str,
     /// Its fields that hold messages.
-    pub nested: &'static [Nested],
+    pub nested: &'static [MessageField],
 }
 
 /// A field that holds a message.
 #[derive(Debug)]
-pub struct Nested {
+pub struct MessageField {
     /// Field number.
     pub number: u32,
     /// Field name.
@@ -43,7 +43,7 @@ pub static LEAF: Message = Message { name: "", file: "", nested: &[] };
 
 /// An entry of a map of quantities.
 pub static QUANTITY_ENTRY: Message =
-    Message { name: "", file: "", nested: &[Nested { number: 2, field: "value", message: &QUANTITY }] };
+    Message { name: "", file: "", nested: &[MessageField { number: 2, field: "value", message: &QUANTITY }] };
 
 macro_rules! messages {
     ($($constant:ident $name:literal $file:literal { $($number:literal $field:literal => $message:ident),* $(,)? })*) => {
@@ -52,7 +52,7 @@ macro_rules! messages {
             pub static $constant: Message = Message {
                 name: $name,
                 file: $file,
-                nested: &[$(Nested { number: $number, field: $field, message: &$message }),*],
+                nested: &[$(MessageField { number: $number, field: $field, message: &$message }),*],
             };
         )*
 

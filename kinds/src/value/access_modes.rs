@@ -74,10 +74,10 @@ impl fmt::Debug for AccessModes {
 /// The form in which containers get a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum VolumeMode {
-    /// As a mounted file system; also if the field is absent.
+    /// A mounted file system; also if the field is absent.
     #[default]
     Filesystem,
-    /// As a raw block device.
+    /// A raw block device.
     Block,
 }
 

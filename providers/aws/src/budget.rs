@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// The longest pause after throttles in a row.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// The pause after the first throttle, if AWS names none.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -56,7 +56,7 @@ impl Budget {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let own = FIRST_PAUSE * 2_u32.pow(state.throttles.min(10));
         state.throttles = state.throttles.saturating_add(1);
-        let pause = after.unwrap_or(own).min(LONGEST_PAUSE);
+        let pause = after.unwrap_or(own).min(MAX_PAUSE);
         state.full = state.full.max(now + pause + self.every * self.burst);
         pause
     }
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(budget.pause(now, None), FIRST_PAUSE * 2);
         assert_eq!(budget.pause(now, Some(SECOND * 3)), SECOND * 3);
         assert!(budget.reserve(now) >= now + SECOND * 3);
-        (0..20).for_each(|_| assert!(budget.pause(now, None) <= LONGEST_PAUSE));
+        (0..20).for_each(|_| assert!(budget.pause(now, None) <= MAX_PAUSE));
         budget.clear_throttles();
         assert_eq!(budget.pause(now, None), FIRST_PAUSE);
     }

@@ -6,11 +6,11 @@
 /// A variable in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Variable {
-    /// The section as it is written.
+    /// The name of the section, in the spelling of the file.
     pub section: String,
     /// The quoted name after the section's name, if there is one.
     pub subsection: Option<String>,
-    /// The variable as it is written.
+    /// The name of the variable, in the spelling of the file.
     pub name: String,
     /// Its value; `true` for one without a value.
     pub value: String,

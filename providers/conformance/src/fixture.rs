@@ -23,7 +23,7 @@ pub enum FixtureError {
 pub enum ReadFailure {
     /// The credentials do not allow them.
     Denied,
-    /// Too many calls.
+    /// The cloud throttles: too many calls.
     Throttled,
     /// The cloud returns server errors.
     Outage,

@@ -11,7 +11,7 @@ use providers::{
 
 use crate::infra::Infra;
 use crate::objects::VirtualMachineInstance;
-use crate::virtual_machines::{Found, Key, VirtualMachines};
+use crate::virtual_machines::{Key, SearchResult, VirtualMachines};
 
 /// The scheme of provider IDs.
 const SCHEME: &str = "kubevirt://";
@@ -129,14 +129,14 @@ fn state_of(instance: &VirtualMachineInstance, wanted: &InstanceRef, places: Opt
     }))
 }
 
-fn found_state(found: &Found<'_>, wanted: &InstanceRef, places: Option<&Places>) -> InstanceState {
+fn found_state(found: &SearchResult<'_>, wanted: &InstanceRef, places: Option<&Places>) -> InstanceState {
     match found {
-        Found::Instance(instance) => state_of(instance, wanted, places),
-        Found::Stopped => InstanceState::Stopped,
-        Found::Ambiguous(count) => {
+        SearchResult::Instance(instance) => state_of(instance, wanted, places),
+        SearchResult::Stopped => InstanceState::Stopped,
+        SearchResult::Ambiguous(count) => {
             unknown(ErrorKind::Conflict, format!("{count} virtual machines have the host name {:?}", wanted.node))
         }
-        Found::Absent => InstanceState::Gone,
+        SearchResult::Absent => InstanceState::Gone,
     }
 }
 
@@ -183,16 +183,16 @@ impl Instances for KubeVirtInstances {
             Ok(machines) => machines,
             Err(error) => return vec![InstanceState::Unknown(error); instances.len()],
         };
-        let found: Vec<Result<Found<'_>, CloudError>> = keys
+        let found: Vec<Result<SearchResult<'_>, CloudError>> = keys
             .iter()
             .map(|key| match key {
                 Ok(Some(key)) => machines.search(key),
-                Ok(None) => Ok(Found::Absent),
+                Ok(None) => Ok(SearchResult::Absent),
                 Err(error) => Err(error.clone()),
             })
             .collect();
         let running = found.iter().filter_map(|found| match found {
-            Ok(Found::Instance(instance)) => Some(*instance),
+            Ok(SearchResult::Instance(instance)) => Some(*instance),
             _ => None,
         });
         let places = self.places(running).await;

@@ -31,7 +31,7 @@ impl Key {
 
 /// The result of a search.
 #[derive(Debug)]
-pub(crate) enum Found<'a> {
+pub(crate) enum SearchResult<'a> {
     /// Its virtual machine has an instance.
     Instance(&'a VirtualMachineInstance),
     /// Its virtual machine exists, without an instance: it is stopped, or restarts.
@@ -75,32 +75,32 @@ impl VirtualMachines {
     }
 
     /// Returns the virtual machine of a node, or `Err` if it is not found but may exist.
-    pub fn search(&self, key: &Key) -> Result<Found<'_>, CloudError> {
+    pub fn search(&self, key: &Key) -> Result<SearchResult<'_>, CloudError> {
         let found = self.find(key);
         match (&found, &self.unproven) {
-            (Found::Absent, Some(problem)) => Err(problem.clone()),
+            (SearchResult::Absent, Some(problem)) => Err(problem.clone()),
             _ => Ok(found),
         }
     }
 
-    fn find(&self, key: &Key) -> Found<'_> {
+    fn find(&self, key: &Key) -> SearchResult<'_> {
         if let Some(instance) = self.instances.get(key.name()) {
-            return Found::Instance(instance);
+            return SearchResult::Instance(instance);
         }
         if self.machines.contains_key(key.name()) {
-            return Found::Stopped;
+            return SearchResult::Stopped;
         }
-        let Key::Node(hostname) = key else { return Found::Absent };
+        let Key::Node(hostname) = key else { return SearchResult::Absent };
         let instances: Vec<_> = self.instances.values().filter(|found| found.spec.hostname == *hostname).collect();
         match instances[..] {
-            [one] => return Found::Instance(one),
+            [one] => return SearchResult::Instance(one),
             [] => {}
-            _ => return Found::Ambiguous(instances.len()),
+            _ => return SearchResult::Ambiguous(instances.len()),
         }
         match self.machines.values().filter(|machine| machine.spec.template.spec.hostname == *hostname).count() {
-            0 => Found::Absent,
-            1 => Found::Stopped,
-            count => Found::Ambiguous(count),
+            0 => SearchResult::Absent,
+            1 => SearchResult::Stopped,
+            count => SearchResult::Ambiguous(count),
         }
     }
 }
@@ -186,10 +186,10 @@ mod tests {
     fn machine_is_found_by_name_and_only_a_node_by_host_name() {
         let all = machines(&[("a", ""), ("b", "host"), ("c", "twin"), ("d", "twin")], &[("e", "off"), ("a", "")]);
         let by = |key: Key| match all.search(&key).expect("proven") {
-            Found::Instance(instance) => instance.metadata.name.clone(),
-            Found::Stopped => "stopped".into(),
-            Found::Ambiguous(count) => count.to_string(),
-            Found::Absent => "absent".into(),
+            SearchResult::Instance(instance) => instance.metadata.name.clone(),
+            SearchResult::Stopped => "stopped".into(),
+            SearchResult::Ambiguous(count) => count.to_string(),
+            SearchResult::Absent => "absent".into(),
         };
         for (name, as_name, as_node) in [
             ("a", "a", "a"),

@@ -291,8 +291,9 @@ impl CombinedEffect {
     }
 }
 
+/// A fault with the numbers of calls that it selected and affected.
 #[derive(Debug, Clone)]
-struct Armed {
+struct ArmedFault {
     id: u64,
     fault: Fault,
     seen: u64,
@@ -317,7 +318,7 @@ pub struct FaultView {
 pub(crate) struct Faults {
     seed: u64,
     last_id: u64,
-    armed: Vec<Armed>,
+    armed: Vec<ArmedFault>,
 }
 
 impl Faults {
@@ -329,7 +330,7 @@ impl Faults {
     pub fn add(&mut self, fault: Fault) -> Result<u64, FaultError> {
         fault.check()?;
         self.last_id += 1;
-        self.armed.push(Armed { id: self.last_id, fault, seen: 0, fired: 0 });
+        self.armed.push(ArmedFault { id: self.last_id, fault, seen: 0, fired: 0 });
         Ok(self.last_id)
     }
 

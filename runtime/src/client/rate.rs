@@ -23,7 +23,7 @@ const DEFAULT_BURST: u32 = 10;
 ///
 /// Follows client-go `rest.RESTClientForConfigAndClient` for the defaults and
 /// `util/flowcontrol.NewTokenBucketRateLimiter` over `golang.org/x/time/rate` for the times at which tokens are handed
-/// out. Upstream hands them out in the order of the calls, whatever the namespace.
+/// out. Upstream hands them out in the order of the calls, regardless of the namespace.
 #[derive(Debug)]
 pub struct TokenBucket {
     limit: Option<Limit>,

@@ -12,7 +12,7 @@ const MAX_NAME_BYTES: usize = 253;
 /// create CustomResourceDefinitions must not be able to fill the memory with them.
 const MAX_BYTES_OF_NAMES: usize = 16 << 20;
 
-/// Memory of a name besides its bytes: its entry in the set, which may be half empty.
+/// Memory of a name in addition to its bytes: its entry in the set, which may be half empty.
 const BYTES_OF_ENTRY: usize = 32;
 
 /// Returns true if a text is valid as the name of a group (the core group's is empty), version, kind or resource, all

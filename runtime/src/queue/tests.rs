@@ -393,7 +393,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     /// For any sequence of operations: no key is handed out twice at the same time, no added key is lost, and an idle
-    /// queue stores nothing but failures.
+    /// queue stores only failures.
     #[test]
     fn no_key_is_lost_and_none_runs_twice_concurrently(steps in proptest::collection::vec(step(), 1..80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");

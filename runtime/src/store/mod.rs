@@ -205,7 +205,7 @@ impl<K: Kind> Store<K> {
     }
 
     /// Returns the number of objects on the server that could not be decoded. While there are any, nothing may be
-    /// deleted on the ground that something is missing here.
+    /// deleted because something is missing here.
     pub fn undecodable(&self) -> usize {
         lock(&self.undecodable).len()
     }

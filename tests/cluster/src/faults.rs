@@ -36,7 +36,7 @@ pub enum Effect {
     /// The request is sent after [`Faults::release`].
     Hold,
     /// The server executes the request, the client gets the response, and nothing is sent afterwards: the process is
-    /// about to die.
+    /// about to be killed.
     CrashAfter,
     /// Like [`Effect::CrashAfter`], without the response.
     CrashBeforeResponse,
@@ -100,7 +100,7 @@ struct Shared {
     paused: watch::Sender<bool>,
     /// Held requests may be sent.
     released: watch::Sender<bool>,
-    /// A rule has requested that the process dies here.
+    /// A rule has requested that the process is killed here.
     crashing: watch::Sender<bool>,
     /// Requests that were sent and have no response.
     under_way: watch::Sender<usize>,
@@ -174,7 +174,7 @@ impl Faults {
         self.0.released.send_replace(true);
     }
 
-    /// Completes when a rule requests that the process dies.
+    /// Completes when a rule requests that the process is killed.
     pub async fn crashes(&self) {
         // The sender lives as long as `self`, so that waiting cannot fail.
         let _ = self.0.crashing.subscribe().wait_for(|crashing| *crashing).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::Instant;
 
-/// Durations of some work, and of the slowest probe that ran beside it.
+/// Durations of some work, and of the slowest probe that ran at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// The duration of the work.

@@ -135,9 +135,9 @@ pub(crate) fn is_change(action: &str) -> bool {
 
 /// Armed faults, each with the number of matching calls and of those that it was applied to.
 #[derive(Debug, Default)]
-pub(crate) struct Armed(Vec<(Fault, u64, u64)>);
+pub(crate) struct ArmedFaults(Vec<(Fault, u64, u64)>);
 
-impl Armed {
+impl ArmedFaults {
     pub(crate) fn arm(&mut self, fault: Fault) {
         self.0.push((fault, 0, 0));
     }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     fn applied(fault: Fault, actions: &[&str]) -> Vec<bool> {
-        let mut armed = Armed::default();
+        let mut armed = ArmedFaults::default();
         armed.arm(fault);
         actions.iter().map(|action| armed.effect_on(action).is_some()).collect()
     }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn first_of_two_faults_applies_and_both_count() {
-        let mut armed = Armed::default();
+        let mut armed = ArmedFaults::default();
         armed.arm(Fault::first("CreateRoute", Effect::Outage));
         armed.arm(Fault::nth("CreateRoute", 2, Effect::ResponseLost));
         assert_eq!(armed.effect_on("CreateRoute"), Some(Effect::Outage));

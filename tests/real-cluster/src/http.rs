@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// The largest response that is read, in bytes.
-const LARGEST: u64 = 16 << 20;
+const MAX_RESPONSE_BYTES: u64 = 16 << 20;
 
 /// Gets a path within a time; returns the response's body.
 ///
@@ -26,8 +26,15 @@ async fn request(server: SocketAddr, path: &str) -> Result<String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n");
     connection.write_all(request.as_bytes()).await.with_context(|| format!("write to {server}"))?;
     let mut response = Vec::new();
-    connection.take(LARGEST + 1).read_to_end(&mut response).await.with_context(|| format!("read from {server}"))?;
-    ensure!(response.len() as u64 <= LARGEST, "the response from {server} is larger than {LARGEST} bytes");
+    connection
+        .take(MAX_RESPONSE_BYTES + 1)
+        .read_to_end(&mut response)
+        .await
+        .with_context(|| format!("read from {server}"))?;
+    ensure!(
+        response.len() as u64 <= MAX_RESPONSE_BYTES,
+        "the response from {server} is larger than {MAX_RESPONSE_BYTES} bytes"
+    );
     let text = String::from_utf8_lossy(&response);
     let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("{server} closed the connection"))?;
     let status = head.lines().next().unwrap_or_default();

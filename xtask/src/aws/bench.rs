@@ -107,13 +107,13 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     let Size { nodes, services, resyncs } = size;
     let mut scenarios = Vec::new();
 
-    let mark = Mark::now(bed, format!("{nodes} nodes join"));
+    let mark = ScenarioStart::now(bed, format!("{nodes} nodes join"));
     bed.join(nodes).await?;
     bed.until_initialized().await?;
     scenarios.push(mark.at(bed, Instant::now()));
     bed.until_quiet(REST).await?;
 
-    let mark = Mark::now(bed, format!("{services} Services are created"));
+    let mark = ScenarioStart::now(bed, format!("{services} Services are created"));
     for number in 0..services {
         bed.services().create(&PostParams::default(), &service(number)?).await?;
     }
@@ -121,13 +121,13 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     scenarios.push(mark.after(bed).await?);
     targets(bed, services, FIRST + nodes).await?;
 
-    let mark = Mark::now(bed, format!("a node joins {services} Services"));
+    let mark = ScenarioStart::now(bed, format!("a node joins {services} Services"));
     bed.join(1).await?;
     bed.until_initialized().await?;
     scenarios.push(mark.after(bed).await?);
     targets(bed, services, FIRST + nodes + 1).await?;
 
-    let mark = Mark::now(bed, format!("{resyncs} resyncs of all Services, without a change"));
+    let mark = ScenarioStart::now(bed, format!("{resyncs} resyncs of all Services, without a change"));
     let mut last = Instant::now();
     for number in 0..resyncs {
         let patch = json!({"metadata": {"annotations": {"example.com/resync": number.to_string()}}});
@@ -140,12 +140,12 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     scenarios.push(mark.at(bed, last));
     let usage = usage(process)?;
 
-    let mark = Mark::now(bed, format!("the manager is started again over {services} Services"));
+    let mark = ScenarioStart::now(bed, format!("the manager is started again over {services} Services"));
     bed.cluster.kill(manager.name)?;
     bed.run(manager)?;
     scenarios.push(mark.after(bed).await?);
 
-    let mark = Mark::now(bed, format!("{services} Services are deleted"));
+    let mark = ScenarioStart::now(bed, format!("{services} Services are deleted"));
     bed.services().delete_collection(&DeleteParams::default(), &mine()).await?;
     bed.until(|| async {
         let left = bed.services().list(&mine()).await?.items.len();
@@ -187,13 +187,13 @@ async fn targets(bed: &Bed, services: usize, nodes: usize) -> Result<()> {
 }
 
 /// The start of a scenario.
-struct Mark {
+struct ScenarioStart {
     title: String,
     begun: Instant,
     calls: Calls,
 }
 
-impl Mark {
+impl ScenarioStart {
     fn now(bed: &Bed, title: String) -> Self {
         eprintln!("  {title}");
         Self { title, begun: Instant::now(), calls: bed.moto.proxy.calls() }

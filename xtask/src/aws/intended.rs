@@ -11,7 +11,7 @@ pub enum Side {
 
 /// An intended difference.
 #[derive(Debug, Clone, Copy)]
-pub struct Intended {
+pub struct IntendedDifference {
     /// Facts that only ours has: `*` matches any text.
     ours: &'static [&'static str],
     /// Facts that only upstream's has.
@@ -27,8 +27,8 @@ pub struct Intended {
 }
 
 /// All of them, as in `docs/differences.md`.
-pub const INTENDED: [Intended; 17] = [
-    Intended {
+pub const INTENDED: [IntendedDifference; 17] = [
+    IntendedDifference {
         ours: &["*: tag kubernetes.io/service-uid=*"],
         upstreams: &[],
         upstream: "resources of a Service have its name in a tag",
@@ -36,7 +36,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "resources of an earlier Service of that name are not attributed to this one",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &[
             "Service both-protocols: *",
             "* of both-protocols: *",
@@ -48,7 +48,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "Kubernetes allows both since 1.26",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &[
             "load balancer of with-groups: security group *",
             "security group k8s-*",
@@ -60,7 +60,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "a security group holds sixty rules",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &[
             "load balancer of internal: scheme internet-facing",
             "load balancer of internal: name k8s-*",
@@ -76,7 +76,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "the request is applied",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["target group UDP:* of udp: health*", "security group nodes.try: allows tcp 10256-10256 *"],
         upstreams: &[
             "target group UDP:* of udp: health*",
@@ -88,7 +88,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "no process listens there with TCP: all targets are unhealthy, and traffic also goes to dead nodes",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["load balancer of *: scheme internet-facing"],
         upstreams: &[],
         upstream: "internet-facing load balancers are requested by omitting the scheme",
@@ -96,7 +96,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "moto returns the request as given",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &[],
         upstreams: &["load balancer of *: attribute access_logs.s3.enabled=false"],
         upstream: "attributes are set that new load balancers have by default",
@@ -104,7 +104,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "a call less; moto returns the request as given",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["* of tags: tag team=red", "* of tags: tag more=1"],
         upstreams: &["* of tags: tag team=blue"],
         upstream: "`additional-resource-tags` apply when a load balancer is created",
@@ -112,7 +112,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "the request is applied",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["load balancer of two-subnets: subnet *"],
         upstreams: &[],
         upstream: "`subnets` apply when a load balancer is created",
@@ -120,7 +120,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "cloud-provider-aws#206",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["target group TCP:31040 of probe-tcp: health timeout 5"],
         upstreams: &["target group TCP:31040 of probe-tcp: health timeout 10"],
         upstream: "`healthcheck-timeout` has no effect",
@@ -128,7 +128,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "the request is applied",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["target group TCP:30580 of local: health*"],
         upstreams: &["target group TCP:30580 of local: health*"],
         upstream: "another health check protocol leads to another target group",
@@ -136,7 +136,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "traffic continues",
         always: false,
     },
-    Intended {
+    IntendedDifference {
         ours: &[],
         upstreams: &["security group nodes.try: allows tcp 32100-32100 *"],
         upstream: "rules for former health checks remain",
@@ -144,7 +144,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "they are unused; a security group holds sixty rules",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["target group TCP:31070 of proxy-protocol: attribute *"],
         upstreams: &[],
         upstream: "attributes of target groups are set if AWS lists them",
@@ -152,7 +152,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "moto lists fewer than AWS",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["security group nodes.try: allows tcp 31070-31070 *"],
         upstreams: &["security group nodes.try: allows tcp 31070-31070 *"],
         upstream: "nodes allow clients' addresses, although they only see the load balancer's",
@@ -160,7 +160,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "no other source needs access",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["listener TLS:443 of *: ALPN None"],
         upstreams: &[],
         upstream: "TLS listeners have no ALPN policy",
@@ -168,7 +168,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "a removed policy is reset; the same for clients",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &[],
         upstreams: &["Service sticky: *"],
         upstream: "impossible requests are detected after the finalizer was added",
@@ -176,7 +176,7 @@ pub const INTENDED: [Intended; 17] = [
         why: "an invalid Service can be deleted immediately",
         always: true,
     },
-    Intended {
+    IntendedDifference {
         ours: &["Node *: event route_controller Warning FailedToCreateRoute"],
         upstreams: &["Node *: event route_controller Warning FailedToCreateRoute"],
         upstream: "passes over routes are ten seconds apart",
@@ -200,10 +200,10 @@ pub fn classify(found: &[(Side, String, String)]) -> Verdict {
     classify_by(&INTENDED, found)
 }
 
-fn classify_by(table: &[Intended], found: &[(Side, String, String)]) -> Verdict {
+fn classify_by(table: &[IntendedDifference], found: &[(Side, String, String)]) -> Verdict {
     let mut verdict = Verdict { unexpected: Vec::new(), occurred: vec![false; table.len()] };
     for (side, step, fact) in found {
-        let patterns = |intended: &Intended| match side {
+        let patterns = |intended: &IntendedDifference| match side {
             Side::Ours => intended.ours,
             Side::Upstream => intended.upstreams,
         };
@@ -261,8 +261,8 @@ mod tests {
     #[test]
     fn unlisted_difference_is_unexpected() {
         let table = [
-            Intended { ours: &["x *"], upstreams: &["y"], upstream: "", here: "", why: "", always: true },
-            Intended { ours: &["z"], upstreams: &[], upstream: "", here: "", why: "", always: true },
+            IntendedDifference { ours: &["x *"], upstreams: &["y"], upstream: "", here: "", why: "", always: true },
+            IntendedDifference { ours: &["z"], upstreams: &[], upstream: "", here: "", why: "", always: true },
         ];
         let fact = |side, fact: &str| (side, "s".to_owned(), fact.to_owned());
         let found = [fact(Side::Ours, "x 1"), fact(Side::Upstream, "x 1"), fact(Side::Upstream, "y")];
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn documentation_contains_the_table() {
         let page = include_str!("../../../docs/differences.md");
-        for Intended { upstream, here, why, .. } in INTENDED {
+        for IntendedDifference { upstream, here, why, .. } in INTENDED {
             let row = format!("| {upstream} | {here} | {why} |");
             assert!(page.contains(&row), "docs/differences.md lacks the row\n{row}");
         }

@@ -92,7 +92,7 @@ pub async fn measure(
     let mut planes = Vec::new();
     for subject in subjects {
         eprintln!("  a control plane for {}", subject.name());
-        planes.push((*subject, Plane::fill(size).await?));
+        planes.push((*subject, FilledControlPlane::fill(size).await?));
     }
     let mut tracks = Vec::new();
     for (subject, plane) in &planes {
@@ -132,12 +132,12 @@ async fn measure_cases(tracks: &mut [Track<'_>], mode: Mode, size: Size) -> Resu
 }
 
 /// A control plane with Services and their pods.
-struct Plane {
+struct FilledControlPlane {
     cluster: ControlPlane,
     client: Client,
 }
 
-impl Plane {
+impl FilledControlPlane {
     async fn fill(size: Size) -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;
@@ -158,7 +158,7 @@ impl Plane {
 /// A manager that runs on a control plane, with a watch of the slices that it writes.
 struct Track<'a> {
     subject: Subject,
-    plane: &'a Plane,
+    plane: &'a FilledControlPlane,
     manager: ManagerProcess<'a>,
     watch: SliceWatch,
     /// Readiness of the pods of each Service, by its size.
@@ -169,7 +169,13 @@ struct Track<'a> {
 }
 
 impl<'a> Track<'a> {
-    async fn start(plane: &'a Plane, binaries: &Binaries, subject: Subject, mode: Mode, size: Size) -> Result<Self> {
+    async fn start(
+        plane: &'a FilledControlPlane,
+        binaries: &Binaries,
+        subject: Subject,
+        mode: Mode,
+        size: Size,
+    ) -> Result<Self> {
         let manager = ManagerProcess::start(&plane.cluster, binaries, subject, mode, &[ENDPOINTS])?;
         manager.until_leader(&plane.client).await?;
         let slices: Api<EndpointSlice> = Api::namespaced(plane.client.clone(), NAMESPACE);

@@ -6,7 +6,7 @@ use std::fmt;
 use clap::ValueEnum;
 
 use super::requests::Tally;
-use super::subject::{Mark, Mode, Subject};
+use super::subject::{Checkpoint, Mode, Subject};
 
 /// A scenario that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -263,7 +263,7 @@ impl Measurement {
     pub fn new(
         (subject, mode, scenario): (Subject, Mode, Scenario),
         wall: Option<f64>,
-        (from, to): (&Mark, &Mark),
+        (from, to): (&Checkpoint, &Checkpoint),
         tally: Tally,
     ) -> Self {
         let counts = [

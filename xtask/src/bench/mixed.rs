@@ -97,20 +97,21 @@ pub async fn measure(
     api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
     Metrics::serve(&cluster).await?.set(NAMESPACE, "memory", MEMORY_USED);
     let manager = ManagerProcess::start(&cluster, binaries, subject, mode, &[ALL_WORKLOADS])?;
-    let measured = Mix { client, manager: &manager, size }.run_scenario((subject, mode, Scenario::Mixed)).await;
+    let measured =
+        MixedScenario { client, manager: &manager, size }.run_scenario((subject, mode, Scenario::Mixed)).await;
     let kept = manager.keep_log(log);
     let measured = measured?;
     kept?;
     Ok(measured)
 }
 
-struct Mix<'a> {
+struct MixedScenario<'a> {
     client: Client,
     manager: &'a ManagerProcess<'a>,
     size: Size,
 }
 
-impl Mix<'_> {
+impl MixedScenario<'_> {
     /// Runs the scenario. The time lasts from the first creation to the end of the updates; CPU and requests are
     /// counted until the manager writes nothing.
     async fn run_scenario(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {

@@ -165,12 +165,12 @@ pub struct ManagerProcess<'a> {
     /// The time just before it was executed.
     pub started: Instant,
     /// The start of the process.
-    pub initial: Mark,
+    pub initial: Checkpoint,
 }
 
 /// A point in time: the end of the audit log, and the usage of the manager until then.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct Checkpoint {
     position: u64,
     /// CPU and memory until then.
     pub usage: Usage,
@@ -190,7 +190,7 @@ impl<'a> ManagerProcess<'a> {
         let flags = FLAGS.iter().chain(mode.flags()).map(ToString::to_string);
         let flags = flags.chain(controller_flags.iter().map(|flag| flag.as_ref().to_owned())).chain([kubeconfig]);
         let no_usage = Usage { cpu: 0.0, resident: 0.0, peak: 0.0 };
-        let initial = Mark { position: cluster.audit_position()?, usage: no_usage };
+        let initial = Checkpoint { position: cluster.audit_position()?, usage: no_usage };
         let started = Instant::now();
         let id = cluster.run(MANAGER, binaries.of(subject), &flags.collect::<Vec<_>>())?;
         Ok(Self { cluster, id, started, initial })
@@ -248,12 +248,12 @@ impl<'a> ManagerProcess<'a> {
     }
 
     /// Returns the current point in time.
-    pub fn mark(&self) -> Result<Mark> {
-        Ok(Mark { position: self.cluster.audit_position()?, usage: usage(self.id)? })
+    pub fn mark(&self) -> Result<Checkpoint> {
+        Ok(Checkpoint { position: self.cluster.audit_position()?, usage: usage(self.id)? })
     }
 
     /// Returns its requests since a point in time.
-    pub fn requests_since(&self, mark: &Mark) -> Result<Tally> {
+    pub fn requests_since(&self, mark: &Checkpoint) -> Result<Tally> {
         Ok(tally(&self.cluster.audit_counts(mark.position)?))
     }
 

@@ -6,6 +6,8 @@ mod failures;
 #[cfg(test)]
 mod feature_gates;
 #[cfg(test)]
+mod file_rules;
+#[cfg(test)]
 mod files;
 #[cfg(test)]
 mod flags;

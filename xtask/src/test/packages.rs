@@ -49,6 +49,16 @@ fn library_crates_have_metadata_and_a_readme() {
 }
 
 #[test]
+fn examples_in_readmes_are_compiled() {
+    for library in LIBRARIES {
+        let read = |file: &str| std::fs::read_to_string(workspace().join(library).join(file)).expect("a text file");
+        assert!(read("README.md").contains("```rust"), "{library}/README.md has no example");
+        let is_compiled = read("src/lib.rs").contains("#[doc = include_str!(\"../README.md\")]");
+        assert!(is_compiled, "{library}/src/lib.rs does not include README.md for doctests");
+    }
+}
+
+#[test]
 fn library_crates_can_be_packaged() {
     let target = tempfile::tempdir().expect("a folder");
     let mut command = cargo();

@@ -101,9 +101,11 @@ impl<S: ClusterAccess> RouteTable<S> {
         for chunk in changed_conditions.chunks(CONCURRENT_WRITES) {
             let writes: Vec<_> =
                 chunk.iter().map(|(node, created)| self.kubernetes.set_network_condition(node, *created)).collect();
-            for error in join_all(writes).await.into_iter().filter_map(Result::err) {
-                failed = true;
-                warn!(error, "failed to set NetworkUnavailable on node");
+            for ((node, _), result) in chunk.iter().zip(join_all(writes).await) {
+                if let Err(error) = result {
+                    failed = true;
+                    warn!(node = node.instance.node, error, "failed to set NetworkUnavailable on node");
+                }
             }
         }
         self.forget_others(&nodes);

@@ -156,7 +156,7 @@ fn balance<'a>(
 }
 
 /// Returns true if the targets of an existing load balancer are updated while the retry of a failed call waits: pods
-/// and nodes change all the same. Each set of targets is tried once.
+/// and nodes change in the meantime. Each set of targets is tried once.
 fn updates_while_waiting(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
     let differ = |last_targets: &Targets| !same_targets(wanted.targeting, last_targets, targets);
     state.load_balancer.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_some_and(differ)

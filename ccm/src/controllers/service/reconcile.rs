@@ -489,7 +489,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             self.record(id, service, Warning, reason, &message);
         }
         let again = match (retry::retry_after(error.kind, state.failures), &request) {
-            // A user cannot repair a deletion: the provider is wrong, and may be right later.
+            // A user cannot fix a deletion: the provider's error is a defect, and a later attempt may succeed.
             (None, None) => Some(retry::MAX_WAIT),
             (again, _) => again,
         };

@@ -28,7 +28,7 @@ pub enum Effect {
     WrongNamespace {
         /// The dependent.
         dependent: Identity,
-        /// The owner as it is referred to.
+        /// The owner, with the coordinates in the reference.
         owner: Identity,
     },
 }

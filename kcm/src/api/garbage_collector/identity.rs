@@ -1,4 +1,4 @@
-//! The identity of objects in the graph: all their coordinates, because a reference may have some of them wrong.
+//! The identity of objects in the graph: all their coordinates, because some coordinates of a reference may be wrong.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;

@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 use kinds::{Meta, Resource, Str};
 use runtime::watch::MetaChange;
 
-/// A resource, whatever its version.
+/// A resource, regardless of its version.
 type Name = (&'static str, &'static str);
 
 /// Counts of objects, updated with each change.

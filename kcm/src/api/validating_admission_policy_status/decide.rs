@@ -1,7 +1,7 @@
 //! Policy: the kind of a policy's parameters, and the warnings about its expressions.
 
 use cel_check::admission::{Checker, MatchedKind, Params};
-use cel_check::check::Unchecked;
+use cel_check::check::CheckError;
 use cel_check::schema::GroupVersionKind;
 use kinds::Kind;
 use kinds::ValidatingAdmissionPolicy;
@@ -44,7 +44,7 @@ pub fn warnings(
     spec: &PolicySpec,
     kinds: Vec<MatchedKind>,
     params: &Params,
-) -> (Vec<ExpressionWarning>, Vec<Unchecked>) {
+) -> (Vec<ExpressionWarning>, Vec<CheckError>) {
     let variables = || spec.variables.iter().map(|variable| (&*variable.name, &*variable.expression));
     let checkers: Vec<Checker> = kinds.into_iter().map(|kind| Checker::new(kind, params, variables())).collect();
     let (mut found, mut unchecked) = (Vec::new(), Vec::new());

@@ -183,8 +183,8 @@ impl<'a> PoolDevices<'a> {
 /// Returns the value of the grouping attribute. A device may have it under its full name or, if the domain is the
 /// driver's, without the domain; the full name takes precedence.
 fn partition_type(driver: &str, device: &PublishedDevice, attribute: &str) -> Option<String> {
-    let bare = || attribute.strip_prefix(driver)?.strip_prefix('/');
-    let value = device.attributes.get(attribute).or_else(|| device.attributes.get(bare()?));
+    let unqualified = || attribute.strip_prefix(driver)?.strip_prefix('/');
+    let value = device.attributes.get(attribute).or_else(|| device.attributes.get(unqualified()?));
     value.filter(|_| !attribute.is_empty()).cloned().flatten()
 }
 

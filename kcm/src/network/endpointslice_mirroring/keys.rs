@@ -18,7 +18,7 @@ pub fn may_be_mirrored(endpoints: &Endpoints) -> bool {
     label(&endpoints.meta.labels, SKIP) != Some("true") && endpoints.annotation(LEADER).is_none()
 }
 
-/// Returns the key of Endpoints that may have to be mirrored now, or no longer.
+/// Returns the key of Endpoints whose mirroring may have to begin, change or end.
 pub fn of_endpoints(change: &Change<'_, Endpoints>) -> Option<ObjectKey> {
     let mirrored = |endpoints: Option<&Arc<Endpoints>>| endpoints.is_some_and(|endpoints| may_be_mirrored(endpoints));
     let key = change.new.or(change.old)?.meta.key();

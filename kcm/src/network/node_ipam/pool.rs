@@ -67,8 +67,8 @@ impl Pool {
     /// Records the ranges of a node. A range that was reserved for it, and that it did not get, is free again.
     ///
     /// # Errors
-    /// When the node has an invalid range, or one that is not part of the cluster's. Its other ranges are recorded
-    /// nevertheless.
+    /// When the node has an invalid range, or one that is not part of the cluster's. Its other ranges are still
+    /// recorded.
     pub fn record(&mut self, node: &Node) -> Result<(), PoolError> {
         if node.pod_cidrs.is_empty() {
             if self.held.get(&node.meta.name).is_some_and(|held| held.uid != node.meta.uid) {

@@ -1,4 +1,4 @@
-//! taint-eviction-controller: deletes pods that do not tolerate the `NoExecute` taints of their node, or no longer.
+//! taint-eviction-controller: deletes pods that do not, or no longer, tolerate `NoExecute` taints of their node.
 //!
 //! For a pod that tolerates them for a time, a countdown begins when this process first observes pod and taints
 //! together. Other finite times do not change a running countdown. Upstream: pkg/controller/tainteviction.

@@ -33,7 +33,7 @@ const FIRST_EVENT_AFTER: Duration = Duration::from_secs(5);
 pub enum Provisioning {
     /// By a provisioner of this name outside this process.
     External(String),
-    /// As directories of the host.
+    /// Directories of the host.
     HostPath,
     /// No volume is provisioned: the command line disables it.
     Disabled,

@@ -105,7 +105,7 @@ impl ReservedVolumes {
         }
     }
 
-    /// Returns the volumes that refer to a claim of this name, whatever its uid, sorted by name.
+    /// Returns the volumes that refer to a claim of this name, regardless of its uid, sorted by name.
     pub fn of(&self, claim: &ObjectKey) -> &[Arc<PersistentVolume>] {
         let claim = (&*claim.namespace, &*claim.name);
         let group = self.groups.find(self.hasher.hash_one(claim), |group| group.claim() == claim);

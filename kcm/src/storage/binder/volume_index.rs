@@ -130,7 +130,7 @@ impl VolumeIndex {
         }
     }
 
-    /// Returns the volumes that refer to a claim of this name, whatever its uid.
+    /// Returns the volumes that refer to a claim of this name, regardless of its uid.
     pub fn reserved_for(&self, claim: &ObjectKey) -> impl Iterator<Item = &Arc<PersistentVolume>> {
         self.reserved.of(claim).iter()
     }

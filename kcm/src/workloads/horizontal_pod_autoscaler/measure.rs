@@ -194,7 +194,7 @@ impl Measuring {
     ) -> Result<i64, String> {
         let version = self.custom_version().await?;
         let group = described.api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        // The path has the autoscaler's own namespace, whatever name the reference has.
+        // The path has the autoscaler's own namespace, regardless of the name in the reference.
         let request = if group.is_empty() && &*described.kind == "Namespace" {
             MetricRequest::object(&version, namespace, None, metric, of)
         } else {

@@ -19,7 +19,7 @@ pub const BURST: usize = 500;
 /// Type of the condition for failed creations and deletions.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// The feature gates that count.
+/// The feature gates that the decisions depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Gates {
     /// PodDeletionCost: the pods' annotation decides which of them are deleted first.

@@ -47,7 +47,7 @@ const ANNOTATIONS: [&str; 6] = [
 /// The handling of a volume whose claim was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReclaimPolicy {
-    /// It is kept as it is; the API server's default.
+    /// It is kept, with its data; the API server's default.
     #[default]
     Retain,
     /// It is deleted with its storage.

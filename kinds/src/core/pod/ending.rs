@@ -154,13 +154,13 @@ mod tests {
     use super::*;
     use crate::wire::Put;
 
-    struct Given {
+    struct ContainerEnding {
         name: &'static str,
         restarts: i64,
         ended: Option<(i64, i64)>,
     }
 
-    fn put(status: &mut Vec<u8>, number: u32, given: &Given) {
+    fn put(status: &mut Vec<u8>, number: u32, given: &ContainerEnding) {
         status.put_message(number, |message| {
             message.put_str(container_status::NAME, given.name);
             message.put_int(container_status::RESTART_COUNT, given.restarts);
@@ -175,7 +175,7 @@ mod tests {
         });
     }
 
-    fn read(regular: &[Given], init: &[Given], unready: Option<i64>) -> Ending {
+    fn read(regular: &[ContainerEnding], init: &[ContainerEnding], unready: Option<i64>) -> Ending {
         let mut status = Vec::new();
         regular.iter().for_each(|given| put(&mut status, pod_status::CONTAINER_STATUSES, given));
         init.iter().for_each(|given| put(&mut status, pod_status::INIT_CONTAINER_STATUSES, given));
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn finish_time_is_that_of_the_last_container_or_of_readiness() {
-        let main = |ended| Given { name: "main", restarts: 1, ended };
-        let side = |ended| Given { name: "sidecar", restarts: 2, ended };
+        let main = |ended| ContainerEnding { name: "main", restarts: 1, ended };
+        let side = |ended| ContainerEnding { name: "sidecar", restarts: 2, ended };
         for (regular, init, unready, expected) in [
             (vec![main(Some((0, 10))), main(Some((1, 12)))], vec![], Some(5), 12),
             (vec![main(Some((0, 10)))], vec![side(Some((0, 20)))], None, 20),
@@ -209,10 +209,10 @@ mod tests {
 
     #[test]
     fn exit_codes_and_restarts_are_collected() {
-        let regular = [Given { name: "main", restarts: 2, ended: Some((3, 1)) }];
+        let regular = [ContainerEnding { name: "main", restarts: 2, ended: Some((3, 1)) }];
         let init = [
-            Given { name: "init", restarts: 1, ended: Some((9, 1)) },
-            Given { name: "fine", restarts: 0, ended: Some((0, 1)) },
+            ContainerEnding { name: "init", restarts: 1, ended: Some((9, 1)) },
+            ContainerEnding { name: "fine", restarts: 0, ended: Some((0, 1)) },
         ];
         let ending = read(&regular, &init, None);
         assert_eq!(ending.restarts, 3);

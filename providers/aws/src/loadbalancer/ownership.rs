@@ -73,7 +73,7 @@ impl Owner {
         })
     }
 
-    /// Returns true if the Service is this one, and no earlier one of its name, as far as the tags say.
+    /// Returns true if the Service is this one, and no earlier one of its name, according to the tags.
     pub(crate) fn may_be(&self, id: &LoadBalancerId) -> bool {
         self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
     }
@@ -148,9 +148,9 @@ pub(crate) fn is_own_group(tags: &Tags, cluster: &ClusterTags) -> bool {
     }
 }
 
-/// Returns true if the tags of a load balancer that AWS returned as created say that it is this Service's.
+/// Returns true if the tags of a load balancer that AWS returned as created identify this Service.
 ///
-/// CreateLoadBalancer returns an existing load balancer of the same name and settings, whatever its owner.
+/// CreateLoadBalancer returns an existing load balancer of the same name and settings, regardless of its owner.
 pub(crate) fn is_own_creation(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) -> bool {
     let owner = Owner::of(tags, cluster, &id.cluster);
     owner.is_some_and(|owner| owner.uid.as_ref() == Some(&id.uid) && owner.may_be(id))

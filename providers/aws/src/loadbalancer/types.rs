@@ -61,7 +61,7 @@ impl Protocol {
         }
     }
 
-    /// Returns true if targets always see the client's address, whatever the attribute is.
+    /// Returns true if targets always receive the client's address, regardless of the attribute.
     pub(crate) fn always_preserves_client(self) -> bool {
         !matches!(self, Self::Tcp | Self::Tls)
     }

@@ -38,13 +38,13 @@ enum Defect {
     WritesOtherAnnotations,
 }
 
-struct Defective {
+struct DefectiveProvider {
     inner: Arc<dyn CloudProvider>,
     defect: Defect,
 }
 
 #[async_trait]
-impl CloudProvider for Defective {
+impl CloudProvider for DefectiveProvider {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
@@ -275,7 +275,7 @@ fn each_defect_fails_its_case() {
     for (defect, name) in table {
         let outcome = block_on(async {
             let (inner, fixture) = start_mock().await;
-            let provider: Arc<dyn CloudProvider> = Arc::new(Defective { inner, defect });
+            let provider: Arc<dyn CloudProvider> = Arc::new(DefectiveProvider { inner, defect });
             provider_conformance::run_case(name, &provider, &fixture).await
         });
         let outcome =

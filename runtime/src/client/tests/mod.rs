@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use self::server::{Authority, Script, Server, always, file, response};
 use super::*;
 
-/// A server, its authority, and a kubeconfig that refers to files beside it.
+/// A server, its authority, and a kubeconfig that refers to files next to it.
 struct Bed {
     directory: TempDir,
     authority: Authority,

@@ -1,6 +1,6 @@
 //! Expositions of whole registries: native buckets as Prometheus' Go library has them, and equal content of all formats.
 //!
-//! `recorded.jsonl` has the Go library's results; `record.go` beside it records them.
+//! `recorded.jsonl` has the Go library's results; `record.go` next to it records them.
 
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::aws::{Aws, Service};
 use crate::call::Call;
-use crate::fault::{Armed, Effect, Fault, is_change};
+use crate::fault::{ArmedFaults, Effect, Fault, is_change};
 use crate::model::{Existing, Model, Quota};
 use crate::reach::{self, Reachability};
 use crate::{REGION, form, iam, xml};
@@ -50,7 +50,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    armed: Armed,
+    armed: ArmedFaults,
     /// Calls that returned success and are executed later.
     pending: usize,
     calls: BTreeMap<String, u64>,

@@ -152,7 +152,7 @@ fn main() -> std::process::ExitCode {
 /// them, and builds both programs once, which takes many minutes.
 fn with_other_controllers() -> Vec<Case> {
     let cases = cases![Ignored:
-        upstream::beside::{
+        upstream::coexistence::{
             cloud_provider_and_ccm_leave_each_others_resources_alone,
             load_balancer_controller_and_ccm_leave_each_others_resources_alone,
         },

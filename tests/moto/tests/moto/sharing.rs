@@ -58,7 +58,7 @@ pub fn ids(instances: &[&Instance]) -> BTreeSet<String> {
     instances.iter().map(|instance| instance.id.clone()).collect()
 }
 
-/// Another cluster's target stays, whatever changes here and whenever the process crashes; own targets are deregistered
+/// Another cluster's target stays, regardless of changes here and of crashes; own targets are deregistered
 /// although another process registered them.
 pub async fn cluster_deregisters_only_its_own_targets(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;

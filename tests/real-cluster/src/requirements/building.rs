@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use control_plane::assets::go;
 
-use super::demand::{Built, Demand};
+use super::demand::{BuiltGroups, Demand};
 use super::tools;
 use crate::images::suite;
 use crate::programs::Programs;
@@ -38,7 +38,7 @@ const IMAGES: Space = mib(150, 0, 0);
 const SUITE_IMAGES: Space = mib(900, 0, 0);
 
 /// Returns what this machine lacks to build programs that do not exist yet.
-pub(super) fn missing(programs: &Programs, demand: &Demand, built: Built) -> Vec<String> {
+pub(super) fn missing(programs: &Programs, demand: &Demand, built: BuiltGroups) -> Vec<String> {
     let mut missing = Vec::new();
     if needs_go(demand, built) {
         missing.extend(go::obstacle(&Path::new(env!("CARGO_MANIFEST_DIR")).join("go/kubernetes")));
@@ -54,12 +54,12 @@ pub(super) fn missing(programs: &Programs, demand: &Demand, built: Built) -> Vec
 }
 
 /// Returns true if any program has to be built with Go.
-fn needs_go(demand: &Demand, built: Built) -> bool {
+fn needs_go(demand: &Demand, built: BuiltGroups) -> bool {
     space(demand, built).cache > 0
 }
 
 /// Returns the space for everything that is not built yet.
-pub(super) fn space(demand: &Demand, built: Built) -> Space {
+pub(super) fn space(demand: &Demand, built: BuiltGroups) -> Space {
     let groups = [
         (true, built.control_plane, CONTROL_PLANE),
         (true, built.nodes, NODES),
@@ -87,7 +87,7 @@ fn seccomp() -> Option<String> {
 mod tests {
     use super::*;
 
-    const ALL: Built = Built {
+    const ALL: BuiltGroups = BuiltGroups {
         control_plane: true,
         upstream: true,
         nodes: true,
@@ -104,11 +104,11 @@ mod tests {
         let suite = Demand { has_suite: true, has_upstream: true, ..plain.clone() };
         for (name, demand, built, expected, go) in [
             ("everything is built", &suite, ALL, Space::default(), false),
-            ("volumes without a driver", &volumes, Built { storage: false, ..ALL }, STORAGE, true),
-            ("a driver that is not used", &plain, Built { storage: false, ..ALL }, Space::default(), false),
-            ("upstream's manager", &suite, Built { upstream: false, ..ALL }, UPSTREAM, true),
-            ("programs of the suite", &suite, Built { suite: false, ..ALL }, SUITE, true),
-            ("images only", &suite, Built { suite_images: false, ..ALL }, SUITE_IMAGES, false),
+            ("volumes without a driver", &volumes, BuiltGroups { storage: false, ..ALL }, STORAGE, true),
+            ("a driver that is not used", &plain, BuiltGroups { storage: false, ..ALL }, Space::default(), false),
+            ("upstream's manager", &suite, BuiltGroups { upstream: false, ..ALL }, UPSTREAM, true),
+            ("programs of the suite", &suite, BuiltGroups { suite: false, ..ALL }, SUITE, true),
+            ("images only", &suite, BuiltGroups { suite_images: false, ..ALL }, SUITE_IMAGES, false),
         ] {
             assert_eq!(space(demand, built), expected, "{name}");
             assert_eq!(needs_go(demand, built), go, "{name}");
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn documented_space_is_sufficient_for_all_builds() {
         let sum = |demand: &Demand| {
-            let Space { programs, cache, modules } = space(demand, Built::default());
+            let Space { programs, cache, modules } = space(demand, BuiltGroups::default());
             programs + cache + modules
         };
         let volumes = Demand::of_cluster(2, true);

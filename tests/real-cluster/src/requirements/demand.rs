@@ -28,7 +28,7 @@ pub struct Demand {
 
 /// Groups of programs and images that exist already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Built {
+pub(super) struct BuiltGroups {
     pub(super) control_plane: bool,
     pub(super) upstream: bool,
     pub(super) nodes: bool,
@@ -69,7 +69,7 @@ impl Demand {
     /// # Errors
     /// When the environment names no place for programs.
     pub fn is_built(&self, programs: &Programs) -> Result<bool> {
-        let built = Built::now(programs)?;
+        let built = BuiltGroups::now(programs)?;
         Ok(built.control_plane
             && built.nodes
             && built.images
@@ -79,7 +79,7 @@ impl Demand {
     }
 }
 
-impl Built {
+impl BuiltGroups {
     /// Returns the groups that exist on this machine.
     pub(super) fn now(programs: &Programs) -> Result<Self> {
         Ok(Self {

@@ -15,7 +15,7 @@ use anyhow::{Result, bail};
 
 use crate::bed;
 use crate::programs::Programs;
-use demand::Built;
+use demand::BuiltGroups;
 
 pub use demand::Demand;
 #[cfg(test)]
@@ -77,7 +77,7 @@ pub fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
 /// # Errors
 /// Same as [`missing`].
 pub fn missing_for_all(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
-    let built = Built::now(programs)?;
+    let built = BuiltGroups::now(programs)?;
     let needs = disk::needs(programs, demand, building::space(demand, built));
     let files_in_memory = disk::in_memory(&needs, disk::file_system);
     let mut missing = [

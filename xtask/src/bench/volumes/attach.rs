@@ -12,7 +12,7 @@ use super::attacher::Attacher;
 use super::kubelets::{Kubelets, pods};
 use super::{NAMESPACE, VOLUMES, objects, until};
 use crate::bench::measure::{Measurement, Metric, Scenario};
-use crate::bench::subject::{Binaries, ManagerProcess, Mark, Mode, Subject};
+use crate::bench::subject::{Binaries, Checkpoint, ManagerProcess, Mode, Subject};
 use crate::bench::{api, kubelets};
 
 /// Numbers of objects.
@@ -78,7 +78,7 @@ pub struct ManagerRun<'a> {
 
 impl ManagerRun<'_> {
     /// Returns the seconds from the first pod to the last detached volume, and the mark before them.
-    async fn run(&self, scenario: Scenario) -> Result<(f64, Mark)> {
+    async fn run(&self, scenario: Scenario) -> Result<(f64, Checkpoint)> {
         self.manager.until_leader(self.client).await?;
         self.manager.until_quiet().await?;
         eprintln!("  {}: {:?}", scenario.name(), self.size);

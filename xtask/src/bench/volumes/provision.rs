@@ -49,7 +49,7 @@ async fn run(
     manager: &ManagerProcess<'_>,
     provisioner: &Provisioner,
     count: u32,
-) -> Result<(f64, crate::bench::subject::Mark)> {
+) -> Result<(f64, crate::bench::subject::Checkpoint)> {
     manager.until_leader(client).await?;
     manager.until_quiet().await?;
     eprintln!("  {}: {count} claims", Scenario::VolumesProvision.name());

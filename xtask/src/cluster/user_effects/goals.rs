@@ -9,7 +9,7 @@ pub const RESOLUTION: Duration = Duration::from_secs(1);
 
 /// The missed goals of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Missed {
+pub struct MissedGoals {
     /// It took longer than with upstream's manager, beyond the tolerance.
     pub time: bool,
     /// More requests failed.
@@ -24,9 +24,9 @@ pub struct Missed {
 /// wait longer would get a better rate from the longer time. Differences between the runs of upstream's manager are
 /// tolerated, but no failed request in scenarios in which none fails with it. Differences between runs of our manager are
 /// not: a manager that is slow in some runs must not get more tolerance for it.
-pub fn compare(own: &Summary, their: &Summary) -> Missed {
+pub fn compare(own: &Summary, their: &Summary) -> MissedGoals {
     let tolerated = if their.failed == 0 { 0.0 } else { their.failed_spread as f64 };
-    Missed {
+    MissedGoals {
         time: is_longer(own.took, their.took),
         failed: own.failed_per_run() > their.failed_per_run() + tolerated,
         failures_lasted: is_longer(own.failures_lasted, their.failures_lasted),
@@ -63,17 +63,17 @@ mod tests {
             load: 0.0,
         };
         let (time, failed, lasted) = (
-            Missed { time: true, ..Missed::default() },
-            Missed { failed: true, ..Missed::default() },
-            Missed { failures_lasted: true, ..Missed::default() },
+            MissedGoals { time: true, ..MissedGoals::default() },
+            MissedGoals { failed: true, ..MissedGoals::default() },
+            MissedGoals { failures_lasted: true, ..MissedGoals::default() },
         );
         for (name, own, missed) in [
-            ("equal", base, Missed::default()),
-            ("faster", Summary { took: sample(5.0, 0.0), ..base }, Missed::default()),
-            ("slower within the resolution", Summary { took: sample(10.9, 0.0), ..base }, Missed::default()),
+            ("equal", base, MissedGoals::default()),
+            ("faster", Summary { took: sample(5.0, 0.0), ..base }, MissedGoals::default()),
+            ("slower within the resolution", Summary { took: sample(10.9, 0.0), ..base }, MissedGoals::default()),
             ("own spread excuses no longer time", Summary { took: sample(12.9, 3.0), ..base }, time),
             ("slower", Summary { took: sample(11.1, 0.5), ..base }, time),
-            ("more failures within the spread", Summary { failed: 42, ..base }, Missed::default()),
+            ("more failures within the spread", Summary { failed: 42, ..base }, MissedGoals::default()),
             ("more failures", Summary { failed: 43, ..base }, failed),
             ("own spread excuses no failure", Summary { failed: 43, failed_spread: 40, ..base }, failed),
             ("more failures at a lower rate", Summary { failed: 43, requests: 30_000, ..base }, failed),
@@ -81,7 +81,7 @@ mod tests {
             (
                 "failures for longer within upstream's spread",
                 Summary { failures_lasted: sample(21.9, 0.0), ..base },
-                Missed::default(),
+                MissedGoals::default(),
             ),
             ("own spread excuses no longer failures", Summary { failures_lasted: sample(22.5, 9.0), ..base }, lasted),
             ("failures for longer", Summary { failures_lasted: sample(22.5, 0.0), ..base }, lasted),
@@ -95,7 +95,7 @@ mod tests {
         let base = Summary { runs: 3, requests: 3000, ..Summary::default() };
         let own = Summary { failed: 1, failed_spread: 1, ..base };
         assert!(compare(&own, &base).failed);
-        assert_eq!(compare(&base, &own), Missed::default());
+        assert_eq!(compare(&base, &own), MissedGoals::default());
     }
 
     #[test]
@@ -109,6 +109,6 @@ mod tests {
             ..Summary::default()
         };
         let missed = compare(&run(56.5, 13_199, 444, 143.1), &run(57.4, 10_175, 423, 123.1));
-        assert_eq!(missed, Missed { failed: true, failures_lasted: true, time: false });
+        assert_eq!(missed, MissedGoals { failed: true, failures_lasted: true, time: false });
     }
 }

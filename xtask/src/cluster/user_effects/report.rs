@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::change::{Change, Disturbance};
 use super::effects::{Runs, Scenario, Summary};
-use super::goals::{self, Missed};
+use super::goals::{self, MissedGoals};
 
 /// Returns the name of a scenario.
 pub fn name((change, disturbance): Scenario) -> String {
@@ -25,8 +25,11 @@ pub fn name((change, disturbance): Scenario) -> String {
 /// Returns the table of all scenarios, and the sentences about `missed` goals.
 pub fn markdown(ours: &Runs, upstream: &Runs, missed: &[String]) -> String {
     let sentences: String = missed.iter().map(|goal| format!("* {goal}\n")).collect();
-    let end =
-        if missed.is_empty() { "No goal is missed.\n".to_owned() } else { format!("Missed goals:\n\n{sentences}") };
+    let end = if missed.is_empty() {
+        "No goal is missed.\n".to_owned()
+    } else {
+        format!("MissedGoals goals:\n\n{sentences}")
+    };
     format!("{}\n{end}", table(ours, upstream))
 }
 
@@ -80,7 +83,7 @@ pub fn missed_goals(ours: &Runs, upstream: &Runs, scenarios: &[Scenario]) -> Vec
     sentences
 }
 
-fn sentences_of(missed: Missed, own: &Summary, their: &Summary) -> Vec<String> {
+fn sentences_of(missed: MissedGoals, own: &Summary, their: &Summary) -> Vec<String> {
     let mut sentences = Vec::new();
     if missed.time {
         sentences.push(format!(

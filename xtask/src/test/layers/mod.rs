@@ -58,12 +58,10 @@ fn place(layers: &Layers, path: &[String]) -> Option<(usize, &'static str)> {
 fn broken(layers: &Layers, from: (usize, &str), import: &Import) -> Option<String> {
     let path = import.path.join("::");
     let Some((layer, name)) = place(layers, &import.path) else {
-        return layers.is_complete.then(|| {
-            format!(
-                "crate::{path} is an item of the crate root or a module in no layer: move it into a module below '{}'",
-                from.1
-            )
-        });
+        return Some(format!(
+            "crate::{path} is an item of the crate root or a module in no layer: move it into a module below '{}'",
+            from.1
+        ));
     };
     let rule = match layer.cmp(&from.0) {
         std::cmp::Ordering::Less => return None,
@@ -88,18 +86,15 @@ fn violations(root: &Path, layers: &Layers) -> String {
                     }
                 }
             }
-            None if !layers.is_complete => {}
             None => {
                 let _ = writeln!(text, "{path}:1: the module is in no layer; add it to xtask/src/test/layers/order.rs");
             }
         }
     }
-    if layers.is_complete {
-        for name in layers.order.iter().copied().flatten() {
-            let parts: Vec<String> = name.split("::").map(str::to_owned).collect();
-            if !sources.iter().any(|(_, source)| source.module.starts_with(&parts)) {
-                let _ = writeln!(text, "{}: no module '{name}'; remove it from its layer", layers.folder);
-            }
+    for name in layers.order.iter().copied().flatten() {
+        let parts: Vec<String> = name.split("::").map(str::to_owned).collect();
+        if !sources.iter().any(|(_, source)| source.module.starts_with(&parts)) {
+            let _ = writeln!(text, "{}: no module '{name}'; remove it from its layer", layers.folder);
         }
     }
     text
@@ -145,8 +140,7 @@ fn every_crate_of_the_workspace_has_layers() {
 mod tests {
     use super::*;
 
-    const LAYERS: Layers =
-        Layers { folder: "src", is_complete: true, order: &[&["ground", "stones"], &["house"], &["house::roof"]] };
+    const LAYERS: Layers = Layers { folder: "src", order: &[&["ground", "stones"], &["house"], &["house::roof"]] };
 
     fn violations(module: &[&str], text: &str) -> Vec<String> {
         let source = Source::read(module.iter().map(ToString::to_string).collect(), text);

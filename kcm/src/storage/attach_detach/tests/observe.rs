@@ -302,7 +302,7 @@ async fn volume_that_a_kubelet_attached_stays_reserved_when_its_node_is_deleted_
         let observation = caches.observe(&volume, plugin, &memory, Instant::now());
         let place = &observation.places[0];
         assert_eq!(place.site.attachment, expected, "{name}");
-        assert!(!place.memory.is_abandoned, "{name}: it would be remembered for ever");
+        assert!(!place.memory.is_abandoned, "{name}: it would be remembered forever");
     }
 }
 

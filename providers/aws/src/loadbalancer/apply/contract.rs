@@ -91,7 +91,7 @@ impl LoadBalancers for Balancers {
         let mut state = state.lock().await;
         state.forget_created();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        // The caller creates a missing load balancer. A refusal says nothing about the Service, which was valid so far.
+        // The caller creates a missing load balancer. A refusal does not mean that the Service is invalid.
         self.set_all_targets(spec, &work, &mut state).await.map_err(|error| match error.kind {
             ErrorKind::Invalid => to_retryable(error),
             _ => error,

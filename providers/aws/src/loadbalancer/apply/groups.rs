@@ -222,37 +222,7 @@ impl Balancers {
             return Ok(true);
         }
         if let Some(balancer) = find(session, listing, name) {
-            // Each listener sends traffic to a target group, so that one that is used needs no further call.
-            let used = |users: &Vec<String>| users.contains(&balancer.arn);
-            if listing.target_groups.iter().any(|(_, users)| used(users)) {
-                created.note_listeners();
-                return Ok(true);
-            }
-            match calls::listeners(session, &balancer.arn).await {
-                Ok(listeners) if !listeners.is_empty() => {
-                    created.note_listeners();
-                    return Ok(true);
-                }
-                Err(error) if error.is_not_found() => {}
-                listeners => {
-                    listeners?;
-                    let now = Instant::now();
-                    if created.may_have_invisible_listener(now, self.all_visible()) {
-                        state.changed = Some(now);
-                        state.groups.insert(name.to_owned());
-                        return Ok(false);
-                    }
-                    delete_balancer(session, &balancer.arn).await?;
-                    tracing::info!(
-                        load_balancer = balancer.arn,
-                        "deleted a load balancer of a group: no Service uses it"
-                    );
-                }
-            }
-            *created = Created::default();
-            state.changed = Some(Instant::now());
-            state.groups.insert(name.to_owned());
-            return Ok(false);
+            return self.end_group_balancer(session, listing, balancer, &mut created, state).await;
         }
         let security = listing.security_groups.iter().filter(|one| one.name == name);
         for group in security.filter(|one| ownership::group(&one.tags, &session.cluster).is_some()) {
@@ -271,6 +241,44 @@ impl Balancers {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Deletes the load balancer of a group. Returns true if it has a listener and is kept, and false while AWS works on it.
+    async fn end_group_balancer(
+        &self,
+        session: &Session,
+        listing: &Listing,
+        balancer: &ObservedBalancer,
+        created: &mut Created,
+        state: &mut BalancerState,
+    ) -> Result<bool, CloudError> {
+        // Each listener sends traffic to a target group, so that one that is used needs no further call.
+        if listing.target_groups.iter().any(|(_, users)| users.contains(&balancer.arn)) {
+            created.note_listeners();
+            return Ok(true);
+        }
+        match calls::listeners(session, &balancer.arn).await {
+            Ok(listeners) if !listeners.is_empty() => {
+                created.note_listeners();
+                return Ok(true);
+            }
+            Err(error) if error.is_not_found() => {}
+            listeners => {
+                listeners?;
+                let now = Instant::now();
+                if created.may_have_invisible_listener(now, self.all_visible()) {
+                    state.changed = Some(now);
+                    state.groups.insert(balancer.name.clone());
+                    return Ok(false);
+                }
+                delete_balancer(session, &balancer.arn).await?;
+                tracing::info!(load_balancer = balancer.arn, "deleted a load balancer of a group: no Service uses it");
+            }
+        }
+        *created = Created::default();
+        state.changed = Some(Instant::now());
+        state.groups.insert(balancer.name.clone());
+        Ok(false)
     }
 
     /// Records that a Service leaves a group. Returns a newer listing if another one has left since this one began: each of

@@ -74,7 +74,7 @@ fn groups_of_targets(
     };
     let nodes = targets.nodes.iter();
     let nodes = nodes.filter_map(|node| Some((node.name.clone(), instance_id(node.provider_id.as_deref()?)?)));
-    // EC2 leaves out an instance that is not visible yet, or no longer.
+    // EC2 omits an instance that is not visible yet, or no longer exists.
     let is_missing = |(_, id): (String, &str)| !instances.contains_key(id);
     let incomplete = targets.incomplete || addresses.missing.iter().any(is_unknown) || nodes.clone().any(is_missing);
     let pending = addresses.pending.clone();

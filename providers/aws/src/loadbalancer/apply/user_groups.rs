@@ -126,7 +126,7 @@ impl Balancers {
             let registered = state.registered.get_or_insert_default().entry(group.arn.clone()).or_default();
             registered.extend(group.recorded.iter().flatten().cloned());
             let change = change_of(work, &wanted.group, &group);
-            // If the record is lost, these targets are deregistered all the same.
+            // These targets are deregistered even if the record is lost.
             registered.extend(change.record_before.iter().flatten().cloned());
             let mut groups = [group];
             let warnings = self.change_targets(work.session, work.id, (&mut groups, vec![change]), state).await?;

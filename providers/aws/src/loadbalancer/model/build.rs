@@ -128,7 +128,7 @@ fn tags(settings: &Settings, inputs: &StackInputs<'_>, resource: &str) -> Tags {
     tags
 }
 
-/// Returns the tags of the load balancer, which say whether it may have an endpoint service.
+/// Returns the tags of the load balancer. One of them marks that it may have an endpoint service.
 fn balancer_tags(settings: &Settings, inputs: &StackInputs<'_>) -> Tags {
     let mut tags = tags(settings, inputs, "LoadBalancer");
     if settings.endpoint_service.is_some() {

@@ -12,7 +12,7 @@ use crate::tags::ClusterTags;
 
 /// Returns the ARNs of the certificates for host names, each once, in the order of the names.
 ///
-/// Of several certificates for a name the one that has it without a wildcard wins, then the one that is valid the
+/// Among several certificates for a name, the one that has it without a wildcard wins, then the one that is valid the
 /// longest: so a certificate that is replaced by a new one is replaced in listeners, too.
 ///
 /// # Errors

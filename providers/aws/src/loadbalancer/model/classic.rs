@@ -27,7 +27,7 @@ pub(crate) enum Stage {
 
 /// Returns the stage of a Service.
 ///
-/// `requested` is the time for clients, if the annotation asks for the move; `replaced` and `now` are in seconds since
+/// `requested` is the time for clients, if the annotation requests the move; `replaced` and `now` are in seconds since
 /// 1970.
 pub(crate) fn stage(requested: Option<Duration>, network: bool, replaced: Option<u64>, now: u64) -> Stage {
     let Some(time) = requested else { return if network { Stage::Both } else { Stage::Keep } };

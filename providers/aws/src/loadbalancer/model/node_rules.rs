@@ -15,7 +15,7 @@ use crate::loadbalancer::types::{
 /// that it never has to change.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 /// Maximum number of rules for each transport in one node's group.
-const MOST_RULES: usize = 4;
+const MAX_RULES: usize = 4;
 /// The description of rules for the shared security group.
 ///
 /// Not the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: it revokes all rules with that
@@ -96,7 +96,7 @@ pub(crate) fn open(rules: &[ObservedRule], backend: &str, ports: &Ports) -> Vec<
             let count = have.len();
             let near = have.iter_mut().min_by_key(|(_, first, last)| (first.abs_diff(to)).min(last.abs_diff(from)));
             match near {
-                Some(near) if near.1.abs_diff(to) <= 1 || near.2.abs_diff(from) <= 1 || count >= MOST_RULES => {
+                Some(near) if near.1.abs_diff(to) <= 1 || near.2.abs_diff(from) <= 1 || count >= MAX_RULES => {
                     (near.1, near.2) = (near.1.min(from), near.2.max(to));
                 }
                 _ => have.push((None, from, to)),
@@ -180,7 +180,7 @@ mod tests {
     fn first_opening_has_few_rules_too() {
         let ports: Vec<_> = (1..=50).map(|number| ("tcp", number * 100)).collect();
         let rules = changed(&[], &ports);
-        assert_eq!(rules.len(), MOST_RULES, "{rules:?}");
+        assert_eq!(rules.len(), MAX_RULES, "{rules:?}");
         let open = |port: u16| rules.iter().any(|(_, _, from, to)| (*from..=*to).contains(&i32::from(port)));
         assert!(ports.iter().all(|(_, port)| open(*port)), "{rules:?}");
     }

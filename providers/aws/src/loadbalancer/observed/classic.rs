@@ -52,7 +52,7 @@ impl Classic {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     Absent,
-    /// Its tags say that it belongs to another cluster or Service.
+    /// It belongs to another cluster or Service, according to its tags.
     Foreign,
     Own(Classic),
 }

@@ -9,7 +9,7 @@ use crate::loadbalancer::spec::annotation_reader::Reading;
 use crate::loadbalancer::spec::settings::{Group, Policy};
 
 /// The longest name.
-const MOST: usize = 40;
+const MAX_LENGTH: usize = 40;
 
 /// Annotations that cannot be combined with a shared load balancer.
 const ALONE: [&str; 9] = [
@@ -42,10 +42,10 @@ const OF_BALANCER: [&str; 11] = [
 /// Returns the shared load balancer that the Service names.
 pub(super) fn read(spec: &LoadBalancerSpec, policy: &Policy, reading: &mut Reading<'_>) -> Option<Group> {
     let name = reading.text("group")?;
-    let fits = name.len() <= MOST
+    let fits = name.len() <= MAX_LENGTH
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     if !fits {
-        reading.refuse("group", name, &format!("use at most {MOST} lower case letters, digits and hyphens"));
+        reading.refuse("group", name, &format!("use at most {MAX_LENGTH} lower case letters, digits and hyphens"));
     }
     for suffix in ALONE {
         if let Some(value) = reading.text(suffix).filter(|value| !["false", "off"].contains(value)) {

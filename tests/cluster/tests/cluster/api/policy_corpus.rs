@@ -30,7 +30,7 @@ const MIN_COMPARED: usize = 1_000;
 /// Minimum number of warnings.
 const MIN_WARNINGS: usize = 300;
 
-/// What expressions have in common that may be in one policy: resources, parameters, variables.
+/// The common properties of expressions that may be in one policy: resources, parameters, variables.
 type Scope = (Vec<String>, String, Value);
 
 #[derive(Clone, Deserialize)]

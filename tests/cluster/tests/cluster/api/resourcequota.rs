@@ -42,7 +42,7 @@ fn unscheduled_pod(name: &str, cpu: &str) -> Value {
     pod
 }
 
-/// What the quota of [`usage_follows_existing_objects`] uses of each resource: with one pod only, with all objects, after
+/// The used amounts of the quota of [`usage_follows_existing_objects`]: with one pod only, with all objects, after
 /// the Service has lost its node ports, and after the deletions.
 const USAGE: [(&str, [&str; 4]); 9] = [
     ("pods", ["1", "3", "3", "1"]),

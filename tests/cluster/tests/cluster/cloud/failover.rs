@@ -62,7 +62,7 @@ pub async fn standby_continues_over_the_same_cloud_after_the_leader_is_killed(_:
     create(&cloud, "before").await?;
     until_balanced(&cloud, "before", 1, 1).await?;
 
-    // The leader dies during the call that creates a load balancer, which the cloud executes.
+    // The leader is killed during the call that creates a load balancer, which the cloud executes.
     let unanswered = Fault::at(Pattern::One(Operation::CreateBalancer), 1, Effect::Unanswered);
     let fault = cloud.cloud.add_fault(unanswered.about("default/during"))?;
     create(&cloud, "during").await?;

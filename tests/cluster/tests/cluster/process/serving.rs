@@ -257,7 +257,7 @@ fn insiders_tokens(cluster: &ControlPlane) -> Result<[String; 3]> {
 }
 
 /// A client without access.
-struct Stranger {
+struct DeniedClient {
     name: &'static str,
     credentials: Credentials,
     /// The expected status at paths that are not open to all clients.
@@ -268,7 +268,7 @@ struct Stranger {
 
 /// Creates accounts without permissions. Returns all clients without access; those with an expired token and with one
 /// that is not valid yet get `invalid_tokens`.
-fn strangers(cluster: &ControlPlane, invalid_tokens: &[String; 2]) -> Result<Vec<Stranger>> {
+fn denied_clients(cluster: &ControlPlane, invalid_tokens: &[String; 2]) -> Result<Vec<DeniedClient>> {
     let ca = || -> Result<KeyPair> { Ok(KeyPair::from_pem(&std::fs::read_to_string(cluster.ca_key())?)?) };
     let expired = sign(ca()?, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1))?;
     let early = sign(ca()?, |params| params.not_before = rcgen::date_time_ymd(2999, 1, 1))?;
@@ -287,8 +287,8 @@ fn strangers(cluster: &ControlPlane, invalid_tokens: &[String; 2]) -> Result<Vec
     let proxied = ["X-Remote-User", "X-Remote-Group", "Impersonate-User", "X-Forwarded-User"];
     let claims = proxied
         .map(|name| (name, if name.ends_with("Group") { "system:masters" } else { "kubernetes-admin" }.to_owned()));
-    let unknown = |name, credentials| Stranger { name, credentials, closed: 401, open: 401 };
-    let unauthorized = |name, credentials| Stranger { name, credentials, closed: 403, open: 200 };
+    let unknown = |name, credentials| DeniedClient { name, credentials, closed: 401, open: 401 };
+    let unauthorized = |name, credentials| DeniedClient { name, credentials, closed: 403, open: 200 };
     let with_headers = |headers: Vec<_>| Credentials { headers, ..Credentials::default() };
     let password = vec![("Authorization", "Basic YWRtaW46YWRtaW4=".to_owned())];
     Ok(vec![
@@ -310,8 +310,8 @@ fn strangers(cluster: &ControlPlane, invalid_tokens: &[String; 2]) -> Result<Vec
     ])
 }
 
-async fn check_refusals(running: &ManagerProcess, strangers: &[Stranger]) -> Result<()> {
-    for Stranger { name, credentials, closed, open } in strangers {
+async fn check_refusals(running: &ManagerProcess, denied_clients: &[DeniedClient]) -> Result<()> {
+    for DeniedClient { name, credentials, closed, open } in denied_clients {
         for (path, is_open) in PATHS {
             let expected = if *is_open { *open } else { *closed };
             let response = running.request(credentials, "GET", path, "").await;
@@ -339,14 +339,14 @@ pub async fn bare_control_plane() -> Result<ControlPlane> {
 pub async fn unauthenticated_clients_are_refused_everywhere(_: Space) -> Result<()> {
     let cluster = bare_control_plane().await?;
     let [valid, invalid @ ..] = insiders_tokens(&cluster)?;
-    let strangers = strangers(&cluster, &invalid)?;
+    let denied_clients = denied_clients(&cluster, &invalid)?;
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);
     for (binary, flags) in [
         (KCM, vec!["--controllers=serviceaccount-controller".to_owned()]),
         (CCM, vec!["--cloud-provider=mock".to_owned(), "--controllers=cloud-node".to_owned()]),
     ] {
         let running = ManagerProcess::start(&cluster, binary, &flags).await?;
-        check_refusals(&running, &strangers).await.with_context(|| binary)?;
+        check_refusals(&running, &denied_clients).await.with_context(|| binary)?;
         for (path, open) in PATHS {
             let got = running.request(&admin, "GET", path, "").await?;
             ensure!(!open || got.status == 200, "{binary}: the administrator at {path}: {}", got.status);

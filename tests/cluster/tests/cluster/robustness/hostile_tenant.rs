@@ -31,7 +31,7 @@ const REPLICAS: i32 = 6;
 /// Maximum ratio of a rollout's duration to that without the tenant; [`SLACK`] is added.
 const FACTOR: u32 = 3;
 const SLACK: Duration = Duration::from_secs(5);
-/// How often a rollout waits for new pods: a quarter of them may be missing, and a quarter may be surplus.
+/// Number of times that a rollout waits for new pods: a quarter of them may be missing, and a quarter may be surplus.
 const WAVES: u32 = 4;
 
 /// Replaces [`SLACK`] while the tenant changes objects as fast as the API server accepts it: a controller's rate limit

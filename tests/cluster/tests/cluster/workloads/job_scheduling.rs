@@ -154,7 +154,7 @@ pub async fn group_of_a_delegated_job_follows_its_parents_template(_: Space) -> 
     let workloads = items(&space, "workloads").await?;
     ensure!(workloads.len() == 1, "the Job creates no Workload: {workloads:?}");
 
-    // The size is the template's, whatever the Job's parallelism is.
+    // The size is the template's, regardless of the Job's parallelism.
     let resized =
         json!([{"op": "replace", "path": "/spec/podGroupTemplates/0/schedulingPolicy/gang/minCount", "value": 3}]);
     space.kubectl(&["patch", "workload", "training", "--type=json", "-p", &resized.to_string()]).await?;

@@ -31,7 +31,7 @@ const DEFAULT_LIMITS: &[&str] = &["--kube-api-qps=20", "--kube-api-burst=30"];
 pub async fn deleted_namespace_costs_others_no_time(_: Space) -> Result<()> {
     let bed = Arc::new(Bed::without_accounts(Options { nodes: 4, ..Options::default() }).await?);
     let faults = Faults::default();
-    let Crowd { home, other, _manager } = Crowd::start(&bed, &faults, REPLICAS).await?;
+    let TwoNamespaces { home, other, _manager } = TwoNamespaces::start(&bed, &faults, REPLICAS).await?;
     let usual = roll(&other, 2).await?;
 
     delete(&home).await?;
@@ -51,7 +51,7 @@ pub async fn deleted_namespace_costs_others_no_time(_: Space) -> Result<()> {
 pub async fn refused_namespace_costs_others_no_time(_: Space) -> Result<()> {
     let bed = Arc::new(Bed::without_accounts(Options { nodes: 4, ..Options::default() }).await?);
     let faults = Faults::default();
-    let Crowd { home, other, _manager } = Crowd::start(&bed, &faults, FEW_REPLICAS).await?;
+    let TwoNamespaces { home, other, _manager } = TwoNamespaces::start(&bed, &faults, FEW_REPLICAS).await?;
     let usual = roll(&other, 2).await?;
     refuse_pods(&home).await?;
     let during_refusals = roll(&other, 3).await?;
@@ -76,7 +76,7 @@ pub async fn refused_namespace_costs_others_no_time(_: Space) -> Result<()> {
 }
 
 /// Two namespaces with Deployments, under a manager with the default rate limits.
-struct Crowd {
+struct TwoNamespaces {
     /// With many Deployments.
     home: Space,
     /// With one Deployment, `web`.
@@ -84,7 +84,7 @@ struct Crowd {
     _manager: Manager,
 }
 
-impl Crowd {
+impl TwoNamespaces {
     /// Waits until all Deployments are rolled out; those of `home` have this many replicas each.
     async fn start(bed: &Arc<Bed>, faults: &Faults, replicas: i32) -> Result<Self> {
         let (home, other) = (bed.space("crowded").await?, bed.space("other").await?);

@@ -2,6 +2,6 @@
 //! ccm: next to it, and before and after it.
 
 pub mod account;
-pub mod beside;
+pub mod coexistence;
 pub mod shared;
 pub mod takeover;

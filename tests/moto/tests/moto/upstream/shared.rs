@@ -31,12 +31,12 @@ const CRDS: &str = include_str!("crds.yaml");
 
 /// A controller that serves Services too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Neighbour {
+pub enum OtherController {
     CloudProvider,
     Controller,
 }
 
-impl Neighbour {
+impl OtherController {
     fn name(self) -> &'static str {
         match self {
             Self::CloudProvider => "cloud-provider-aws",
@@ -57,28 +57,28 @@ pub struct SharedBed {
     /// The control plane, and the account with ccm's endpoint.
     pub aws: AwsBed,
     /// The other controller's endpoint.
-    pub neighbour_proxy: Proxy,
+    pub other_proxy: Proxy,
     pub services: Api<KubeService>,
-    neighbour: Neighbour,
+    other: OtherController,
 }
 
 impl SharedBed {
     /// Starts all but the controllers, with two nodes.
-    pub async fn start(neighbour: Neighbour) -> Result<Self> {
+    pub async fn start(other: OtherController) -> Result<Self> {
         // The first build blocks for minutes.
-        let building = tokio::task::spawn_blocking(move || neighbour.program());
+        let building = tokio::task::spawn_blocking(move || other.program());
         let (aws, program) = futures::future::join(AwsBed::start(), building).await;
         let aws = aws?;
         program??;
-        let neighbour_proxy = aws.moto.proxy.for_another_client().await?;
+        let other_proxy = aws.moto.proxy.for_another_client().await?;
         // cloud-provider-aws sleeps for ten seconds while a security group is in use, and checks the forms of names.
-        neighbour_proxy.keep_interfaces(0);
-        for endpoint in [&aws.moto.proxy, &neighbour_proxy] {
+        other_proxy.keep_interfaces(0);
+        for endpoint in [&aws.moto.proxy, &other_proxy] {
             endpoint.name_network_balancers();
         }
         let services = Api::namespaced(aws.cloud.bed.client.clone(), "default");
-        let shared = Self { aws, neighbour_proxy, services, neighbour };
-        if neighbour == Neighbour::Controller {
+        let shared = Self { aws, other_proxy, services, other };
+        if other == OtherController::Controller {
             shared.kubectl(&["apply", "--filename=-"], CRDS).await?;
             shared.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=180s"], "").await?;
         }
@@ -114,24 +114,24 @@ impl SharedBed {
     /// Starts the other controller.
     pub async fn run_neighbour(&self, more: &[&str]) -> Result<()> {
         let cluster = &self.aws.cloud.bed.cluster;
-        let admin = Identity::User { name: self.neighbour.name().into(), groups: vec!["system:masters".into()] };
+        let admin = Identity::User { name: self.other.name().into(), groups: vec!["system:masters".into()] };
         let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig(admin)?.display());
         let environment = ["AWS_ACCESS_KEY_ID=any", "AWS_SECRET_ACCESS_KEY=any", "AWS_EC2_METADATA_DISABLED=true"];
         let mut arguments: Vec<String> = environment.map(String::from).into();
-        arguments.extend([self.neighbour.program()?.display().to_string(), kubeconfig]);
-        arguments.extend(match self.neighbour {
-            Neighbour::CloudProvider => self.flags_of_cloud_provider()?,
-            Neighbour::Controller => self.flags_of_controller()?,
+        arguments.extend([self.other.program()?.display().to_string(), kubeconfig]);
+        arguments.extend(match self.other {
+            OtherController::CloudProvider => self.flags_of_cloud_provider()?,
+            OtherController::Controller => self.flags_of_controller()?,
         });
         arguments.extend(more.iter().map(|flag| (*flag).to_owned()));
-        cluster.run(self.neighbour.name(), "env".as_ref(), &arguments)?;
+        cluster.run(self.other.name(), "env".as_ref(), &arguments)?;
         Ok(())
     }
 
     fn flags_of_cloud_provider(&self) -> Result<Vec<String>> {
         let config = self.aws.cloud.bed.cluster.folder().join("cloud-provider-aws.conf");
         let moto = &self.aws.moto;
-        fs::write(&config, moto.cloud_config().replace(&moto.proxy.url(), &self.neighbour_proxy.url()))?;
+        fs::write(&config, moto.cloud_config().replace(&moto.proxy.url(), &self.other_proxy.url()))?;
         let config = format!("--cloud-config={}", config.display());
         let flags = [
             "--cloud-provider=aws",
@@ -156,7 +156,7 @@ impl SharedBed {
         fs::write(folder.join("tls.key"), certificate.signing_key.serialize_pem())?;
         // No webhook is registered: the API server does not call it.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let url = self.neighbour_proxy.url();
+        let url = self.other_proxy.url();
         let endpoints: Vec<String> =
             ["EC2", "Elastic Load Balancing v2", "ACM"].map(|service| format!("{service}={url}")).into();
         let vpc = &self.aws.moto.network.vpc;
@@ -178,17 +178,17 @@ impl SharedBed {
 
     /// Ends the other controller without any cleanup.
     pub fn stop_neighbour(&self) -> Result<()> {
-        self.aws.cloud.bed.cluster.kill(self.neighbour.name())
+        self.aws.cloud.bed.cluster.kill(self.other.name())
     }
 
     /// Adds the last lines of the other controller's log to an error.
     pub fn explain<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
-            let log = self.aws.cloud.bed.cluster.log(self.neighbour.name());
+            let log = self.aws.cloud.bed.cluster.log(self.other.name());
             let text = fs::read_to_string(log).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             let last = lines[lines.len().saturating_sub(25)..].join("\n");
-            error.context(format!("the log of {} ends with\n{last}", self.neighbour.name()))
+            error.context(format!("the log of {} ends with\n{last}", self.other.name()))
         })
     }
 
@@ -241,12 +241,7 @@ impl SharedBed {
             .await?;
             let before = self.changes();
             let quiet = during(QUIET_TIME, "no controller changes the account", || async {
-                ensure!(
-                    self.changes() == before,
-                    "{:?} {:?}",
-                    self.aws.moto.proxy.calls(),
-                    self.neighbour_proxy.calls()
-                );
+                ensure!(self.changes() == before, "{:?} {:?}", self.aws.moto.proxy.calls(), self.other_proxy.calls());
                 Ok(())
             });
             let quiet = quiet.await;
@@ -260,7 +255,7 @@ impl SharedBed {
     }
 
     fn changes(&self) -> [u64; 2] {
-        [self.aws.moto.proxy.changes(), self.neighbour_proxy.changes()]
+        [self.aws.moto.proxy.changes(), self.other_proxy.changes()]
     }
 }
 

@@ -9,7 +9,7 @@ use moto::Policy;
 use serde_json::json;
 
 use super::account::{Account, Ids};
-use super::shared::{CONTROLLER_CLASS, Neighbour, SharedBed, provider_for, second_port, service};
+use super::shared::{CONTROLLER_CLASS, OtherController, SharedBed, provider_for, second_port, service};
 use crate::bed::{CLUSTER, POLICY};
 
 const ADOPTION: &str = include_str!("../../../../../deploy/aws-iam-policy-adoption.json");
@@ -58,7 +58,7 @@ fn same_parts(before: &Account, now: &Account) -> Result<()> {
 
 /// From cloud-provider-aws to ccm, back, and to ccm again.
 pub async fn services_move_from_cloud_provider_to_ccm_and_back(_: Space) -> Result<()> {
-    let bed = SharedBed::start(Neighbour::CloudProvider).await?;
+    let bed = SharedBed::start(OtherController::CloudProvider).await?;
     let moved = move_from_cloud_provider(&bed).await;
     bed.explain(moved)
 }
@@ -112,7 +112,7 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
 
 /// From the AWS Load Balancer Controller, which stays for Ingress, to ccm and back.
 pub async fn services_move_from_load_balancer_controller_to_ccm_and_back(_: Space) -> Result<()> {
-    let bed = SharedBed::start(Neighbour::Controller).await?;
+    let bed = SharedBed::start(OtherController::Controller).await?;
     let moved = move_from_controller(&bed).await;
     bed.explain(moved)
 }
@@ -124,7 +124,7 @@ async fn move_from_controller(bed: &SharedBed) -> Result<()> {
     let addresses = bed.host_names(&["web"]).await?;
     let registered = |now: &Account, count| targets(now, &now.new_since(&empty), count);
     let before = bed.until("the controller registers both nodes", |now| registered(now, 2)).await?;
-    let changes = bed.neighbour_proxy.changes();
+    let changes = bed.other_proxy.changes();
 
     // Step 1: without the controller, its bindings no longer register targets.
     bed.stop_neighbour()?;
@@ -159,11 +159,7 @@ async fn move_from_controller(bed: &SharedBed) -> Result<()> {
     let missing: Vec<_> = before.difference(&taken.parts_of_load_balancers()).cloned().collect();
     ensure!(missing.is_empty(), "a new port replaces {missing:?}");
     ensure!(bed.host_names(&["web"]).await? == addresses, "the address changed");
-    ensure!(
-        bed.neighbour_proxy.changes() == changes,
-        "the controller makes changes: {:?}",
-        bed.neighbour_proxy.calls()
-    );
+    ensure!(bed.other_proxy.changes() == changes, "the controller makes changes: {:?}", bed.other_proxy.calls());
 
     manager.stop().await?;
     move_back_to_controller(bed, &empty, (&taken, &addresses)).await

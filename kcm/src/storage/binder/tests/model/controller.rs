@@ -25,7 +25,7 @@ use crate::storage::binder::volume_index::{VolumeIndex, claim_key};
 #[derive(Debug, Clone, Copy)]
 pub enum Fault {
     None,
-    /// The process dies after this write.
+    /// The process is killed after this write.
     CrashAfter(usize),
     /// The response to this write is lost: the controller does not know that it succeeded.
     LostAfter(usize),

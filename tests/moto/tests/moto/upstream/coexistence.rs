@@ -9,7 +9,7 @@ use moto::Policy;
 use serde_json::Value;
 
 use super::account::{Account, Ids};
-use super::shared::{CONTROLLER_CLASS, Neighbour, SharedBed, provider_for, second_port, service};
+use super::shared::{CONTROLLER_CLASS, OtherController, SharedBed, provider_for, second_port, service};
 use crate::bed::{CLUSTER, POLICY};
 
 /// The finalizer of cloud-provider-aws, and of ccm.
@@ -17,7 +17,7 @@ const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// As on EKS: cloud-provider-aws serves Services without a class, ccm those of its class.
 pub async fn cloud_provider_and_ccm_leave_each_others_resources_alone(_: Space) -> Result<()> {
-    let bed = SharedBed::start(Neighbour::CloudProvider).await?;
+    let bed = SharedBed::start(OtherController::CloudProvider).await?;
     let theirs = [service("classic", None, &[]), service("network", None, &[("type", "nlb")])];
     let flags = ["--load-balancer-class=ccm/nlb", "--load-balancers-without-class=false"];
     let ours = |name: &str| service(name, Some("ccm/nlb"), &[]);
@@ -29,7 +29,7 @@ pub async fn cloud_provider_and_ccm_leave_each_others_resources_alone(_: Space) 
 /// The AWS Load Balancer Controller serves its class, an Ingress, and a Service that cloud-provider-aws left to it with its
 /// finalizer.
 pub async fn load_balancer_controller_and_ccm_leave_each_others_resources_alone(_: Space) -> Result<()> {
-    let bed = SharedBed::start(Neighbour::Controller).await?;
+    let bed = SharedBed::start(OtherController::Controller).await?;
     let instances = ("nlb-target-type", "instance");
     let mut by_type = service("by-type", None, &[("type", "external"), instances]);
     by_type["metadata"]["finalizers"] = serde_json::json!([FINALIZER]);
