@@ -99,7 +99,7 @@ mod tests {
         std::iter::repeat_with(move || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let random = seed >> 33;
-            6 + random % 8 + if random % 50 == 0 { random / 50 % 150 } else { 0 }
+            6 + random % 8 + if random.is_multiple_of(50) { random / 50 % 150 } else { 0 }
         })
     }
 
