@@ -178,8 +178,14 @@ fn flag_bits(flags: u16) -> Vec<u8> {
     der(BIT_STRING, &[&[unused], used].concat())
 }
 
+/// Returns an address of IPv4 in four bytes, also if it was requested as one of IPv6. Clients compare the bytes.
+fn shortest(address: &[u8]) -> &[u8] {
+    const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    address.strip_prefix(&MAPPED).unwrap_or(address)
+}
+
 fn names(contents: &Contents) -> Vec<u8> {
     let texts = |tag: u8, all: &[String]| all.iter().flat_map(|text| der(tag, text.as_bytes())).collect::<Vec<u8>>();
-    let addresses = contents.addresses.iter().flat_map(|address| der(0x87, address)).collect::<Vec<u8>>();
+    let addresses = contents.addresses.iter().flat_map(|address| der(0x87, shortest(address))).collect::<Vec<u8>>();
     [texts(0x82, &contents.dns_names), texts(0x81, &contents.emails), addresses, texts(0x86, &contents.uris)].concat()
 }

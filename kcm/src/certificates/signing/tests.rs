@@ -121,6 +121,27 @@ fn certificates_contain_the_request() {
 }
 
 #[test]
+fn mapped_address_is_one_of_ipv4() {
+    let signers = Signers::one(KUBELET_SERVING, &path("p256-ca.crt"), &path("p256-ca.key"));
+    let authority = signers.of(KUBELET_SERVING).expect("a signer").current().expect("a pair");
+    let v6 = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 1];
+    let mapped = [&[0; 10][..], &[0xff, 0xff, 10, 0, 0, 2]].concat();
+    let contents = Contents {
+        dns_names: Vec::new(),
+        emails: Vec::new(),
+        uris: Vec::new(),
+        addresses: vec![mapped, v6.to_vec()],
+        ..requested()
+    };
+    let pem =
+        sign(&authority, &contents, ["server auth"].into_iter(), Duration::from_secs(3600), now()).expect("signed");
+    let (_, block) = parse_x509_pem(pem.as_bytes()).expect("PEM");
+    let (_, leaf) = parse_x509_certificate(&block.contents).expect("a certificate");
+    let names = leaf.subject_alternative_name().expect("unique").expect("present").value;
+    assert_eq!(names.general_names, [GeneralName::IPAddress(&[10, 0, 0, 2]), GeneralName::IPAddress(&v6)]);
+}
+
+#[test]
 fn unknown_usages_and_bad_pairs_are_refused() {
     let pair = |certificate: &str, key: &str| {
         let signers = Signers::one(KUBELET_SERVING, &path(certificate), &path(key));

@@ -82,17 +82,22 @@ impl EndpointSlices {
         if self.writes.consistency.take_lost(key) && !self.writes.compare_with_server(key).await? {
             return Ok(Outcome::WaitingForCache);
         }
-        let pods = pods_of(&service, &self.pods);
-        let members = members(&service, &pods, |node| self.place(node));
+        self.sync_selected(key, &service).await
+    }
+
+    /// Reconciles the slices of a Service that selects pods.
+    async fn sync_selected(&self, key: &ObjectKey, service: &Service) -> Result<Outcome, ReconcileError> {
+        let pods = pods_of(service, &self.pods);
+        let members = members(service, &pods, |node| self.place(node));
         if !members.stranded.is_empty() && self.nodes.undecodable() > 0 {
             return Err(ReconcileError::new(
                 "nodes of selected pods are not in the cache, and some nodes cannot be decoded (see the log)",
             ));
         }
-        let triggered = self.triggers.observe(key, &service, &pods);
-        let labels = decide::labels(&service);
-        let mut decision = self.decide(key, &service, &members, &labels);
-        self.metrics.decided(key, &service, &decision);
+        let triggered = self.triggers.observe(key, service, &pods);
+        let labels = decide::labels(service);
+        let mut decision = self.decide(key, service, &members, &labels);
+        self.metrics.decided(key, service, &decision);
         let mut plan = std::mem::take(&mut decision.now);
         let triggered = triggered.filter(|_| !plan.is_empty());
         let waits = if decision.later.is_empty() { None } else { self.debouncer.wait(key, IDLE_REMOVAL_DELAY) };
@@ -104,7 +109,7 @@ impl EndpointSlices {
             plan.create.clear();
         }
         if !plan.create.is_empty()
-            && let Some(outcome) = self.compare(key, &service).await?
+            && let Some(outcome) = self.compare(key, service).await?
         {
             return Ok(outcome);
         }
@@ -114,20 +119,20 @@ impl EndpointSlices {
             plan.keep_updates();
         } else {
             self.topology.set(key, std::mem::take(&mut decision.allocated));
-            self.record_events(&service, decision.events);
+            self.record_events(service, decision.events);
         }
         let triggered = triggered.and_then(trigger::text);
-        let (counts, written) = self.write(key, &service, &labels, triggered.as_deref(), &plan, attempt).await;
+        let (counts, written) = self.write(key, service, &labels, triggered.as_deref(), &plan, attempt).await;
         self.metrics.wrote(&counts);
         if let Err(failed) = written {
-            return self.not_written(key, &service, failed);
+            return self.not_written(key, service, failed);
         }
         if let Some(left) = refused {
             return Ok(Outcome::RequeueAfter(waits.map_or(left, |waits| waits.min(left))));
         }
-        self.metrics.completed(&service, &counts);
+        self.metrics.completed(service, &counts);
         self.triggers.settled(key);
-        self.report_stranded_pods(key, &service, &members)?;
+        self.report_stranded_pods(key, service, &members)?;
         Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
