@@ -12,9 +12,10 @@ use crate::value::condition::{Condition, ConditionFields, splice};
 use crate::value::int_or_string::IntOrString;
 use crate::value::selector::Selector;
 use crate::wire::schema::{
-    label_selector, object_meta, persistent_volume_claim as claim, rolling_update_stateful_set as rolling,
-    stateful_set_condition as condition, stateful_set_ordinals, stateful_set_retention as retention,
-    stateful_set_spec as spec, stateful_set_status as status, stateful_set_update_strategy as strategy,
+    label_selector, object_meta, owner_reference, persistent_volume_claim as claim,
+    rolling_update_stateful_set as rolling, stateful_set_condition as condition, stateful_set_ordinals,
+    stateful_set_retention as retention, stateful_set_spec as spec, stateful_set_status as status,
+    stateful_set_update_strategy as strategy,
 };
 use crate::wire::{self, Put, WireError, fields, find, map_entry};
 
@@ -122,6 +123,17 @@ pub struct ClaimTemplate<'a> {
     object: &'a [u8],
 }
 
+impl ClaimTemplate<'_> {
+    /// Returns true if its claims already have a controller: an object may have only one.
+    pub fn has_controller(&self) -> bool {
+        let owners = fields(find(self.object, claim::METADATA)).flatten();
+        owners.filter(|field| field.number == object_meta::OWNER_REFERENCES).any(|owner| {
+            let mut flags = fields(owner.value.bytes()).flatten();
+            flags.any(|field| field.number == owner_reference::CONTROLLER && field.value.bool())
+        })
+    }
+}
+
 impl StatefulSet {
     /// Section: the pod template, the claim templates, and the raw object for a PUT.
     pub const TEMPLATE: Sections = Sections(1);
@@ -139,9 +151,8 @@ impl StatefulSet {
             .collect()
     }
 
-    /// Returns a claim for a POST: the template's labels overridden by those of the selector, the template's
-    /// annotations, finalizers and spec, a name, and owners. Upstream: pkg/controller/statefulset,
-    /// getPersistentVolumeClaims.
+    /// Returns a claim for a POST: the template with its labels overridden by those of the selector, a name, and further
+    /// owners. Upstream: pkg/controller/statefulset, getPersistentVolumeClaims.
     pub fn claim(&self, template: &ClaimTemplate<'_>, key: &ObjectKey, owners: &[OwnerRef]) -> Vec<u8> {
         let selector = find(self.raw.spec(), spec::SELECTOR);
         let selected: Vec<(&str, &str)> = fields(selector)
@@ -157,7 +168,10 @@ impl StatefulSet {
             // The object was decoded before, so that it is known to be well-formed.
             let copied = wire::copy_fields(find(template.object, claim::METADATA), meta, |field| match field.number {
                 object_meta::LABELS => !map_entry(field.value.bytes()).is_ok_and(|(name, _)| replaced.contains(name)),
-                object_meta::ANNOTATIONS | object_meta::FINALIZERS => true,
+                object_meta::ANNOTATIONS
+                | object_meta::FINALIZERS
+                | object_meta::GENERATE_NAME
+                | object_meta::OWNER_REFERENCES => true,
                 _ => false,
             });
             debug_assert!(copied.is_ok());
@@ -401,6 +415,37 @@ mod tests {
         assert_eq!((&*meta.name, &*labels), ("data-web-7", &[("app", "web"), ("own", "1")][..]));
         assert!(meta.is_controlled_by(&set.meta.uid));
         assert_eq!(find(&message, claim::SPEC), b"the spec");
+    }
+
+    #[test]
+    fn claims_keep_the_owners_of_their_template() {
+        for (is_controller, owners) in [(false, 2), (true, 1)] {
+            let owner = OwnerRef {
+                api_version: "example.com/v1".into(),
+                kind: "Backup".into(),
+                name: "nightly".into(),
+                uid: crate::meta::Uid::parse("nightly"),
+                controller: Some(is_controller),
+                block_owner_deletion: None,
+            };
+            let mut template = Vec::new();
+            template.put_message(claim::METADATA, |meta| {
+                meta.put_str(object_meta::NAME, "data");
+                meta.put_str(object_meta::GENERATE_NAME, "data-");
+                meta.put_str(object_meta::UID, "of the template");
+                owner.put(meta, object_meta::OWNER_REFERENCES);
+            });
+            let set = read(&object());
+            let template = ClaimTemplate { name: "data", object: &template };
+            assert_eq!(template.has_controller(), is_controller);
+            let own = Some(set.controller_ref()).filter(|_| !template.has_controller());
+            let message = set.claim(&template, &ObjectKey::new("ns", "data-web-7"), own.as_slice());
+            let meta = find(&message, claim::METADATA);
+            assert_eq!(find(meta, object_meta::GENERATE_NAME), b"data-");
+            assert_eq!(find(meta, object_meta::UID), b"");
+            let found = fields(meta).flatten().filter(|field| field.number == object_meta::OWNER_REFERENCES);
+            assert_eq!(found.count(), owners, "{is_controller}");
+        }
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub fn pod_from(template: &Template, owner: &ObjectKey, controller: &OwnerRef, e
 
 fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
     let replaced = volume_names(&edits.claims);
+    // Before the template's own volumes, as upstream places them.
+    edits.claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
     for field in fields(template).flatten() {
         match (field.number, edits.env) {
             (pod_spec::HOSTNAME, _) if edits.hostname.is_some() => {}
@@ -97,7 +99,6 @@ fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
     if let Some(subdomain) = edits.subdomain.filter(|subdomain| !subdomain.is_empty()) {
         spec.put_str(pod_spec::SUBDOMAIN, subdomain);
     }
-    edits.claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
     if let Some(group) = edits.group {
         spec.put_message(pod_spec::SCHEDULING_GROUP, |message| {
             message.put_str(pod_scheduling_group::POD_GROUP_NAME, group);
@@ -146,10 +147,10 @@ pub fn repaired(object: &[u8], labels: &[(&str, String)], claims: &[(String, Str
             }
             pod::SPEC => {
                 let replaced = volume_names(claims);
+                claims.iter().for_each(|(name, claim)| put_claim(&mut edited, name, claim));
                 wire::copy_fields(inner, &mut edited, |field| {
                     field.number != pod_spec::VOLUMES || !is_among(&replaced, field.value.bytes())
                 })?;
-                claims.iter().for_each(|(name, claim)| put_claim(&mut edited, name, claim));
             }
             _ => {
                 repaired.extend_from_slice(field.raw);
@@ -216,6 +217,7 @@ mod tests {
             spec.put_message(pod_spec::INIT_CONTAINERS, |container| container.put_str(container::NAME, "init"));
             spec.put_str(pod_spec::HOSTNAME, "old");
             spec.put_str(pod_spec::RESTART_POLICY, "Never");
+            spec.put_message(pod_spec::VOLUMES, |message| message.put_str(volume::NAME, "tmp"));
         });
         let context = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
         Template::decode(&context, &message).expect("well-formed")
@@ -294,9 +296,9 @@ mod tests {
         let spec = find(&repaired, pod::SPEC);
         let volumes: Vec<_> = fields(spec).flatten().filter(|field| field.number == pod_spec::VOLUMES).collect();
         let names: Vec<_> = volumes.iter().map(|field| find(field.value.bytes(), volume::NAME)).collect();
-        assert_eq!(names, [&b"tmp"[..], b"data"]);
-        let source =
-            find(find(find(spec, pod_spec::VOLUMES), volume::VOLUME_SOURCE), volume_source::PERSISTENT_VOLUME_CLAIM);
+        assert_eq!(names, [&b"data"[..], b"tmp"], "claims come first");
+        let source = find(volumes[0].value.bytes(), volume::VOLUME_SOURCE);
+        let source = find(source, volume_source::PERSISTENT_VOLUME_CLAIM);
         assert_eq!(find(source, claim_volume_source::CLAIM_NAME), b"data-3");
         assert_eq!(texts(spec, pod_spec::HOSTNAME), ["kept"]);
     }
@@ -313,7 +315,9 @@ mod tests {
         assert_eq!(texts(find(&message, pod::METADATA), object_meta::NAME), ["pi-3"]);
         let spec = find(&message, pod::SPEC);
         assert_eq!(texts(spec, pod_spec::SUBDOMAIN), ["names"]);
-        assert_eq!(find(find(spec, pod_spec::VOLUMES), volume::NAME), b"data");
+        let volumes = fields(spec).flatten().filter(|field| field.number == pod_spec::VOLUMES);
+        let names: Vec<_> = volumes.map(|field| find(field.value.bytes(), volume::NAME)).collect();
+        assert_eq!(names, [&b"data"[..], b"tmp"], "claims come first");
     }
 
     #[test]

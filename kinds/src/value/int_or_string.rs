@@ -29,7 +29,8 @@ impl IntOrString {
         Ok(if kind == 0 { Self::Int(int) } else { Self::Text(text.into()) })
     }
 
-    /// Returns the count, or the percentage of `total`; `None` if the text is not a percentage. Upstream:
+    /// Returns the count, or the percentage of `total`; `None` if the text is not a percentage. It saturates: a surge
+    /// may be 200 % of the largest scale. Upstream:
     /// apimachinery/pkg/util/intstr, GetScaledValueFromIntOrPercent.
     pub fn scaled(&self, total: i32, round_up: bool) -> Option<i32> {
         let percent = match self {
@@ -38,7 +39,7 @@ impl IntOrString {
         };
         let share = percent * i64::from(total);
         let rounded = if round_up { -(-share).div_euclid(100) } else { share.div_euclid(100) };
-        i32::try_from(rounded).ok()
+        Some(i32::try_from(rounded).unwrap_or(if rounded < 0 { i32::MIN } else { i32::MAX }))
     }
 }
 
@@ -56,6 +57,8 @@ mod tests {
             (text("1%"), 2, true, Some(1)),
             (text("1%"), 2, false, Some(0)),
             (text("100%"), 7, false, Some(7)),
+            (text("200%"), 2_000_000_000, true, Some(i32::MAX)),
+            (text("-200%"), 2_000_000_000, true, Some(i32::MIN)),
             (text("25"), 10, false, None),
             (text("a%"), 10, false, None),
         ] {

@@ -1,6 +1,6 @@
 //! Policy: the number of pods that may be disrupted.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,10 +72,14 @@ pub struct GrantedEvictions {
 /// Both times are whole seconds of the API server. Within the same second the pod may be the evicted one.
 pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> GrantedEvictions {
     let mut disrupted = GrantedEvictions::default();
+    if noted.is_empty() {
+        return disrupted;
+    }
+    // Both lists may have thousands of entries.
+    let staying: HashMap<&Str, &Arc<Pod>> =
+        pods.iter().filter(|pod| !pod.meta.is_deleting()).map(|pod| (&pod.meta.name, pod)).collect();
     for (name, since) in noted {
-        let is_evicted =
-            |pod: &&Arc<Pod>| pod.meta.name == *name && !pod.meta.is_deleting() && pod.meta.created.0 <= since.0;
-        let Some(pod) = pods.iter().find(is_evicted) else { continue };
+        let Some(&pod) = staying.get(name).filter(|pod| pod.meta.created.0 <= since.0) else { continue };
         let due = i128::from(since.0) * 1_000_000_000 + DELETION_TIMEOUT.as_nanos() as i128;
         match u64::try_from(due - now.as_nanosecond()) {
             Ok(left) => {

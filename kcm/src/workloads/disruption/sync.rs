@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::pod_disruption_budget::BudgetStatus;
 use kinds::selector::Selector;
-use kinds::{Kind, Pod, PodDisruptionBudget};
+use kinds::{Kind, Pod, PodDisruptionBudget, Uid};
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
@@ -33,7 +33,7 @@ pub struct Budgets {
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     /// The last events about each budget, so that they are not repeated while nothing changes.
-    pub recorded_events: Mutex<HashMap<ObjectKey, Vec<BudgetEvent>>>,
+    pub recorded_events: Mutex<HashMap<ObjectKey, RecordedEvents>>,
     /// The time since which counts without effect on evictions wait to be written.
     pub debouncer: StatusDebouncer,
 }
@@ -44,6 +44,14 @@ pub struct BudgetEvent {
     kind: EventType,
     reason: &'static str,
     message: String,
+}
+
+/// The last events about a budget, with the uid of the object that they are about: another budget of its name gets
+/// its own.
+#[derive(Debug)]
+pub struct RecordedEvents {
+    owner: Uid,
+    events: Vec<BudgetEvent>,
 }
 
 impl BudgetEvent {
@@ -167,17 +175,19 @@ impl Budgets {
         pods
     }
 
-    fn recorded_events(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Vec<BudgetEvent>>> {
+    fn recorded_events(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, RecordedEvents>> {
         lock(&self.recorded_events)
     }
 
     fn record_new(&self, key: &ObjectKey, budget: &PodDisruptionBudget, events: Vec<BudgetEvent>) {
+        let owner = budget.meta.uid.clone();
         let before = if events.is_empty() {
             self.recorded_events().remove(key)
         } else {
-            self.recorded_events().insert(key.clone(), events.clone())
+            self.recorded_events().insert(key.clone(), RecordedEvents { owner, events: events.clone() })
         };
-        let before = before.unwrap_or_default();
+        let before =
+            before.filter(|before| before.owner == budget.meta.uid).map_or_else(Vec::new, |before| before.events);
         for event in events.into_iter().filter(|event| !before.contains(event)) {
             self.recorder.event(&about(budget), event.kind, event.reason, event.message);
         }

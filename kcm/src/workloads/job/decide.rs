@@ -278,8 +278,8 @@ impl View<'_> {
             return false;
         }
         let alive = self.pods.iter().filter(|pod| matches!(pod.phase, Phase::Running | Phase::Pending));
-        let restarts: i32 = alive.filter_map(|pod| pod.ending.as_deref()).map(|ending| ending.restarts).sum();
-        restarts >= self.job.backoff_limit.max(1)
+        let restarts = alive.filter_map(|pod| pod.ending.as_deref()).map(|ending| ending.restarts);
+        restarts.fold(0, i32::saturating_add) >= self.job.backoff_limit.max(1)
     }
 }
 

@@ -274,7 +274,8 @@ impl<'a> Work<'a> {
                 Some(claim) if claim.meta.is_deleting() => failures.push(format!("pvc {name} is being deleted")),
                 Some(_) => {}
                 None => {
-                    let owner = retention::first_owner(self.set.retention, self.history.reference);
+                    let owner = retention::first_owner(self.set.retention, self.history.reference)
+                        .filter(|_| !template.has_controller());
                     let body = self.set.claim(&template, &key, owner.as_slice());
                     let resource = &PersistentVolumeClaim::RESOURCE;
                     let created = self.controller.writer.create(resource, &key.namespace, &body, false).await;

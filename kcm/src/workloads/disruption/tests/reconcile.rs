@@ -13,7 +13,7 @@ use runtime::events::Recorder;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::scale::Scales;
 use runtime::store::{Store, by_namespace};
-use runtime::testing::{NoEvents, clients, filled_store, writer_of};
+use runtime::testing::{KeptEvents, NoEvents, clients, filled_store, writer_of};
 use runtime::worker::{Outcome, Reconcile as _, ReconcileError};
 use serde_json::Value;
 
@@ -458,4 +458,26 @@ async fn missing_budget_is_not_written() {
     let outcome = bench.reconciler.reconcile(&ObjectKey::new("ns", "missing")).await;
     assert!(matches!(outcome, Ok(Outcome::Done)), "{outcome:?}");
     assert_eq!(bench.written(), []);
+}
+
+/// A budget may be deleted and created again between two reconciles.
+#[tokio::test]
+async fn budget_that_replaces_another_one_gets_its_own_events() {
+    let mut bench = Bench::new(at_least(IntOrString::Int(1)), Caches::default(), 200).await;
+    let kept = Arc::<KeptEvents>::default();
+    let (recorder, sender) = Recorder::new("controllermanager", kept.clone());
+    bench.reconciler.recorder = recorder;
+    for uid in ["first-budget", "first-budget", "second-budget", "second-budget"] {
+        let mut budget = at_least(IntOrString::Int(1));
+        budget.meta.uid = Uid::parse(uid);
+        bench.reconciler.budgets = Arc::new(filled_store(context(), vec![by_namespace()], [budget]));
+        bench.reconcile().await.expect("an outcome");
+    }
+    bench.reconciler.recorder.close();
+    sender.await;
+    let bodies = kept.bodies();
+    assert_eq!(bodies.len(), 2, "NoPods, once for each budget: {bodies:?}");
+    for (body, uid) in bodies.iter().zip(["first-budget", "second-budget"]) {
+        assert!(body.contains("NoPods") && body.contains(uid), "{body}");
+    }
 }

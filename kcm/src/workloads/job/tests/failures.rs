@@ -130,6 +130,7 @@ fn restarts_in_place_count_while_their_pods_run_or_wait() {
         ("limit 1, one restart of a pending pod", true, 1, vec![(Pending, 1)], true),
         ("several pods together", true, 5, vec![(Running, 2), (Pending, 3)], true),
         ("not enough", true, 6, vec![(Running, 2), (Pending, 3)], false),
+        ("more than the largest number", true, i32::MAX, vec![(Running, i32::MAX), (Running, 1)], true),
         ("pods are never restarted", false, 0, vec![(Running, 9)], false),
     ] {
         let job = with(a_job(2, Some(2)), |job| {
