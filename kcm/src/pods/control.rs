@@ -99,13 +99,13 @@ impl PodControl {
         }
     }
 
-    /// Checks that all pods could be decoded, before surplus pods are deleted: the others may be the ones that are
-    /// needed.
+    /// Checks that all pods of a namespace could be decoded, before surplus pods are deleted there: the others may be the
+    /// ones that are needed.
     ///
     /// # Errors
     /// The reason why no pod may be deleted, for the owner's status and the log.
-    pub fn check_decodable(&self) -> Result<(), String> {
-        match self.pods.undecodable() {
+    pub fn check_decodable(&self, namespace: &str) -> Result<(), String> {
+        match self.pods.undecodable_in(namespace) {
             0 => Ok(()),
             count => Err(format!("not deleting pods while {count} pods cannot be decoded (see the log)")),
         }
@@ -115,7 +115,7 @@ impl PodControl {
 #[cfg(test)]
 mod tests {
     use kinds::{Decode, ReplicaSet, Sections};
-    use runtime::testing::{KeptEvents, filled_store, object, writer};
+    use runtime::testing::{KeptEvents, deliver_undecodable, filled_store, object, writer};
 
     use super::*;
 
@@ -151,5 +151,20 @@ mod tests {
             sender.await;
             assert_eq!(kept.bodies().len(), events, "{name}");
         }
+    }
+
+    #[tokio::test]
+    async fn pod_that_cannot_be_decoded_prevents_deletions_in_its_namespace_only() {
+        let pods = filled_store(decode(), vec![], []);
+        deliver_undecodable(&pods, ObjectKey::new("broken", "a"));
+        let control = PodControl {
+            pods: Arc::new(pods),
+            writer: writer(|_, _| (200, Vec::new())).await,
+            recorder: Recorder::new("test", Arc::<KeptEvents>::default()).0,
+            consistency: Arc::default(),
+            gate: CreationGate::new(Arc::new(filled_store(decode(), vec![], []))),
+        };
+        assert!(control.check_decodable("broken").is_err());
+        assert_eq!(control.check_decodable("other"), Ok(()));
     }
 }

@@ -320,7 +320,7 @@ impl DaemonSets {
 
     /// Deletes pods concurrently.
     async fn delete(&self, work: &Work<'_>, victims: &[Arc<Pod>]) -> Result<(), ReconcileError> {
-        let unreadable = self.control.pods.undecodable() + self.nodes.undecodable();
+        let unreadable = self.control.pods.undecodable_in(&work.key.namespace) + self.nodes.undecodable();
         if unreadable > 0 {
             let message = format!("not deleting pods while {unreadable} pods or nodes cannot be decoded (see the log)");
             return Err(ReconcileError::new(message));

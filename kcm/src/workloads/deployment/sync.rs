@@ -366,7 +366,7 @@ impl Deployments {
     }
 
     async fn clean(&self, work: &mut Work<'_>) -> Result<(), Stop> {
-        if !work.are_deletions_cached || self.sets.undecodable() > 0 {
+        if !work.are_deletions_cached || self.sets.undecodable_in(&work.key.namespace) > 0 {
             return Ok(());
         }
         for surplus in surplus_history(work.deployment, &work.sets) {

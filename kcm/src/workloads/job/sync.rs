@@ -405,7 +405,7 @@ impl Jobs {
             Plan::Nothing | Plan::Wait(_) => (PodChanges::default(), None),
             Plan::End(pods) => self.delete(key, job, pods, false).await,
             Plan::Remove(pods) => {
-                if let Err(why) = self.control.check_decodable()
+                if let Err(why) = self.control.check_decodable(&key.namespace)
                     && !job.suspend
                 {
                     return (PodChanges::default(), Some(why));

@@ -237,7 +237,7 @@ impl<K: PodSet> PodSets<K> {
 
     /// Deletes pods concurrently; reports the first failure.
     async fn delete(&self, work: &Work<'_, K>, victims: Vec<Arc<Pod>>) -> ManageResult {
-        if let Err(why) = self.control.check_decodable() {
+        if let Err(why) = self.control.check_decodable(&work.key.namespace) {
             return ManageResult::failed(why);
         }
         debug!(need = work.owner.replica_set().replicas, count = victims.len(), "too many pods; deleting");

@@ -238,7 +238,7 @@ impl<'a> Work<'a> {
     }
 
     async fn delete(&self, pod: &Pod) -> Outcome {
-        let unreadable = self.controller.pods.undecodable();
+        let unreadable = self.controller.pods.undecodable_in(&self.key.namespace);
         if unreadable > 0 {
             let message = format!("not deleting pods while {unreadable} pods cannot be decoded (see the log)");
             return Err(ReconcileError::new(message));
@@ -253,7 +253,9 @@ impl<'a> Work<'a> {
                 Err(error.into())
             }
             _ => {
-                self.note(|done| done.deleted.push(uid.clone()));
+                self.note(|done| {
+                    done.deleted.insert(uid.clone());
+                });
                 self.record_pod_event(Verb::Delete, &pod.meta.name, None);
                 Ok(())
             }

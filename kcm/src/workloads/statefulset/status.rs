@@ -1,5 +1,6 @@
 //! A StatefulSet's status: counts, revisions, conditions.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -27,7 +28,7 @@ pub struct SyncProgress {
     /// Revisions of the pods that were created.
     pub created: Vec<Str>,
     /// Pods that were deleted.
-    pub deleted: Vec<kinds::Uid>,
+    pub deleted: HashSet<kinds::Uid>,
     /// The phase of a Recreate update.
     pub recreation: Option<Recreation>,
     /// The pod that an ordered StatefulSet waits for.

@@ -271,7 +271,8 @@ impl StatefulSets {
         sorted: &[Arc<ControllerRevision>],
     ) -> Result<(), ReconcileError> {
         let kept = usize::try_from(work.set.history_limit).unwrap_or(usize::MAX);
-        if sorted.len() <= kept || self.pods.undecodable() > 0 || self.revisions.undecodable() > 0 {
+        let namespace = &work.set.meta.namespace;
+        if sorted.len() <= kept || self.pods.undecodable_in(namespace) + self.revisions.undecodable_in(namespace) > 0 {
             return Ok(());
         }
         let mut live: HashSet<Str> = members.iter().map(|member| identity::revision(&member.pod).into()).collect();
