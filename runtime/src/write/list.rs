@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use kinds::meta::{Meta, ObjectKey, parse_version};
+use kinds::meta::{Meta, ObjectKey, OwnerRef, parse_version};
 use kinds::schema::object_meta;
-use kinds::wire::{find, find_str};
+use kinds::wire::{fields, find, find_str};
 use kinds::{DecodeError, Interner, Resource, envelope};
 use tokio::time::Instant;
+use tracing::warn;
 
 use super::{ObjectResponse, WriteError, Writer};
 use crate::client::media::{METADATA_LIST, PROTOBUF};
@@ -53,6 +54,36 @@ fn endless(resource: &Resource) -> DecodeError {
     DecodeError::field("continue", format!("leads to no end of the list of {}", resource.plural))
 }
 
+/// Maximum size of the metadata that is kept of a list, in bytes: about 400,000 objects with labels and an owner.
+///
+/// Without it, an aggregated API whose pages always name a next one could fill the memory before the list's time is over.
+const MAX_METADATA_BYTES: usize = 256 << 20;
+
+/// Returns the memory that an object's metadata takes at most, from its encoding. An element of a list takes memory even
+/// if it is empty.
+fn size_in_memory(meta: &[u8]) -> usize {
+    const ELEMENT: usize = 64;
+    let kept = fields(meta).map_while(Result::ok).map(|field| match field.number {
+        object_meta::NAME | object_meta::NAMESPACE => field.value.bytes().len(),
+        object_meta::LABELS | object_meta::FINALIZERS => ELEMENT + field.value.bytes().len(),
+        object_meta::OWNER_REFERENCES => size_of::<OwnerRef>() + field.value.bytes().len(),
+        _ => 0,
+    });
+    size_of::<Meta>() + kept.sum::<usize>()
+}
+
+/// Returns the error of a list whose metadata takes too much memory.
+fn too_large(resource: &Resource) -> DecodeError {
+    let (group, plural) = (resource.group, resource.plural);
+    warn!(
+        group,
+        resource = plural,
+        max_bytes = MAX_METADATA_BYTES,
+        "list given up: its metadata takes too much memory"
+    );
+    DecodeError::field("items", format!("of the list of {plural} take more than {} MiB", MAX_METADATA_BYTES >> 20))
+}
+
 /// Metadata of the objects of a list, and the version that the API server had reached.
 #[derive(Debug)]
 pub struct MetaList {
@@ -85,7 +116,7 @@ impl Writer {
     /// a label selector, and the version of the list.
     ///
     /// # Errors
-    /// When a request fails, a page cannot be decoded, or the pages never end.
+    /// When a request fails, a page cannot be decoded, the pages never end, or the metadata takes more than 256 MiB.
     pub async fn list_metadata(
         &self,
         resource: &Resource,
@@ -100,8 +131,11 @@ impl Writer {
             size: PageSize::METADATA,
         };
         let (interner, mut items) = (Interner::default(), Vec::new());
+        let mut free = MAX_METADATA_BYTES;
         let decode = |item: &[u8]| {
-            items.push(Meta::decode(&interner, find(item, 1), |_, _| {})?);
+            let meta = find(item, 1);
+            free = free.checked_sub(size_in_memory(meta)).ok_or_else(|| too_large(resource))?;
+            items.push(Meta::decode(&interner, meta, |_, _| {})?);
             Ok(())
         };
         let version = self.read_pages(resource, list, decode).await?;
@@ -260,6 +294,50 @@ mod tests {
             let error = writer.list_metadata(&THINGS, "ns", "").await.expect_err("no end").to_string();
             assert!(error.contains("no end of the list of things"), "{error}");
         }
+    }
+
+    /// A writer whose API server returns pages without end, each with a label of this size in MiB.
+    async fn endless_labels(size: usize) -> (Writer, Arc<AtomicUsize>) {
+        let pages = Arc::new(AtomicUsize::new(0));
+        let counter = pages.clone();
+        let clients = clients(move |_, _, _| {
+            let number = pages.fetch_add(1, Ordering::Relaxed);
+            // Without the limit, the list ends too, so that the test fails instead of filling the memory.
+            let next = if number < 40 { format!("next-{number}") } else { String::new() };
+            let mut list = Vec::new();
+            list.put_message(1, |meta| {
+                meta.put_str(list_meta::CONTINUE, &next);
+                meta.put_str(list_meta::RESOURCE_VERSION, "5");
+            });
+            list.put_message(2, |object| {
+                object.put_message(1, |meta| {
+                    meta.put_str(object_meta::NAME, "a");
+                    meta.put_str(object_meta::RESOURCE_VERSION, "4");
+                    meta.put_message(object_meta::LABELS, |label| {
+                        label.put_str(1, "text");
+                        label.put_str(2, &"x".repeat(size << 20));
+                    });
+                });
+            });
+            (200, envelope::wrap(&THINGS, &list))
+        });
+        (Writer::new(clients.await, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open()), counter)
+    }
+
+    #[tokio::test]
+    async fn list_is_given_up_when_its_metadata_takes_too_much_memory() {
+        const PAGE_MIB: usize = 32;
+        let (writer, pages) = endless_labels(PAGE_MIB).await;
+        let error = writer.list_metadata(&THINGS, "ns", "").await.expect_err("too large").to_string();
+        assert!(error.contains("of the list of things take more than 256 MiB"), "{error}");
+        assert!(pages.load(Ordering::Relaxed) <= (MAX_METADATA_BYTES >> 20) / PAGE_MIB);
+    }
+
+    #[test]
+    fn empty_elements_of_metadata_take_memory() {
+        let mut meta = Vec::new();
+        (0..1000).for_each(|_| meta.put_message(object_meta::OWNER_REFERENCES, |_| {}));
+        assert!(size_in_memory(&meta) >= 1000 * size_of::<OwnerRef>());
     }
 
     #[tokio::test]
