@@ -1,11 +1,12 @@
 //! Single HTTP requests over plain TCP, for the mock cloud, health checks and test traffic.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// The largest response that is read, in bytes.
@@ -16,13 +17,31 @@ const MAX_RESPONSE_BYTES: u64 = 16 << 20;
 /// # Errors
 /// When there is no response in time, or its status is not 200.
 pub async fn get(server: SocketAddr, path: &str, deadline: Duration) -> Result<String> {
-    timeout(deadline, request(server, path))
-        .await
-        .with_context(|| format!("no response from {server} in {deadline:?}"))?
+    get_through(TcpStream::connect(server), server, path, deadline).await
 }
 
-async fn request(server: SocketAddr, path: &str) -> Result<String> {
-    let mut connection = TcpStream::connect(server).await.with_context(|| format!("connect to {server}"))?;
+/// Same as [`get`], from the address and port that a socket is bound to.
+///
+/// # Errors
+/// Same as [`get`].
+pub async fn get_from(socket: TcpSocket, server: SocketAddr, path: &str, deadline: Duration) -> Result<String> {
+    get_through(socket.connect(server), server, path, deadline).await
+}
+
+async fn get_through(
+    connecting: impl Future<Output = io::Result<TcpStream>>,
+    server: SocketAddr,
+    path: &str,
+    deadline: Duration,
+) -> Result<String> {
+    let response = async {
+        let connection = connecting.await.with_context(|| format!("connect to {server}"))?;
+        request(connection, server, path).await
+    };
+    timeout(deadline, response).await.with_context(|| format!("no response from {server} in {deadline:?}"))?
+}
+
+async fn request(mut connection: TcpStream, server: SocketAddr, path: &str) -> Result<String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n");
     connection.write_all(request.as_bytes()).await.with_context(|| format!("write to {server}"))?;
     let mut response = Vec::new();

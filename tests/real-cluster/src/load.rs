@@ -1,9 +1,14 @@
 //! Constant load on an HTTP server, and the result of each request.
 
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
+use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -12,13 +17,20 @@ use crate::http;
 /// Maximum duration of a request. A longer one has failed.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
 
+/// Local ports of requests: Linux' default range for connections, in which no program listens.
+const PORTS: RangeInclusive<u16> = 32768..=60999;
+
+/// Time for which a node remembers the server of a connection that was not answered: `nf_conntrack_tcp_timeout_syn_sent` of
+/// Linux, from the last packet of a request.
+const MEMORY: Duration = Duration::from_secs(120).saturating_add(REQUEST_DEADLINE);
+
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The time at which it was sent.
     pub sent: Instant,
     /// The response, or the error.
-    pub response: Result<String, String>,
+    pub response: std::result::Result<String, String>,
 }
 
 /// Load that continues until it is stopped or dropped.
@@ -30,16 +42,24 @@ pub struct Load {
 
 impl Load {
     /// Starts `clients`, each of which sends a request, on a connection of its own, every `period`.
+    ///
+    /// # Panics
+    /// If local ports would be used again too early.
     pub fn start(server: SocketAddr, path: &'static str, clients: u32, period: Duration) -> Self {
+        assert!(reuse_period(clients, period) > MEMORY, "{clients} clients every {period:?}: fewer, or less often");
+        let ports = Arc::new(Ports::default());
         let requests = Arc::new(Mutex::new(Vec::new()));
         let mut running = JoinSet::new();
         for client in 0..clients {
-            let requests = Arc::clone(&requests);
+            let (requests, ports) = (Arc::clone(&requests), Arc::clone(&ports));
             running.spawn(async move {
                 sleep(period * client / clients).await;
                 loop {
                     let sent = Instant::now();
-                    let response = http::get(server, path, REQUEST_DEADLINE).await;
+                    let response = match ports.socket() {
+                        Ok(socket) => http::get_from(socket, server, path, REQUEST_DEADLINE).await,
+                        Err(error) => Err(error),
+                    };
                     let response = response.map_err(|error| format!("{error:#}"));
                     requests.lock().unwrap_or_else(PoisonError::into_inner).push(Request { sent, response });
                     sleep(period.saturating_sub(sent.elapsed())).await;
@@ -66,5 +86,92 @@ impl Load {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = requests.iter().filter(|request| request.sent >= start && request.response.is_err());
         failed.map(|request| request.sent).max()
+    }
+}
+
+/// The local ports of requests, one after the other.
+///
+/// A node sends all packets with the same addresses and ports to the same server as long as it remembers the connection,
+/// even if kube-proxy has removed that server meanwhile. Clients with an address of their own rarely use a port again within
+/// that time. Here all share this machine's address, and with ports that Linux chooses, requests went to a failed node for
+/// more than a minute after no endpoint was left there.
+#[derive(Debug, Default)]
+struct Ports {
+    /// The number of ports that were taken.
+    taken: AtomicUsize,
+}
+
+impl Ports {
+    /// Returns a socket that is bound to the next port. Those that are in use are left out.
+    fn socket(&self) -> Result<TcpSocket> {
+        for _ in PORTS {
+            let socket = TcpSocket::new_v4().context("make a socket")?;
+            match socket.bind((Ipv4Addr::UNSPECIFIED, self.next()).into()) {
+                Ok(()) => return Ok(socket),
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error).context("bind a socket"),
+            }
+        }
+        bail!("the local ports {PORTS:?} are all in use")
+    }
+
+    fn next(&self) -> u16 {
+        let number = self.taken.fetch_add(1, Ordering::Relaxed) % PORTS.len();
+        PORTS.start() + u16::try_from(number).unwrap_or_default()
+    }
+}
+
+/// Returns the minimum time until a port is used again.
+fn reuse_period(clients: u32, period: Duration) -> Duration {
+    period * u32::try_from(PORTS.len()).unwrap_or(u32::MAX) / clients
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn port_is_used_again_after_all_others() {
+        let ports = Ports::default();
+        let first: BTreeSet<u16> = PORTS.map(|_| ports.next()).collect();
+        assert_eq!(first, PORTS.collect());
+        assert_eq!(ports.next(), *PORTS.start());
+    }
+
+    #[tokio::test]
+    async fn port_in_use_is_left_out() {
+        let ports = Ports::default();
+        let one = ports.socket().unwrap();
+        let address = |socket: &TcpSocket| socket.local_addr().unwrap().port();
+        // The next attempt begins at the same port.
+        ports.taken.store(usize::from(address(&one) - PORTS.start()), Ordering::Relaxed);
+        assert!(address(&ports.socket().unwrap()) > address(&one));
+    }
+
+    #[test]
+    fn no_connection_is_remembered_when_its_port_is_used_again() {
+        // The load of `cargo xtask bench --real`.
+        assert!(reuse_period(10, Duration::from_millis(50)) > MEMORY);
+        assert!(reuse_period(20, Duration::from_millis(50)) < MEMORY);
+    }
+
+    #[tokio::test]
+    async fn requests_have_ports_of_their_own() {
+        const REQUESTS: usize = 100;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let load = Load::start(listener.local_addr().unwrap(), "/", 2, Duration::from_millis(10));
+        let mut ports = BTreeSet::new();
+        for _ in 0..REQUESTS {
+            let (mut connection, client) = listener.accept().await.unwrap();
+            ports.insert(client.port());
+            let response = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            tokio::io::AsyncWriteExt::write_all(&mut connection, response).await.unwrap();
+        }
+        drop(load);
+        assert_eq!(ports.len(), REQUESTS);
+        let spread = ports.last().unwrap() - ports.first().unwrap();
+        assert!(usize::from(spread) < 2 * REQUESTS, "{ports:?}: Linux chose them");
     }
 }
