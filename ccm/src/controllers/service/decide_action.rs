@@ -21,8 +21,8 @@ pub enum Request {
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. The load balancer stays as the cloud was last asked to make it (`last`); only
-    /// its targets are updated.
+    /// A request that no retry can fulfil. The load balancer stays as it is; only its targets are updated, according to the
+    /// last request that could be fulfilled (`last`).
     Invalid { error: CloudError, last: Option<Wanted> },
     /// A load balancer of this controller.
     Wanted(Wanted),
@@ -110,16 +110,13 @@ fn reject<'a>(error: &'a CloudError, last: Option<&'a Wanted>, state: &LoadBalan
     if let Some(wait) = state.remaining_pause(Some(&wanted.spec), now) {
         return Action::Reject { error, wait };
     }
-    match &wanted.targets {
-        Some(targets) if !has_targets(wanted.targeting, state, targets) => {
-            Action::RejectAndUpdate { error, wanted, targets }
-        }
-        _ => Action::Reject { error, wait: None },
+    // A call for the last request may have failed, or not have finished: then the load balancer may lack targets.
+    let current = state.ensured.as_ref().map(|ensured| &ensured.targets).or(state.kept_targets.as_ref());
+    let differ = |targets: &&Targets| current.is_none_or(|current| !same_targets(wanted.targeting, current, targets));
+    match wanted.targets.as_ref().filter(differ) {
+        Some(targets) => Action::RejectAndUpdate { error, wanted, targets },
+        None => Action::Reject { error, wait: None },
     }
-}
-
-fn has_targets(targeting: Targeting, state: &LoadBalancerState, targets: &Targets) -> bool {
-    state.known_targets().is_some_and(|known| same_targets(targeting, known, targets))
 }
 
 fn balance<'a>(

@@ -121,8 +121,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Returns the last known desired state of a load balancer: the Service's, or the last one that was
-    /// ensured.
+    /// Returns the last known desired state of a load balancer: the Service's, or the last
+    /// request.
     fn last_spec(
         &self,
         id: &LoadBalancerId,
@@ -131,7 +131,6 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     ) -> Option<Arc<LoadBalancerSpec>> {
         let own = service.filter(|service| service.meta.uid.to_string() == id.uid);
         let read = own.and_then(|own| decide::spec(own, &self.cluster, &self.cloud.features().annotations).ok());
-        let ensured = state.ensured.as_ref().map(|ensured| ensured.spec.clone());
-        read.map(Arc::new).or(ensured.or(state.last_spec.clone()).filter(|spec| spec.id == *id))
+        read.map(Arc::new).or(state.last_spec.clone().filter(|spec| spec.id == *id))
     }
 }

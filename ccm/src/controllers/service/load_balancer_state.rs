@@ -28,11 +28,11 @@ pub struct LoadBalancerState {
     pub others: BTreeSet<ObjectKey>,
     /// The load balancer as last ensured. Unset while a call runs, and after a failed one.
     pub ensured: Option<EnsuredLoadBalancer>,
-    /// The last request that the cloud was given. It counts while the load balancer is deleted, and its targets are kept
-    /// current while a newer request is invalid.
+    /// The last request; set before the first call for it.
     pub last_spec: Option<Arc<LoadBalancerSpec>>,
-    /// The targets that the cloud was last given. Newer ones are set while the retry of a failed call waits. Unset after
-    /// their update failed for an invalid request.
+    /// The targets set since the request became invalid, if the load balancer was not as requested before.
+    pub kept_targets: Option<Targets>,
+    /// The targets that the cloud was last given. Newer ones are set while the retry of a failed call waits.
     pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,
@@ -91,18 +91,6 @@ impl LoadBalancerState {
         if self.uid != *uid {
             *self = Self { uid: uid.clone(), ..Self::default() };
         }
-    }
-
-    /// Returns the request whose targets are kept current while the Service's request is invalid: the last one that the cloud
-    /// was given, even if it could not be completed.
-    pub fn last_valid(&self) -> Option<&Arc<LoadBalancerSpec>> {
-        let last = self.ensured.as_ref().map(|ensured| &ensured.spec).or(self.last_spec.as_ref());
-        last.filter(|spec| self.load_balancer.as_ref() == Some(&spec.id))
-    }
-
-    /// Returns the targets that the cloud was last given successfully, as far as this is known.
-    pub fn known_targets(&self) -> Option<&Targets> {
-        self.ensured.as_ref().map(|ensured| &ensured.targets).or(self.last_targets.as_ref())
     }
 
     /// Forgets failures.

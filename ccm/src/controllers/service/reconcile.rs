@@ -161,7 +161,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         });
         match read {
             Err(error) => {
-                let last = state.last_valid().cloned().zip(state.targeting);
+                let last = state.last_spec.clone().filter(|spec| spec.id == subject.id);
+                let last = last.filter(|_| state.announced != Some(Announced::Deleting)).zip(state.targeting);
                 Request::Invalid { error, last: last.map(|(spec, targeting)| self.wanted(subject, spec, targeting)) }
             }
             Ok((Targeting::Elsewhere, _)) => Request::Elsewhere,
@@ -237,28 +238,26 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         result
     }
 
-    /// Updates the targets of an existing load balancer although the Service's current request is invalid. The load balancer
-    /// may be incomplete, if the request became invalid while the cloud still worked on the last one.
+    /// Updates the targets of an existing load balancer although the Service's current request is invalid.
     async fn update_last(&self, wanted: &Wanted, targets: &Targets, state: &mut LoadBalancerState) -> Outcome {
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
                 state.failures = 0;
                 state.pause = None;
-                state.last_targets = Some(targets.clone());
-                if let Some(ensured) = &mut state.ensured {
-                    ensured.targets = targets.clone();
+                match &mut state.ensured {
+                    Some(ensured) => ensured.targets = targets.clone(),
+                    None => state.kept_targets = Some(targets.clone()),
                 }
                 Outcome::Done
             }
             // There is no load balancer to keep.
             Err(error) if error.is_not_found() => {
                 state.ensured = None;
-                state.last_spec = None;
+                state.kept_targets = Some(targets.clone());
                 Outcome::Done
             }
             // An event already contains the reason.
             Err(error) => {
-                state.last_targets = None;
                 state.failures = state.failures.saturating_add(1);
                 warn!(service = %wanted.spec.id, %error, "updating targets of a Service with an invalid request failed");
                 let again = retry::retry_after(error.kind, state.failures);
@@ -289,6 +288,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &mut LoadBalancerState,
     ) -> Option<Outcome> {
         state.ensured = None;
+        state.kept_targets = None;
         state.last_targets = Some(targets.clone());
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
@@ -361,8 +361,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             self.announce_no_nodes(subject);
         }
         state.load_balancer = Some(id.clone());
-        state.ensured = None;
         state.last_spec = Some(spec.clone());
+        state.ensured = None;
+        state.kept_targets = None;
         state.last_targets = Some(targets.clone());
         // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());

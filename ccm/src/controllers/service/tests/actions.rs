@@ -48,6 +48,7 @@ fn ensured() -> Situation {
         uid: service.meta.uid.clone(),
         load_balancer: Some(spec.id.clone()),
         targeting: Some(Targeting::Nodes),
+        last_spec: Some(spec.clone()),
         last_targets: wanted.targets.clone(),
         ensured: Some(EnsuredLoadBalancer { spec, targets: targets(&["node-0"]), at: now }),
         ..LoadBalancerState::default()
@@ -75,7 +76,7 @@ fn more_nodes(situation: &mut Situation) {
 fn invalid(situation: &mut Situation) {
     let request = std::mem::replace(&mut situation.request, Request::Nothing);
     let Request::Wanted(last) = request else { return };
-    situation.request = Request::Invalid { error: error(), last: situation.state.ensured.is_some().then_some(last) };
+    situation.request = Request::Invalid { error: error(), last: situation.state.last_spec.is_some().then_some(last) };
 }
 
 /// The name of an action, with the parts that are decided.
@@ -139,33 +140,31 @@ fn next_action_follows_from_request_and_state() {
             "reject, update",
         ),
         (
-            "invalid before the last request was completed, other nodes",
+            "invalid before the load balancer was as requested",
             ensured,
             |s| {
-                more_nodes(s);
                 invalid(s);
                 s.state.ensured = None;
             },
             "reject, update",
         ),
         (
-            "invalid before the last request was completed, same nodes",
+            "invalid before the load balancer was as requested, targets set since then",
             ensured,
             |s| {
                 invalid(s);
-                s.state.ensured = None;
+                s.state.kept_targets = s.state.ensured.take().map(|ensured| ensured.targets);
             },
             "reject, wait None",
         ),
         (
-            "invalid, and the last update of targets failed",
+            "invalid while a retry waits",
             ensured,
             |s| {
                 invalid(s);
-                s.state.ensured = None;
-                s.state.last_targets = None;
+                pause(s, Some(5), false);
             },
-            "reject, update",
+            "reject, wait Some(5s)",
         ),
         ("first time", after_restart, |s| s.service = service("web"), "ensure, announce: true, drift: false"),
         (

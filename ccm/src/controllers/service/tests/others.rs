@@ -111,7 +111,15 @@ impl LoadBalancers for Forwarding {
 
 /// A simulation with the Service `blue`, whose load balancer sends traffic to `green` too; `green` exists if `with_green`.
 async fn sim(annotations: &[(&str, &str)], with_green: bool) -> (Arc<Simulation>, Arc<Forwarding>, Process) {
-    let sim = Simulation::new(MockConfig::default());
+    sim_of(MockConfig::default(), annotations, with_green).await
+}
+
+async fn sim_of(
+    config: MockConfig,
+    annotations: &[(&str, &str)],
+    with_green: bool,
+) -> (Arc<Simulation>, Arc<Forwarding>, Process) {
+    let sim = Simulation::new(config);
     let mut blue = service("blue");
     annotated(&mut blue, &[annotations, &[(OTHERS, "green")]].concat());
     sim.create(blue);
@@ -212,33 +220,45 @@ async fn missing_other_service_is_reported_once_and_used_when_created() {
     assert_eq!(process.balancers.states.referring(&key("green")), []);
 }
 
+/// The other Service is deleted while the cloud still works on the last change: targets follow the nodes all the same.
 #[tokio::test(start_paused = true)]
-async fn targets_follow_when_the_request_becomes_invalid_before_the_last_one_is_completed() {
-    let (sim, cloud, process) = sim(&[], true).await;
-    assert_eq!(cloud.calls(), (1, 0));
-    let fault = Fault::at(Pattern::One(Operation::DescribeBalancer), 1, Effect::Transient);
-    sim.cloud.add_fault(fault).expect("a fault");
-    sim.change(&key("green"), |green| green.ports[0].node_port = 31_000);
-    process.deliver(&key("green"));
-    pass(1.0).await;
-    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(31_000)], (1, 0)), "the call fails");
-
+async fn targets_follow_nodes_when_the_request_becomes_invalid_before_it_is_settled() {
+    let config = MockConfig { provisioning_millis: 600_000, ..MockConfig::default() };
+    let (sim, cloud, process) = sim_of(config, &[], true).await;
+    assert!(cloud.calls().0 > 0, "a load balancer is being created");
     sim.delete(&key("green"));
     process.deliver(&key("green"));
-    pass(10.0).await;
-    assert_eq!(cloud.calls(), (0, 0), "the request is invalid, and the nodes are the same");
+    pass(1.0).await;
+    sim.set_nodes(vec![node("node-0"), node("node-1"), node("node-2")]);
+    process.nodes_changed();
+    pass(60.0).await;
+    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (0, 2)), "once for each set of nodes");
+    assert_eq!(sim.cloud.snapshot().balancers[0].targets.len(), 3);
+    sim.create(green());
+    process.deliver(&key("green"));
+    pass(1.0).await;
+    assert_eq!(cloud.calls().1, 0);
+    assert_eq!(failures(&sim).len(), 1, "the missing Service is reported once");
+    pass(600.0).await;
+    let events = sim.take_events();
+    assert!(events.iter().any(|event| event.contains("EnsuredLoadBalancer")), "the change is finished: {events:?}");
+}
+
+/// An update of targets fails, and the other Service is deleted before the retry.
+#[tokio::test(start_paused = true)]
+async fn failed_update_is_retried_when_the_request_has_become_invalid() {
+    let (sim, cloud, process) = sim(&[], true).await;
+    cloud.calls();
     let fault = Fault::at(Pattern::One(Operation::SetTargets), 1, Effect::Transient);
     sim.cloud.add_fault(fault).expect("a fault");
     sim.set_nodes(vec![node("node-0"), node("node-1"), node("node-2")]);
     process.nodes_changed();
-    pass(60.0).await;
-    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(31_000)], (0, 2)), "the failed call is retried");
-    assert_eq!(sim.cloud.snapshot().balancers[0].targets.len(), 3);
-
-    sim.create(green());
+    pass(0.1).await;
+    assert_eq!((sim.cloud.snapshot().balancers[0].targets.len(), cloud.calls()), (2, (0, 1)), "the update failed");
+    sim.delete(&key("green"));
     process.deliver(&key("green"));
-    pass(1.0).await;
-    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (1, 0)), "the request is valid again");
+    pass(120.0).await;
+    assert_eq!((sim.cloud.snapshot().balancers[0].targets.len(), cloud.calls()), (3, (0, 1)));
 }
 
 #[tokio::test(start_paused = true)]
