@@ -121,8 +121,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Returns the last known desired state of a load balancer: the Service's, or the last
-    /// request.
+    /// Returns the last known desired state of a load balancer: the Service's, or the last request.
     fn last_spec(
         &self,
         id: &LoadBalancerId,
