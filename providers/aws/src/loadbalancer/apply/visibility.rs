@@ -26,17 +26,18 @@ fn own_ids(observed: &ObservedStack, cluster: &ClusterTags) -> BTreeSet<String> 
 }
 
 impl Balancers {
-    /// Remembers the resources of a settled load balancer, if the listing may lack some.
-    pub(super) fn note_visibility(
+    /// Records that everything is in the desired state. Remembers the resources, if the listing may lack some.
+    pub(super) fn settle(
         &self,
-        listing: &Listing,
-        observed: &ObservedStack,
+        spec: &LoadBalancerSpec,
         session: &Session,
+        (listing, observed): (&Listing, &ObservedStack),
         state: &mut BalancerState,
-    ) {
+    ) -> Progress {
         let visible = state.visible_later(listing.begun, observed, self.all_visible());
         let ids = || own_ids(observed, &session.cluster);
         state.unverified = visible.map(|visible| Unverified { visible, ids: ids(), ensured: None });
+        state.settle(spec)
     }
 
     /// Brings a Service to the desired state. A settled one is only compared with a newer listing, once that contains
