@@ -265,7 +265,6 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &mut LoadBalancerState,
     ) -> Option<Outcome> {
         state.ensured = None;
-        state.kept_targets = None;
         state.last_targets = Some(targets.clone());
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
@@ -340,7 +339,6 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.load_balancer = Some(id.clone());
         state.last_spec = Some(spec.clone());
         state.ensured = None;
-        state.kept_targets = None;
         state.last_targets = Some(targets.clone());
         // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());
