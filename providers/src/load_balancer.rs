@@ -136,12 +136,17 @@ pub struct Ensured {
     /// [`Features::written_annotations`]. They are written together with the status; those of the prefix that are not
     /// returned are removed.
     pub annotations: BTreeMap<String, String>,
+    /// The delay before one more call for a settled load balancer, if the cloud may not have listed yet what an earlier
+    /// process created last. `None`: the next check for drift is soon enough.
+    #[serde(default)]
+    pub check_after: Option<Duration>,
 }
 
 impl Ensured {
     /// Creates the result of a settled load balancer with this status.
     pub fn settled(status: LoadBalancerStatus) -> Self {
-        Self { status, progress: Progress::Settled, warnings: Vec::new(), annotations: BTreeMap::new() }
+        let (warnings, annotations) = (Vec::new(), BTreeMap::new());
+        Self { status, progress: Progress::Settled, warnings, annotations, check_after: None }
     }
 }
 

@@ -20,4 +20,4 @@ mod tagging;
 mod tags;
 
 pub use aws_credential_types::Credentials;
-pub use provider::{build_with, factory};
+pub use provider::{build_with, build_with_visibility, factory};

@@ -1,6 +1,7 @@
 //! The provider of `--cloud-provider=aws`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_credential_types::Credentials;
 use providers::{
@@ -10,7 +11,7 @@ use providers::{
 
 use crate::config::Config;
 use crate::instances;
-use crate::loadbalancer::Balancers;
+use crate::loadbalancer::{Balancers, VISIBLE};
 use crate::routes;
 use crate::session::Sessions;
 use crate::tagging;
@@ -31,7 +32,7 @@ pub fn factory() -> Factory {
 }
 
 fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> {
-    build_aws(context, None)
+    build_aws(context, None, VISIBLE)
 }
 
 /// Builds the provider with these credentials instead of those that the SDK finds in the environment, the shared files,
@@ -40,16 +41,32 @@ fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> 
 /// # Errors
 /// Same as for [`Factory::build`](providers::Factory): the mistake in the configuration, and the fix.
 pub fn build_with(context: &BuildContext, credentials: Credentials) -> Result<Arc<dyn CloudProvider>, ConfigError> {
-    build_aws(context, Some(credentials))
+    build_with_visibility(context, credentials, VISIBLE)
 }
 
-fn build_aws(context: &BuildContext, credentials: Option<Credentials>) -> Result<Arc<dyn CloudProvider>, ConfigError> {
+/// Like [`build_with`], for tests: what an earlier process created last is listed after this time, not after a minute.
+///
+/// # Errors
+/// Same as for [`build_with`].
+pub fn build_with_visibility(
+    context: &BuildContext,
+    credentials: Credentials,
+    visible: Duration,
+) -> Result<Arc<dyn CloudProvider>, ConfigError> {
+    build_aws(context, Some(credentials), visible)
+}
+
+fn build_aws(
+    context: &BuildContext,
+    credentials: Option<Credentials>,
+    visible: Duration,
+) -> Result<Arc<dyn CloudProvider>, ConfigError> {
     let (config, warnings) = Config::read(context)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
     let sessions = Sessions::default();
-    let balancers = Arc::new(Balancers::new(context, &config, sessions.clone()));
+    let balancers = Arc::new(Balancers::new(context, &config, sessions.clone(), visible));
     Ok(Arc::new(Aws { config, credentials, sessions, balancers }))
 }
 

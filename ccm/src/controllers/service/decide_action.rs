@@ -21,8 +21,8 @@ pub enum Request {
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. The load balancer stays as it is; only its targets are updated, according to the
-    /// last request that could be fulfilled (`last`).
+    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled (`last`), if
+    /// this process has worked on one: its targets are updated, and a change in progress is completed.
     Invalid { error: CloudError, last: Option<Wanted> },
     /// A load balancer of this controller.
     Wanted(Wanted),
@@ -38,6 +38,14 @@ pub struct Wanted {
 }
 
 impl Request {
+    /// Returns the reason for which the request cannot be fulfilled.
+    pub fn rejection(&self) -> Option<&CloudError> {
+        match self {
+            Self::Invalid { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+
     /// Returns the load balancer that exists once the reconcile is done.
     pub fn wanted(&self) -> Option<&Wanted> {
         match self {
@@ -59,10 +67,6 @@ pub enum Action<'a> {
     DeleteWithoutFinalizer,
     /// Delete the load balancer, then remove the finalizer.
     CleanUp { clear_status: bool },
-    /// Report the invalid request, then wait.
-    Reject { error: &'a CloudError, wait: Option<Duration> },
-    /// Report the invalid request, and update the targets of the load balancer that exists.
-    RejectAndUpdate { error: &'a CloudError, wanted: &'a Wanted, targets: &'a Targets },
     /// Report that the request needs endpoints, which are not watched.
     RejectUnwatched,
     /// Update the targets although the retry of a failed call waits.
@@ -87,7 +91,6 @@ pub fn next_action<'a>(
     service: &Service,
     request: &'a Request,
     state: &LoadBalancerState,
-    resync: Duration,
     now: Instant,
 ) -> Action<'a> {
     let has_finalizer = decide::has_finalizer(&service.meta);
@@ -100,32 +103,14 @@ pub fn next_action<'a>(
             Action::CleanUp { clear_status: state.ingress.as_deref() == Some(decide::published(service)) }
         }
         Request::Elsewhere => Action::Wait(None),
-        Request::Invalid { error, last } => reject(error, last.as_ref(), state, now),
-        Request::Wanted(wanted) => balance(service, wanted, state, resync, now),
+        // Before the first success nobody uses the load balancer, and the user may not want it as it was requested.
+        Request::Invalid { last: Some(last), .. } if state.ingress.is_some() => balance(service, last, state, now),
+        Request::Invalid { .. } => Action::Wait(None),
+        Request::Wanted(wanted) => balance(service, wanted, state, now),
     }
 }
 
-fn reject<'a>(error: &'a CloudError, last: Option<&'a Wanted>, state: &LoadBalancerState, now: Instant) -> Action<'a> {
-    let Some(wanted) = last else { return Action::Reject { error, wait: None } };
-    if let Some(wait) = state.remaining_pause(Some(&wanted.spec), now) {
-        return Action::Reject { error, wait };
-    }
-    // A call for the last request may have failed, or not have finished: then the load balancer may lack targets.
-    let current = state.ensured.as_ref().map(|ensured| &ensured.targets).or(state.kept_targets.as_ref());
-    let differ = |targets: &&Targets| current.is_none_or(|current| !same_targets(wanted.targeting, current, targets));
-    match wanted.targets.as_ref().filter(differ) {
-        Some(targets) => Action::RejectAndUpdate { error, wanted, targets },
-        None => Action::Reject { error, wait: None },
-    }
-}
-
-fn balance<'a>(
-    service: &Service,
-    wanted: &'a Wanted,
-    state: &LoadBalancerState,
-    resync: Duration,
-    now: Instant,
-) -> Action<'a> {
+fn balance<'a>(service: &Service, wanted: &'a Wanted, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let has_finalizer = decide::has_finalizer(&service.meta);
     if let Some(wait) = state.remaining_pause(Some(&wanted.spec), now) {
         return match wanted
@@ -143,9 +128,8 @@ fn balance<'a>(
         if !same_targets(wanted.targeting, &ensured.targets, targets) {
             return Action::Update { wanted, targets, from: ensured.clone() };
         }
-        let due = ensured.at + decide::resync_after(resync, &wanted.spec.id.uid);
-        if due > now {
-            return Action::Publish { again: due - now };
+        if ensured.due > now {
+            return Action::Publish { again: ensured.due - now };
         }
     }
     let drift = ensured.is_some();
@@ -153,10 +137,10 @@ fn balance<'a>(
 }
 
 /// Returns true if the targets of an existing load balancer are updated while the retry of a failed call waits: pods
-/// and nodes change in the meantime. Each set of targets is tried once.
+/// and nodes change in the meantime. Each set of targets is sent once, unless that fails.
 fn updates_while_waiting(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
     let differ = |last_targets: &Targets| !same_targets(wanted.targeting, last_targets, targets);
-    state.load_balancer.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_some_and(differ)
+    state.load_balancer.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_none_or(differ)
 }
 
 /// Returns true if an event announces the call: neither for a check for drift, nor for a load balancer that already

@@ -30,9 +30,8 @@ pub struct LoadBalancerState {
     pub ensured: Option<EnsuredLoadBalancer>,
     /// The last request; set before the first call for it.
     pub last_spec: Option<Arc<LoadBalancerSpec>>,
-    /// The targets set since the request became invalid, if the load balancer was not as requested before.
-    pub kept_targets: Option<Targets>,
-    /// The targets that the cloud was last given. Newer ones are set while the retry of a failed call waits.
+    /// The targets that the cloud was last given; unset if it did not accept them. Newer ones are set while the retry of a
+    /// failed call waits.
     pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,
@@ -48,8 +47,10 @@ pub struct LoadBalancerState {
     pub failures: u32,
     /// The pause after a failed call: no call before it ends.
     pub pause: Option<Pause>,
-    /// The last event about a failure.
+    /// The last event about a failed call or write.
     pub last_report: LastReport,
+    /// The last event about a request that cannot be fulfilled; empty while the request is valid.
+    pub last_rejection: LastReport,
     /// The provider's last warnings.
     pub warnings: Vec<String>,
 }
@@ -61,8 +62,8 @@ pub struct EnsuredLoadBalancer {
     pub spec: Arc<LoadBalancerSpec>,
     /// Its targets.
     pub targets: Targets,
-    /// Time of the last ensure.
-    pub at: Instant,
+    /// Time of the next ensure, which reverts changes by other clients.
+    pub due: Instant,
 }
 
 /// An operation announced by an event.
@@ -122,6 +123,7 @@ impl LoadBalancerState {
             && self.others.is_empty()
             && self.pause.is_none()
             && self.last_report.is_empty()
+            && self.last_rejection.is_empty()
     }
 }
 

@@ -24,7 +24,7 @@ use super::decide_action::{self, Action, Request, Wanted, next_action};
 use super::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerState, LoadBalancerStates, Pause};
 use super::metrics::Hosts;
 use super::readiness_gates;
-use crate::cloud::retry;
+use crate::cloud::retry::{self, LastReport};
 
 pub(super) type SyncResult = Result<Outcome, ReconcileError>;
 
@@ -79,8 +79,15 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.reset_for(&service.meta.uid);
         let subject = Subject { key, id, service };
         let request = self.request(&subject, state);
+        match request.rejection() {
+            Some(error) => self.reject(&subject, state, error),
+            None if request.wanted().is_none_or(|wanted| wanted.targets.is_some()) => {
+                state.last_rejection = LastReport::default();
+            }
+            None => {}
+        }
         let outcome = loop {
-            let action = next_action(service, &request, state, self.resync, Instant::now());
+            let action = next_action(service, &request, state, Instant::now());
             if let Some(outcome) = self.act(&subject, action, state).await? {
                 break outcome;
             }
@@ -112,14 +119,6 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 self.delete_without_finalizer(id, Some(service), state).await.unwrap_or(Outcome::Done)
             }
             Action::CleanUp { clear_status } => self.clean_up(subject, state, clear_status).await?,
-            Action::Reject { error, wait } => {
-                self.reject(subject, state, error);
-                after(wait)
-            }
-            Action::RejectAndUpdate { error, wanted, targets } => {
-                self.reject(subject, state, error);
-                self.update_last(wanted, targets, state).await
-            }
             Action::RejectUnwatched => {
                 let message = "the requested load balancer needs endpoints as targets, and this process does not watch \
                                EndpointSlices: request nodes as targets";
@@ -127,14 +126,13 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Outcome::Done
             }
             Action::UpdateWhileWaiting { wanted, targets, wait } => {
-                self.update_while_waiting(wanted, targets, state).await;
-                after(wait)
+                after(self.update_while_waiting(wanted, targets, wait, state).await)
             }
             Action::Update { wanted, targets, from } => {
                 return Ok(self.update(subject, (wanted, targets), from, state).await);
             }
             Action::Publish { again } => {
-                self.publish(subject, state).await?;
+                self.publish_ensured(subject, state).await?;
                 Outcome::RequeueAfter(again)
             }
             Action::Ensure { wanted, targets, announce, drift } => {
@@ -225,7 +223,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     /// Records that the request cannot be fulfilled.
     fn reject(&self, subject: &Subject<'_>, state: &mut LoadBalancerState, error: &CloudError) {
         let message = format!("Error syncing load balancer: {}", retry::message(error));
-        if state.last_report.update(&message, Instant::now()) {
+        if state.last_rejection.update(&message, Instant::now()) {
             self.record(&subject.id, Some(subject.service), Warning, "SyncLoadBalancerFailed", &message);
             info!(service = %subject.id, %error, "rejected the request of a Service: it cannot be fulfilled");
         }
@@ -238,45 +236,24 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         result
     }
 
-    /// Updates the targets of an existing load balancer although the Service's current request is invalid.
-    async fn update_last(&self, wanted: &Wanted, targets: &Targets, state: &mut LoadBalancerState) -> Outcome {
-        match self.set_targets(wanted, targets).await {
-            Ok(()) => {
-                state.failures = 0;
-                state.pause = None;
-                match &mut state.ensured {
-                    Some(ensured) => ensured.targets = targets.clone(),
-                    None => state.kept_targets = Some(targets.clone()),
-                }
-                Outcome::Done
-            }
-            // There is no load balancer to keep.
-            Err(error) if error.is_not_found() => {
-                state.ensured = None;
-                state.kept_targets = Some(targets.clone());
-                Outcome::Done
-            }
-            // An event already contains the reason.
-            Err(error) => {
-                state.failures = state.failures.saturating_add(1);
-                warn!(service = %wanted.spec.id, %error, "updating targets of a Service with an invalid request failed");
-                let again = retry::retry_after(error.kind, state.failures);
-                let until = again.map(|again| Instant::now() + again);
-                let throttled = matches!(error.kind, ErrorKind::Throttled { .. });
-                state.pause = Some(Pause { until, request: Some(wanted.spec.clone()), throttled });
-                after(again)
-            }
-        }
-    }
-
-    /// Updates targets while the retry of a failed call waits.
-    async fn update_while_waiting(&self, wanted: &Wanted, targets: &Targets, state: &mut LoadBalancerState) {
+    /// Updates targets while the retry of a failed call waits. Returns the rest of the pause, or a shorter delay if the
+    /// update has to be repeated before its end.
+    async fn update_while_waiting(
+        &self,
+        wanted: &Wanted,
+        targets: &Targets,
+        wait: Option<Duration>,
+        state: &mut LoadBalancerState,
+    ) -> Option<Duration> {
         state.last_targets = Some(targets.clone());
-        if let Err(error) = self.set_targets(wanted, targets).await
-            && !error.is_not_found()
-        {
-            warn!(service = %wanted.spec.id, %error, "updating targets failed while a retry waits");
-        }
+        let error = match self.set_targets(wanted, targets).await {
+            Err(error) if !error.is_not_found() => error,
+            _ => return wait,
+        };
+        warn!(service = %wanted.spec.id, %error, "updating targets failed while a retry waits");
+        state.last_targets = None;
+        let again = retry::retry_after(error.kind, state.failures);
+        wait.into_iter().chain(again).min()
     }
 
     /// Updates the targets of a load balancer that is otherwise as requested. Returns `None` if another action follows.
@@ -288,7 +265,6 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &mut LoadBalancerState,
     ) -> Option<Outcome> {
         state.ensured = None;
-        state.kept_targets = None;
         state.last_targets = Some(targets.clone());
         match self.set_targets(wanted, targets).await {
             Ok(()) => {
@@ -363,7 +339,6 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.load_balancer = Some(id.clone());
         state.last_spec = Some(spec.clone());
         state.ensured = None;
-        state.kept_targets = None;
         state.last_targets = Some(targets.clone());
         // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());
@@ -391,13 +366,12 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Ok(Outcome::RequeueAfter(retry::requested_delay(again)))
             }
             Progress::Settled => {
-                let at = Instant::now();
-                state.ensured = Some(EnsuredLoadBalancer { spec: spec.clone(), targets: targets.clone(), at });
-                self.publish(subject, state).await?;
-                if state.announced.take().is_some() {
-                    self.record(id, Some(service), Normal, "EnsuredLoadBalancer", "Ensured load balancer");
-                }
-                Ok(Outcome::RequeueAfter(decide::resync_after(self.resync, &spec.id.uid)))
+                let resync = decide::resync_after(self.resync, &spec.id.uid);
+                let again = ensured.check_after.map_or(resync, |check| retry::requested_delay(check).min(resync));
+                let due = Instant::now() + again;
+                state.ensured = Some(EnsuredLoadBalancer { spec: spec.clone(), targets: targets.clone(), due });
+                self.publish_ensured(subject, state).await?;
+                Ok(Outcome::RequeueAfter(again))
             }
         }
     }
@@ -437,6 +411,21 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             Err(Refusal::Deleted | Refusal::Changed) => Ok(false),
             Err(error) => Err(self.record_failed_write(subject, state, "add load balancer cleanup finalizer", &error)),
         }
+    }
+
+    /// Publishes a load balancer that is as requested, then records the end of the operation that an event announced. If the
+    /// write fails, its retry records it.
+    async fn publish_ensured(
+        &self,
+        subject: &Subject<'_>,
+        state: &mut LoadBalancerState,
+    ) -> Result<(), ReconcileError> {
+        self.publish(subject, state).await?;
+        if state.announced.take().is_some() {
+            let message = "Ensured load balancer";
+            self.record(&subject.id, Some(subject.service), Normal, "EnsuredLoadBalancer", message);
+        }
+        Ok(())
     }
 
     /// Writes the status and the provider's annotations if they differ.

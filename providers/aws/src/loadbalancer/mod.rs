@@ -18,3 +18,4 @@ mod tests;
 mod types;
 
 pub(crate) use apply::Balancers;
+pub(crate) use observed::balancer_state::VISIBLE;

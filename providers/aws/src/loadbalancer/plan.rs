@@ -140,6 +140,16 @@ impl Step {
         matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
     }
 
+    /// Returns the name of the listed resource that the step creates.
+    pub(crate) fn created_name(&self) -> Option<&str> {
+        match self {
+            Self::CreateSecurityGroup(group) => Some(&group.name),
+            Self::CreateBalancer(balancer) => Some(&balancer.name),
+            Self::CreateTargetGroup(group) => Some(&group.name),
+            _ => None,
+        }
+    }
+
     /// Returns true if the step creates a target group.
     pub(crate) fn is_creation_of_a_group(&self) -> bool {
         matches!(self, Self::CreateTargetGroup(_))

@@ -50,7 +50,8 @@ fn ensured() -> Situation {
         targeting: Some(Targeting::Nodes),
         last_spec: Some(spec.clone()),
         last_targets: wanted.targets.clone(),
-        ensured: Some(EnsuredLoadBalancer { spec, targets: targets(&["node-0"]), at: now }),
+        ensured: Some(EnsuredLoadBalancer { spec, targets: targets(&["node-0"]), due: now + RESYNC }),
+        ingress: Some(Vec::new()),
         ..LoadBalancerState::default()
     };
     Situation { service, request: Request::Wanted(wanted), state, now }
@@ -68,7 +69,7 @@ fn pause(situation: &mut Situation, seconds: Option<u64>, throttled: bool) {
 }
 
 fn more_nodes(situation: &mut Situation) {
-    if let Request::Wanted(wanted) = &mut situation.request {
+    if let Request::Wanted(wanted) | Request::Invalid { last: Some(wanted), .. } = &mut situation.request {
         wanted.targets = Some(targets(&["node-0", "node-1"]));
     }
 }
@@ -86,8 +87,6 @@ fn name(action: &Action<'_>) -> String {
         Action::Wait(wait) => format!("wait {wait:?}"),
         Action::DeleteWithoutFinalizer => "delete without finalizer".into(),
         Action::CleanUp { clear_status } => format!("clean up, clear: {clear_status}"),
-        Action::Reject { wait, .. } => format!("reject, wait {wait:?}"),
-        Action::RejectAndUpdate { .. } => "reject, update".into(),
         Action::RejectUnwatched => "reject unwatched".into(),
         Action::UpdateWhileWaiting { wait, .. } => format!("update, wait {wait:?}"),
         Action::Update { targets, .. } => format!("update {}", targets.nodes.len()),
@@ -128,34 +127,44 @@ fn next_action_follows_from_request_and_state() {
             },
             "clean up, clear: true",
         ),
-        ("invalid from the start", after_restart, invalid, "reject, wait None"),
-        ("invalid later", ensured, invalid, "reject, wait None"),
+        ("invalid from the start", after_restart, invalid, "wait None"),
+        ("invalid later", ensured, invalid, "publish"),
         (
             "invalid later, other nodes",
             ensured,
             |s| {
-                more_nodes(s);
                 invalid(s);
+                more_nodes(s);
             },
-            "reject, update",
+            "update 2",
+        ),
+        (
+            "invalid later, due for a drift check",
+            ensured,
+            |s| {
+                invalid(s);
+                s.now += RESYNC * 2;
+            },
+            "ensure, announce: false, drift: true",
+        ),
+        (
+            "invalid before the first call has succeeded",
+            ensured,
+            |s| {
+                invalid(s);
+                (s.state.ensured, s.state.ingress) = (None, None);
+            },
+            "wait None",
         ),
         (
             "invalid before the load balancer was as requested",
             ensured,
             |s| {
                 invalid(s);
-                s.state.ensured = None;
+                let spec = s.state.ensured.take().expect("ensured").spec;
+                s.state.announced = Some(Announced::Ensuring(spec));
             },
-            "reject, update",
-        ),
-        (
-            "invalid before the load balancer was as requested, targets set since then",
-            ensured,
-            |s| {
-                invalid(s);
-                s.state.kept_targets = s.state.ensured.take().map(|ensured| ensured.targets);
-            },
-            "reject, wait None",
+            "ensure, announce: false, drift: false",
         ),
         (
             "invalid while a retry waits",
@@ -164,7 +173,17 @@ fn next_action_follows_from_request_and_state() {
                 invalid(s);
                 pause(s, Some(5), false);
             },
-            "reject, wait Some(5s)",
+            "wait Some(5s)",
+        ),
+        (
+            "invalid while a retry waits for a change, other nodes",
+            ensured,
+            |s| {
+                invalid(s);
+                pause(s, None, false);
+                more_nodes(s);
+            },
+            "update, wait None",
         ),
         ("first time", after_restart, |s| s.service = service("web"), "ensure, announce: true, drift: false"),
         (
@@ -232,6 +251,15 @@ fn next_action_follows_from_request_and_state() {
             "update, wait Some(5s)",
         ),
         (
+            "retry waits, the last update of targets failed",
+            ensured,
+            |s| {
+                pause(s, Some(5), false);
+                s.state.last_targets = None;
+            },
+            "update, wait Some(5s)",
+        ),
+        (
             "throttled, other nodes",
             ensured,
             |s| {
@@ -255,7 +283,7 @@ fn next_action_follows_from_request_and_state() {
         let mut situation = start();
         change(&mut situation);
         let Situation { service, request, state, now } = &situation;
-        assert_eq!(name(&next_action(service, request, state, RESYNC, *now)), *expected, "{row}");
+        assert_eq!(name(&next_action(service, request, state, *now)), *expected, "{row}");
     }
 }
 

@@ -35,7 +35,9 @@ impl LoadBalancers for CrashingCloud {
         self.cloud.observe(id).await
     }
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
+        let check_after = *lock(&self.sim.check_after);
         let result = self.cloud.ensure(spec, targets).await;
+        let result = result.map(|ensured| Ensured { check_after, ..ensured });
         self.sim.called(&result).await;
         result
     }

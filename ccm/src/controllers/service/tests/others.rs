@@ -205,10 +205,11 @@ async fn missing_other_service_is_reported_once_and_used_when_created() {
     pass(60.0).await;
     assert_eq!(
         (sim.cloud.snapshot().balancers[0].targets.len(), cloud.calls()),
-        (1, (0, 2)),
+        (1, (1, 1)),
         "the failed call is retried"
     );
-    assert_eq!(failures(&sim), [""; 0], "the problem was reported already");
+    let failures_of_calls = failures(&sim);
+    assert!(matches!(&failures_of_calls[..], [one] if one.contains("UpdateLoadBalancerFailed")), "{failures_of_calls:?}");
 
     sim.delete(&key("blue"));
     process.deliver(&key("blue"));
@@ -220,9 +221,10 @@ async fn missing_other_service_is_reported_once_and_used_when_created() {
     assert_eq!(process.balancers.states.referring(&key("green")), []);
 }
 
-/// The other Service is deleted while the cloud still works on the last change: targets follow the nodes all the same.
+/// The other Service is deleted while the cloud still works on the last change: targets follow the nodes all the same, and
+/// the change is completed.
 #[tokio::test(start_paused = true)]
-async fn targets_follow_nodes_when_the_request_becomes_invalid_before_it_is_settled() {
+async fn change_is_completed_when_the_request_becomes_invalid_before_it_is_settled() {
     let config = MockConfig { provisioning_millis: 600_000, ..MockConfig::default() };
     let (sim, cloud, process) = sim_of(config, &[], true).await;
     assert!(cloud.calls().0 > 0, "a load balancer is being created");
@@ -232,16 +234,39 @@ async fn targets_follow_nodes_when_the_request_becomes_invalid_before_it_is_sett
     sim.set_nodes(vec![node("node-0"), node("node-1"), node("node-2")]);
     process.nodes_changed();
     pass(60.0).await;
-    assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (0, 2)), "once for each set of nodes");
+    assert_eq!((cloud.node_ports("green"), cloud.calls().1), (vec![Some(30_080)], 0));
     assert_eq!(sim.cloud.snapshot().balancers[0].targets.len(), 3);
-    sim.create(green());
-    process.deliver(&key("green"));
-    pass(1.0).await;
-    assert_eq!(cloud.calls().1, 0);
     assert_eq!(failures(&sim).len(), 1, "the missing Service is reported once");
     pass(600.0).await;
     let events = sim.take_events();
-    assert!(events.iter().any(|event| event.contains("EnsuredLoadBalancer")), "the change is finished: {events:?}");
+    assert!(events.iter().any(|event| event.contains("EnsuredLoadBalancer")), "the change is completed: {events:?}");
+    cloud.calls();
+    pass(600.0).await;
+    assert_eq!(cloud.calls(), (0, 0), "nothing is repeated");
+}
+
+/// The retry of a call that the cloud refused would wait for a change of the request; the other Service is deleted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn targets_follow_nodes_when_the_request_becomes_invalid_while_a_retry_waits() {
+    let (sim, _cloud, process) = sim(&[], true).await;
+    let refused = Fault::always(Pattern::One(Operation::SetFirewall), Effect::Denied);
+    sim.cloud.add_fault(refused).expect("a fault");
+    sim.change(&key("blue"), |blue| {
+        blue.balancing.as_mut().expect("it is balanced").source_ranges = ["192.0.2.0/24".into()].into();
+    });
+    process.deliver(&key("blue"));
+    pass(1.0).await;
+    sim.delete(&key("green"));
+    process.deliver(&key("green"));
+    pass(1.0).await;
+    // The first update fails. It is repeated long before the retry of the refused call.
+    sim.cloud.add_fault(Fault::at(Pattern::One(Operation::SetTargets), 1, Effect::Transient)).expect("a fault");
+    sim.set_nodes(vec![node("node-0"), node("node-1"), node("node-2")]);
+    process.nodes_changed();
+    pass(0.1).await;
+    assert_eq!(sim.cloud.snapshot().balancers[0].targets.len(), 2, "the update failed");
+    pass(10.0).await;
+    assert_eq!(sim.cloud.snapshot().balancers[0].targets.len(), 3);
 }
 
 /// An update of targets fails, and the other Service is deleted before the retry.
@@ -258,7 +283,7 @@ async fn failed_update_is_retried_when_the_request_has_become_invalid() {
     sim.delete(&key("green"));
     process.deliver(&key("green"));
     pass(120.0).await;
-    assert_eq!((sim.cloud.snapshot().balancers[0].targets.len(), cloud.calls()), (3, (0, 1)));
+    assert_eq!((sim.cloud.snapshot().balancers[0].targets.len(), cloud.calls()), (3, (1, 0)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,9 @@ use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
 use providers::Phase;
 use runtime::lock::lock;
 
-use super::simulation::{Process, RESYNC, Simulation, annotated, endpoint, key, node, pass, port, service};
+use super::simulation::{
+    Process, RESYNC, Simulation, WriteFault, annotated, endpoint, key, node, pass, port, service,
+};
 use crate::controllers::service::decide::{FINALIZER, has_finalizer};
 
 /// A simulation with one Service, `web`, whose load balancer exists.
@@ -233,20 +235,20 @@ async fn endpoints_are_targets_if_the_provider_requests_them() {
 #[tokio::test(start_paused = true)]
 async fn invalid_request_is_reported_and_not_sent_to_the_cloud() {
     let (sim, process) = with_load_balancer().await;
-    let calls = sim.cloud.snapshot().calls;
+    let calls = sim.cloud.changing_calls();
     change(&process, "web", |service| annotated(service, &[("mock.cloud/scheme", "inside")]));
     for _ in 0..10 {
         pass(600.0).await;
         process.deliver(&key("web"));
     }
-    assert_eq!(sim.cloud.snapshot().calls, calls);
+    assert_eq!(sim.cloud.changing_calls(), calls, "checks for drift compare with the last request");
     let events = sim.take_events();
     assert_eq!(
         events[0],
         "Warning SyncLoadBalancerFailed web: Error syncing load balancer: ReadAnnotations: annotation \
          mock.cloud/scheme is \"inside\": use internal or internet-facing"
     );
-    assert!(events.len() <= 10, "not more often than it is reconciled");
+    assert!(events.len() <= 20, "more than one in five minutes: {events:?}");
     change(&process, "web", |service| annotated(service, &[("mock.cloud/scheme", "internal")]));
     pass(1.0).await;
     assert!(sim.cloud.snapshot().balancers[0].internal, "the fix is applied immediately");
@@ -377,6 +379,45 @@ async fn restart_changes_nothing_and_records_no_event() {
     pass(60.0).await;
     assert_eq!((sim.cloud.changing_calls(), sim.writes()), (before, writes));
     assert_eq!(sim.take_events(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn settled_load_balancer_is_checked_again_when_the_provider_requests_it() {
+    let sim = Simulation::new(MockConfig::default());
+    *lock(&sim.check_after) = Some(std::time::Duration::from_secs(60));
+    sim.create(service("web"));
+    let process = Process::start(&sim, 1);
+    pass(1.0).await;
+    let acts = || sim.acts();
+    let before = acts();
+    pass(50.0).await;
+    assert_eq!(acts(), before);
+    // Until then targets are updated without the whole comparison.
+    sim.set_nodes(vec![node("node-0")]);
+    process.nodes_changed();
+    pass(1.0).await;
+    assert_eq!((acts(), targets(&sim)), (before + 1, 1));
+    *lock(&sim.check_after) = None;
+    pass(10.0).await;
+    assert_eq!(acts(), before + 2, "it is checked after a minute");
+    pass(600.0).await;
+    assert_eq!(acts(), before + 2, "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn creation_is_announced_as_completed_when_the_first_status_write_fails() {
+    let sim = Simulation::new(MockConfig::default());
+    sim.create(service("web"));
+    // Faults are taken from the end: the finalizer is written first.
+    sim.add_fault(WriteFault::Refused);
+    sim.add_fault(WriteFault::Lost);
+    let process = Process::start(&sim, 1);
+    pass(1.0).await;
+    process.deliver(&key("web"));
+    pass(60.0).await;
+    assert_eq!(sim.writes(), 3, "the finalizer, and the status twice");
+    let ensured = sim.take_events().into_iter().filter(|event| event.contains("EnsuredLoadBalancer")).count();
+    assert_eq!(ensured, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -72,6 +72,8 @@ pub struct Simulation {
     pub pods: Mutex<BTreeMap<String, GatedPod>>,
     /// Services that a process reported as new to the cloud.
     pub started_empty: Mutex<Vec<String>>,
+    /// The delay after which a settled load balancer is checked again, as the provider returns it.
+    pub check_after: Mutex<Option<Duration>>,
     /// Options of processes that start: whether they delete leaks, and the interval between two audits.
     pub audit: Mutex<(bool, Duration)>,
     /// True while a Node or EndpointSlice cannot be decoded.
@@ -161,6 +163,7 @@ impl Simulation {
             endpoints_of: Mutex::default(),
             pods: Mutex::default(),
             started_empty: Mutex::default(),
+            check_after: Mutex::default(),
             audit: Mutex::default(),
             undecodable: AtomicBool::new(false),
             dead: AtomicBool::new(false),

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::loadbalancer::apply::backend_group::{Listings, Shared};
 use crate::loadbalancer::apply::calls::Caller;
 use crate::loadbalancer::apply::group_locks::Groups;
-use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates, VISIBLE};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates};
 use crate::loadbalancer::observed::certificates::Certificates;
 use crate::loadbalancer::observed::classic::ClassicNames;
 use crate::loadbalancer::observed::interfaces::Interfaces;
@@ -49,6 +49,8 @@ pub(crate) struct Balancers {
     records: OnceLock<Arc<dyn Records>>,
     /// The time of the first work: a process without the Lease has none.
     begun: OnceLock<Instant>,
+    /// The time after which reads contain what an earlier process created last.
+    visible: Duration,
     /// The Classic Load Balancers.
     pub(super) classic_names: ClassicNames,
 }
@@ -68,7 +70,7 @@ impl fmt::Debug for Balancers {
 }
 
 impl Balancers {
-    pub(crate) fn new(context: &BuildContext, config: &Config, sessions: Sessions) -> Self {
+    pub(crate) fn new(context: &BuildContext, config: &Config, sessions: Sessions, visible: Duration) -> Self {
         let classes = ClassFilter { unset: !context.only_classes, named: context.load_balancer_classes.clone() };
         let foreign_tags: BTreeSet<String> = context.external_tags.iter().cloned().collect();
         let policy = Policy {
@@ -95,6 +97,7 @@ impl Balancers {
             moved: std::sync::Mutex::default(),
             records: OnceLock::new(),
             begun: OnceLock::new(),
+            visible,
             classic_names: ClassicNames::default(),
         }
     }
@@ -145,7 +148,7 @@ impl Balancers {
 
     /// Returns the time from which reads contain everything that earlier processes have created.
     pub(super) fn all_visible(&self) -> Instant {
-        *self.begun.get_or_init(Instant::now) + VISIBLE
+        *self.begun.get_or_init(Instant::now) + self.visible
     }
 
     /// Makes the call of one step, and records the result. The deletion of a resource that no longer exists succeeds.
@@ -165,6 +168,13 @@ impl Balancers {
         let now = Instant::now();
         state.changed = Some(now);
         state.unconfirmed.extend(caller.unconfirmed.drain(..).map(|arn| (arn, now)));
+        if let Some(name) = step.created_name() {
+            match &result {
+                Ok(_) => drop(state.unanswered.remove(name)),
+                Err(error) if error.kind == ErrorKind::Transient => drop(state.unanswered.insert(name.to_owned(), now)),
+                Err(_) => {}
+            }
+        }
         let made = match result {
             // It may not be visible yet, so it is deleted again later.
             Err(error) if error.is_not_found() && deleted.is_some_and(|id| state.may_appear(id, now)) => return Ok(()),

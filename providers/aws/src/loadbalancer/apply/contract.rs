@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use providers::{
     CloudError, Deletion, Ensured, ErrorKind, Features, Forecast, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
-    Observed, Owned, Protocol as Transport, ReadinessGate, Targeting, Targets, async_trait,
+    Observed, Owned, Progress, Protocol as Transport, ReadinessGate, Targeting, Targets, async_trait,
 };
 use tokio::time::Instant;
 
@@ -70,7 +70,7 @@ impl LoadBalancers for Balancers {
         let state = self.states.get(&spec.id);
         let mut state = state.lock().await;
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        let result = self.ensure_service(spec, &work, &mut state).await;
+        let result = self.check_or_ensure(spec, &work, &mut state).await;
         if let Err(error) = &result {
             state.record_failure(Instant::now());
             // Targets still follow pods and nodes: their traffic must not wait for a change that AWS refuses.
@@ -171,7 +171,7 @@ impl LoadBalancers for Balancers {
 }
 
 impl Balancers {
-    async fn set_all_targets(
+    pub(super) async fn set_all_targets(
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
@@ -186,7 +186,13 @@ impl Balancers {
         }
         let Access { needs_stack, pending } = self.open_nodes(work, state).await?;
         if needs_stack {
-            self.ensure_stack(spec, work, state).await?;
+            let ensured = self.ensure_stack(spec, work, state).await.inspect_err(|_| {
+                state.record_failure(Instant::now());
+            })?;
+            if ensured.progress != Progress::Settled {
+                // The caller continues with `ensure`.
+                return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", "the load balancer is being changed"));
+            }
             return retry_pending(&pending);
         }
         match self.update_targets(work, state).await? {

@@ -125,7 +125,7 @@ impl Balancers {
         // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
         let progress = if !applied.again && !leaves_nodes && being_deleted.is_empty() {
-            state.settle(spec)
+            self.settle(spec, session, (&listing, &observed), state)
         } else if is_own_creation {
             Progress::After(state.pause_for_setup())
         } else {

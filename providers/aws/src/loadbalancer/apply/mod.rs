@@ -22,5 +22,6 @@ mod steps;
 mod target_records;
 mod targets;
 mod user_groups;
+mod visibility;
 
 pub(crate) use balancers::Balancers;

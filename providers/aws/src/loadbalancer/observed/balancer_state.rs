@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use providers::{LoadBalancerId, LoadBalancerSpec, Progress};
+use providers::{Ensured, LoadBalancerId, LoadBalancerSpec, Progress};
 use tokio::time::Instant;
 
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::classic::Classic;
 use crate::loadbalancer::observed::misses::Misses;
 use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
-use crate::loadbalancer::plan::PACE;
+use crate::loadbalancer::plan::{PACE, Step};
 use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth, TargetType};
 
 /// The first pause while AWS works on a change; it doubles up to [`PACE`].
@@ -68,6 +68,17 @@ struct CreatedStack {
     spec: LoadBalancerSpec,
 }
 
+/// A load balancer that is settled according to a listing that may have lacked resources of the Service.
+#[derive(Debug)]
+pub(crate) struct Unverified {
+    /// The time from which listings contain all of them.
+    pub visible: Instant,
+    /// The ARNs and ids of the resources that the listing contained or the call created.
+    pub ids: BTreeSet<String>,
+    /// The result of the call; `None`: the call did not return it.
+    pub ensured: Option<Ensured>,
+}
+
 /// The state of one Service's load balancer.
 #[derive(Debug, Default)]
 pub(crate) struct BalancerState {
@@ -75,6 +86,10 @@ pub(crate) struct BalancerState {
     pub changed: Option<Instant>,
     /// ARNs and ids of created resources that may not be listed yet, with the time of creation.
     pub made: BTreeMap<String, Instant>,
+    /// Names of resources whose creation returned no answer, with the time of the call: AWS may have executed it.
+    pub unanswered: BTreeMap<String, Instant>,
+    /// Set if the last `ensure` settled and relied on a listing that may have lacked resources.
+    pub unverified: Option<Unverified>,
     /// The Service had no finalizer before, so that no other process has created anything for it.
     pub starts_empty: bool,
     /// Time of the last failed `ensure`: AWS may have executed a call although it returned an error.
@@ -154,6 +169,25 @@ impl BalancerState {
             self.waits = 0;
         }
         self.empty_listings.may_appear()
+    }
+
+    /// Returns the time from which listings contain all resources of the Service, if a listing that began at `begun` may
+    /// lack some; `observed` are those that it contained or that were created since.
+    ///
+    /// A resource that it lacks and that the Service no longer needs would exist until the next check for drift.
+    pub(crate) fn visible_later(
+        &self,
+        begun: Instant,
+        observed: &ObservedStack,
+        all_visible: Instant,
+    ) -> Option<Instant> {
+        let ids: BTreeSet<String> = observed.ids().collect();
+        let by_others = (!self.starts_empty).then_some(all_visible);
+        // Listeners are not listed, and are deleted with their load balancer.
+        let unlisted = self.made.iter().filter(|(id, _)| !ids.contains(*id) && Step::deletion_of(id).is_some());
+        let unanswered = self.unanswered.iter().filter(|(name, _)| !observed.has_name(name));
+        let created = unlisted.chain(unanswered).map(|(_, at)| *at + VISIBLE);
+        by_others.into_iter().chain(created).max().filter(|visible| begun < *visible)
     }
 
     /// Counts a listing in which no load balancer uses what all of them share. Returns true if an earlier process may have
@@ -301,6 +335,7 @@ fn is_serving(group: &KnownGroup, observed: &ObservedStack) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loadbalancer::observed::stack::ObservedSecurityGroup;
     use crate::loadbalancer::samples;
 
     #[test]
@@ -368,6 +403,36 @@ mod tests {
         while deleted.may_have_invisible(start, start) {}
         deleted.record_failure(start);
         assert_eq!(reads(deleted, start + second), 4, "its load balancer was deleted, and created again");
+    }
+
+    #[test]
+    fn settled_load_balancer_is_checked_again_where_a_listing_may_lack_resources() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let all_visible = start + VISIBLE;
+        let none = ObservedStack::default();
+        let later = |state: &BalancerState, begun| state.visible_later(begun, &none, all_visible);
+        assert_eq!(later(&BalancerState::default(), start), Some(all_visible), "an earlier process may have ended now");
+        assert_eq!(later(&BalancerState::default(), all_visible), None, "an earlier process ended long ago");
+        let mut new = BalancerState { starts_empty: true, ..BalancerState::default() };
+        assert_eq!(later(&new, start), None, "no other process has worked on it");
+        new.made.insert("arn:aws:elasticloadbalancing:eu-west-1:1:listener/net/a/1/2".into(), start);
+        assert_eq!(later(&new, start), None, "listeners are not listed");
+        new.made.insert("sg-1".into(), start);
+        assert_eq!(later(&new, start + second), Some(start + VISIBLE), "what this process created is not listed");
+        assert_eq!(later(&new, start + VISIBLE), None, "it no longer exists");
+        let group = ObservedSecurityGroup {
+            id: "sg-1".into(),
+            name: "k8s-1".into(),
+            tags: BTreeMap::new(),
+            rules: Vec::new(),
+        };
+        let listed = ObservedStack { security_groups: vec![group], ..none.clone() };
+        assert_eq!(new.visible_later(start, &listed, all_visible), None);
+        new.unanswered.insert("k8s-1".into(), start);
+        assert_eq!(new.visible_later(start, &listed, all_visible), None, "it was created by a later call");
+        new.unanswered.insert("k8s-2".into(), start + second);
+        assert_eq!(new.visible_later(start, &listed, all_visible), Some(start + second + VISIBLE));
     }
 
     #[test]

@@ -156,6 +156,11 @@ impl ObservedStack {
         self.security_groups.iter().find(|group| group.name == name)
     }
 
+    /// Returns true if a load balancer, a target group or a security group has this name.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        self.balancer(name).is_some() || self.target_group(name).is_some() || self.security_group(name).is_some()
+    }
+
     /// Returns true if there are no resources.
     pub(crate) fn is_empty(&self) -> bool {
         self.balancers.is_empty() && self.target_groups.is_empty() && self.security_groups.is_empty()
