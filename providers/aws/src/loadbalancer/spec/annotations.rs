@@ -110,7 +110,7 @@ fn read_settings(
         common_tags: policy.tags.clone(),
         foreign_tags: policy.foreign_tags.clone(),
         max_targets: policy.max_targets,
-        node_labels: reading.pairs("target-node-labels", true).into_iter().collect(),
+        node_labels: reading.pairs("target-node-labels", flavour == Flavour::CloudProvider).into_iter().collect(),
         shared_groups: reading.boolean("multi-cluster-target-group").unwrap_or(false),
         untyped: false,
         existing: existing(reading),
