@@ -167,7 +167,8 @@ mod tests {
             .ipv6_addresses(v6("2001:db8::7"))
             .ipv6_addresses(v6("2001:db8::8"))
             .build();
-        let (four, six, dns) = ("InternalIP 10.0.0.7", "InternalIP 2001:db8::7", "InternalDNS ip-10-0-0-7.ec2.internal");
+        let (four, six, dns) =
+            ("InternalIP 10.0.0.7", "InternalIP 2001:db8::7", "InternalDNS ip-10-0-0-7.ec2.internal");
         let found = [10, 0, 0, 7].into();
         for (families, expected) in [
             (&[Family::V4][..], &[four, dns][..]),
