@@ -156,6 +156,14 @@ fn unknown_port_for_tls_has_no_effect_in_cloud_provider_aws() {
 }
 
 #[test]
+fn discovery_of_the_path_mtu_is_off_with_another_word_than_on() {
+    for (word, on, warnings) in [("on", true, 0), ("off", false, 0), ("", false, 0), ("true", false, 1)] {
+        let read = of(&[("type", "external"), ("enable-icmp-for-path-mtu-discovery", word)]);
+        assert_eq!((read.path_mtu, read.warnings.len()), (on, warnings), "{word:?}");
+    }
+}
+
+#[test]
 fn label_without_a_value_selects_any_value_in_cloud_provider_aws_only() {
     let node = |value: &str| NodeTarget { labels: [("lb".into(), value.into())].into(), ..NodeTarget::default() };
     for (kind, labels, value, selected) in [
