@@ -177,7 +177,12 @@ impl Protection {
     }
 
     /// Writes the condition into a whole claim. It fails with a conflict if the claim has another version by now.
-    async fn put_condition(&self, claim: &PersistentVolumeClaim, object: &[u8], unused: bool) -> Result<(), WriteError> {
+    async fn put_condition(
+        &self,
+        claim: &PersistentVolumeClaim,
+        object: &[u8],
+        unused: bool,
+    ) -> Result<(), WriteError> {
         let key = claim.meta.key();
         let now = Time((self.clock)().as_second());
         let object = with_condition(object, condition(unused), now).map_err(DecodeError::from)?;
@@ -185,7 +190,8 @@ impl Protection {
         match self.writer.replace(&PersistentVolumeClaim::RESOURCE, &key, Some("status"), &object).await {
             Ok(response) => {
                 let version = response.meta()?.version;
-                let whole = if unused { None } else { WholeObject::read(response.object()?).map_err(DecodeError::from)? };
+                let whole =
+                    if unused { None } else { WholeObject::read(response.object()?).map_err(DecodeError::from)? };
                 if let Some(whole) = whole {
                     self.used.keep(&key, version, whole);
                 }

@@ -19,9 +19,7 @@ use tokio::time::Instant;
 
 use crate::storage::attach_detach::changes::Scope;
 use crate::storage::attach_detach::decide::Attachment;
-use crate::storage::attach_detach::indexes::{
-    attachments_by_volume, nodes_by_attached_volume, pods_by_claim_and_node,
-};
+use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume, pods_by_claim_and_node};
 use crate::storage::attach_detach::memory::{Memory, NodeWrite, SiteMemory, Sites, User};
 use crate::storage::attach_detach::observe::{Caches, Observation};
 use crate::storage::attach_detach::totals::{volumes_by_state, volumes_in_use};
@@ -315,14 +313,22 @@ async fn volumes_are_counted_by_node_plugin_and_state() {
     let mut cluster = Cluster::new();
     let mut unscheduled = pod_with("waiting", &["data"]);
     unscheduled.node = "".into();
-    cluster.pods.extend([unscheduled, pod_with("unbound", &["missing"])]);
+    let mut secrets = pod_with("secrets", &["lost"]);
+    let driver = kinds::Str::from("secrets.example.com");
+    secrets.volumes.as_mut().expect("it has volumes").csi_drivers = Arc::new([driver.clone(), driver]);
+    let mut lost = claim("lost");
+    lost.phase = Phase::Lost;
+    lost.volume_name = "pv".into();
+    cluster.claims.push(lost);
+    cluster.pods.extend([unscheduled, pod_with("unbound", &["missing"]), secrets]);
     let (caches, memory) = cluster.caches();
     let plugin = format!("kubernetes.io/csi:{DRIVER}");
     let labels = |first: (&'static str, &str), last: (&'static str, &str)| {
         [(first.0, first.1.to_owned()), (last.0, last.1.to_owned())]
     };
     let in_use = labels(("node", "node"), ("volume_plugin", &plugin));
-    assert_eq!(volumes_in_use(&caches).into_iter().collect::<Vec<_>>(), [(in_use, 1.0)]);
+    let inline = labels(("node", "node"), ("volume_plugin", "kubernetes.io/csi:secrets.example.com"));
+    assert_eq!(volumes_in_use(&caches).into_iter().collect::<Vec<_>>(), [(in_use, 1.0), (inline, 2.0)]);
 
     let user = User { pod: ObjectKey::new("default", "web"), uid: Uid::parse("web-uid") };
     let wanted = SiteMemory { users: vec![user], ..SiteMemory::default() };

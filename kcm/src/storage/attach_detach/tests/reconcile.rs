@@ -302,7 +302,10 @@ async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader()
     for _ in 0..2 {
         bed.reconcile(&volume).await.expect("it succeeds");
     }
-    assert!(bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("b")].is_held, "the first node has released it");
+    assert!(
+        bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("b")].is_held,
+        "the first node has released it"
+    );
 }
 
 #[tokio::test]
