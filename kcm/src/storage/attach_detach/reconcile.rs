@@ -50,7 +50,7 @@ pub struct AttachDetach {
     pub node_reads: SharedReads<Option<Node>>,
     /// State at the start of this leadership term.
     pub term: Term,
-    /// Nodes and users of volumes that reconciles have looked at.
+    /// Nodes and users of volumes that reconciles have visited.
     #[cfg(test)]
     pub visited: std::sync::atomic::AtomicUsize,
 }
