@@ -10,12 +10,17 @@ use crate::error::CloudError;
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait Tagging: Send + Sync {
+    /// Returns true if an instance, given by its provider ID, is of a kind with tags. The Node of another one is ignored.
+    fn has_tags(&self, _instance: &str) -> bool {
+        true
+    }
+
     /// Adds all tags to each of the instances, given by their provider IDs. An existing tag gets the new value, and
     /// other tags are kept. Returns as many results as instances, in their order, with as few calls as the cloud's
     /// batches allow: an instance that fails its batch costs the others only a few more calls.
     ///
     /// A result is `NotFound` for an instance that does not exist or is not visible yet, and `Invalid` for an invalid
-    /// ID. An instance of a kind without tags is a success.
+    /// ID.
     async fn tag(&self, instances: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>>;
 
     /// Removes the tags from each of the instances, regardless of their values; otherwise as [`Tagging::tag`].

@@ -26,10 +26,10 @@ pub struct Stall(pub Duration);
 
 /// The beats of the controllers' threads. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Heartbeat(Arc<Beats>);
+pub struct Heartbeat(Arc<Counts>);
 
 #[derive(Debug, Default)]
-struct Beats {
+struct Counts {
     /// Number of beats.
     count: AtomicU64,
     /// Consecutive checks without a beat. Checks are counted instead of time: after a pause of the whole process, in
@@ -38,7 +38,7 @@ struct Beats {
 }
 
 impl Heartbeat {
-    /// Beats as long as the runtime that polls it runs tasks. Does not return.
+    /// Counts as long as the runtime that polls it runs tasks. Does not return.
     pub(crate) async fn beat(self) {
         loop {
             self.0.count.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::civil::{Date, Time};
+use jiff::{SignedDuration, Timestamp};
 use kinds::Secret;
 use kinds::secret::BootstrapToken;
 use runtime::store::{Index, index_key};
@@ -48,38 +49,60 @@ pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
     if token.expiration.is_empty() {
         return Expiration::Never;
     }
-    let left = rfc3339(&token.expiration).and_then(|end| Duration::try_from(end.duration_since(now)).ok());
+    let left = since_epoch(&token.expiration).and_then(|end| Duration::try_from(end - now.as_duration()).ok());
     match left.filter(|left| !left.is_zero()) {
         Some(left) => Expiration::In(left),
         None => Expiration::Expired,
     }
 }
 
-/// Parses a time in exactly the format of RFC 3339 with a `T` (Go's time.RFC3339); the general parser accepts many
-/// others.
-fn rfc3339(text: &str) -> Option<Timestamp> {
-    let bytes = text.as_bytes();
-    let pattern = b"0000-00-00T00:00:00";
-    let (moment, zone) = bytes.split_at_checked(pattern.len())?;
-    let matches = |byte: &u8, model: &u8| if *model == b'0' { byte.is_ascii_digit() } else { byte == model };
-    if !moment.iter().zip(pattern).all(|(byte, model)| matches(byte, model)) || &moment[17..] > b"59".as_slice() {
-        return None;
+/// Parses a time as Go does for its layout of RFC 3339, and returns the time since 1970.
+///
+/// What does not parse is deleted as expired, so that the rules must be the same: an hour may have one digit, a comma may
+/// separate the fraction, which may have any length, and an offset may be 24:60. A [`Timestamp`] ends a day before the
+/// last second of the year 9999, which tokens without an end may have.
+fn since_epoch(text: &str) -> Option<SignedDuration> {
+    let (date, time) = text.split_once('T')?;
+    let date: Date = has_form(date, "0000-00-00").then(|| date.parse().ok()).flatten()?;
+    let (hour, time) = time.split_once(':').filter(|(hour, _)| has_form(hour, "0") || has_form(hour, "00"))?;
+    let (minute, time) = time.split_once(':').filter(|(minute, _)| has_form(minute, "00"))?;
+    let (second, time) = time.split_at_checked(2).filter(|(second, _)| has_form(second, "00"))?;
+    let (nanoseconds, zone) = match time.strip_prefix(['.', ',']) {
+        Some(fraction) => nanoseconds(fraction)?,
+        None => (0, time),
+    };
+    let time = Time::new(hour.parse().ok()?, minute.parse().ok()?, second.parse().ok()?, nanoseconds).ok()?;
+    let local = date.to_datetime(time).duration_since(Date::constant(1970, 1, 1).at(0, 0, 0, 0));
+    Some(local - offset(zone)?)
+}
+
+/// Splits the digits of a fraction of a second from the text after them. More than nine digits are truncated.
+fn nanoseconds(fraction: &str) -> Option<(i32, &str)> {
+    let zone = fraction.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    let digits = &fraction[..fraction.len() - zone.len()];
+    let digits = (!digits.is_empty()).then(|| format!("{:0<9}", &digits[..digits.len().min(9)]))?;
+    Some((digits.parse().ok()?, zone))
+}
+
+/// Parses the offset from UTC.
+fn offset(zone: &str) -> Option<SignedDuration> {
+    if zone == "Z" {
+        return Some(SignedDuration::ZERO);
     }
-    let zone = match zone.strip_prefix(b".") {
-        Some(fraction) => {
-            let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            fraction.get(digits..).filter(|_| digits > 0)?
-        }
-        None => zone,
+    let sign = match zone.get(..1)? {
+        "+" => 1,
+        "-" => -1,
+        _ => return None,
     };
-    let is_zone = match zone {
-        b"Z" => true,
-        [b'+' | b'-', offset @ ..] => {
-            offset.len() == 5 && offset.iter().zip(b"00:00").all(|(byte, model)| matches(byte, model))
-        }
-        _ => false,
-    };
-    is_zone.then(|| text.parse().ok()).flatten()
+    let (hours, minutes) = zone[1..].split_once(':').filter(|_| has_form(&zone[1..], "00:00"))?;
+    let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    (hours <= 24 && minutes <= 60).then(|| SignedDuration::from_mins(sign * (hours * 60 + minutes)))
+}
+
+/// Returns true if a text equals a form in which each `0` stands for one digit.
+fn has_form(text: &str, form: &str) -> bool {
+    let fits = |(byte, model): (u8, u8)| if model == b'0' { byte.is_ascii_digit() } else { byte == model };
+    text.len() == form.len() && text.bytes().zip(form.bytes()).all(fits)
 }
 
 /// Returns the id and secret of a token that may sign. Upstream: pkg/controller/bootstrap, validateSecretForSigning.
@@ -153,7 +176,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn expiration_is_parsed_strictly() {
+    fn expiration_is_parsed_as_go_does() {
         let seconds = |seconds| Expiration::In(Duration::from_secs(seconds));
         for (text, expected) in [
             ("", Expiration::Never),
@@ -170,6 +193,26 @@ pub(crate) mod tests {
             ("2027-13-01T00:00:00Z", Expiration::Expired),
             ("2027-01-01T00:00:00Z[UTC]", Expiration::Expired),
             ("soon", Expiration::Expired),
+            // All of these were parsed with Go 1.26.
+            ("2026-01-01T0:00:03Z", seconds(3)),
+            ("2026-01-01T5:00:03,123Z", Expiration::In(Duration::from_millis(18_003_123))),
+            ("2026-01-01T00:00:03.1234567890123456789Z", Expiration::In(Duration::new(3, 123_456_789))),
+            ("2026-01-01T00:00:00.0000000005Z", Expiration::Expired),
+            ("2026-01-02T00:00:03+12:60", seconds(11 * 3600 + 3)),
+            ("2026-01-02T00:00:03+12:61", Expiration::Expired),
+            ("2026-01-02T00:00:03-24:00", seconds(48 * 3600 + 3)),
+            ("2026-01-02T00:00:03-25:00", Expiration::Expired),
+            ("2026-01-01T24:00:00Z", Expiration::Expired),
+            ("2027-1-1T00:00:03Z", Expiration::Expired),
+            ("2027-01-01t00:00:03z", Expiration::Expired),
+            ("2027-01-01T00:00:03+0100", Expiration::Expired),
+            ("2027-02-29T00:00:00Z", Expiration::Expired),
+            ("2027-01-01T00:00:03Z ", Expiration::Expired),
+            ("2027-01-01T00:00:03é", Expiration::Expired),
+            ("0000-01-01T00:00:00Z", Expiration::Expired),
+            // Tokens that are meant to last forever. No time zone moves this beyond the last valid time.
+            ("9999-12-31T23:59:59Z", seconds(251_635_075_199)),
+            ("9999-12-31T23:59:59-23:59", seconds(251_635_075_199 + 23 * 3600 + 59 * 60)),
         ] {
             let secret = secret("bootstrap-token-abcdef", &[("expiration", text)]);
             assert_eq!(expiration(token(&secret).expect("a token"), now()), expected, "{text:?}");

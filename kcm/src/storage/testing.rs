@@ -41,6 +41,7 @@ pub fn pod_with(name: &str, claims: &[&str]) -> Pod {
         pod.volumes = Some(Box::new(Volumes {
             claims: claims.into(),
             in_tree: Box::default(),
+            csi_drivers: Arc::default(),
             is_running: true,
             has_no_grace: false,
             selinux: None,

@@ -93,7 +93,8 @@ fn decide(job: &Job, now: Timestamp) -> Result<Verdict, UnknownFinishTime> {
     if end.last_transition.is_zero() {
         return Err(UnknownFinishTime(job.meta.key()));
     }
-    let ended = Timestamp::from_second(end.last_transition.0).unwrap_or(now);
+    // Times of the API end a day after the last timestamp.
+    let ended = Timestamp::from_second(end.last_transition.0).unwrap_or(Timestamp::MAX);
     let left = SignedDuration::from_secs(ttl.into()) - now.duration_since(ended);
     Ok(if left > SignedDuration::ZERO { Verdict::Wait(left) } else { Verdict::Delete })
 }
@@ -141,11 +142,13 @@ impl TtlReconciler {
         info!(job = %key, "deleting finished Job: TTL expired");
         let deletion = Deletion { uid: &fresh.meta.uid, version: None, propagation: Propagation::Foreground };
         match self.writer.delete_object(&Job::RESOURCE, key, deletion).await {
-            Err(error) if !error.is_object_deleted() => Err(error.into()),
-            _ => {
+            Ok(()) => {
                 self.lateness.observe(lateness(&fresh, (self.clock)()));
                 Ok(Outcome::Done)
             }
+            // Another client's deletion is not late.
+            Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -171,13 +174,23 @@ impl TtlReconciler {
 mod tests {
     use kinds::schema::{job as f, job_condition as c, job_spec as s, job_status as t, object_meta as m};
     use kinds::wire::Put;
-    use kinds::{Decode, Time};
+    use kinds::{Decode, Time, envelope};
+    use runtime::metrics::Metrics;
+    use runtime::testing::{filled_store, writer};
 
     use super::*;
 
     const NOW: i64 = 1_700_000_000;
 
+    fn context() -> Decode {
+        Decode { interner: Arc::default(), sections: Sections::default() }
+    }
+
     fn job(ttl: Option<i64>, end: Option<(&str, i64)>, deleting: bool) -> Job {
+        Job::decode(&context(), &object(ttl, end, deleting)).expect("well-formed")
+    }
+
+    fn object(ttl: Option<i64>, end: Option<(&str, i64)>, deleting: bool) -> Vec<u8> {
         let mut object = Vec::new();
         object.put_message(f::METADATA, |meta| {
             meta.put_str(m::NAME, "pi");
@@ -201,8 +214,7 @@ mod tests {
                 });
             }
         });
-        let context = Decode { interner: Arc::default(), sections: Sections::default() };
-        Job::decode(&context, &object).expect("well-formed")
+        object
     }
 
     #[test]
@@ -222,6 +234,37 @@ mod tests {
         ] {
             assert_eq!(decide(&job(ttl, end, deleting), now), expected, "{ttl:?} {end:?} {deleting}");
         }
+    }
+
+    #[test]
+    fn job_that_finishes_at_the_end_of_all_times_is_kept() {
+        // 9999-12-31T23:59:59Z
+        let end = 253_402_300_799;
+        let decided =
+            decide(&job(Some(0), Some(("Complete", end)), false), Timestamp::from_second(NOW).expect("in range"));
+        assert!(matches!(decided, Ok(Verdict::Wait(left)) if left.as_hours() > 1_000_000), "{decided:?}");
+    }
+
+    #[tokio::test]
+    async fn only_own_deletions_are_measured() {
+        let metrics = Metrics::default();
+        let lateness = metrics.seconds(LATENESS, LATENESS_HELP, &[1.0]);
+        let expired = || object(Some(10), Some(("Complete", NOW - 100)), false);
+        let writer = writer(move |method, _| match method.as_str() {
+            "GET" => (200, envelope::wrap(&Job::RESOURCE, &expired())),
+            _ => (404, br#"{"kind":"Status","code":404,"reason":"NotFound"}"#.to_vec()),
+        });
+        let cached = job(Some(10), Some(("Complete", NOW - 100)), false);
+        let reconciler = TtlReconciler {
+            jobs: Arc::new(filled_store(context(), vec![], [cached])),
+            writer: writer.await,
+            clock: Arc::new(|| Timestamp::from_second(NOW).expect("in range")),
+            lateness,
+        };
+        let outcome = reconciler.reconcile(&ObjectKey::new("default", "pi")).await.expect("no error");
+        assert_eq!(outcome, Outcome::Done);
+        let count = format!("{LATENESS}_count 0");
+        assert!(metrics.text().lines().any(|line| line == count), "{}", metrics.text());
     }
 
     #[test]

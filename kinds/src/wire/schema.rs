@@ -450,7 +450,7 @@ messages! {
     scale_io_volume_source "ScaleIOVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 3 }
     iscsi_volume_source "ISCSIVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 10 }
     storageos_volume_source "StorageOSVolumeSource" "api/core/v1" { SECRET_REF "secretRef" = 5 }
-    csi_volume_source "CSIVolumeSource" "api/core/v1" { NODE_PUBLISH_SECRET_REF "nodePublishSecretRef" = 5 }
+    csi_volume_source "CSIVolumeSource" "api/core/v1" { DRIVER "driver" = 1, NODE_PUBLISH_SECRET_REF "nodePublishSecretRef" = 5 }
 
     object_field_selector "ObjectFieldSelector" "api/core/v1" { FIELD_PATH "fieldPath" = 2 }
     container_state "ContainerState" "api/core/v1" { RUNNING "running" = 2, TERMINATED "terminated" = 3 }

@@ -288,14 +288,6 @@ impl Reading<'_> {
         if change.service.is_empty() {
             return missing("Service", "name a service of the SDK, such as EC2");
         }
-        match SERVICES.into_iter().find(|known| known.eq_ignore_ascii_case(&change.service)) {
-            Some(known) => change.service = known.to_owned(),
-            None => {
-                let near = nearest(&change.service, &SERVICES).unwrap_or("EC2");
-                let fix = format!("use {near}, or another of {}", SERVICES.join(", "));
-                return Err(invalid(self.file, &format!("{section} Service"), &change.service, &fix));
-            }
-        }
         if change.region.is_empty() {
             return missing("Region", "name the region that the endpoint is for");
         }
@@ -305,6 +297,20 @@ impl Reading<'_> {
         if change.signing_region.is_empty() {
             return missing("SigningRegion", "name the region to sign for, most often that of Region");
         }
+        // Upstream accepts any service, such as KMS, which it does not call either. Upstream: cloud-provider-aws,
+        // ValidateOverrides.
+        let Some(known) = SERVICES.into_iter().find(|known| known.eq_ignore_ascii_case(&change.service)) else {
+            let near = nearest(&change.service, &SERVICES).map(|near| format!("; did you mean {near}?"));
+            self.warnings.push(format!(
+                "{}: {section} has no effect: no service {} is called, only {}{}",
+                self.file,
+                change.service,
+                SERVICES.join(", "),
+                near.unwrap_or_default()
+            ));
+            return Ok(());
+        };
+        known.clone_into(&mut change.service);
         if self.config.endpoint(&change.service, &change.region).is_some() {
             let fix =
                 format!("{} has an endpoint for {} already: leave one of them out", change.service, change.region);
@@ -409,6 +415,20 @@ mod tests {
     }
 
     #[test]
+    fn endpoint_of_a_service_that_is_not_called_has_no_effect() {
+        for (service, hint) in [("KMS", ""), ("s3", ""), ("EC3", "; did you mean EC2?")] {
+            let text = format!("[ServiceOverride \"1\"]\nService = {service}\nRegion = r\nURL = u\nSigningRegion = r");
+            let (config, warnings) = read(&text).expect("as upstream");
+            assert_eq!(config.overrides, []);
+            let expected = format!(
+                "aws.conf: [ServiceOverride \"1\"] has no effect: no service {service} is called, only ACM, EC2, Elastic Load \
+                 Balancing, Elastic Load Balancing v2, STS, ec2imds{hint}"
+            );
+            assert_eq!(warnings, [expected]);
+        }
+    }
+
+    #[test]
     fn invalid_values_are_refused_with_a_fix() {
         let whole = "Service = EC2\nRegion = r\nURL = u\nSigningRegion = r\n";
         for (text, expected) in [
@@ -419,10 +439,6 @@ mod tests {
             (
                 "[Global]\nKubernetesClusterTag = a\nKubernetesClusterID = b",
                 "aws.conf: [Global] KubernetesClusterTag is \"a\": write \"b\" as in KubernetesClusterID, or leave one of them out".into(),
-            ),
-            (
-                "[ServiceOverride \"1\"]\nService = EC3\nRegion = r\nURL = u\nSigningRegion = r",
-                "aws.conf: [ServiceOverride \"1\"] Service is \"EC3\": use EC2, or another of ACM, EC2, Elastic Load Balancing, Elastic Load Balancing v2, STS, ec2imds".into(),
             ),
             (
                 "[ServiceOverride \"1\"]\nService = EC2\nRegion = r\nSigningRegion = r",

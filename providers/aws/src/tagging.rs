@@ -34,6 +34,11 @@ enum TagChange {
 
 #[async_trait]
 impl Tagging for Ec2Tags {
+    /// Fargate has no instances to tag. Upstream: cloud-provider-aws, pkg/controllers/tagging, process.
+    fn has_tags(&self, instance: &str) -> bool {
+        !matches!(id::of_provider_id(instance), Ok(Wanted::Fargate(_)))
+    }
+
     async fn tag(&self, provider_ids: &[String], tags: &BTreeMap<String, String>) -> Vec<Result<(), CloudError>> {
         self.change(TagChange::Add, provider_ids, tags).await
     }
@@ -106,5 +111,18 @@ async fn call(
             let request = session.api.ec2.delete_tags().set_resources(ids).set_tags(Some(tags)).send();
             session.api.change(Class::Ec2Change, "DeleteTags", request).await.map(drop)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_fargate_have_no_tags() {
+        let tags = Ec2Tags { sessions: Sessions::default() };
+        assert!(tags.has_tags("aws:///eu-west-1a/i-0123456789abcdef0"));
+        assert!(!tags.has_tags("aws:///eu-west-1a/0123-ab/fargate-ip-10-0-0-1.eu-west-1.compute.internal"));
+        assert!(tags.has_tags("kwok://n"), "reported as invalid by the call");
     }
 }

@@ -70,7 +70,7 @@ pub use self::controller::{Controller, For, Prepared};
 pub use self::error::Error;
 pub use self::object::{ApiScope, Object};
 #[doc(hidden)]
-pub use self::object::{Whole, split_api_version};
+pub use self::object::{Parts, split_api_version};
 pub use self::operator::Operator;
 pub use self::process::{RunError, Settings, served_content, terminated};
 pub use self::record::{Owned, Typed};

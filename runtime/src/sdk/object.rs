@@ -1,4 +1,4 @@
-//! Whole typed objects: the types of `k8s_openapi` and of [`custom_resource!`](crate::custom_resource).
+//! Parts typed objects: the types of `k8s_openapi` and of [`custom_resource!`](crate::custom_resource).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
@@ -6,7 +6,7 @@ use kinds::Resource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A kind whose objects are used as a whole.
+/// A kind whose objects are used as a parts.
 ///
 /// All kinds of `k8s_openapi` and of [`custom_resource!`](crate::custom_resource) implement it. For another
 /// [`kube::Resource`], such as a type of kube's derive macro, implement it with the resource that serves it.
@@ -126,8 +126,8 @@ macro_rules! custom_resource {
 
         impl<'de> $crate::sdk::serde::Deserialize<'de> for $name {
             fn deserialize<D: $crate::sdk::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let whole = $crate::sdk::Whole::<$spec, $status>::deserialize(deserializer)?;
-                Ok(Self { metadata: whole.metadata, spec: whole.spec, status: whole.status })
+                let parts = $crate::sdk::Parts::<$spec, $status>::deserialize(deserializer)?;
+                Ok(Self { metadata: parts.metadata, spec: parts.spec, status: parts.status })
             }
         }
     };
@@ -139,7 +139,7 @@ macro_rules! custom_resource {
 #[doc(hidden)]
 #[derive(serde::Deserialize)]
 #[serde(bound(deserialize = "S: DeserializeOwned, T: DeserializeOwned"))]
-pub struct Whole<S, T> {
+pub struct Parts<S, T> {
     /// Metadata.
     pub metadata: ObjectMeta,
     /// Desired state.

@@ -26,16 +26,34 @@ pub const DRIVER: &str = "folder.csi.example.com";
 
 const MANIFEST: &str = include_str!("../manifests/volumes.yaml");
 
-/// All inputs of the driver's build.
-const SOURCES: [&str; 7] = [
+/// All inputs of the programs' builds.
+const SOURCES: [&str; 10] = [
     include_str!("../go/csi/go.mod"),
     include_str!("../go/csi/go.sum"),
+    include_str!("../go/csi/registrar/main.go"),
     include_str!("../go/csi/main.go"),
     include_str!("../go/csi/identity.go"),
     include_str!("../go/csi/volumes.go"),
     include_str!("../go/csi/controller.go"),
     include_str!("../go/csi/node.go"),
+    include_str!("../go/kubernetes/hostpathplugin/main.go"),
+    include_str!("../go/kubernetes/hostpathplugin/proxy.go"),
 ];
+
+/// A program, its module in `go/`, and its package.
+type Part = (&'static str, &'static str, &'static str);
+
+/// The driver of a cluster.
+const CLUSTER: [Part; 1] = [(NodeConfig::DRIVER, "csi", ".")];
+
+/// The programs of upstream's specs.
+const SUITE: [Part; 2] = [(REGISTRAR, "csi", "./registrar"), (HOST_PATH, "kubernetes", "./hostpathplugin")];
+
+/// The driver of upstream's specs, and the proxy to drivers that run inside the suite.
+pub(crate) const HOST_PATH: &str = "hostpathplugin";
+
+/// The sidecar that announces a driver to the kubelet.
+pub(crate) const REGISTRAR: &str = "csi-node-driver-registrar";
 
 /// Maximum time until kubelets have registered the driver, on a machine that is busy with other programs.
 const REGISTRATION_DEADLINE: Duration = Duration::from_secs(60);
@@ -46,22 +64,37 @@ const REGISTRATION_DEADLINE: Duration = Duration::from_secs(60);
 /// When Go is missing or fails, or the disk is full.
 pub fn build() -> Result<()> {
     csi_sidecars()?;
+    build_all(&CLUSTER)
+}
+
+/// Builds the programs of upstream's specs, unless they exist.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_suite() -> Result<()> {
+    build_all(&SUITE)
+}
+
+fn build_all(parts: &[Part]) -> Result<()> {
     let cache = cache()?;
-    if cache.join(NodeConfig::DRIVER).is_file() {
-        return Ok(());
+    for (name, module, package) in parts {
+        if cache.join(name).is_file() {
+            continue;
+        }
+        let output = go::folder(&cache).join(name).display().to_string();
+        let arguments = ["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, package];
+        let recipe = Recipe {
+            title: name,
+            binary: name,
+            links: &[],
+            module: Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(module),
+            arguments: arguments.map(str::to_owned).into(),
+            cgo: false,
+            space: go::SMALL_BUILD_BYTES,
+        };
+        go::build(&recipe, &cache).with_context(|| format!("get {name}"))?;
     }
-    let output = go::folder(&cache).join(NodeConfig::DRIVER).display().to_string();
-    let arguments = ["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, "."];
-    let recipe = Recipe {
-        title: "the CSI driver of nodes",
-        binary: NodeConfig::DRIVER,
-        links: &[],
-        module: Path::new(env!("CARGO_MANIFEST_DIR")).join("go/csi"),
-        arguments: arguments.map(str::to_owned).into(),
-        cgo: false,
-        space: go::SMALL_BUILD_BYTES,
-    };
-    go::build(&recipe, &cache).context("get the CSI driver")
+    Ok(())
 }
 
 /// Returns true if the driver and its sidecars exist.
@@ -69,10 +102,31 @@ pub fn build() -> Result<()> {
 /// # Errors
 /// When the environment names no place for them.
 pub fn are_built() -> Result<bool> {
-    Ok(cache()?.join(NodeConfig::DRIVER).is_file() && Assets::are_built(&CSI_SIDECARS)?)
+    Ok(have_all(&CLUSTER)? && Assets::are_built(&CSI_SIDECARS)?)
 }
 
-/// Returns the folder with this version of the driver.
+/// Returns true if the programs of upstream's specs exist.
+///
+/// # Errors
+/// As [`are_built`].
+pub fn are_built_for_suite() -> Result<bool> {
+    have_all(&SUITE)
+}
+
+fn have_all(parts: &[Part]) -> Result<bool> {
+    let cache = cache()?;
+    Ok(parts.iter().all(|(name, ..)| cache.join(name).is_file()))
+}
+
+/// Returns the path of a program that [`build`] or [`build_suite`] makes.
+///
+/// # Errors
+/// When the environment names no place for it.
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
+    Ok(cache()?.join(name))
+}
+
+/// Returns the folder with this version of the programs.
 fn cache() -> Result<PathBuf> {
     Ok(cache_root()?.join(go::version(&SOURCES)))
 }
@@ -93,7 +147,7 @@ impl Storage {
         fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
         let socket = cluster.folder().join("csi-folder.sock");
         let service = Service {
-            program: cache()?.join(NodeConfig::DRIVER),
+            program: program(NodeConfig::DRIVER)?,
             arguments: vec![format!("--socket={}", socket.display()), format!("--volumes={}", folder.display())],
             socket,
             actions: folder.join("events.log"),
@@ -131,7 +185,7 @@ impl Storage {
 
     /// Copies the driver into a node's folder.
     pub(crate) fn copy_driver(&self, node: &Path) -> Result<()> {
-        let from = cache()?.join(NodeConfig::DRIVER);
+        let from = program(NodeConfig::DRIVER)?;
         fs::copy(&from, node.join(NodeConfig::DRIVER)).with_context(|| format!("copy {}", from.display())).map(drop)
     }
 

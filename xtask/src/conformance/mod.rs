@@ -28,7 +28,8 @@ use report::Results;
 #[command(after_long_help = "Examples:
   cargo xtask conformance                                     # both managers, all parallel conformance specs
   cargo xtask conformance --manager ours --focus 'Deployment.*Conformance'
-  cargo xtask conformance --focus '\\[sig-apps\\]' --skip '\\[Slow\\]|\\[Serial\\]'")]
+  cargo xtask conformance --focus '\\[sig-apps\\]' --skip '\\[Slow\\]|\\[Serial\\]'
+  cargo xtask conformance --volumes --focus 'CSI Mock|\\[DRA\\] control plane' --skip '\\[Serial\\]|Snapshot'")]
 pub struct Arguments {
     /// Managers to run the suite with: ours, upstream, or the path of a program with upstream's flags
     #[arg(long, value_delimiter = ',', default_value = "upstream,ours", value_name = "MANAGERS")]
@@ -49,6 +50,10 @@ pub struct Arguments {
     /// Minutes after which the suite is ended
     #[arg(long, default_value_t = 60, value_name = "MINUTES")]
     timeout: u32,
+
+    /// Also provide volumes, and the images of CSI and DRA drivers, which specs of [sig-storage] and [DRA] need
+    #[arg(long)]
+    volumes: bool,
 
     /// Build our managers without --release
     #[arg(long)]
@@ -75,7 +80,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         managers: &managers,
         cloud_manager: arguments.cloud_manager.as_deref(),
         profile: if arguments.debug { cargo::DEBUG } else { cargo::RELEASE },
-        has_volumes: false,
+        has_volumes: arguments.volumes,
         has_suite: true,
     };
     order.prepare()?;
@@ -86,7 +91,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     if !root::is_root() {
         return continue_as_root(&managers, &programs, &cloud_manager);
     }
-    suite_images::file(&Programs::locate()?)?;
+    let images = arguments.images()?;
     let folder = arguments.report.clone().unwrap_or_else(|| cargo::workspace().join("target/conformance"));
     let folder = ReportFolder::create(&folder)?;
     let mut subjects = Vec::new();
@@ -100,7 +105,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         manager: PathBuf::new(),
         cloud_manager: folder.copy_program("cloud", &cloud_manager)?,
         inside: std::env::current_exe().context("find this program")?,
-        images: vec![suite_images::FILE.to_owned()],
+        images,
         has_volumes: order.has_volumes,
         when_kept: Some(root::give_kept_logs_to_user),
     };
@@ -129,6 +134,18 @@ impl Arguments {
             "Focus `{focus}`, skip `{skip}`; {procs} specs at a time; {nodes} nodes; our managers built with the profile \
              {profile}, if they were not given.\n"
         )
+    }
+
+    /// Creates the images that specs need; returns the names of their files.
+    fn images(&self) -> Result<Vec<String>> {
+        let programs = Programs::locate()?;
+        suite_images::file(&programs)?;
+        let mut images = vec![suite_images::FILE.to_owned()];
+        if self.volumes {
+            suite_images::volumes::file(&programs)?;
+            images.push(suite_images::volumes::FILE.to_owned());
+        }
+        Ok(images)
     }
 
     /// Returns a manager of the command line, or the program that is given for ours.

@@ -87,12 +87,7 @@ pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Opti
 }
 
 /// Returns the next action for a Service. `state` is that of this Service, not of a previous one of its name (see [`previous`]).
-pub fn next_action<'a>(
-    service: &Service,
-    request: &'a Request,
-    state: &LoadBalancerState,
-    now: Instant,
-) -> Action<'a> {
+pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let has_finalizer = decide::has_finalizer(&service.meta);
     match request {
         Request::Nothing if state.load_balancer.is_some() => Action::DeleteWithoutFinalizer,

@@ -85,7 +85,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions { base_delay, max_delay, ..QueueOptions::named("tagging-controller") });
     let nodes = manager.registry().store::<Node>();
     let tags = context.options.values.get_map("tags").clone();
-    let pending = Arc::new(Pending::new(checksum(&tags)));
+    let pending = Arc::new(Pending::new(checksum(&tags), tagging.clone()));
     let (pending_changes, changed) = (pending.clone(), queue.clone());
     nodes.subscribe(move |change| {
         if pending_changes.apply(change) {

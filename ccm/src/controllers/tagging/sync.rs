@@ -60,6 +60,7 @@ impl fmt::Display for Round {
 /// Pending work.
 pub(super) struct Pending {
     checksum: String,
+    tagging: Arc<dyn Tagging>,
     work: Mutex<PendingWork>,
 }
 
@@ -74,8 +75,13 @@ struct PendingWork {
 }
 
 impl Pending {
-    pub(super) fn new(checksum: String) -> Self {
-        Self { checksum, work: Mutex::default() }
+    pub(super) fn new(checksum: String, tagging: Arc<dyn Tagging>) -> Self {
+        Self { checksum, tagging, work: Mutex::default() }
+    }
+
+    /// Returns the instance of a Node, once it has one, if it is of a kind with tags.
+    fn taggable(&self, node: &Node) -> Option<String> {
+        instance(node).filter(|id| self.tagging.has_tags(id))
     }
 
     fn work(&self) -> MutexGuard<'_, PendingWork> {
@@ -90,7 +96,7 @@ impl Pending {
                 work.tag.remove(&node.meta.key());
                 false
             }
-            (Some(node), _) => match instance(node) {
+            (Some(node), _) => match self.taggable(node) {
                 Some(id) if work.terminal.get(&node.meta.key()) != Some(&id) => {
                     work.tag.insert(node.meta.key());
                     true
@@ -100,7 +106,7 @@ impl Pending {
             (None, Some(deleted)) => {
                 work.tag.remove(&deleted.meta.key());
                 work.terminal.remove(&deleted.meta.key());
-                instance(deleted).is_some_and(|id| work.untag.insert(id, 0).is_none())
+                self.taggable(deleted).is_some_and(|id| work.untag.insert(id, 0).is_none())
             }
             (None, None) => false,
         }

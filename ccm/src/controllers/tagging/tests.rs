@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kinds::Node;
-use providers::{CloudError, ErrorKind};
+use providers::{CloudError, ErrorKind, MockTagging};
 use runtime::store::Change;
 
 use super::checksum;
@@ -18,6 +18,13 @@ fn node(instance: &str, checksum: Option<&str>) -> Arc<Node> {
     let labels: Vec<_> = checksum.map(|checksum| (TAGS_LABEL.into(), checksum.into())).into_iter().collect();
     node.meta.labels = Arc::from(labels);
     Arc::new(node)
+}
+
+/// Work in a cloud whose instances have tags, but for Fargate's.
+fn pending() -> Pending {
+    let mut tagging = MockTagging::new();
+    tagging.expect_has_tags().returning(|id| !id.contains("fargate"));
+    Pending::new("sum".into(), Arc::new(tagging))
 }
 
 #[test]
@@ -40,8 +47,10 @@ fn changes_lead_to_work_only_when_needed() {
         (Some(node("", None)), Some(node("aws:///z/i-1", None)), true),
         (Some(node("aws:///z/i-1", Some("sum"))), None, true),
         (Some(node("", None)), None, false),
+        (None, Some(node("aws:///z/fargate-10.0.0.1", None)), false),
+        (Some(node("aws:///z/fargate-10.0.0.1", None)), None, false),
     ] {
-        let pending = Pending::new("sum".into());
+        let pending = pending();
         let is_work = pending.apply(&Change { old: old.as_ref(), new: new.as_ref() });
         assert_eq!(is_work, expected, "{:?} -> {:?}", old.map(|n| n.meta.clone()), new.map(|n| n.meta.clone()));
     }
@@ -49,7 +58,7 @@ fn changes_lead_to_work_only_when_needed() {
 
 #[test]
 fn terminal_failure_is_ignored_until_the_instance_changes() {
-    let pending = Pending::new("sum".into());
+    let pending = pending();
     let (bad, good) = (node("aws:///z/i-1", None), node("aws:///z/i-2", None));
     assert!(pending.apply(&Change { old: None, new: Some(&bad) }));
     pending.give_up(bad.meta.key(), "aws:///z/i-1".into());

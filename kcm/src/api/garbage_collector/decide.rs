@@ -12,7 +12,7 @@ pub const ORPHAN: &str = "orphan";
 
 /// The state of an owner on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum OwnerState {
     /// It exists, and its dependents stay.
     Solid,
     /// It does not exist.
@@ -41,23 +41,23 @@ pub enum Plan {
 /// Decides about an object with owners. `in_cycle` is only called when it matters. Upstream:
 /// pkg/controller/garbagecollector, attemptToDeleteItem.
 pub fn plan(
-    owners: &[(Uid, Standing)],
+    owners: &[(Uid, OwnerState)],
     finalizers: &[Str],
     has_dependents: bool,
     in_cycle: impl FnOnce() -> bool,
 ) -> Plan {
-    let any = |wanted: Standing| owners.iter().any(|(_, standing)| *standing == wanted);
+    let any = |wanted: OwnerState| owners.iter().any(|(_, state)| *state == wanted);
     if owners.is_empty() {
         return Plan::Keep;
     }
-    if any(Standing::Solid) {
+    if any(OwnerState::Solid) {
         // References are compared by uid: a wrong one next to a right one of the same uid is kept.
-        let solid = owners.iter().filter(|(_, standing)| *standing == Standing::Solid);
+        let solid = owners.iter().filter(|(_, state)| *state == OwnerState::Solid);
         let solid: HashSet<&Uid> = solid.map(|(uid, _)| uid).collect();
         let others: Vec<Uid> = owners.iter().map(|(uid, _)| uid).filter(|uid| !solid.contains(uid)).cloned().collect();
         return if others.is_empty() { Plan::Keep } else { Plan::DropReferences(others) };
     }
-    if any(Standing::Waiting) && has_dependents {
+    if any(OwnerState::Waiting) && has_dependents {
         return Plan::DeleteForeground { unblock: in_cycle() };
     }
     let has = |finalizer: &str| finalizers.iter().any(|found| **found == *finalizer);

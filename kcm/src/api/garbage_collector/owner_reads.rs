@@ -11,7 +11,7 @@ use std::time::Duration;
 use kinds::Uid;
 use tokio::time::Instant;
 
-use super::decide::Standing;
+use super::decide::OwnerState;
 use super::identity::Identity;
 
 /// Maximum age of a result. It limits the delay for owners that no watch delivers.
@@ -24,7 +24,7 @@ pub struct Ticket(u64);
 #[derive(Debug)]
 struct Read {
     identity: Identity,
-    standing: Standing,
+    state: OwnerState,
     at: Instant,
 }
 
@@ -42,18 +42,18 @@ impl OwnerReads {
     }
 
     /// Returns the state of the owner with these coordinates, if it is known and recent.
-    pub fn get(&self, owner: &Identity, now: Instant) -> Option<Standing> {
+    pub fn get(&self, owner: &Identity, now: Instant) -> Option<OwnerState> {
         let read = self.reads.get(&owner.uid).filter(|read| read.identity == *owner)?;
-        (now.saturating_duration_since(read.at) < MAX_AGE).then_some(read.standing)
+        (now.saturating_duration_since(read.at) < MAX_AGE).then_some(read.state)
     }
 
     /// Remembers a result, unless any object changed since its read began.
-    pub fn add(&mut self, ticket: Ticket, owner: Identity, standing: Standing, now: Instant) {
+    pub fn add(&mut self, ticket: Ticket, owner: Identity, state: OwnerState, now: Instant) {
         if ticket.0 != self.changes {
             return;
         }
         self.reads.retain(|_, read| now.saturating_duration_since(read.at) < MAX_AGE);
-        self.reads.insert(owner.uid.clone(), Read { identity: owner, standing, at: now });
+        self.reads.insert(owner.uid.clone(), Read { identity: owner, state, at: now });
     }
 
     /// Discards results about an object, and all results of reads in progress.

@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 
-use super::decide::{FOREGROUND, ORPHAN, Plan, Standing, plan};
+use super::decide::{FOREGROUND, ORPHAN, OwnerState, Plan, plan};
 use super::graph::{Effect, Graph, View};
 use super::identity::Identity;
 use super::keys::{CheckKey, NodeKey};
@@ -248,7 +248,7 @@ impl Collector {
     async fn collect(&self, resource: &Resource, item: &Identity, meta: &Meta) -> Result<Outcome, CheckError> {
         let mut owners = Vec::with_capacity(meta.owners.len());
         for owner in meta.owners.iter() {
-            owners.push((owner.uid.clone(), self.standing(owner, &meta.namespace).await?));
+            owners.push((owner.uid.clone(), self.owner_state(owner, &meta.namespace).await?));
         }
         let (has_dependents, in_cycle) = {
             let graph = self.updater.graph();
@@ -306,15 +306,15 @@ impl Collector {
     }
 
     /// Returns the state of an owner: from the absent owners, a recent read, or the API server.
-    async fn standing(&self, owner: &OwnerRef, namespace: &Str) -> Result<Standing, CheckError> {
+    async fn owner_state(&self, owner: &OwnerRef, namespace: &Str) -> Result<OwnerState, CheckError> {
         let mut identity = Identity::of_owner(owner, &Str::from(""));
         let known_absent = |identity: &Identity| self.updater.graph().absent.contains(identity);
         if known_absent(&identity) {
-            return Ok(Standing::Dangling);
+            return Ok(OwnerState::Dangling);
         }
         identity.namespace = namespace.clone();
         if known_absent(&identity) {
-            return Ok(Standing::Dangling);
+            return Ok(OwnerState::Dangling);
         }
         let resource = self.resource(&owner.api_version, &owner.kind).await?;
         if !resource.namespaced {
@@ -322,21 +322,21 @@ impl Collector {
         }
         let ticket = {
             let graph = self.updater.graph();
-            if let Some(standing) = graph.owner_reads.get(&identity, Instant::now()) {
-                return Ok(standing);
+            if let Some(state) = graph.owner_reads.get(&identity, Instant::now()) {
+                return Ok(state);
             }
             graph.owner_reads.begin()
         };
         match self.read_uncached(&resource, &identity).await {
             Ok(owner) => {
                 let waits = owner.is_deleting() && owner.finalizers.iter().any(|found| **found == *FOREGROUND);
-                let standing = if waits { Standing::Waiting } else { Standing::Solid };
-                self.updater.graph().owner_reads.add(ticket, identity, standing, Instant::now());
-                Ok(standing)
+                let state = if waits { OwnerState::Waiting } else { OwnerState::Solid };
+                self.updater.graph().owner_reads.add(ticket, identity, state, Instant::now());
+                Ok(state)
             }
             Err(CheckError::Absent(identity)) => {
                 self.updater.graph().absent.add(identity);
-                Ok(Standing::Dangling)
+                Ok(OwnerState::Dangling)
             }
             Err(error) => Err(error),
         }

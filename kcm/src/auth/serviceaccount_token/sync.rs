@@ -174,7 +174,6 @@ impl Tokens {
     ) -> Result<Option<Arc<ServiceAccount>>, WriteError> {
         match self.cached_account(account, uid) {
             Some(known) => Ok(Some(known)),
-            None if account.name.is_empty() => Ok(None),
             None => Ok(self.read_account(account).await?.filter(|live| is_named(&live.meta, uid)).map(Arc::new)),
         }
     }

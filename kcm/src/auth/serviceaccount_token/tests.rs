@@ -113,6 +113,10 @@ fn changes_are_mapped_to_accounts_and_secrets() {
     assert_eq!(of_secret(&Change { old: Some(&old), new: Some(&new) }), [key("s1", "1"), key("s2", "")]);
     let other = secret("Opaque", "s1", "1", &[]);
     assert_eq!(of_secret(&Change { old: Some(&other), new: None }), []);
+    let mut of_no_account = object("robot-token", "s1", &[(ACCOUNT_UID, "1")]);
+    of_no_account.put_str(f::TYPE, ACCOUNT_TOKEN);
+    let of_no_account = decode(&of_no_account);
+    assert_eq!(of_secret(&Change { old: None, new: Some(&of_no_account) }), [], "no account was deleted");
 }
 
 fn signing_key() -> Arc<SigningKey> {

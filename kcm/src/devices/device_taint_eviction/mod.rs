@@ -83,11 +83,10 @@ fn start(manager: &mut Manager, context: &Context) {
         clock: context.clock.clone(),
         pending: Arc::default(),
         evicted: Arc::default(),
-        metrics: Arc::default(),
+        deletions: metrics::Deletions::register(manager.metrics()),
         members: keys::Members(has_groups.then(|| registry.store())),
     });
     subscriptions::subscribe(&evictions);
     let workers = context.workers("concurrent-device-taint-eviction-syncs");
-    manager.collect(evictions.metrics.clone());
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, evictions);
 }

@@ -23,7 +23,7 @@ use tracing::info;
 
 use super::decide::{self, Eviction};
 use super::keys::{ALLOCATED, Key, Members, RULES, SLICES, SLICES_OF_POOL, pool, selects};
-use super::metrics::Metrics;
+use super::metrics::Deletions;
 use super::pending::{Pending, Stage};
 use super::rules::{Counts, NO_EFFECT, cooldown_left, to_apply};
 use super::{NAME, STATUS_PERIOD};
@@ -44,7 +44,7 @@ pub struct Evictions {
     pub pending: Arc<Pending>,
     /// Number of pods that were evicted because of each rule.
     pub evicted: Arc<Mutex<HashMap<Uid, u64>>>,
-    pub metrics: Arc<Metrics>,
+    pub deletions: Deletions,
     /// Pods that use claims through their PodGroups.
     pub members: Members,
 }
@@ -196,7 +196,7 @@ impl Evictions {
 
     fn count(&self, eviction: &Eviction) {
         let late = (self.clock)().as_millisecond() as f64 / 1000.0 - eviction.at.0 as f64;
-        self.metrics.deleted(late);
+        self.deletions.deleted(late);
         let mut evicted = self.evicted();
         for rule in &eviction.rules {
             *evicted.entry(rule.clone()).or_default() += 1;

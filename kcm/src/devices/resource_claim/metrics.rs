@@ -13,7 +13,8 @@ use runtime::store::Change;
 
 /// Registers the counter of claims that are created from templates.
 pub fn register_creations(metrics: &Metrics) -> Counts<4> {
-    let help = "Number of ResourceClaims creation requests, categorized by creation status and admin access";
+    let help = "Number of ResourceClaims creation requests, categorized by creation status, admin access, and owning API group \
+                and kind (either Pod or scheduling.k8s.io/PodGroup)";
     metrics.counts("dynamic_resource_allocation_resourceclaim_creates", help)
 }
 

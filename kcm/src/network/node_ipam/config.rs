@@ -136,17 +136,20 @@ fn within_limits(ranges: Vec<IpNet>) -> Result<Vec<IpNet>, String> {
     }
 }
 
-/// Returns a range; the numbers of an IPv4 address may have leading zeros, as in upstream.
-fn range(text: &str) -> Option<IpNet> {
+/// Parses a range. Its numbers may have leading zeros, as in upstream.
+pub fn range(text: &str) -> Option<IpNet> {
     let (address, prefix) = text.split_once('/')?;
     let address = if address.contains(':') {
         address.to_owned()
     } else {
-        let numbers = address.split('.').map(|number| match number.trim_start_matches('0') {
-            "" if !number.is_empty() => "0",
-            significant => significant,
-        });
-        numbers.collect::<Vec<_>>().join(".")
+        address.split('.').map(without_leading_zeros).collect::<Vec<_>>().join(".")
     };
-    format!("{address}/{prefix}").parse::<IpNet>().ok().map(|range| range.trunc())
+    format!("{address}/{}", without_leading_zeros(prefix)).parse::<IpNet>().ok().map(|range| range.trunc())
+}
+
+fn without_leading_zeros(number: &str) -> &str {
+    match number.trim_start_matches('0') {
+        "" if !number.is_empty() => "0",
+        significant => significant,
+    }
 }

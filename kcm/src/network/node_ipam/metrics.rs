@@ -67,8 +67,10 @@ mod tests {
 
     #[test]
     fn usage_of_ranges_is_reported() {
-        let share = Share { range: "10.0.0.0/22".parse().expect("a range"), prefix: 24 };
-        let mut pool = Pool::new(&Config { shares: vec![share], services: vec![], ignored_services: vec![] });
+        let share = |range: &str, prefix| Share { range: range.parse().expect("a range"), prefix };
+        let services = vec!["10.0.1.0/24".parse().expect("a range")];
+        let shares = vec![share("10.0.0.0/22", 24), share("fd00::/62", 64)];
+        let mut pool = Pool::new(&Config { shares, services, ignored_services: vec![] });
         pool.reserve(&"a".into(), &Uid::parse("a")).expect("room");
         pool.reserve(&"b".into(), &Uid::parse("b")).expect("room");
         pool.release(&"a".into(), &Uid::parse("a"));
@@ -76,13 +78,21 @@ mod tests {
         metrics.collect(Usage(Arc::new(Mutex::new(pool))));
         let text = metrics.text();
         for line in [
-            "node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR=\"10.0.0.0/22\"} 2.0",
+            // As upstream counts them, parts for services are allocated.
+            "node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR=\"10.0.0.0/22\"} 3.0",
+            "node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR=\"fd00::/62\"} 2.0",
             "node_ipam_controller_cidrset_cidrs_releases_total{clusterCIDR=\"10.0.0.0/22\"} 1.0",
             "node_ipam_controller_cirdset_max_cidrs{clusterCIDR=\"10.0.0.0/22\"} 4.0",
-            "node_ipam_controller_cidrset_usage_cidrs{clusterCIDR=\"10.0.0.0/22\"} 0.25",
+            "node_ipam_controller_cidrset_usage_cidrs{clusterCIDR=\"10.0.0.0/22\"} 0.5",
+            "node_ipam_controller_cidrset_usage_cidrs{clusterCIDR=\"fd00::/62\"} 0.25",
             "node_ipam_controller_cidrset_allocation_tries_per_request_bucket{le=\"1\",clusterCIDR=\"10.0.0.0/22\"} 2",
+            // The part for services was passed over. An allocation of the first part that is tried counts zero.
+            "node_ipam_controller_cidrset_allocation_tries_per_request_sum{clusterCIDR=\"10.0.0.0/22\"} 1",
+            "node_ipam_controller_cidrset_allocation_tries_per_request_sum{clusterCIDR=\"fd00::/62\"} 0",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
+            let (name, value) = line.rsplit_once(' ').expect("a sample");
+            let is_line = |found: &str| found == line || found == format!("{name} {value}.0");
+            assert!(text.lines().any(is_line), "{line} is not in {text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use kinds::{Node, Str, Uid};
 use runtime::metrics::{Histograms, powers};
 
-use super::config::Config;
+use super::config::{self, Config};
 use super::range::{Parts, Range};
 
 /// The reason why a node's ranges cannot be recorded, or why it gets none.
@@ -30,7 +30,7 @@ pub enum PoolError {
     },
     /// All parts of a range are taken.
     #[error(
-        "failed to allocate cidr from cluster cidr at idx:{0}: there are no remaining CIDRs left to allocate in the accepted range"
+        "failed to allocate cidr from cluster cidr at idx:{0}: CIDR allocation failed; there are no remaining CIDRs left to allocate in the accepted range"
     )]
     Exhausted(usize),
 }
@@ -47,7 +47,7 @@ struct Held {
 pub struct Pool {
     ranges: Vec<Range>,
     held: HashMap<Str, Held>,
-    /// Histogram of the number of parts that were tried for each allocation.
+    /// Histogram of the number of parts that each allocation passed over.
     tries: Histograms<1>,
 }
 
@@ -59,7 +59,7 @@ impl Pool {
         Self { ranges: config.shares.iter().copied().map(range).collect(), held: HashMap::new(), tries }
     }
 
-    /// Returns the cluster's ranges, and the number of parts that were tried for each allocation.
+    /// Returns the cluster's ranges, and the number of parts that each allocation passed over.
     pub fn usage(&self) -> (&[Range], Histograms<1>) {
         (&self.ranges, self.tries.clone())
     }
@@ -91,7 +91,7 @@ impl Pool {
     }
 
     fn read(&self, index: usize, text: &str) -> Result<IpNet, PoolError> {
-        let range: IpNet = text.parse().map_err(|_| PoolError::NoRange { index, text: text.to_owned() })?;
+        let range = config::range(text).ok_or_else(|| PoolError::NoRange { index, text: text.to_owned() })?;
         let inside = self.ranges.get(index).is_some_and(|own| own.parts(range).is_some());
         if inside { Ok(range) } else { Err(PoolError::Outside { index, range }) }
     }

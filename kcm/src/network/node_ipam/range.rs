@@ -33,7 +33,7 @@ pub struct Counts {
     pub allocations: u64,
     /// Parts that became free.
     pub releases: u64,
-    /// Parts that were tried for the last allocation.
+    /// Parts that were passed over by the last allocation: zero if the first one was free.
     pub tries: u64,
 }
 
@@ -52,6 +52,8 @@ impl Range {
             Self { share, count, next: 0, reserved: None, taken: BTreeMap::new(), counts: Counts::default() };
         // Ranges of services are of two families, so that at most one of them overlaps.
         range.reserved = services.iter().find_map(|service| range.parts(*service));
+        // Upstream allocates them.
+        range.counts.allocations = u64::try_from(range.reserved_count()).unwrap_or(u64::MAX);
         range
     }
 
@@ -82,13 +84,17 @@ impl Range {
 
     /// Returns true if no part is free.
     pub fn is_full(&self) -> bool {
-        let reserved = self.reserved.map_or(0, |(first, last)| last - first + 1);
-        let taken = self.taken.len() as u128;
-        // Allocated parts may be reserved, too; that is counted only if few parts are left.
-        taken + reserved >= self.count && {
-            let both = self.taken.keys().filter(|index| self.is_reserved(**index)).count();
-            taken + reserved - both as u128 >= self.count
-        }
+        self.used() >= self.count
+    }
+
+    fn reserved_count(&self) -> u128 {
+        self.reserved.map_or(0, |(first, last)| last - first + 1)
+    }
+
+    /// Returns the number of parts that are not free. Parts that are allocated and reserved are counted once.
+    fn used(&self) -> u128 {
+        let both = self.reserved.map_or(0, |(first, last)| self.taken.range(first..=last).count());
+        self.reserved_count() + (self.taken.len() - both) as u128
     }
 
     fn is_reserved(&self, index: u128) -> bool {
@@ -100,9 +106,9 @@ impl Range {
         self.share.range
     }
 
-    /// Returns the number of its parts, and of its allocated parts.
-    pub fn fill(&self) -> (u128, usize) {
-        (self.count, self.taken.len())
+    /// Returns the number of its parts, and of those that are not free.
+    pub fn fill(&self) -> (u128, u128) {
+        (self.count, self.used())
     }
 
     /// Statistics of its parts.
@@ -116,12 +122,12 @@ impl Range {
             return None;
         }
         let mut index = self.next;
-        self.counts.tries = 1;
+        self.counts.tries = 0;
         while self.is_reserved(index) || self.taken.contains_key(&index) {
             // Skip the whole reservation in one step: it may be most of the range.
             let after = self.reserved.filter(|_| self.is_reserved(index)).map_or(index, |(_, last)| last);
+            self.counts.tries += u64::try_from(after + 1 - index).unwrap_or(u64::MAX);
             index = (after + 1) % self.count;
-            self.counts.tries += 1;
         }
         self.next = (index + 1) % self.count;
         self.taken.insert(index, 1);
@@ -132,8 +138,9 @@ impl Range {
     /// Marks parts as allocated that a node has already.
     pub fn occupy(&mut self, (first, last): Parts) {
         for index in first..=last {
+            let is_reserved = self.is_reserved(index);
             let times = self.taken.entry(index).or_default();
-            self.counts.allocations += u64::from(*times == 0);
+            self.counts.allocations += u64::from(*times == 0 && !is_reserved);
             *times += 1;
         }
     }
@@ -141,11 +148,12 @@ impl Range {
     /// Frees parts.
     pub fn release(&mut self, (first, last): Parts) {
         for index in first..=last {
+            let is_reserved = self.is_reserved(index);
             if let Some(times) = self.taken.get_mut(&index) {
                 *times -= 1;
                 if *times == 0 {
                     self.taken.remove(&index);
-                    self.counts.releases += 1;
+                    self.counts.releases += u64::from(!is_reserved);
                 }
             }
         }

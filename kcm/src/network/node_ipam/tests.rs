@@ -103,6 +103,21 @@ fn ranges_of_services_are_not_allocated() {
 }
 
 #[test]
+fn parts_for_services_are_counted_once() {
+    let mut range = Range::new(share("10.10.0.0/22", 24), &[net("10.10.0.0/23")]);
+    assert_eq!((range.fill(), range.counts().allocations), ((4, 2), 2));
+    range.occupy((0, 0));
+    range.occupy((3, 3));
+    assert_eq!((range.fill(), range.counts().allocations), ((4, 3), 3));
+    assert_eq!((range.take(), range.counts().tries), (Some(net("10.10.2.0/24")), 2));
+    assert!(range.is_full());
+    range.release((0, 0));
+    assert_eq!((range.fill(), range.counts().releases), ((4, 4), 0), "services still have it");
+    range.release((3, 3));
+    assert_eq!((range.fill(), range.counts().releases), ((4, 3), 1));
+}
+
+#[test]
 fn freed_part_is_allocated_last() {
     let mut pool = Pool::new(&config(&[("10.0.0.0/22", 24)], &[]));
     let one = |text: &str| Ok(vec![text.to_owned()]);
@@ -146,6 +161,10 @@ fn ranges_of_nodes_are_recorded() {
     // Another node has the name now.
     pool.record(&node("c", "new", &[])).expect("no range to record");
     assert_eq!(allocate(&mut pool, "e").expect("free again"), ["10.0.2.0/24"]);
+
+    pool.record(&node("old", "old", &["010.0.003.0/024"])).expect("leading zeros, as API servers accepted them");
+    assert_eq!(allocate(&mut pool, "f"), Err(PoolError::Exhausted(0)), "the range of b and of the old node");
+    release(&mut pool, "old");
 
     let problem = pool.record(&node("x", "x", &["10.9.0.0/24"])).expect_err("outside");
     assert_eq!(problem.to_string(), "spec.podCIDRs[0] is 10.9.0.0/24, which is not part of --cluster-cidr");

@@ -75,9 +75,6 @@ impl Ranges {
     }
 
     async fn release(&self, key: &ObjectKey, range: &ServiceCidr) -> Result<Outcome, ReconcileError> {
-        if !decide::has_finalizer(&range.meta) {
-            return Ok(Outcome::Done);
-        }
         let unreadable = self.ranges.undecodable() + self.addresses.undecodable();
         if unreadable > 0 {
             let problem = format!("keeping the finalizer while {unreadable} objects cannot be decoded (see the log)");
@@ -87,7 +84,11 @@ impl Ranges {
         self.remember(key, blocking_address.clone());
         if let Some(address) = blocking_address {
             info!(range = &*key.name, address = &*address.name, "keeping the finalizer: a Service needs this range");
+            // Also if another finalizer keeps the range.
             self.write_condition(key, range, TERMINATING).await?;
+            return Ok(Outcome::Done);
+        }
+        if !decide::has_finalizer(&range.meta) {
             return Ok(Outcome::Done);
         }
         let left = decide::grace_left(&range.meta, (self.clock)());
@@ -151,5 +152,83 @@ impl Ranges {
             Err(error) if error.is_object_deleted() => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+    use kinds::schema::{ip_address, object_meta, service_cidr, service_cidr_spec};
+    use kinds::wire::Put;
+    use kinds::{Decode, Sections, Time, envelope};
+    use runtime::queue::QueueOptions;
+    use runtime::testing::{NoEvents, filled_store, writer};
+
+    use super::*;
+
+    fn decoding() -> Decode {
+        Decode { interner: Arc::default(), sections: Sections::default() }
+    }
+
+    /// Reconciles a range that is being deleted. Returns the outcome and the requests.
+    async fn release(finalizer: &str, addresses: &[&str]) -> (Outcome, Vec<String>) {
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let sent = requests.clone();
+        let mut object = Vec::new();
+        object.put_message(service_cidr::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "range");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+            meta.put_str(object_meta::FINALIZERS, finalizer);
+            Time(1000).put(meta, object_meta::DELETION_TIMESTAMP);
+        });
+        object.put_message(service_cidr::SPEC, |spec| spec.put_str(service_cidr_spec::CIDRS, "10.0.0.0/24"));
+        let range = ServiceCidr::decode(&decoding(), &object).expect("well-formed");
+        let address = |name: &&str| {
+            let mut object = Vec::new();
+            object.put_message(ip_address::METADATA, |meta| {
+                meta.put_str(object_meta::NAME, name);
+                meta.put_str(object_meta::RESOURCE_VERSION, "1");
+                meta.put_entry(object_meta::LABELS, "ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io");
+            });
+            IpAddress::decode(&decoding(), &object).expect("well-formed")
+        };
+        let writer = writer(move |method, path| {
+            let path = path.split('?').next().unwrap_or_default();
+            lock(&sent).push(format!("{method} {}", path.rsplit("servicecidrs/").next().unwrap_or_default()));
+            (200, envelope::wrap(&ServiceCidr::RESOURCE, &object))
+        });
+        let ranges = Ranges {
+            ranges: Arc::new(filled_store(decoding(), vec![], [range])),
+            addresses: Arc::new(filled_store(decoding(), vec![], addresses.iter().map(address))),
+            writer: writer.await,
+            recorder: Recorder::new(NAME, Arc::new(NoEvents)).0,
+            consistency: Consistency::default(),
+            queue: Queue::new(QueueOptions::named("test")),
+            clock: Arc::new(|| Timestamp::from_second(1004).expect("a time")),
+            blocking_address: Mutex::default(),
+        };
+        let outcome = ranges.reconcile(&ObjectKey::new("", "range")).await.expect("no error");
+        let requests = lock(&requests).clone();
+        (outcome, requests)
+    }
+
+    #[tokio::test]
+    async fn needed_range_is_reported_as_terminating_when_another_finalizer_keeps_it() {
+        for finalizer in [FINALIZER, "another/finalizer"] {
+            let (outcome, requests) = release(finalizer, &["10.0.0.1"]).await;
+            assert!(matches!(outcome, Outcome::Done), "{finalizer}");
+            assert_eq!(requests, ["PATCH range/status"], "{finalizer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn unneeded_range_is_only_written_to_remove_the_own_finalizer() {
+        let (outcome, requests) = release("another/finalizer", &["10.0.1.1"]).await;
+        assert!(matches!(outcome, Outcome::Done) && requests.is_empty(), "{requests:?}");
+        let (outcome, requests) = release(FINALIZER, &["10.0.1.1"]).await;
+        assert!(matches!(outcome, Outcome::RequeueAfter(left) if left == Duration::from_secs(6)), "{outcome:?}");
+        assert!(requests.is_empty(), "{requests:?}");
     }
 }

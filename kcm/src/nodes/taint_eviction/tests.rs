@@ -111,6 +111,27 @@ fn running_countdown_is_not_changed_by_another_time() {
 }
 
 #[test]
+fn pod_stays_when_its_tolerated_time_exceeds_the_range_of_durations() {
+    // Multiplied by 10^9 and wrapped to 64 bits, the fourth is 0.29 s.
+    let limit = 9_223_372_036_i64;
+    for seconds in [limit, limit + 1, 18_446_744_073, 18_446_744_074, i64::MAX / 1_000, i64::MAX - 1, i64::MAX] {
+        let time = tolerated(&[("k", "NoExecute")], &[("k", Some(seconds))]);
+        let now = Instant::now();
+        let decision = decide(time, None, now);
+        match decision {
+            Decision::Wait(end) => {
+                assert!(end - now >= Duration::from_secs(limit as u64), "{seconds} s: {decision:?}");
+                assert_eq!(decide(time, Some(&Stage::Until(end)), now), decision, "{seconds} s");
+            }
+            Decision::Stay => {}
+            Decision::Evict => panic!("{seconds} s: evicted"),
+        }
+        let shorter = tolerated(&[("k", "NoExecute"), ("l", "NoExecute")], &[("k", Some(seconds)), ("l", Some(5))]);
+        assert_eq!(shorter, ToleratedTime::For(Duration::from_secs(5)), "{seconds} s");
+    }
+}
+
+#[test]
 fn only_relevant_changes_are_reconciled() {
     let tainted = node(&[("k", "NoExecute")]);
     for (old, new, expected) in [

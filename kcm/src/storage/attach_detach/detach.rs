@@ -9,6 +9,7 @@ use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 use tracing::{debug, info, warn};
 
+use super::changes::Scope;
 use super::decide::ForceDetachReason;
 use super::memory::SiteMemory;
 use super::metrics::Operation;
@@ -45,7 +46,7 @@ impl AttachDetach {
             memory.is_attached = false;
             memory.is_abandoned = true;
             // Pods on other nodes may wait for it.
-            self.volume_queue.add(subject.name.clone());
+            self.requeue(subject.name.clone(), Scope::All);
             return Ok(None);
         };
         let Some(attachment) = &place.attachment else {

@@ -1,6 +1,6 @@
-//! Indexes of nodes and VolumeAttachments by volume.
+//! Indexes of nodes, pods and VolumeAttachments by volume.
 
-use kinds::{Node, VolumeAttachment};
+use kinds::{Node, Pod, VolumeAttachment};
 use runtime::store::{Index, index_key};
 
 use crate::storage::volume_name::is_attached_by_kubelet;
@@ -25,13 +25,34 @@ pub fn listed_volume(name: &str) -> u64 {
     index_key(("attached-volume", name))
 }
 
-/// Returns the index of VolumeAttachments by their volume. Look up by [`of_volume`] or [`of_inline_volume`].
+/// Returns the index of pods by the claims behind their volumes and their node. Needs [`Pod::VOLUMES`]; look up by
+/// [`using_claim_on`].
+pub const fn pods_by_claim_and_node() -> Index<Pod> {
+    Index {
+        name: "claim-and-node",
+        keys: |pod, emit| {
+            if !pod.node.is_empty() {
+                let claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
+                claims.for_each(|volume| emit(using_claim_on(&pod.meta.namespace, &volume.claim, &pod.node)));
+            }
+        },
+    }
+}
+
+/// Returns the key of the pods on a node that use a claim.
+pub fn using_claim_on(namespace: &str, claim: &str, node: &str) -> u64 {
+    index_key(("claim-and-node", namespace, claim, node))
+}
+
+/// Returns the index of VolumeAttachments by their volume. Look up by [`of_volume`], [`of_volume_on`] or
+/// [`of_inline_volume`].
 pub const fn attachments_by_volume() -> Index<VolumeAttachment> {
     Index {
         name: "attached-volume",
         keys: |attachment, emit| {
             if !attachment.volume.is_empty() {
                 emit(of_volume(&attachment.volume));
+                emit(of_volume_on(&attachment.volume, &attachment.node));
             }
             if let Some((driver, handle)) = attachment.inline.as_deref().and_then(kinds::persistent_volume::Source::csi)
             {
@@ -44,6 +65,11 @@ pub const fn attachments_by_volume() -> Index<VolumeAttachment> {
 /// Returns the key of all attachments of a PersistentVolume.
 pub fn of_volume(name: &str) -> u64 {
     index_key(("persistent-volume", name))
+}
+
+/// Returns the key of all attachments of a PersistentVolume to a node.
+pub fn of_volume_on(name: &str, node: &str) -> u64 {
+    index_key(("persistent-volume-on-node", name, node))
 }
 
 /// Returns the key of all attachments of a volume that pods define themselves.

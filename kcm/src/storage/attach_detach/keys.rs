@@ -8,6 +8,7 @@ use kinds::node_volumes::NodeVolumes;
 use kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, Str, VolumeAttachment};
 use runtime::store::Change;
 
+use super::changes::Scope;
 use super::observe::{Caches, state_of};
 use super::reconcile::AttachDetach;
 use crate::pods::indexes::{by_node, on_node};
@@ -17,31 +18,34 @@ use crate::storage::volume_name::{Plugin, attachment_name, of_inline, of_volume}
 /// Subscribes to changes, and adds their keys to the queues.
 pub fn subscribe(shared: &Arc<AttachDetach>) {
     let caches = &shared.caches;
-    let add = |shared: &AttachDetach, volumes: Vec<Str>| {
-        volumes.into_iter().for_each(|volume| shared.volume_queue.add(volume));
+    let add = |shared: &AttachDetach, scope: Scope, volumes: Vec<Str>| {
+        volumes.into_iter().for_each(|volume| shared.requeue(volume, scope.clone()));
     };
     let own = shared.clone();
     caches.pods.subscribe(move |change| {
         own.memory.definitions.apply(change);
-        add(&own, of_pod(&own, change));
+        let nodes = [change.old, change.new].into_iter().flatten().map(|pod| pod.node.clone());
+        add(&own, Scope::Nodes(nodes.collect()), of_pod(&own, change));
     });
     let own = shared.clone();
-    caches.claims.subscribe(move |change| add(&own, of_claim(&own.caches, change)));
+    caches.claims.subscribe(move |change| add(&own, Scope::All, of_claim(&own.caches, change)));
     let own = shared.clone();
-    caches.volumes.subscribe(move |change| add(&own, of_persistent_volume(&own, change)));
+    caches.volumes.subscribe(move |change| add(&own, Scope::All, of_persistent_volume(&own, change)));
     let own = shared.clone();
-    caches.attachments.subscribe(move |change| add(&own, of_attachment(&own, change)));
+    caches.attachments.subscribe(move |change| {
+        let nodes = [change.old, change.new].into_iter().flatten().map(|attachment| attachment.node.clone());
+        add(&own, Scope::Nodes(nodes.collect()), of_attachment(&own, change));
+    });
     let own = shared.clone();
-    caches.drivers.subscribe(move |change| add(&own, of_driver(&own, change)));
+    caches.drivers.subscribe(move |change| add(&own, Scope::All, of_driver(&own, change)));
     let own = shared.clone();
     caches.nodes.subscribe(move |change| {
         let volumes = of_node(&own, change);
-        if !volumes.is_empty()
-            && let Some(node) = change.new.or(change.old)
-        {
+        let Some(node) = change.new.or(change.old) else { return };
+        if !volumes.is_empty() {
             own.node_queue.add(node.meta.name.clone());
         }
-        add(&own, volumes);
+        add(&own, Scope::Nodes([node.meta.name.clone()].into()), volumes);
     });
 }
 

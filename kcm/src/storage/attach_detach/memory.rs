@@ -2,6 +2,7 @@
 //! Its loss is safe, and only delays steps.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use kinds::{Str, Uid};
 use runtime::lock::lock;
 use tokio::time::Instant;
 
+use super::changes::{Changes, Scope};
 use super::definitions::Definitions;
 use super::node_list::NodeList;
 
@@ -74,7 +76,8 @@ pub type Sites = BTreeMap<Str, SiteMemory>;
 #[derive(Debug, Default)]
 struct State {
     volumes: HashMap<Str, Sites>,
-    by_pod: HashMap<ObjectKey, BTreeSet<Str>>,
+    /// The volumes of each pod, with their nodes: two pods may have had the name.
+    by_pod: HashMap<ObjectKey, BTreeSet<(Str, Str)>>,
     by_node: HashMap<Str, BTreeSet<Str>>,
     lists: HashMap<Str, NodeList>,
 }
@@ -84,6 +87,8 @@ struct State {
 pub struct Memory {
     /// The volumes that pods define themselves.
     pub definitions: Definitions,
+    /// The nodes of volumes that have changed.
+    pub changes: Changes,
     state: Mutex<State>,
 }
 
@@ -92,9 +97,16 @@ impl Memory {
         lock(&self.state)
     }
 
-    /// Returns the nodes of a volume.
-    pub fn sites(&self, volume: &str) -> Sites {
-        self.lock().volumes.get(volume).cloned().unwrap_or_default()
+    /// Returns the nodes of a volume, of those in the scope.
+    pub fn sites(&self, volume: &str, scope: &Scope) -> Sites {
+        let state = self.lock();
+        let Some(sites) = state.volumes.get(volume) else { return Sites::new() };
+        match scope {
+            Scope::All => sites.clone(),
+            Scope::Nodes(nodes) => {
+                nodes.iter().filter_map(|node| Some((node.clone(), sites.get(node)?.clone()))).collect()
+            }
+        }
     }
 
     /// Returns true if the volume is wanted, attached or listed on a node.
@@ -102,36 +114,47 @@ impl Memory {
         self.lock().volumes.contains_key(volume)
     }
 
-    /// Stores the nodes of a volume. Returns the nodes that have to be reconciled: their lists need not wait for this volume
-    /// any longer.
-    pub fn store(&self, volume: &Str, sites: Sites) -> Vec<Str> {
+    /// Stores the nodes of a volume, of those in the scope. Returns the nodes that have to be reconciled: their lists need
+    /// not wait for this volume any longer.
+    pub fn store(&self, volume: &Str, scope: &Scope, sites: Sites) -> Vec<Str> {
         let mut state = self.lock();
-        let old = state.volumes.remove(volume).unwrap_or_default();
-        unlink(&mut state.by_node, old.keys().filter(|node| !sites.contains_key(*node)), volume);
-        let users = |sites: &Sites| -> BTreeSet<ObjectKey> {
-            sites.values().flat_map(|site| site.users.iter().map(|user| user.pod.clone())).collect()
+        let State { volumes, by_pod, by_node, lists } = &mut *state;
+        let current = volumes.entry(volume.clone()).or_default();
+        let old = match scope {
+            Scope::All => std::mem::take(current),
+            Scope::Nodes(nodes) => nodes.iter().filter_map(|node| current.remove_entry(node)).collect(),
+        };
+        let users = |sites: &Sites| -> BTreeSet<(ObjectKey, Str)> {
+            let of_site = |(node, site): (&Str, &SiteMemory)| {
+                site.users.iter().map(|user| (user.pod.clone(), node.clone())).collect::<Vec<_>>()
+            };
+            sites.iter().flat_map(of_site).collect()
         };
         let (before, after) = (users(&old), users(&sites));
-        unlink(&mut state.by_pod, before.difference(&after), volume);
-        for pod in after.difference(&before) {
-            state.by_pod.entry(pod.clone()).or_default().insert(volume.clone());
+        for (pod, node) in before.difference(&after) {
+            unlink(by_pod, pod, &(volume.clone(), node.clone()));
+        }
+        for (pod, node) in after.difference(&before) {
+            by_pod.entry(pod.clone()).or_default().insert((volume.clone(), node.clone()));
         }
         for node in sites.keys().filter(|node| !old.contains_key(*node)) {
-            state.by_node.entry(node.clone()).or_default().insert(volume.clone());
+            by_node.entry(node.clone()).or_default().insert(volume.clone());
         }
         let mut ready = Vec::new();
         for node in old.keys().filter(|node| !sites.contains_key(*node)) {
-            if let Some(list) = state.lists.get_mut(node) {
+            unlink(by_node, node, volume);
+            if let Some(list) = lists.get_mut(node) {
                 if list.forget(volume) {
                     ready.push(node.clone());
                 }
                 if list.is_empty() {
-                    state.lists.remove(node);
+                    lists.remove(node);
                 }
             }
         }
-        if !sites.is_empty() {
-            state.volumes.insert(volume.clone(), sites);
+        current.extend(sites);
+        if current.is_empty() {
+            volumes.remove(volume);
         }
         ready
     }
@@ -143,7 +166,9 @@ impl Memory {
 
     /// Returns the volumes that a pod uses, as far as they are remembered.
     pub fn of_pod(&self, pod: &ObjectKey) -> Vec<Str> {
-        self.lock().by_pod.get(pod).into_iter().flatten().cloned().collect()
+        let state = self.lock();
+        let volumes: BTreeSet<&Str> = state.by_pod.get(pod).into_iter().flatten().map(|(volume, _)| volume).collect();
+        volumes.into_iter().cloned().collect()
     }
 
     /// Returns the volumes of a node.
@@ -228,17 +253,11 @@ impl Memory {
     }
 }
 
-fn unlink<'a, K: Clone + Eq + std::hash::Hash + 'a>(
-    index: &mut HashMap<K, BTreeSet<Str>>,
-    keys: impl Iterator<Item = &'a K>,
-    volume: &str,
-) {
-    for key in keys {
-        if let Some(volumes) = index.get_mut(key) {
-            volumes.remove(volume);
-            if volumes.is_empty() {
-                index.remove(key);
-            }
+fn unlink<K: Eq + Hash, V: Ord>(index: &mut HashMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let Some(values) = index.get_mut(key) {
+        values.remove(value);
+        if values.is_empty() {
+            index.remove(key);
         }
     }
 }
@@ -257,16 +276,36 @@ mod tests {
         let memory = Memory::default();
         let volume = Str::from("v");
         let node = Str::from("n");
-        memory.store(&volume, Sites::from([(node.clone(), used_by("a"))]));
+        memory.store(&volume, &Scope::All, Sites::from([(node.clone(), used_by("a"))]));
         assert_eq!(memory.of_pod(&ObjectKey::new("default", "a")), std::slice::from_ref(&volume));
         assert_eq!(memory.of_node("n"), std::slice::from_ref(&volume));
-        memory.store(&volume, Sites::from([(node.clone(), used_by("b"))]));
+        memory.store(&volume, &Scope::All, Sites::from([(node.clone(), used_by("b"))]));
         assert!(memory.of_pod(&ObjectKey::new("default", "a")).is_empty());
         assert_eq!(memory.of_pod(&ObjectKey::new("default", "b")), std::slice::from_ref(&volume));
         memory.decide_listing(&node, &volume, true, true);
-        memory.store(&volume, Sites::new());
+        memory.store(&volume, &Scope::All, Sites::new());
         let state = memory.lock();
         assert!(state.volumes.is_empty() && state.by_pod.is_empty() && state.by_node.is_empty());
         assert!(state.lists.is_empty());
+    }
+
+    #[test]
+    fn nodes_outside_the_scope_are_kept() {
+        let memory = Memory::default();
+        let volume = Str::from("v");
+        let [a, b] = ["a", "b"].map(Str::from);
+        let only = |node: &Str| Scope::Nodes([node.clone()].into());
+        // A pod was replaced by one of its name on another node.
+        memory.store(&volume, &only(&a), Sites::from([(a.clone(), used_by("web"))]));
+        memory.store(&volume, &only(&b), Sites::from([(b.clone(), used_by("web"))]));
+        assert_eq!(memory.sites("v", &Scope::All).keys().collect::<Vec<_>>(), [&a, &b]);
+        assert_eq!(memory.sites("v", &only(&b)).keys().collect::<Vec<_>>(), [&b]);
+        memory.store(&volume, &only(&a), Sites::new());
+        assert_eq!(memory.sites("v", &Scope::All).keys().collect::<Vec<_>>(), [&b]);
+        assert!(memory.of_node("a").is_empty());
+        assert_eq!(memory.of_pod(&ObjectKey::new("default", "web")), std::slice::from_ref(&volume));
+        memory.store(&volume, &only(&b), Sites::new());
+        let state = memory.lock();
+        assert!(state.volumes.is_empty() && state.by_pod.is_empty() && state.by_node.is_empty());
     }
 }

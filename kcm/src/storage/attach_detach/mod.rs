@@ -15,6 +15,7 @@
 //! A volume for one node is attached only while no other node may have it, confirmed or not.
 
 mod attach;
+mod changes;
 mod decide;
 mod decide_wait;
 mod definitions;
@@ -89,7 +90,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn watches(builder: &mut Builder, _: &Context) {
-    builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim(), pods_by_inline_volume(), by_node()]);
+    let pods = [pods_by_claim(), indexes::pods_by_claim_and_node(), pods_by_inline_volume(), by_node()];
+    builder.need::<Pod>(Pod::VOLUMES, &pods);
     builder.need::<Node>(Node::VOLUMES, &[indexes::nodes_by_attached_volume()]);
     builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
     builder.need::<PersistentVolume>(Sections::default(), &[crate::storage::volume_name::volumes_by_unique_name()]);
@@ -126,6 +128,8 @@ fn start(manager: &mut Manager, context: &Context) {
             sync_period: is_synced.then(|| values.get_duration("attach-detach-reconcile-sync-period")),
         },
         term: Default::default(),
+        #[cfg(test)]
+        visited: Default::default(),
     });
     manager.collect(Totals(shared.clone()));
     keys::subscribe(&shared);

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::changes::Scope;
 use super::memory::NodeWrite;
 use super::node_list::removed;
 use super::reconcile::AttachDetach;
@@ -88,7 +89,9 @@ impl AttachDetach {
 
     /// Notes that no write is under way, and requeues the volumes that waited for that.
     fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) {
-        self.memory.end_write(name, current).into_iter().for_each(|volume| self.volume_queue.add(volume));
+        for volume in self.memory.end_write(name, current) {
+            self.requeue(volume, Scope::Nodes([name.clone()].into()));
+        }
     }
 
     /// Returns the volumes of a node, of those that a write has removed from its list, that its kubelet does not use

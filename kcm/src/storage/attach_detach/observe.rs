@@ -11,9 +11,13 @@ use runtime::store::Store;
 use runtime::write::Writer;
 use tokio::time::Instant;
 
+use super::changes::Scope;
 use super::decide::{Attachment, NodeState, Site};
 use super::definitions::Definitions;
-use super::indexes::{attachments_by_volume, listed_volume, nodes_by_attached_volume, of_inline_volume, of_volume};
+use super::indexes::{
+    attachments_by_volume, listed_volume, nodes_by_attached_volume, of_inline_volume, of_volume, of_volume_on,
+    pods_by_claim_and_node, using_claim_on,
+};
 use super::memory::{Memory, SiteMemory, Sites, User};
 use crate::shared_read::SharedReads;
 use crate::storage::indexes::{pods_by_claim, using_claim};
@@ -58,6 +62,14 @@ pub struct Observation {
     pub inline: Option<InlineVolume>,
     /// It may be attached to one node only.
     pub is_exclusive: bool,
+}
+
+#[cfg(test)]
+impl Observation {
+    /// Returns the number of nodes and of users.
+    pub fn size(&self) -> usize {
+        self.places.iter().map(|place| 1 + place.memory.users.len()).sum()
+    }
 }
 
 /// Pods that use a volume. Thousands of them may share one.
@@ -117,28 +129,58 @@ impl Caches {
         }
     }
 
-    /// Gathers the state of a volume.
-    pub fn observe(&self, name: &Str, plugin: Plugin<'_>, memory: &Memory, now: Instant) -> Observation {
+    /// Returns true if what happens to a volume on one node does not depend on its other nodes: only PersistentVolumes that
+    /// several nodes may have define it.
+    pub fn has_independent_nodes(&self, name: &Str, plugin: Plugin<'_>) -> bool {
+        let has_inline_attachments = || match plugin {
+            Plugin::Csi { driver, handle } => {
+                self.attachments.count(&attachments_by_volume(), of_inline_volume(driver, handle)) > 0
+            }
+            Plugin::Kubelet(_) => false,
+        };
+        let volumes = self.volumes_named(name);
+        !volumes.is_empty()
+            && !volumes.iter().any(|volume| volume_name::is_exclusive(volume))
+            && self.pods.count(&pods_by_inline_volume(), defining(name)) == 0
+            && !has_inline_attachments()
+    }
+
+    /// Returns the PersistentVolumes with this unique name, sorted by their own names.
+    fn volumes_named(&self, name: &Str) -> Vec<Arc<PersistentVolume>> {
         let mut volumes = self.volumes.by_index(&volumes_by_unique_name(), named(name));
         volumes.retain(|volume| volume_name::of_volume(volume).as_ref() == Some(name));
         volumes.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
-        let mut sites = memory.sites(name);
+        volumes
+    }
+
+    /// Gathers the state of a volume on the nodes in the scope. A scope of some nodes requires that they
+    /// [are independent](Self::has_independent_nodes).
+    pub fn observe(
+        &self,
+        (name, plugin): (&Str, Plugin<'_>),
+        scope: &Scope,
+        memory: &Memory,
+        now: Instant,
+    ) -> Observation {
+        let volumes = self.volumes_named(name);
+        let mut sites = memory.sites(name, scope);
         let mut users = Users::default();
         let (mut used, mut inline) = (None, None);
         if self.is_attachable(plugin) {
             self.keep_users(&sites, &mut users);
-            inline = self.add_inline_users(name, &memory.definitions, &mut users);
+            if *scope == Scope::All {
+                inline = self.add_inline_users(name, &memory.definitions, &mut users);
+            }
             for volume in &volumes {
-                let is_used = self.add_users(volume, &mut users);
+                let is_used = self.add_users(volume, scope, &mut users);
                 used = used.or_else(|| is_used.then(|| volume.clone()));
             }
         }
-        let attachments = self.attachments_of(name, plugin, &volumes);
+        let attachments = self.attachments_of(name, plugin, scope, &volumes);
         let foreign = foreign_nodes(plugin, &attachments);
         let attached = attachments.iter().map(|attachment| &attachment.node);
         let mut nodes: BTreeSet<Str> = sites.keys().chain(users.by_node.keys()).chain(attached).cloned().collect();
-        let listing = self.nodes.by_index(&nodes_by_attached_volume(), listed_volume(name));
-        nodes.extend(listing.iter().map(|node| node.meta.name.clone()));
+        nodes.extend(self.listing_nodes(name, scope));
         let place = |node: Str| {
             let mut memory_of_site = sites.remove(&node).unwrap_or_default();
             memory_of_site.users = users.by_node.remove(&node).unwrap_or_default();
@@ -162,6 +204,25 @@ impl Caches {
             (None, None) => name.clone(),
         };
         Observation { places, label, volume, inline, is_exclusive }
+    }
+
+    /// Returns the nodes in the scope whose status lists a volume, or whose kubelet uses and attaches it.
+    fn listing_nodes(&self, name: &Str, scope: &Scope) -> Vec<Str> {
+        match scope {
+            Scope::All => {
+                let listing = self.nodes.by_index(&nodes_by_attached_volume(), listed_volume(name));
+                listing.iter().map(|node| node.meta.name.clone()).collect()
+            }
+            Scope::Nodes(nodes) => {
+                let lists = |node: &Arc<Node>| {
+                    let volumes = node.volumes.as_ref();
+                    volumes.is_some_and(|volumes| {
+                        volumes.lists(name) || is_attached_by_kubelet(name) && volumes.uses(name)
+                    })
+                };
+                nodes.iter().filter(|node| self.node(node).as_ref().is_some_and(lists)).cloned().collect()
+            }
+        }
     }
 
     /// Returns false if [`Caches::observe`] would return no node for a volume: no pod refers to it, no node and no
@@ -226,7 +287,7 @@ impl Caches {
     }
 
     /// Adds the pods that use a volume through its claim. Returns true if there are any.
-    fn add_users(&self, volume: &PersistentVolume, users: &mut Users) -> bool {
+    fn add_users(&self, volume: &PersistentVolume, scope: &Scope, users: &mut Users) -> bool {
         let Some(reference) = &volume.claim else { return false };
         let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
         let is_bound = |claim: &Arc<PersistentVolumeClaim>| {
@@ -235,29 +296,46 @@ impl Caches {
                 && reference.uid.as_ref() == Some(&claim.meta.uid)
         };
         let Some(claim) = self.claims.get(&key).filter(is_bound) else { return false };
+        let (namespace, name) = (&key.namespace, &key.name);
+        let pods = match scope {
+            Scope::All => self.pods.by_index(&pods_by_claim(), using_claim(namespace, name)),
+            Scope::Nodes(nodes) => {
+                let index = pods_by_claim_and_node();
+                let on = |node: &Str| self.pods.by_index(&index, using_claim_on(namespace, name, node));
+                nodes.iter().flat_map(on).collect()
+            }
+        };
         let mut is_used = false;
-        for pod in self.pods.by_index(&pods_by_claim(), using_claim(&key.namespace, &key.name)) {
-            is_used |= volumes_of(&pod, &claim).next().is_some() && self.add_user(&pod, users);
+        for pod in pods.iter().filter(|pod| scope.contains(&pod.node)) {
+            is_used |= volumes_of(pod, &claim).next().is_some() && self.add_user(pod, users);
         }
         is_used
     }
 
-    /// Returns the attachments of a volume, of all clients.
+    /// Returns the attachments of a volume to the nodes in the scope, of all clients.
     fn attachments_of(
         &self,
         name: &Str,
         plugin: Plugin<'_>,
+        scope: &Scope,
         volumes: &[Arc<PersistentVolume>],
     ) -> Vec<Arc<VolumeAttachment>> {
         let Plugin::Csi { driver, handle } = plugin else { return Vec::new() };
         let index = attachments_by_volume();
         let by_name = volumes.iter().flat_map(|volume| {
-            let mut found = self.attachments.by_index(&index, of_volume(&volume.meta.name));
-            found.retain(|attachment| attachment.volume == volume.meta.name);
+            let mut found = match scope {
+                Scope::All => self.attachments.by_index(&index, of_volume(&volume.meta.name)),
+                Scope::Nodes(nodes) => {
+                    let on = |node: &Str| self.attachments.by_index(&index, of_volume_on(&volume.meta.name, node));
+                    nodes.iter().flat_map(on).collect()
+                }
+            };
+            found.retain(|attachment| attachment.volume == volume.meta.name && scope.contains(&attachment.node));
             found
         });
         let mut inline = self.attachments.by_index(&index, of_inline_volume(driver, handle));
         inline.retain(|attachment| volume_name::of_inline(attachment).as_ref() == Some(name));
+        inline.retain(|attachment| scope.contains(&attachment.node));
         by_name.chain(inline).collect()
     }
 

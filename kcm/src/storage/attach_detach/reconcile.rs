@@ -18,6 +18,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::changes::Scope;
 use super::decide::{Attachment, Rules, Site, Step, decide};
 use super::memory::{Memory, SiteMemory, Sites};
 use super::metrics::Operations;
@@ -49,6 +50,9 @@ pub struct AttachDetach {
     pub node_reads: SharedReads<Option<Node>>,
     /// State at the start of this leadership term.
     pub term: Term,
+    /// Nodes and users of volumes that reconciles have visited.
+    #[cfg(test)]
+    pub visited: std::sync::atomic::AtomicUsize,
 }
 
 /// Histories and versions that caches must have reached in this leadership term: the previous leader may have written
@@ -78,6 +82,8 @@ pub struct Subject<'a> {
     pub observation: &'a Observation,
     /// The next steps, in the order of the observation's places.
     pub steps: &'a [Step],
+    /// The nodes that the observation covers.
+    pub scope: &'a Scope,
     /// The volume's key in [`AttachDetach::consistency`].
     pub key: &'a ObjectKey,
     pub now: Instant,
@@ -97,22 +103,46 @@ impl AttachDetach {
             return Ok(Outcome::WaitingForCache);
         }
         let now = Instant::now();
-        let read = |_: &Store<VolumeAttachment>| self.caches.observe(name, plugin, &self.memory, now);
+        let scope = self.scope(name, plugin, now);
+        let read = |_: &Store<VolumeAttachment>| self.caches.observe((name, plugin), &scope, &self.memory, now);
         let observed = self.consistency.observe(&key, &self.caches.attachments, read);
         if !observed.are_deletions_cached {
+            self.memory.changes.add(name, scope);
             return Ok(Outcome::WaitingForCache);
         }
         let observation = observed.children;
+        if observation.is_exclusive && scope != Scope::All {
+            // A PersistentVolume has changed since then.
+            self.memory.changes.failed(name);
+            return Ok(Outcome::RequeueAfter(Duration::ZERO));
+        }
+        #[cfg(test)]
+        self.visited.fetch_add(observation.size(), std::sync::atomic::Ordering::Relaxed);
         let sites: Vec<Site> = observation.places.iter().map(|place| place.site.clone()).collect();
         let rules =
             Rules { is_exclusive: observation.is_exclusive, is_timeout_disabled: self.settings.is_timeout_disabled };
         let steps = decide(&sites, rules);
         let mut memories: Vec<SiteMemory> = observation.places.iter().map(|place| place.memory.clone()).collect();
-        let subject = Subject { name, plugin, observation: &observation, steps: &steps, key: &key, now };
+        let subject = Subject { name, plugin, observation: &observation, steps: &steps, scope: &scope, key: &key, now };
         let acts = observation.places.iter().zip(&steps).zip(&mut memories);
         let rechecks = join_all(acts.map(|((place, step), memory)| self.act(&subject, place, *step, memory))).await;
         self.remember(&subject, memories);
-        self.outcome(name, rechecks, sites.iter().any(|site| site.is_wanted))
+        self.outcome(name, &scope, rechecks, sites.iter().any(|site| site.is_wanted))
+    }
+
+    /// Returns the nodes of a volume that have to be reconciled, and forgets their changes.
+    fn scope(&self, name: &Str, plugin: Plugin<'_>, now: Instant) -> Scope {
+        if self.caches.has_independent_nodes(name, plugin) {
+            return self.memory.changes.take(name, now);
+        }
+        self.memory.changes.forget(name);
+        Scope::All
+    }
+
+    /// Requeues a volume because of a change of these nodes.
+    pub fn requeue(&self, volume: Str, scope: Scope) {
+        self.memory.changes.add(&volume, scope);
+        self.volume_queue.add(volume);
     }
 
     /// Returns true if the caches contain all that this process, or the previous leader, has written about a volume, and all
@@ -220,12 +250,18 @@ impl AttachDetach {
                 self.operations.detached(subject.plugin, memory.detach_started);
             }
         }
-        let ready = self.memory.store(subject.name, sites);
+        let ready = self.memory.store(subject.name, subject.scope, sites);
         ready.into_iter().for_each(|node| self.node_queue.add(node));
     }
 
     /// Combines the results of all nodes.
-    pub fn outcome(&self, name: &Str, rechecks: Vec<Recheck>, is_wanted: bool) -> Result<Outcome, ReconcileError> {
+    pub fn outcome(
+        &self,
+        name: &Str,
+        scope: &Scope,
+        rechecks: Vec<Recheck>,
+        is_wanted: bool,
+    ) -> Result<Outcome, ReconcileError> {
         let mut next = None;
         let mut errors = Vec::new();
         for recheck in rechecks {
@@ -235,6 +271,7 @@ impl AttachDetach {
             }
         }
         if let Some(error) = combined(errors) {
+            self.memory.changes.failed(name);
             // The backoff of one node must not delay the checks of the others.
             if let Some(next) = next {
                 self.volume_queue.add_after(name.clone(), next);
@@ -242,6 +279,12 @@ impl AttachDetach {
             return Err(error);
         }
         let next = earliest(next, self.settings.sync_period.filter(|_| is_wanted));
+        if !self.memory.has_sites(name) {
+            self.memory.changes.forget(name);
+        }
+        let now = Instant::now();
+        let next = self.memory.changes.succeeded(name, scope, next.map(|next| now + next));
+        let next = next.map(|next| next.saturating_duration_since(now));
         Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 }

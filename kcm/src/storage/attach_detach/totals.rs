@@ -7,6 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume_claim::Phase;
+use kinds::pod::ClaimVolume;
+use kinds::{Pod, Str};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::metrics::{Labels, gauges, plain_counters};
@@ -14,7 +18,8 @@ use runtime::metrics::{Labels, gauges, plain_counters};
 use super::memory::Memory;
 use super::observe::Caches;
 use super::reconcile::AttachDetach;
-use crate::storage::volume_name::Plugin;
+use crate::storage::inline_volume;
+use crate::storage::volume_name::{Plugin, of_volume};
 
 const FORCED_DETACHES: &str = "attach_detach_controller_attachdetach_controller_forced_detaches";
 const FORCED_REASONS: [&str; 2] = ["timeout", "out-of-service"];
@@ -32,17 +37,33 @@ fn as_f64(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Returns the attachable volumes of all pods on nodes, by node and plugin.
+/// Returns the volumes of all pods on nodes whose plugins attach volumes, by node and plugin. Inline volumes of CSI drivers
+/// count, although they are not attached.
 pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
     let mut counts: BTreeMap<Labels<2>, f64> = BTreeMap::new();
     for pod in caches.pods.all().iter().filter(|pod| !pod.node.is_empty()) {
-        for name in caches.names_of_pod(pod) {
-            let Some(plugin) = Plugin::of(&name) else { continue };
-            let labels = [("node", pod.node.to_string()), ("volume_plugin", plugin.metric_name())];
-            *counts.entry(labels).or_default() += 1.0;
+        let volumes = pod.volumes.iter();
+        let drivers = volumes.clone().flat_map(|volumes| volumes.csi_drivers.iter());
+        let of_drivers = drivers.map(|driver| Plugin::Csi { driver, handle: "" }.metric_name());
+        let names = volumes.flat_map(|volumes| &volumes.claims).filter_map(|volume| name_of_bound(caches, pod, volume));
+        let names = names.chain(inline_volume::names(pod).map(|(_, name)| name));
+        let of_names = names.filter_map(|name| Plugin::of(&name).map(Plugin::metric_name));
+        for plugin in of_drivers.chain(of_names) {
+            *counts.entry([("node", pod.node.to_string()), ("volume_plugin", plugin)]).or_default() += 1.0;
         }
     }
     counts
+}
+
+/// Returns the unique name of the volume behind a claim of a pod, if both are bound to each other.
+fn name_of_bound(caches: &Caches, pod: &Pod, volume: &ClaimVolume) -> Option<Str> {
+    let claim = caches.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone()))?;
+    if claim.phase != Phase::Bound || volume.is_ephemeral && !claim.meta.is_controlled_by(&pod.meta.uid) {
+        return None;
+    }
+    let volume = caches.volumes.get(&ObjectKey::new("", claim.volume_name.clone()))?;
+    let is_bound = volume.claim.as_ref().is_some_and(|reference| reference.uid.as_ref() == Some(&claim.meta.uid));
+    of_volume(&volume).filter(|_| is_bound)
 }
 
 /// Returns the numbers of wanted and attached volumes, once for each node.

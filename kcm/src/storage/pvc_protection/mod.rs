@@ -8,7 +8,10 @@ mod idle;
 mod keys;
 mod sync;
 #[cfg(test)]
+mod sync_tests;
+#[cfg(test)]
 mod tests;
+mod used_claims;
 
 use std::sync::Arc;
 
@@ -25,6 +28,7 @@ use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use idle::IdleClaims;
 use keys::Keys;
 use sync::Protection;
+use used_claims::UsedClaims;
 
 const FINALIZER: &str = "kubernetes.io/pvc-protection";
 const QUEUE: &str = "pvcprotection";
@@ -33,7 +37,7 @@ const QUEUE: &str = "pvcprotection";
 /// many workers mean few lists. Writes are limited by the client's rate.
 const WORKERS: usize = 64;
 
-/// Requests per second and burst, as multiples of other controllers' limits: a read precedes each write, so that as many
+/// Requests per second and burst, as multiples of other controllers' limits: a read precedes most writes, so that as many
 /// claims are freed in a second as by upstream, whose writes are based on the cache.
 const QPS_FACTOR: u16 = 2;
 const BURST_FACTOR: u32 = 2;
@@ -77,6 +81,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         clock: context.clock.clone(),
         idle: IdleClaims::default(),
+        used: UsedClaims::default(),
         tracks_unused,
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);

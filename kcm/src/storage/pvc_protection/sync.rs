@@ -7,6 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume_claim::with_condition;
+use kinds::whole::WholeObject;
 use kinds::{DecodeError, Kind, PersistentVolumeClaim, Pod, Str, Time};
 use runtime::consistency::Consistency;
 use runtime::queue::Queue;
@@ -18,6 +19,7 @@ use tracing::debug;
 use super::FINALIZER;
 use super::decide::{self, UnusedStep};
 use super::idle::IdleClaims;
+use super::used_claims::UsedClaims;
 use crate::context::Clock;
 use crate::protection::{Guard, Need, RECHECK_INTERVAL, decode_once, need};
 use crate::shared_read::SharedReads;
@@ -71,6 +73,8 @@ pub struct Protection {
     pub clock: Clock,
     /// Claims whose last user was deleted a short time ago.
     pub idle: IdleClaims,
+    /// Whole claims that pods use.
+    pub used: UsedClaims,
     /// The condition `Unused` is maintained.
     pub tracks_unused: bool,
 }
@@ -91,6 +95,7 @@ impl Protection {
             Cached::Current(claim) => claim,
             Cached::Absent => {
                 self.idle.forget(key);
+                self.used.forget(key);
                 return Ok(Outcome::Done);
             }
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
@@ -151,11 +156,16 @@ impl Protection {
         Ok(Outcome::Done)
     }
 
-    /// Writes the condition if the claim, as the API server has it now, still is tracked and lacks it.
+    /// Writes the condition, from the whole claim that was kept at the cached version or that is read from the API server.
     async fn write_condition(&self, cached: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
-        let resource = &PersistentVolumeClaim::RESOURCE;
-        let key = cached.meta.key();
-        let response = match self.writer.get(resource, &key).await {
+        if let Some(whole) = self.used.take(cached) {
+            match self.put_condition(cached, whole.bytes(), unused).await {
+                // The cache is behind.
+                Err(error) if error.is_conflict() => {}
+                result => return result,
+            }
+        }
+        let response = match self.writer.get(&PersistentVolumeClaim::RESOURCE, &cached.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(()),
             response => response?,
         };
@@ -163,12 +173,29 @@ impl Protection {
         if fresh.meta.uid != cached.meta.uid || !is_tracked(&fresh) || fresh.unused == Some(unused) {
             return Ok(());
         }
+        self.put_condition(&fresh, response.object()?, unused).await
+    }
+
+    /// Writes the condition into a whole claim. It fails with a conflict if the claim has another version by now.
+    async fn put_condition(
+        &self,
+        claim: &PersistentVolumeClaim,
+        object: &[u8],
+        unused: bool,
+    ) -> Result<(), WriteError> {
+        let key = claim.meta.key();
         let now = Time((self.clock)().as_second());
-        let object = with_condition(response.object()?, condition(unused), now).map_err(DecodeError::from)?;
+        let object = with_condition(object, condition(unused), now).map_err(DecodeError::from)?;
         debug!(claim = %key, unused, "writing the condition Unused");
-        match self.writer.replace(resource, &key, Some("status"), &object).await {
+        match self.writer.replace(&PersistentVolumeClaim::RESOURCE, &key, Some("status"), &object).await {
             Ok(response) => {
-                self.consistency.wrote(&key, &self.claims, response.meta()?.version);
+                let version = response.meta()?.version;
+                let whole =
+                    if unused { None } else { WholeObject::read(response.object()?).map_err(DecodeError::from)? };
+                if let Some(whole) = whole {
+                    self.used.keep(&key, version, whole);
+                }
+                self.consistency.wrote(&key, &self.claims, version);
                 Ok(())
             }
             Err(error) if error.is_not_found() => Ok(()),

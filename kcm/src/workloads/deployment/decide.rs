@@ -1,4 +1,4 @@
-//! Policy: the newest ReplicaSet of a Deployment, the course of a sync, and the next step of a rollout.
+//! Policy: the newest ReplicaSet of a Deployment, the mode of a sync, and the next step of a rollout.
 //!
 //! All policy of the controller is in the `decide*` files, as pure functions over records. Writes return updated
 //! records: put them back with [`Sets::replace`], so that later decisions of the same sync use them.
@@ -12,7 +12,7 @@ use super::decide_revision::{revision, rollback_requested};
 use super::decide_scale::{Scale, is_stale, roll_new, roll_old, scale_to};
 use super::sets::Sets;
 
-/// The course of a sync.
+/// The mode of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncMode {
     /// The Deployment selects everything, which is refused: only its generation is acknowledged.
@@ -29,8 +29,8 @@ pub enum SyncMode {
     Rollout,
 }
 
-/// Returns the course of a sync. Upstream: pkg/controller/deployment, syncDeployment and isScalingEvent.
-pub fn course(deployment: &Deployment, sets: &Sets) -> SyncMode {
+/// Returns the mode of a sync. Upstream: pkg/controller/deployment, syncDeployment and isScalingEvent.
+pub fn sync_mode(deployment: &Deployment, sets: &Sets) -> SyncMode {
     if deployment.selector.is_everything() {
         SyncMode::Refuse
     } else if deployment.meta.is_deleting() {

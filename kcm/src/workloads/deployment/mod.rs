@@ -1,7 +1,7 @@
 //! deployment-controller: keeps ReplicaSets so that a Deployment's pods follow its template and scale.
 //!
 //! It never scales beyond the strategy's surge, removes no more available pods than the strategy allows, and keeps a
-//! history for rollbacks. The policy is pure: `decide` chooses the course of a sync, `decide_revision` computes
+//! history for rollbacks. The policy is pure: `decide` chooses the mode of a sync, `decide_revision` computes
 //! revisions and rollbacks, `decide_scale` numbers of pods, `decide_status` the status. Upstream:
 //! pkg/controller/deployment.
 

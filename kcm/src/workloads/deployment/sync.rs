@@ -20,7 +20,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{ObjectResponse, WriteError, Writer};
 use tracing::{debug, error, info};
 
-use super::decide::{Step, SyncMode, course, next_step, old_pods_running, surplus_history};
+use super::decide::{Step, SyncMode, next_step, old_pods_running, surplus_history, sync_mode};
 use super::decide_revision::{is_ours, new_replica_set, new_set_update, revision_edit, rollback};
 use super::decide_scale::{Scale, resize, scaled_notice};
 use super::decide_status::{
@@ -115,15 +115,15 @@ impl Deployments {
             are_deletions_cached: observed.are_deletions_cached,
             now,
         };
-        let course = course(&deployment, &work.sets);
-        let status = match self.act(&mut work, course).await {
+        let mode = sync_mode(&deployment, &work.sets);
+        let status = match self.act(&mut work, mode).await {
             Ok(Some(status)) => status,
             Ok(None) => return Ok(Outcome::Done),
             Err(stop) => return self.end_early(&work, stop).await,
         };
         let edits =
             if deployment.meta.is_deleting() { AnnotationEdits::new() } else { revision_edit(&deployment, &work.sets) };
-        let again = if course == SyncMode::Rollout { recheck_after(&deployment, &status, now) } else { None };
+        let again = if mode == SyncMode::Rollout { recheck_after(&deployment, &status, now) } else { None };
         let write_delay = if edits.is_empty() { write_delay(&deployment, &status) } else { Duration::ZERO };
         if let Some(later) = self.debouncer.wait(key, write_delay) {
             return Ok(Outcome::RequeueAfter(again.map_or(later, |again| again.min(later))));
@@ -197,8 +197,8 @@ impl Deployments {
     }
 
     /// Acts in a sync mode. Returns the status at its end, or `None` if the next reconcile writes it.
-    async fn act(&self, work: &mut Work<'_>, course: SyncMode) -> Result<Option<DeploymentStatus>, Stop> {
-        match course {
+    async fn act(&self, work: &mut Work<'_>, mode: SyncMode) -> Result<Option<DeploymentStatus>, Stop> {
+        match mode {
             SyncMode::Refuse => {
                 self.record_notice(work.deployment, &Notice::selecting_all());
                 let generation = work.deployment.meta.generation.max(work.noted.observed_generation);
@@ -209,7 +209,7 @@ impl Deployments {
                 self.keep_new_set(work).await?
             }
         }
-        match course {
+        match mode {
             SyncMode::RollBack(revision) => {
                 if work.sets.new.is_none() {
                     self.create(work).await?;
@@ -220,14 +220,14 @@ impl Deployments {
             SyncMode::Hold | SyncMode::Resize => {
                 let scales = resize(work.deployment, &work.sets);
                 self.scale(work, scales).await?;
-                if course == SyncMode::Hold {
+                if mode == SyncMode::Hold {
                     self.clean(work).await?;
                 }
             }
             SyncMode::Rollout => self.roll_out(work).await?,
             SyncMode::Refuse | SyncMode::Report => {}
         }
-        Ok(Some(self.status(work, course == SyncMode::Rollout)))
+        Ok(Some(self.status(work, mode == SyncMode::Rollout)))
     }
 
     /// Records a pause, and updates the new set from the Deployment, if it exists.

@@ -45,7 +45,7 @@ pub struct View<'a> {
 
 /// The state of a Job.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct JobState {
     /// The status to start from.
     pub status: JobStatus,
     /// Active pods: neither ended nor being deleted.
@@ -130,7 +130,7 @@ impl View<'_> {
     }
 
     /// Evaluates all pods. Upstream: pkg/controller/job, syncJob up to the verdict.
-    pub fn standing(&self) -> Standing {
+    pub fn state(&self) -> JobState {
         let job = self.job;
         let mut status = job.status.clone();
         let uncounted = status.uncounted.get_or_insert_default().clone();
@@ -143,7 +143,7 @@ impl View<'_> {
         }
         let indexed = job.is_indexed().then(|| self.indexed(&active));
         let (verdict, deadline_in) = self.verdict(&status, failed, indexed.as_ref());
-        Standing {
+        JobState {
             ready: count(&pods_where(&active, |pod| pod.ready)),
             terminating: count(&pods_where(self.pods, Pod::is_terminating)),
             failed,

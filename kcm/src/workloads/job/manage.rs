@@ -10,7 +10,7 @@ use kinds::job::JobStatus;
 use kinds::{Pod, Time};
 
 use super::backoff::remaining_of_index;
-use super::decide::{SUCCESS_CRITERIA_MET, SUSPENDED, Standing, View, condition, index_of};
+use super::decide::{JobState, SUCCESS_CRITERIA_MET, SUSPENDED, View, condition, index_of};
 use super::indexes::Indexes;
 use super::policy;
 use crate::pods::ranking::exact_rank;
@@ -94,41 +94,41 @@ impl View<'_> {
     }
 
     /// Compares the active pods with the desired number. Upstream: pkg/controller/job, deleteActivePods and manageJob.
-    pub fn plan(&self, standing: &Standing) -> Plan {
-        let active = to_i32(standing.active.len());
-        if standing.verdict.is_some() {
-            return Plan::End(standing.active.clone());
+    pub fn plan(&self, state: &JobState) -> Plan {
+        let active = to_i32(state.active.len());
+        if state.verdict.is_some() {
+            return Plan::End(state.active.clone());
         }
         if !self.may_manage() {
             return Plan::Nothing;
         }
         if self.job.suspend {
-            return removing(self.to_remove(standing, active));
+            return removing(self.to_remove(state, active));
         }
         let wanted = match self.job.completions {
             // A work queue: after the first success running pods continue, and none are added.
-            None if standing.succeeded > 0 => active,
+            None if state.succeeded > 0 => active,
             None => self.job.parallelism,
-            Some(completions) => (completions - standing.succeeded).min(self.job.parallelism).max(0),
+            Some(completions) => (completions - state.succeeded).min(self.job.parallelism).max(0),
         };
-        let mut surplus = self.to_remove(standing, (active - wanted).max(0));
+        let mut surplus = self.to_remove(state, (active - wanted).max(0));
         surplus.truncate(BURST);
         if !surplus.is_empty() {
             return removing(surplus);
         }
-        let leaving = if self.job.replace_only_failed { standing.terminating } else { 0 };
+        let leaving = if self.job.replace_only_failed { state.terminating } else { 0 };
         let missing = to_usize(wanted - leaving - active);
-        if missing == 0 { Plan::Nothing } else { self.creation(standing, missing.min(BURST)) }
+        if missing == 0 { Plan::Nothing } else { self.creation(state, missing.min(BURST)) }
     }
 
-    fn creation(&self, standing: &Standing, missing: usize) -> Plan {
+    fn creation(&self, state: &JobState, missing: usize) -> Plan {
         let per_index = self.job.backoff_limit_per_index.is_some();
-        let wait = standing.backoff.remaining(self.now);
+        let wait = state.backoff.remaining(self.now);
         if !per_index && wait > SignedDuration::ZERO {
             return Plan::Wait(wait);
         }
-        let Some(indexed) = &standing.indexed else { return Plan::Create(vec![NewPod::default(); missing]) };
-        let mut taken = indexed.completed.union(&of_pods(&standing.active, |_| true));
+        let Some(indexed) = &state.indexed else { return Plan::Create(vec![NewPod::default(); missing]) };
+        let mut taken = indexed.completed.union(&of_pods(&state.active, |_| true));
         if self.job.replace_only_failed {
             taken = taken.union(&of_pods(self.pods, Pod::is_terminating));
         }
@@ -164,11 +164,11 @@ impl View<'_> {
 
     /// Returns at least this number of active pods, and all without an index of their own, least useful first.
     /// Upstream: pkg/controller/job, activePodsForRemoval.
-    fn to_remove(&self, standing: &Standing, at_least: i32) -> Vec<Arc<Pod>> {
+    fn to_remove(&self, state: &JobState, at_least: i32) -> Vec<Arc<Pod>> {
         if at_least <= 0 && !self.job.is_indexed() {
             return Vec::new();
         }
-        let mut pods = standing.active.clone();
+        let mut pods = state.active.clone();
         pods.sort_by_cached_key(|pod| exact_rank(pod));
         let mut surplus = Vec::new();
         if self.job.is_indexed() {
@@ -191,15 +191,15 @@ impl View<'_> {
 
     /// Returns the status and the verdict that follow from `pod_changes`. Upstream: pkg/controller/job, syncJob after
     /// manageJob.
-    pub fn outcome(&self, standing: &Standing, plan: &Plan, pod_changes: PodChanges) -> Outcome {
+    pub fn outcome(&self, state: &JobState, plan: &Plan, pod_changes: PodChanges) -> Outcome {
         let mut outcome = Outcome {
-            status: standing.status.clone(),
-            verdict: standing.verdict.clone(),
+            status: state.status.clone(),
+            verdict: state.verdict.clone(),
             flush: false,
             counts: None,
             suspension_change: None,
         };
-        let active = to_i32(standing.active.len());
+        let active = to_i32(state.active.len());
         let left = active - pod_changes.deleted + pod_changes.created;
         if matches!(plan, Plan::End(_)) {
             if pod_changes.deleted != active || !self.are_deletions_cached {
@@ -208,8 +208,8 @@ impl View<'_> {
             }
         } else {
             let enough = match self.job.completions {
-                None => standing.succeeded > 0,
-                Some(completions) => standing.succeeded >= completions,
+                None => state.succeeded > 0,
+                Some(completions) => state.succeeded >= completions,
             };
             if enough && left == 0 {
                 let message = "Reached expected number of succeeded pods";
@@ -219,7 +219,7 @@ impl View<'_> {
             }
         }
         let (ready, terminating) =
-            (Some(standing.ready - pod_changes.deleted_ready), Some(standing.terminating + pod_changes.deleted));
+            (Some(state.ready - pod_changes.deleted_ready), Some(state.terminating + pod_changes.deleted));
         let status = &mut outcome.status;
         status.active = left;
         status.ready = ready;

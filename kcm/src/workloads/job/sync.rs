@@ -173,8 +173,8 @@ impl Jobs {
         let clears_start = self.clears_start;
         let view = View { job, pods: &pods, settled, backoff, are_deletions_cached, clears_start, now };
         let ended = pods.iter().any(|pod| view.is_tracked(pod) && !pod.is_active());
-        let standing = view.standing();
-        let plan = view.plan(&standing);
+        let state = view.state();
+        let plan = view.plan(&state);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
         if acts && self.handover.is_due(&job.meta) {
             // The API server may have more pods than the cache had above.
@@ -189,17 +189,17 @@ impl Jobs {
             return Ok(Outcome::Done);
         }
         let group = if is_postponed { None } else { self.group(key, job, &pods, &plan, &attempt).await? };
-        self.requeue_for_timers(key, standing.deadline_in, &plan);
+        self.requeue_for_timers(key, state.deadline_in, &plan);
         *action = action_of(&view, &plan);
-        let need = Need::of(job, standing.failed, standing.terminating);
+        let need = Need::of(job, state.failed, state.terminating);
         let creation = Creation { need, group: group.as_deref(), attempt, is_postponed };
         let (pod_changes, failure) = self.act(key, job, &plan, creation).await;
-        let outcome = view.outcome(&standing, &plan, pod_changes);
+        let outcome = view.outcome(&state, &plan, pod_changes);
         if let Some(suspension_change) = outcome.suspension_change {
             self.record_suspension_change(job, suspension_change);
         }
-        let account = view.account(&standing, outcome);
-        if let Err(stopped) = self.track(key, job, account, standing.backoff).await {
+        let account = view.account(&state, outcome);
+        if let Err(stopped) = self.track(key, job, account, state.backoff).await {
             return stopped;
         }
         failure.map_or(Ok(Outcome::Done), |failure| Err(ReconcileError::new(failure)))

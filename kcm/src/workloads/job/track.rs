@@ -15,7 +15,7 @@ use kinds::pod::Phase;
 use kinds::{Pod, Time, Uid};
 
 use super::decide::{
-    COMPLETE, FAILED, FAILURE_TARGET, IndexState, SUCCESS_CRITERIA_MET, Standing, View, condition, index_of,
+    COMPLETE, FAILED, FAILURE_TARGET, IndexState, JobState, SUCCESS_CRITERIA_MET, View, condition, index_of,
 };
 use super::indexes::Indexes;
 use super::manage::{COUNTS_DELAY, Outcome, ensure};
@@ -48,7 +48,7 @@ pub struct Account {
 
 impl View<'_> {
     /// Records the pods that ended. Upstream: pkg/controller/job, trackJobStatusAndRemoveFinalizers, its first half.
-    pub fn account(&self, standing: &Standing, outcome: Outcome) -> Account {
+    pub fn account(&self, state: &JobState, outcome: Outcome) -> Account {
         let Outcome { mut status, verdict, mut flush, counts, .. } = outcome;
         let tracked_pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| self.is_tracked(pod)).collect();
         let tracked: HashSet<Uid> = tracked_pods.iter().map(|pod| pod.meta.uid.clone()).collect();
@@ -68,7 +68,7 @@ impl View<'_> {
         let mut urgent = flush;
         for pod in tracked_pods {
             let failed = self.is_failed(pod);
-            if !self.may_release(standing.indexed.as_ref(), verdict.is_some(), pod, failed) {
+            if !self.may_release(state.indexed.as_ref(), verdict.is_some(), pod, failed) {
                 continue;
             }
             release.push(pod.clone());
@@ -78,7 +78,7 @@ impl View<'_> {
             let uid = &pod.meta.uid;
             let is_recorded_failure = recorded_failures.contains(uid);
             if pod.phase == Phase::Succeeded && !is_recorded_failure {
-                match &standing.indexed {
+                match &state.indexed {
                     Some(indexed) => completed.extend(self.completed_index(indexed, pod)),
                     None if recorded_successes.contains(uid) => {}
                     None => {
@@ -99,7 +99,7 @@ impl View<'_> {
                 break;
             }
         }
-        if let Some(indexed) = &standing.indexed {
+        if let Some(indexed) = &state.indexed {
             flush |= write_indexes(&mut status, indexed, completed);
         }
         let (end, decided) = self.add_verdict(&mut status, verdict);

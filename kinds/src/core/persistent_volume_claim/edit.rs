@@ -9,7 +9,7 @@ use crate::wire::schema::{
     persistent_volume_claim_spec as spec, persistent_volume_claim_status as status, quantity,
 };
 use crate::wire::splice::{replaced, with_part};
-use crate::wire::{Put, WireError, copy_fields, find};
+use crate::wire::{Put, WireError, fields, find};
 
 /// Returns a copy of the claim with this `spec.volumeName`.
 ///
@@ -82,8 +82,8 @@ pub fn with_status(object: &[u8], edit: &StatusEdit<'_>) -> Result<Vec<u8>, Wire
     with_part(object, object::STATUS, |status| replaced(status, &edit.replaced_fields(), |out| edit.put(out)))
 }
 
-/// Returns a copy of the claim with this condition instead of the one of its type; all others keep their order. The
-/// time of its last probe is not set.
+/// Returns a copy of the claim with this condition at the place of the one of its type, or behind all others. The time of
+/// its last probe is not set.
 ///
 /// # Errors
 /// When `object` is not well-formed.
@@ -92,11 +92,7 @@ pub fn with_condition(
     (kind, status, reason, message): (&str, &str, &str, &str),
     transition: Time,
 ) -> Result<Vec<u8>, WireError> {
-    with_part(object, object::STATUS, |part| {
-        let mut copy = Vec::with_capacity(part.len() + 128);
-        copy_fields(part, &mut copy, |field| {
-            field.number != status::CONDITIONS || find(field.value.bytes(), condition::TYPE) != kind.as_bytes()
-        })?;
+    let put = |copy: &mut Vec<u8>| {
         copy.put_message(status::CONDITIONS, |out| {
             out.put_str(condition::TYPE, kind);
             out.put_str(condition::STATUS, status);
@@ -104,6 +100,22 @@ pub fn with_condition(
             out.put_str(condition::REASON, reason);
             out.put_str(condition::MESSAGE, message);
         });
+    };
+    with_part(object, object::STATUS, |part| {
+        let mut copy = Vec::with_capacity(part.len() + 128);
+        let mut is_put = false;
+        for field in fields(part) {
+            let field = field?;
+            if field.number != status::CONDITIONS || find(field.value.bytes(), condition::TYPE) != kind.as_bytes() {
+                copy.extend_from_slice(field.raw);
+            } else if !is_put {
+                put(&mut copy);
+                is_put = true;
+            }
+        }
+        if !is_put {
+            put(&mut copy);
+        }
         Ok(copy)
     })
 }
@@ -116,7 +128,6 @@ mod tests {
     use crate::core::persistent_volume_claim::{PersistentVolumeClaim, UNUSED};
     use crate::decode::{Decode, Sections};
     use crate::kind::Kind;
-    use crate::wire::fields;
     use crate::wire::schema::object_meta;
 
     fn object() -> Vec<u8> {
@@ -178,14 +189,16 @@ mod tests {
     fn condition_replaces_the_one_of_its_type_only() {
         let first =
             with_condition(&object(), (UNUSED, "True", "NoPodsUsingPVC", "unused"), Time(5)).expect("well-formed");
-        let second = with_condition(&first, (UNUSED, "False", "PodUsingPVC", "used"), Time(9)).expect("well-formed");
+        let resized = with_condition(&first, ("Resized", "True", "a", "b"), Time(6)).expect("well-formed");
+        let second = with_condition(&resized, (UNUSED, "False", "PodUsingPVC", "used"), Time(9)).expect("well-formed");
         assert_eq!((read(&first).unused, read(&second).unused), (Some(true), Some(false)));
         let conditions: Vec<_> = fields(find(&second, object::STATUS))
             .flatten()
             .filter(|field| field.number == status::CONDITIONS)
             .collect();
-        assert_eq!(conditions.len(), 2);
-        assert_eq!(find(conditions[0].value.bytes(), condition::TYPE), b"Resizing");
+        let types: Vec<&[u8]> = conditions.iter().map(|field| find(field.value.bytes(), condition::TYPE)).collect();
+        // Upstream's tests read the first condition and expect the one of the resizer.
+        assert_eq!(types, [&b"Resizing"[..], b"Unused", b"Resized"]);
         assert_eq!(Time::decode(find(conditions[1].value.bytes(), condition::LAST_TRANSITION_TIME)), Ok(Time(9)));
         assert_eq!(find(find(&second, object::STATUS), 10), b"health");
     }

@@ -1,11 +1,14 @@
 //! The claims behind a pod's volumes, and whether the pod may still use them.
 
+use std::sync::Arc;
+
 use super::Pod;
 use super::selinux::{self, SeLinux};
 use crate::decode::Decode;
 use crate::intern::{Interner, Str};
 use crate::wire::schema::{
-    claim_volume_source, container_state, container_status, object_meta, pod_spec, pod_status, volume, volume_source,
+    claim_volume_source, container_state, container_status, csi_volume_source, object_meta, pod_spec, pod_status,
+    volume, volume_source,
 };
 use crate::wire::{WireError, fields, find, find_str};
 
@@ -17,6 +20,8 @@ pub struct Volumes {
     pub claims: Box<[ClaimVolume]>,
     /// Volumes that the pod defines itself, of in-tree plugins whose volumes may have to be attached.
     pub in_tree: Box<[InTreeVolume]>,
+    /// The drivers of the CSI volumes that the pod defines itself, once for each volume.
+    pub csi_drivers: Arc<[Str]>,
     /// An init, regular or ephemeral container runs.
     pub is_running: bool,
     /// `metadata.deletionGracePeriodSeconds` is 0: it was force-deleted, or its kubelet has stopped it.
@@ -63,15 +68,16 @@ pub(super) fn read(
     (meta, spec, status): (&[u8], &[u8], &[u8]),
 ) -> Result<Option<Box<Volumes>>, WireError> {
     let interner = &context.interner;
-    let (mut claims, mut in_tree) = (Vec::<ClaimVolume>::new(), Vec::new());
+    let (mut claims, mut in_tree, mut csi_drivers) = (Vec::<ClaimVolume>::new(), Vec::new(), Vec::new());
     for field in fields(spec) {
         let field = field?;
         if field.number == pod_spec::VOLUMES {
             claims.extend(read_volume(interner, pod, field.value.bytes())?);
             in_tree.extend(read_in_tree(interner, field.value.bytes())?);
+            csi_drivers.extend(read_csi_driver(interner, field.value.bytes())?);
         }
     }
-    if claims.is_empty() && in_tree.is_empty() {
+    if claims.is_empty() && in_tree.is_empty() && csi_drivers.is_empty() {
         return Ok(None);
     }
     claims.sort_by(|one, other| one.claim.cmp(&other.claim));
@@ -83,8 +89,9 @@ pub(super) fn read(
     } else {
         None
     };
-    let (claims, in_tree) = (claims.into(), in_tree.into());
-    Ok(Some(Box::new(Volumes { claims, in_tree, is_running: is_running(status)?, has_no_grace, selinux })))
+    let (claims, in_tree, csi_drivers) = (claims.into(), in_tree.into(), interner.list(&csi_drivers));
+    let is_running = is_running(status)?;
+    Ok(Some(Box::new(Volumes { claims, in_tree, csi_drivers, is_running, has_no_grace, selinux })))
 }
 
 fn read_in_tree(interner: &Interner, message: &[u8]) -> Result<Option<InTreeVolume>, WireError> {
@@ -106,6 +113,16 @@ fn read_in_tree(interner: &Interner, message: &[u8]) -> Result<Option<InTreeVolu
             let name = find_str(message, volume::NAME);
             let raw = source.value.bytes().into();
             return Ok(Some(InTreeVolume { name: interner.str(name), field: source.number, raw }));
+        }
+    }
+    Ok(None)
+}
+
+fn read_csi_driver(interner: &Interner, message: &[u8]) -> Result<Option<Str>, WireError> {
+    for source in fields(find(message, volume::VOLUME_SOURCE)) {
+        let source = source?;
+        if source.number == volume_source::CSI {
+            return Ok(Some(interner.str(find_str(source.value.bytes(), csi_volume_source::DRIVER))));
         }
     }
     Ok(None)
@@ -187,6 +204,23 @@ mod tests {
         assert_eq!(read, [("data", "claim", false), ("scratch", "web-scratch", true)]);
         assert!(!volumes.is_running && !volumes.has_no_grace);
         assert_eq!(super::read(&context(), "web", (&[], &[], &[])), Ok(None));
+    }
+
+    #[test]
+    fn drivers_of_csi_volumes_are_read_once_for_each_volume() {
+        let mut spec = Vec::new();
+        for driver in ["secrets.example.com", "certificates.example.com", "secrets.example.com"] {
+            spec.put_message(pod_spec::VOLUMES, |message| {
+                message.put_str(volume::NAME, driver);
+                message.put_message(volume::VOLUME_SOURCE, |source| {
+                    source.put_message(volume_source::CSI, |out| out.put_str(csi_volume_source::DRIVER, driver));
+                });
+            });
+        }
+        let volumes = read(&[], &spec, &[]).expect("it has volumes");
+        let drivers: Vec<&str> = volumes.csi_drivers.iter().map(|driver| &**driver).collect();
+        assert_eq!(drivers, ["secrets.example.com", "certificates.example.com", "secrets.example.com"]);
+        assert!(volumes.claims.is_empty() && volumes.in_tree.is_empty());
     }
 
     #[test]

@@ -72,6 +72,25 @@ fn v6(interfaces: &[&InstanceNetworkInterface]) -> Vec<Address> {
     first.filter_map(|text| ip(AddressKind::InternalIP, text)).collect()
 }
 
+/// Returns the addresses of a Fargate node that was found by the address `ip`: one of each family, and the name. Upstream:
+/// cloud-provider-aws, pkg/providers/v1/variant/fargate, NodeAddresses; it repeats the name for each family, which the
+/// API server refuses.
+pub(crate) fn fargate_addresses(interface: &types::NetworkInterface, ip: IpAddr, families: &[Family]) -> Vec<Address> {
+    let of_family = |family: &Family| match family {
+        Family::V4 => interface.private_ip_address(),
+        Family::V6 => interface.ipv6_addresses().first()?.ipv6_address(),
+    };
+    let ips = families.iter().filter_map(of_family).filter_map(|text| self::ip(AddressKind::InternalIP, text));
+    let mut addresses: Vec<Address> = ips.collect();
+    if addresses.is_empty() {
+        addresses.push(Address { kind: AddressKind::InternalIP, address: ip.to_string() });
+    }
+    if let Some(name) = interface.private_dns_name().filter(|name| !name.is_empty()) {
+        addresses.insert(1, Address { kind: AddressKind::InternalDNS, address: name.to_owned() });
+    }
+    addresses
+}
+
 /// Parses an address. Other texts are skipped: the API server would refuse the whole Node.
 fn ip(kind: AddressKind, text: &str) -> Option<Address> {
     let address = text.parse::<IpAddr>().ok()?.to_string();
@@ -137,6 +156,30 @@ mod tests {
         assert_eq!(texts(&addresses(&ec2_instance, &[Family::V6])), six);
         let both: Vec<&str> = six.into_iter().chain(four).collect();
         assert_eq!(texts(&addresses(&ec2_instance, &[Family::V6, Family::V4])), both);
+    }
+
+    #[test]
+    fn fargate_node_has_an_address_of_each_family() {
+        let v6 = |text: &str| types::NetworkInterfaceIpv6Address::builder().ipv6_address(text).build();
+        let interface = types::NetworkInterface::builder()
+            .private_ip_address("10.0.0.7")
+            .private_dns_name("ip-10-0-0-7.ec2.internal")
+            .ipv6_addresses(v6("2001:db8::7"))
+            .ipv6_addresses(v6("2001:db8::8"))
+            .build();
+        let (four, six, dns) =
+            ("InternalIP 10.0.0.7", "InternalIP 2001:db8::7", "InternalDNS ip-10-0-0-7.ec2.internal");
+        let found = [10, 0, 0, 7].into();
+        for (families, expected) in [
+            (&[Family::V4][..], &[four, dns][..]),
+            (&[Family::V6], &[six, dns]),
+            (&[Family::V4, Family::V6], &[four, dns, six]),
+            (&[Family::V6, Family::V4], &[six, dns, four]),
+        ] {
+            assert_eq!(texts(&fargate_addresses(&interface, found, families)), expected, "{families:?}");
+        }
+        let bare = types::NetworkInterface::builder().build();
+        assert_eq!(texts(&fargate_addresses(&bare, found, &[Family::V6])), [four]);
     }
 
     #[test]

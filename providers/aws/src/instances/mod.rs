@@ -11,9 +11,7 @@ use std::sync::Arc;
 
 use aws_sdk_ec2::types::{self, Filter, InstanceStateName};
 use futures::future::{join, join_all};
-use providers::{
-    Address, AddressKind, CloudError, ErrorKind, Instance, InstanceRef, InstanceState, Instances, async_trait,
-};
+use providers::{CloudError, ErrorKind, Instance, InstanceRef, InstanceState, Instances, async_trait};
 
 use crate::client::{Api, Class};
 use crate::session::{Session, Sessions};
@@ -255,7 +253,7 @@ async fn by_address(session: &Session, addresses: &[IpAddr]) -> States {
         if values.is_empty() {
             continue;
         }
-        let filters = vec![filter(name, values), filter("vpc-id", vec![session.vpc.clone()])];
+        let filters = interface_filters(name, values, &session.vpc);
         let request = session.api.ec2.describe_network_interfaces().set_filters(Some(filters));
         let call = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send());
         let response = match call.await {
@@ -279,17 +277,19 @@ async fn by_address(session: &Session, addresses: &[IpAddr]) -> States {
     found
 }
 
+/// The filters for interfaces of Fargate nodes. One that is no longer attached belongs to a node that has ended.
+fn interface_filters(name: &str, addresses: Vec<String>, vpc: &str) -> Vec<Filter> {
+    let attached = filter("attachment.status", vec!["attached".to_owned()]);
+    vec![filter(name, addresses), filter("vpc-id", vec![vpc.to_owned()]), attached]
+}
+
 fn fargate(session: &Session, interface: &types::NetworkInterface, ip: IpAddr) -> Box<Instance> {
     let zone = interface.availability_zone().unwrap_or_default();
-    let mut addresses = vec![Address { kind: AddressKind::InternalIP, address: ip.to_string() }];
-    if let Some(name) = interface.private_dns_name().filter(|name| !name.is_empty()) {
-        addresses.push(Address { kind: AddressKind::InternalDNS, address: name.to_owned() });
-    }
     Box::new(Instance {
         provider_id: format!("aws:///{zone}/fargate-{ip}"),
         zone: zone.to_owned(),
         region: session.api.region.clone(),
-        addresses,
+        addresses: convert::fargate_addresses(interface, ip, &session.config.node_ip_families),
         ..Instance::default()
     })
 }
@@ -338,6 +338,13 @@ mod tests {
         assert_eq!(values(&tagged, "tag-key").unwrap(), keys);
         let untagged = name_filters(&names, &ClusterTags::new("", false), "vpc-1");
         assert_eq!(values(&untagged, "vpc-id").unwrap(), ["vpc-1"]);
+    }
+
+    #[test]
+    fn fargate_node_is_an_attached_interface() {
+        let filters = interface_filters("addresses.private-ip-address", vec!["10.0.0.7".into()], "vpc-1");
+        let attached = filters.iter().find(|one| one.name() == Some("attachment.status"));
+        assert_eq!(attached.expect("a filter").values(), ["attached"]);
     }
 
     #[test]

@@ -33,6 +33,7 @@ const UPSTREAM: Space = mib(120, 400, 100);
 const NODES: Space = mib(420, 1500, 800);
 const STORAGE: Space = mib(250, 600, 400);
 const SUITE: Space = mib(200, 1200, 300);
+const SUITE_STORAGE: Space = mib(150, 200, 100);
 const IMAGES: Space = mib(150, 0, 0);
 /// The Debian base, and the file that is made from it.
 const SUITE_IMAGES: Space = mib(900, 0, 0);
@@ -67,6 +68,7 @@ pub(super) fn space(demand: &Demand, built: BuiltGroups) -> Space {
         (demand.has_volumes, built.storage, STORAGE),
         (demand.has_upstream, built.upstream, UPSTREAM),
         (demand.has_suite, built.suite, SUITE),
+        (demand.has_suite && demand.has_volumes, built.suite_storage, SUITE_STORAGE),
         (demand.has_suite, built.suite_images, SUITE_IMAGES),
     ];
     let missing = groups.into_iter().filter(|(is_needed, is_built, _)| *is_needed && !is_built);
@@ -93,6 +95,7 @@ mod tests {
         nodes: true,
         storage: true,
         suite: true,
+        suite_storage: true,
         images: true,
         suite_images: true,
     };

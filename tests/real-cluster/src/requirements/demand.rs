@@ -34,6 +34,7 @@ pub(super) struct BuiltGroups {
     pub(super) nodes: bool,
     pub(super) storage: bool,
     pub(super) suite: bool,
+    pub(super) suite_storage: bool,
     pub(super) images: bool,
     pub(super) suite_images: bool,
 }
@@ -61,6 +62,9 @@ impl Demand {
         if self.has_suite {
             programs.build_conformance()?;
         }
+        if self.has_suite && self.has_volumes {
+            storage::build_suite()?;
+        }
         Ok(())
     }
 
@@ -75,7 +79,8 @@ impl Demand {
             && built.images
             && (built.storage || !self.has_volumes)
             && (built.upstream || !self.has_upstream)
-            && (built.suite || !self.has_suite))
+            && (built.suite || !self.has_suite)
+            && (built.suite_storage || !(self.has_suite && self.has_volumes)))
     }
 }
 
@@ -88,6 +93,7 @@ impl BuiltGroups {
             nodes: programs.are_built(),
             storage: storage::are_built()?,
             suite: programs.are_built_for_conformance(),
+            suite_storage: storage::are_built_for_suite()?,
             images: programs.path(images::FILE).is_file(),
             suite_images: programs.path(images::suite::FILE).is_file(),
         })

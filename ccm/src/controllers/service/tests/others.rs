@@ -209,7 +209,10 @@ async fn missing_other_service_is_reported_once_and_used_when_created() {
         "the failed call is retried"
     );
     let failures_of_calls = failures(&sim);
-    assert!(matches!(&failures_of_calls[..], [one] if one.contains("UpdateLoadBalancerFailed")), "{failures_of_calls:?}");
+    assert!(
+        matches!(&failures_of_calls[..], [one] if one.contains("UpdateLoadBalancerFailed")),
+        "{failures_of_calls:?}"
+    );
 
     sim.delete(&key("blue"));
     process.deliver(&key("blue"));

@@ -5,9 +5,7 @@ use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
 use providers::Phase;
 use runtime::lock::lock;
 
-use super::simulation::{
-    Process, RESYNC, Simulation, WriteFault, annotated, endpoint, key, node, pass, port, service,
-};
+use super::simulation::{Process, RESYNC, Simulation, WriteFault, annotated, endpoint, key, node, pass, port, service};
 use crate::controllers::service::decide::{FINALIZER, has_finalizer};
 
 /// A simulation with one Service, `web`, whose load balancer exists.

@@ -3,13 +3,13 @@
 use kinds::{Str, Uid};
 use runtime::write::Propagation::{Background, Foreground, Orphan};
 
-use super::super::decide::Standing::{Dangling, Solid, Waiting};
-use super::super::decide::{Plan, Standing, plan};
+use super::super::decide::OwnerState::{Dangling, Solid, Waiting};
+use super::super::decide::{OwnerState, Plan, plan};
 use super::super::patch;
 use super::{A, blocking, deleting, object, owner, uid};
 
 /// Owners and their state, finalizers, whether the object has dependents, whether it may be in a cycle, and the plan.
-type Case = (&'static [(u128, Standing)], &'static [&'static str], bool, bool, Plan);
+type Case = (&'static [(u128, OwnerState)], &'static [&'static str], bool, bool, Plan);
 
 #[test]
 fn object_is_deleted_when_no_owner_exists() {
@@ -31,7 +31,7 @@ fn object_is_deleted_when_no_owner_exists() {
         (&[(1, Waiting), (2, Dangling)], &[], true, true, Plan::DeleteForeground { unblock: true }),
     ];
     for (owners, finalizers, has_dependents, in_cycle, expected) in table {
-        let owners: Vec<(Uid, Standing)> = owners.iter().map(|(number, standing)| (uid(*number), *standing)).collect();
+        let owners: Vec<(Uid, OwnerState)> = owners.iter().map(|(number, state)| (uid(*number), *state)).collect();
         let finalizers: Vec<Str> = finalizers.iter().map(|finalizer| Str::from(*finalizer)).collect();
         assert_eq!(plan(&owners, &finalizers, *has_dependents, || *in_cycle), *expected, "{owners:?} {finalizers:?}");
     }
@@ -40,8 +40,8 @@ fn object_is_deleted_when_no_owner_exists() {
 /// A search of the owners for each owner would take seconds.
 #[test]
 fn half_of_many_owners_is_dropped() {
-    let standing = |number: u128| if number.is_multiple_of(2) { Solid } else { Dangling };
-    let owners: Vec<(Uid, Standing)> = (0..20_000).map(|number| (uid(number), standing(number))).collect();
+    let state = |number: u128| if number.is_multiple_of(2) { Solid } else { Dangling };
+    let owners: Vec<(Uid, OwnerState)> = (0..20_000).map(|number| (uid(number), state(number))).collect();
     let Plan::DropReferences(dropped) = plan(&owners, &[], false, || false) else {
         panic!("the references were not dropped, although some owners exist")
     };

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use runtime::write::Propagation;
 use tokio::time::Instant;
 
-use super::super::decide::{FOREGROUND, ORPHAN, Plan, Standing, plan};
+use super::super::decide::{FOREGROUND, ORPHAN, OwnerState, Plan, plan};
 use super::super::graph::{Effect, Graph};
 use super::super::identity::Identity;
 use super::{A, B, C, object, owner};
@@ -240,14 +240,14 @@ impl Simulation {
             let coordinates = Identity::of_owner(reference, &meta.namespace);
             // No read ever becomes too old here: only changes of the graph discard it.
             let known = self.graph.owner_reads.get(&coordinates, self.began);
-            let standing = known.unwrap_or_else(|| match self.owner_of(&meta.namespace, reference) {
-                Some(owner) if Self::waits_for_dependents(owner) => Standing::Waiting,
-                Some(_) => Standing::Solid,
-                None => Standing::Dangling,
+            let state = known.unwrap_or_else(|| match self.owner_of(&meta.namespace, reference) {
+                Some(owner) if Self::waits_for_dependents(owner) => OwnerState::Waiting,
+                Some(_) => OwnerState::Solid,
+                None => OwnerState::Dangling,
             });
-            if standing != Standing::Dangling {
+            if state != OwnerState::Dangling {
                 let ticket = self.graph.owner_reads.begin();
-                self.graph.owner_reads.add(ticket, coordinates, standing, self.began);
+                self.graph.owner_reads.add(ticket, coordinates, state, self.began);
             }
             let known_absent = [&Str::from(""), &meta.namespace]
                 .iter()
@@ -256,7 +256,7 @@ impl Simulation {
                 !known_absent || self.owner_of(&meta.namespace, reference).is_none(),
                 "{reference:?} counts as absent, but exists"
             );
-            owners.push((reference.uid.clone(), standing));
+            owners.push((reference.uid.clone(), state));
         }
         let in_cycle = self.graph.may_be_in_cycle(&item.uid);
         match plan(&owners, &meta.finalizers, self.graph.has_dependents(&item.uid), || in_cycle) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::decide::Standing;
+use super::super::decide::OwnerState;
 use super::super::graph::Graph;
 use super::super::identity::Identity;
 use super::super::owner_path::{Target, target};
@@ -63,8 +63,8 @@ fn owner_read_is_used_for_a_second_and_for_the_same_coordinates() {
     let read = Identity::of_owner(&owner(&A, 1), &"n".into());
     let mut reads = OwnerReads::default();
     let ticket = reads.begin();
-    reads.add(ticket, read.clone(), Standing::Solid, now);
-    assert_eq!(reads.get(&read, now + Duration::from_millis(999)), Some(Standing::Solid));
+    reads.add(ticket, read.clone(), OwnerState::Solid, now);
+    assert_eq!(reads.get(&read, now + Duration::from_millis(999)), Some(OwnerState::Solid));
     assert_eq!(reads.get(&read, now + Duration::from_secs(1)), None);
     assert_eq!(reads.get(&Identity::of_owner(&owner(&B, 1), &"n".into()), now), None);
 }
@@ -76,7 +76,7 @@ fn owner_read_is_discarded_when_the_owner_changes_during_the_read() {
     let mut reads = OwnerReads::default();
     let ticket = reads.begin();
     reads.forget(&uid(1));
-    reads.add(ticket, read.clone(), Standing::Solid, now);
+    reads.add(ticket, read.clone(), OwnerState::Solid, now);
     assert_eq!(reads.get(&read, now), None);
 }
 
@@ -100,7 +100,7 @@ fn owner_read_is_discarded_when_the_owner_changes_in_the_graph() {
             graph.observe(&B, &object(2, "n", vec![blocking(&A, 1)]));
             let ticket = graph.owner_reads.begin();
             let now = Instant::now();
-            graph.owner_reads.add(ticket, read.clone(), Standing::Solid, now);
+            graph.owner_reads.add(ticket, read.clone(), OwnerState::Solid, now);
             change(&mut graph, read, waits());
             assert_eq!(graph.owner_reads.get(read, now), None, "{what}");
         }

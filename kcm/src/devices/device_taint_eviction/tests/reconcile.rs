@@ -8,6 +8,7 @@ use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, writer
 use runtime::worker::{Outcome, Reconcile as _};
 
 use super::super::keys::{ALLOCATED, CLAIMS_OF_POOL, Key, RULES, SLICES, SLICES_OF_POOL};
+use super::super::metrics::Deletions;
 use super::super::sync::Evictions;
 use super::*;
 
@@ -33,7 +34,7 @@ async fn waiting() -> Evictions {
         clock: Arc::new(|| jiff::Timestamp::from_second(NOW).expect("a time")),
         pending: Arc::default(),
         evicted: Arc::default(),
-        metrics: Arc::default(),
+        deletions: Deletions::register(&runtime::metrics::Metrics::default()),
         members: Members(None),
     };
     let outcome = evictions.reconcile(&pod_key()).await.expect("it succeeds");

@@ -22,7 +22,7 @@ use runtime::testing::{KeptEvents, clients, deliver, filled_store, writer_of};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 
 use crate::pods::indexes::by_node;
-use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume};
+use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume, pods_by_claim_and_node};
 use crate::storage::attach_detach::metrics::Operations;
 use crate::storage::attach_detach::node_status::NodeStatuses;
 use crate::storage::attach_detach::observe::{Caches, uncached_nodes};
@@ -152,7 +152,7 @@ impl Bed {
         let events = Arc::<KeptEvents>::default();
         let (recorder, sender) = Recorder::new("attachdetach-controller", events.clone());
         let caches = Caches {
-            pods: store(vec![pods_by_claim(), pods_by_inline_volume(), by_node()]),
+            pods: store(vec![pods_by_claim(), pods_by_claim_and_node(), pods_by_inline_volume(), by_node()]),
             nodes: store(vec![nodes_by_attached_volume()]),
             claims: store(Vec::new()),
             volumes: store(vec![volumes_by_unique_name()]),
@@ -183,6 +183,7 @@ impl Bed {
             operations: Operations::new(&Metrics::default()),
             settings: Settings { is_timeout_disabled: false, sync_period: Some(SYNC_PERIOD) },
             term: Default::default(),
+            visited: Default::default(),
         });
         Self { shared, server, events, sender: sender.boxed() }
     }
@@ -191,6 +192,22 @@ impl Bed {
     pub fn set_source(&self, source: Source) {
         let mut changed: PersistentVolume = (*self.shared.caches.volumes.all()[0]).clone();
         changed.source = source;
+        deliver(&self.shared.caches.volumes, changed);
+    }
+
+    /// Changes the access modes of the volume so that all nodes may have it.
+    pub fn share(&self) {
+        self.set_mode("ReadWriteMany");
+    }
+
+    /// Changes the access modes of the volume so that one node may have it.
+    pub fn make_exclusive(&self) {
+        self.set_mode("ReadWriteOnce");
+    }
+
+    fn set_mode(&self, mode: &str) {
+        let mut changed: PersistentVolume = (*self.shared.caches.volumes.all()[0]).clone();
+        changed.access_modes = Arc::new([mode.into()]);
         deliver(&self.shared.caches.volumes, changed);
     }
 

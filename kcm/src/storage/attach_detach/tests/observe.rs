@@ -17,8 +17,9 @@ use runtime::store::Store;
 use runtime::testing::filled_store;
 use tokio::time::Instant;
 
+use crate::storage::attach_detach::changes::Scope;
 use crate::storage::attach_detach::decide::Attachment;
-use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume};
+use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume, pods_by_claim_and_node};
 use crate::storage::attach_detach::memory::{Memory, NodeWrite, SiteMemory, Sites, User};
 use crate::storage::attach_detach::observe::{Caches, Observation};
 use crate::storage::attach_detach::totals::{volumes_by_state, volumes_in_use};
@@ -98,7 +99,7 @@ impl Cluster {
         let name = of_csi(DRIVER, HANDLE);
         let plugin = Plugin::of(&name).expect("it is known");
         let may_have_places = caches.volumes.all().iter().any(|volume| caches.may_have_places(&name, volume, &memory));
-        let observation = caches.observe(&name, plugin, &memory, now);
+        let observation = caches.observe((&name, plugin), &Scope::All, &memory, now);
         let is_defined = !caches.volumes.is_empty();
         assert!(!is_defined || may_have_places || observation.places.is_empty(), "its new volume is not reconciled");
         observation
@@ -110,7 +111,7 @@ impl Cluster {
             Arc::new(filled_store(decode, indexes, records))
         }
         let caches = Caches {
-            pods: store(vec![pods_by_claim(), pods_by_inline_volume()], self.pods),
+            pods: store(vec![pods_by_claim(), pods_by_claim_and_node(), pods_by_inline_volume()], self.pods),
             nodes: store(vec![nodes_by_attached_volume()], self.nodes),
             claims: store(Vec::new(), self.claims),
             volumes: store(vec![volumes_by_unique_name()], self.volumes),
@@ -195,7 +196,7 @@ async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
     let mut cluster = Cluster::new();
     let user = User { pod: cluster.pods[0].meta.key(), uid: cluster.pods[0].meta.uid.clone() };
     let sites = Sites::from([("node".into(), SiteMemory { users: vec![user], ..SiteMemory::default() })]);
-    cluster.memory.store(&of_csi(DRIVER, HANDLE), sites.clone());
+    cluster.memory.store(&of_csi(DRIVER, HANDLE), &Scope::All, sites.clone());
     cluster.claims.clear();
     cluster.volumes.clear();
     let observation = cluster.observe();
@@ -203,7 +204,7 @@ async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
     assert!(observation.is_exclusive, "its access modes are unknown");
 
     let mut replaced = Cluster::new();
-    replaced.memory.store(&of_csi(DRIVER, HANDLE), sites);
+    replaced.memory.store(&of_csi(DRIVER, HANDLE), &Scope::All, sites);
     replaced.claims.clear();
     replaced.pods[0].meta.uid = Uid::parse("another");
     assert_eq!(wanted(&replaced.observe()), [("node", false)]);
@@ -218,7 +219,7 @@ async fn volume_with_very_many_pods_is_observed_in_linear_time() {
     let (caches, memory) = cluster.caches();
     let name = of_csi(DRIVER, HANDLE);
     let started = Instant::now();
-    let observation = caches.observe(&name, Plugin::of(&name).expect("it is known"), &memory, started);
+    let observation = caches.observe((&name, Plugin::of(&name).expect("it is known")), &Scope::All, &memory, started);
     assert_eq!(observation.places[0].memory.users.len(), PODS);
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
 }
@@ -276,7 +277,7 @@ async fn time_since_the_last_pod_does_not_restart_when_the_use_changes() {
         let in_use = is_in_use.then(|| of_csi(DRIVER, HANDLE));
         let volumes = NodeVolumes::new(true, Vec::new(), in_use.into_iter().collect());
         cluster.nodes[0].volumes = Some(Box::new(volumes));
-        cluster.memory.store(&of_csi(DRIVER, HANDLE), Sites::from([("node".into(), memory)]));
+        cluster.memory.store(&of_csi(DRIVER, HANDLE), &Scope::All, Sites::from([("node".into(), memory)]));
         let mut observation = cluster.observe_at(start + MINUTE * minutes);
         let place = observation.places.remove(0);
         assert_eq!((place.site.is_in_use, place.site.unwanted_for), (is_in_use, MINUTE * expected), "{name}");
@@ -296,10 +297,10 @@ async fn volume_that_a_kubelet_attached_stays_reserved_when_its_node_is_deleted_
         let mut cluster = Cluster::new();
         cluster.nodes.clear();
         let memory = SiteMemory { is_attached, was_in_use, is_abandoned: !is_attached, ..SiteMemory::default() };
-        cluster.memory.store(&volume, Sites::from([("node".into(), memory)]));
+        cluster.memory.store(&volume, &Scope::All, Sites::from([("node".into(), memory)]));
         let (caches, memory) = cluster.caches();
         let plugin = Plugin::of(&volume).expect("it is known");
-        let observation = caches.observe(&volume, plugin, &memory, Instant::now());
+        let observation = caches.observe((&volume, plugin), &Scope::All, &memory, Instant::now());
         let place = &observation.places[0];
         assert_eq!(place.site.attachment, expected, "{name}");
         assert!(!place.memory.is_abandoned, "{name}: it would be remembered forever");
@@ -312,21 +313,29 @@ async fn volumes_are_counted_by_node_plugin_and_state() {
     let mut cluster = Cluster::new();
     let mut unscheduled = pod_with("waiting", &["data"]);
     unscheduled.node = "".into();
-    cluster.pods.extend([unscheduled, pod_with("unbound", &["missing"])]);
+    let mut secrets = pod_with("secrets", &["lost"]);
+    let driver = kinds::Str::from("secrets.example.com");
+    secrets.volumes.as_mut().expect("it has volumes").csi_drivers = Arc::new([driver.clone(), driver]);
+    let mut lost = claim("lost");
+    lost.phase = Phase::Lost;
+    lost.volume_name = "pv".into();
+    cluster.claims.push(lost);
+    cluster.pods.extend([unscheduled, pod_with("unbound", &["missing"]), secrets]);
     let (caches, memory) = cluster.caches();
     let plugin = format!("kubernetes.io/csi:{DRIVER}");
     let labels = |first: (&'static str, &str), last: (&'static str, &str)| {
         [(first.0, first.1.to_owned()), (last.0, last.1.to_owned())]
     };
     let in_use = labels(("node", "node"), ("volume_plugin", &plugin));
-    assert_eq!(volumes_in_use(&caches).into_iter().collect::<Vec<_>>(), [(in_use, 1.0)]);
+    let inline = labels(("node", "node"), ("volume_plugin", "kubernetes.io/csi:secrets.example.com"));
+    assert_eq!(volumes_in_use(&caches).into_iter().collect::<Vec<_>>(), [(in_use, 1.0), (inline, 2.0)]);
 
     let user = User { pod: ObjectKey::new("default", "web"), uid: Uid::parse("web-uid") };
     let wanted = SiteMemory { users: vec![user], ..SiteMemory::default() };
     let attached = SiteMemory { is_attached: true, ..SiteMemory::default() };
     let both = SiteMemory { is_attached: true, ..wanted.clone() };
-    memory.store(&of_csi(DRIVER, "vol-1"), Sites::from([("a".into(), wanted), ("b".into(), attached)]));
-    memory.store(&of_csi(DRIVER, "vol-2"), Sites::from([("a".into(), both)]));
+    memory.store(&of_csi(DRIVER, "vol-1"), &Scope::All, Sites::from([("a".into(), wanted), ("b".into(), attached)]));
+    memory.store(&of_csi(DRIVER, "vol-2"), &Scope::All, Sites::from([("a".into(), both)]));
     let state = |name| labels(("plugin_name", &plugin), ("state", name));
     let expected = [(state("actual_state_of_world"), 2), (state("desired_state_of_world"), 2)];
     assert_eq!(volumes_by_state(&memory).into_iter().collect::<Vec<_>>(), expected);
@@ -376,7 +385,7 @@ async fn volume_that_pods_define_themselves_is_wanted_where_they_run() {
     let (caches, memory) = cluster.caches();
     let name = of_csi("ebs.csi.aws.com", "vol-7");
     let plugin = Plugin::of(&name).expect("it is known");
-    let observation = caches.observe(&name, plugin, &memory, Instant::now());
+    let observation = caches.observe((&name, plugin), &Scope::All, &memory, Instant::now());
     assert_eq!(wanted(&observation), [("node", true), ("second", true)]);
     let inline = observation.inline.as_ref().expect("pods define it");
     assert!(observation.is_exclusive && observation.volume.is_none() && inline.spec.is_some());

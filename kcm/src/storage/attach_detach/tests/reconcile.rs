@@ -20,6 +20,7 @@ use runtime::worker::{Outcome, ReconcileError};
 use tokio::time::{Instant, advance};
 
 use super::bed::{Bed, NodeState, SYNC_PERIOD, name};
+use crate::storage::attach_detach::changes::Scope;
 use crate::storage::attach_detach::decide::MAX_WAIT_FOR_UNMOUNT;
 use crate::storage::attach_detach::decide_wait::{DETACH_GRACE, UNMOUNT_GRACE};
 use crate::storage::attach_detach::keys::subscribe;
@@ -40,7 +41,7 @@ async fn with_deleted_attachment(in_use: &[kinds::Str]) -> Bed {
     bed.deliver_node("node");
     bed.add_pod("web", "node");
     let attached = SiteMemory { is_attached: true, ..SiteMemory::default() };
-    bed.shared.memory.store(&name(), Sites::from([("node".into(), attached)]));
+    bed.shared.memory.store(&name(), &Scope::All, Sites::from([("node".into(), attached)]));
     bed
 }
 
@@ -54,7 +55,7 @@ async fn new_volume_is_reconciled_only_if_it_may_have_a_node() {
         ("attached", |bed| bed.add_attachment("node", |_| {}), 1),
         (
             "remembered",
-            |bed| drop(bed.shared.memory.store(&name(), [("node".into(), SiteMemory::default())].into())),
+            |bed| drop(bed.shared.memory.store(&name(), &Scope::All, [("node".into(), SiteMemory::default())].into())),
             1,
         ),
         (
@@ -237,15 +238,15 @@ async fn failure_on_one_node_does_not_delay_the_checks_of_another() {
             Err(ReconcileError { message: "invalid".into(), terminal: true }),
         ]
     };
-    let outcome = bed.shared.outcome(&name(), errors().into(), true);
+    let outcome = bed.shared.outcome(&name(), &Scope::All, errors().into(), true);
     assert_eq!(outcome, Err(ReconcileError::new("refused; invalid")));
     let waiting = bed.shared.volume_queue.waiting();
     assert_eq!(waiting.iter().map(|key| (key.key.clone(), key.due)).collect::<Vec<_>>(), [(name(), Some(recheck))]);
     let terminal = Err(ReconcileError { message: "invalid".into(), terminal: true });
-    assert!(bed.shared.outcome(&name(), vec![terminal], true).is_err_and(|error| error.terminal));
+    assert!(bed.shared.outcome(&name(), &Scope::All, vec![terminal], true).is_err_and(|error| error.terminal));
     let both = vec![Ok(None), Ok(Some(SYNC_PERIOD * 2)), Ok(Some(recheck))];
-    assert_eq!(bed.shared.outcome(&name(), both, true), Ok(Outcome::RequeueAfter(recheck)));
-    assert_eq!(bed.shared.outcome(&name(), vec![Ok(None)], false), Ok(Outcome::Done));
+    assert_eq!(bed.shared.outcome(&name(), &Scope::All, both, true), Ok(Outcome::RequeueAfter(recheck)));
+    assert_eq!(bed.shared.outcome(&name(), &Scope::All, vec![Ok(None)], false), Ok(Outcome::Done));
 }
 
 #[tokio::test]
@@ -287,21 +288,24 @@ async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader()
     assert_eq!(bed.reconcile(&volume).await, Ok(Outcome::WaitingForCache));
     bed.deliver_node("a");
     assert!(matches!(bed.reconcile(&volume).await, Ok(Outcome::RequeueAfter(_))));
-    assert!(bed.shared.memory.sites(&volume)[&kinds::Str::from("a")].is_held, "the first node has it");
-    assert!(!bed.shared.memory.sites(&volume)[&kinds::Str::from("b")].is_held, "the second one waits");
+    assert!(bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("a")].is_held, "the first node has it");
+    assert!(!bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("b")].is_held, "the second one waits");
 
     // The previous leader has removed it from the list, and the kubelet has mounted it before.
     bed.change_node("a", node(10, &[], std::slice::from_ref(&volume)));
     bed.deliver_node("a");
-    bed.shared.memory.store(&volume, Sites::new());
+    bed.shared.memory.store(&volume, &Scope::All, Sites::new());
     bed.reconcile(&volume).await.expect("it succeeds");
-    assert!(!bed.shared.memory.sites(&volume)[&kinds::Str::from("b")].is_held, "the second one waits");
+    assert!(!bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("b")].is_held, "the second one waits");
     bed.change_node("a", node(11, &[], &[]));
     bed.deliver_node("a");
     for _ in 0..2 {
         bed.reconcile(&volume).await.expect("it succeeds");
     }
-    assert!(bed.shared.memory.sites(&volume)[&kinds::Str::from("b")].is_held, "the first node has released it");
+    assert!(
+        bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("b")].is_held,
+        "the first node has released it"
+    );
 }
 
 #[tokio::test]
@@ -364,10 +368,75 @@ async fn volumes_of_pods_and_of_deleted_volumes_are_requeued_when_their_driver_c
     pod.volumes.as_mut().expect("it has volumes").in_tree = [disk].into();
     deliver(&bed.shared.caches.pods, pod);
     let attached = Sites::from([("node".into(), SiteMemory { is_attached: true, ..SiteMemory::default() })]);
-    bed.shared.memory.store(&of_csi(EBS, "vol-deleted"), attached);
+    bed.shared.memory.store(&of_csi(EBS, "vol-deleted"), &Scope::All, attached);
     subscribe(&bed.shared);
     deliver(&bed.shared.caches.drivers, optional_driver(EBS));
     let waiting: Vec<_> = [queue(&bed).next().await, queue(&bed).next().await].into_iter().flatten().collect();
     assert_eq!(waiting, [of_csi(EBS, "vol-7"), of_csi(EBS, "vol-deleted")]);
     assert!(queue(&bed).is_empty(), "the volume of another driver does not change");
+}
+
+/// Returns a controller with a volume that all nodes may have, attached to each of these nodes.
+async fn with_shared_volume(nodes: &[String]) -> Bed {
+    let bed = Bed::new().await;
+    bed.share();
+    for name_of_node in nodes {
+        bed.change_node(name_of_node, node(5, &[name()], &[]));
+        bed.deliver_node(name_of_node);
+        bed.add_attachment(name_of_node, |_| {});
+    }
+    subscribe(&bed.shared);
+    bed
+}
+
+#[tokio::test(start_paused = true)]
+async fn change_of_one_pod_visits_one_node_when_thousands_share_a_volume() {
+    const PODS_PER_NODE: usize = 4;
+    let nodes: Vec<String> = (0..500).map(|number| format!("node-{number}")).collect();
+    let bed = with_shared_volume(&nodes).await;
+    for pod in 0..PODS_PER_NODE {
+        bed.add_pod(&format!("first-{pod}"), &nodes[0]);
+    }
+    bed.reconcile(&name()).await.expect("it succeeds");
+    let before = bed.shared.visited.load(Ordering::Relaxed);
+    let mut changes = 0;
+    for pod in 0..PODS_PER_NODE {
+        for name_of_node in &nodes[1..] {
+            bed.add_pod(&format!("{name_of_node}-{pod}"), name_of_node);
+            bed.reconcile(&name()).await.expect("it succeeds");
+            changes += 1;
+        }
+    }
+    let ended = &nodes[7];
+    for pod in 0..PODS_PER_NODE {
+        deliver_deletion(&bed.shared.caches.pods, &ObjectKey::new("default", format!("{ended}-{pod}")));
+        bed.reconcile(&name()).await.expect("it succeeds");
+        changes += 1;
+    }
+    let visited = bed.shared.visited.load(Ordering::Relaxed) - before;
+    assert!(visited <= changes * (1 + PODS_PER_NODE), "{visited} nodes and pods for {changes} changes");
+
+    let sites = bed.shared.memory.sites(&name(), &Scope::All);
+    let users: usize = sites.values().map(|site| site.users.len()).sum();
+    assert_eq!((sites.len(), users), (nodes.len(), PODS_PER_NODE * (nodes.len() - 1)));
+    assert!(sites[ended.as_str()].unwanted_since.is_some(), "no pod uses it there");
+    bed.shared.memory.changes.failed(&name());
+    bed.reconcile(&name()).await.expect("it succeeds");
+    assert_eq!(bed.shared.memory.sites(&name(), &Scope::All), sites, "a reconcile of all nodes finds the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_that_becomes_exclusive_is_reconciled_on_all_nodes() {
+    let nodes = ["a", "b"].map(str::to_owned);
+    let bed = with_shared_volume(&nodes).await;
+    bed.add_pod("web", "a");
+    for _ in 0..2 {
+        bed.reconcile(&name()).await.expect("it succeeds");
+    }
+    bed.change_node("c", node(5, &[], &[]));
+    bed.deliver_node("c");
+    bed.make_exclusive();
+    bed.add_pod("other", "c");
+    bed.reconcile(&name()).await.expect("it succeeds");
+    assert_eq!(bed.count("POST volumeattachments"), 0, "two nodes have it");
 }

@@ -1,7 +1,6 @@
 //! Tables for each decision, and random histories over a small model of a cluster.
 
 mod builders;
-mod course;
 mod histories;
 mod keys;
 mod model;
@@ -9,3 +8,4 @@ mod refused;
 mod revision;
 mod scale;
 mod status;
+mod sync_mode;

@@ -6,7 +6,7 @@ use kinds::deployment::{DeploymentStatus, Strategy};
 use kinds::{Deployment, ReplicaSet, Time, Uid};
 
 use super::builders::{START, created, deployment, edited, template};
-use crate::workloads::deployment::decide::{Step, SyncMode, course, next_step, old_pods_running, surplus_history};
+use crate::workloads::deployment::decide::{Step, SyncMode, next_step, old_pods_running, surplus_history, sync_mode};
 use crate::workloads::deployment::decide_revision::{new_replica_set, new_set_update, revision_edit, rollback};
 use crate::workloads::deployment::decide_scale::{DESIRED_REPLICAS, Scale, max_surge, max_unavailable, resize};
 use crate::workloads::deployment::decide_status::{is_complete, note_created, note_found, note_pause, status};
@@ -160,11 +160,11 @@ impl Cluster {
         let total = self.total();
         let safe = self.safe();
         let listed: Vec<_> = self.sets.iter().cloned().map(Arc::new).collect();
-        let course = course(&self.deployment, &Sets::split(&self.deployment, &listed));
+        let mode = sync_mode(&self.deployment, &Sets::split(&self.deployment, &listed));
         let done = self.act();
         let max = self.deployment.replicas + max_surge(&self.deployment);
-        assert!(self.total() <= total.max(max), "{course:?} went from {total} to {} pods of {max}", self.total());
-        if course == SyncMode::Rollout && matches!(self.deployment.strategy, Strategy::RollingUpdate { .. }) {
+        assert!(self.total() <= total.max(max), "{mode:?} went from {total} to {} pods of {max}", self.total());
+        if mode == SyncMode::Rollout && matches!(self.deployment.strategy, Strategy::RollingUpdate { .. }) {
             let min = self.deployment.replicas - max_unavailable(&self.deployment);
             assert!(self.safe() >= safe.min(min), "went from {safe} to {} of {min} available pods", self.safe());
         }
@@ -175,7 +175,7 @@ impl Cluster {
         let mut done = Done::default();
         let listed: Vec<_> = self.sets.iter().cloned().map(Arc::new).collect();
         let mut sets = Sets::split(&self.deployment, &listed);
-        let course = course(&self.deployment, &sets);
+        let mode = sync_mode(&self.deployment, &sets);
         let mut noted = self.deployment.status.clone();
         note_pause(&self.deployment, &mut noted, self.now);
         if let Some((edits, new)) = new_set_update(&self.deployment, &sets).zip(sets.new.clone()) {
@@ -187,7 +187,7 @@ impl Cluster {
         if let Some(new) = &sets.new {
             note_found(&self.deployment, &mut noted, &new.meta.name, self.now);
         }
-        match course {
+        match mode {
             SyncMode::RollBack(revision) => {
                 if sets.new.is_none() {
                     self.create(&mut sets, &mut done);
@@ -202,14 +202,14 @@ impl Cluster {
             SyncMode::Hold | SyncMode::Resize => {
                 let scales = resize(&self.deployment, &sets);
                 self.scale(&mut sets, scales, &mut done);
-                if course == SyncMode::Hold {
+                if mode == SyncMode::Hold {
                     self.clean(&mut sets, &mut done);
                 }
             }
             SyncMode::Rollout => self.roll_out(&mut sets, &mut noted, &mut done),
             SyncMode::Refuse | SyncMode::Report => {}
         }
-        let rollout = course == SyncMode::Rollout;
+        let rollout = mode == SyncMode::Rollout;
         let status = status(&self.deployment, &noted, &sets, rollout, self.now);
         let edits = revision_edit(&self.deployment, &sets);
         if status != self.deployment.status || !edits.is_empty() {

@@ -148,7 +148,7 @@ fn restarts_in_place_count_while_their_pods_run_or_wait() {
             })
             .collect();
         let settled = HashSet::new();
-        let verdict = view(&job, &pods, &settled).standing().verdict;
+        let verdict = view(&job, &pods, &settled).state().verdict;
         let expected = expected.then_some("BackoffLimitExceeded");
         assert_eq!(verdict.as_ref().map(|verdict| &*verdict.reason), expected, "{name}");
     }

@@ -93,11 +93,11 @@ impl Server {
         let mut view = view(&job, &pods, &settled);
         // The time advances, so that no backoff lasts forever.
         view.now = view.now.checked_add(jiff::SignedDuration::from_secs(late)).expect("in range");
-        let standing = view.standing();
-        let plan = view.plan(&standing);
+        let state = view.state();
+        let plan = view.plan(&state);
         let pod_changes = self.execute(&plan)?;
-        let outcome = view.outcome(&standing, &plan, pod_changes);
-        let account = view.account(&standing, outcome);
+        let outcome = view.outcome(&state, &plan, pod_changes);
+        let account = view.account(&state, outcome);
         let (mut status, mut tracked) = (account.status, account.tracked);
         let delay = account.flush.into_iter().chain(account.counts).min();
         match delay.map(|write_delay| with_delays && !write_delay.is_zero()) {

@@ -24,7 +24,7 @@ fn planned(job: &Job, pods: &[Arc<Pod>]) -> (usize, Vec<i32>, Vec<String>) {
     let settled = HashSet::new();
     let view = view(job, pods, &settled);
     let names = |pods: &[Arc<Pod>]| pods.iter().map(|pod| pod.meta.name.to_string()).collect();
-    match view.plan(&view.standing()) {
+    match view.plan(&view.state()) {
         Plan::Nothing | Plan::Wait(_) => (0, vec![], vec![]),
         Plan::Create(new) => (new.len(), new.iter().filter_map(|pod| pod.index).collect(), vec![]),
         Plan::End(pods) | Plan::Remove(pods) => (0, vec![], names(&pods)),
@@ -86,7 +86,7 @@ fn terminating_pods_are_replaced_unless_the_policy_waits_for_their_failure() {
         let job = with(a_job(1, Some(1)), |job| job.replace_only_failed = replace_only_failed);
         let settled = HashSet::new();
         let view = view(&job, &pods, &settled);
-        assert_eq!(matches!(view.plan(&view.standing()), Plan::Wait(_)), waits_for_backoff, "{replace_only_failed}");
+        assert_eq!(matches!(view.plan(&view.state()), Plan::Wait(_)), waits_for_backoff, "{replace_only_failed}");
     }
 }
 
@@ -146,8 +146,8 @@ fn verdict_follows_failures_and_successes_by_precedence() {
         }
         let pods = pods(&given);
         let settled = HashSet::new();
-        let standing = view(&job, &pods, &settled).standing();
-        assert_eq!(standing.verdict.as_ref().map(|verdict| &*verdict.reason), expected, "{given:?}");
+        let state = view(&job, &pods, &settled).state();
+        assert_eq!(state.verdict.as_ref().map(|verdict| &*verdict.reason), expected, "{given:?}");
     }
 }
 
@@ -169,9 +169,9 @@ fn suspension_and_resumption_are_recorded_once() {
             job.status.conditions.push(kinds::condition::Condition { status: status.into(), ..condition });
         }
         let view = view(&job, &[], &settled);
-        let standing = view.standing();
-        let plan = view.plan(&standing);
-        let outcome = view.outcome(&standing, &plan, PodChanges::default());
+        let state = view.state();
+        let plan = view.plan(&state);
+        let outcome = view.outcome(&state, &plan, PodChanges::default());
         assert_eq!(outcome.suspension_change, suspension_change, "{suspend} {known:?}");
     }
 }
@@ -186,8 +186,8 @@ fn suspended_job_loses_its_start_time_only_with_the_gate() {
         let settled = HashSet::new();
         let mut view = view(&started, &[], &settled);
         view.clears_start = clears_start;
-        let standing = view.standing();
-        let outcome = view.outcome(&standing, &Plan::Nothing, PodChanges::default());
+        let state = view.state();
+        let outcome = view.outcome(&state, &Plan::Nothing, PodChanges::default());
         assert_eq!(outcome.suspension_change, Some(SuspensionChange::Suspended));
         assert_eq!(outcome.status.start.is_zero(), is_cleared, "{clears_start}");
     }
@@ -220,7 +220,7 @@ fn counts_of_running_pods_are_delayed_while_others_start() {
             })
             .collect();
         let view = view(&job, &pods, &settled);
-        let outcome = view.outcome(&view.standing(), &Plan::Nothing, PodChanges::default());
+        let outcome = view.outcome(&view.state(), &Plan::Nothing, PodChanges::default());
         assert_eq!(outcome.counts.map(|wait| wait.as_secs()), waits, "{what}");
         assert!(!outcome.flush, "{what}");
     }
@@ -257,8 +257,8 @@ fn recording_of_successes_is_delayed_while_pods_run() {
             })
             .collect();
         let view = view(&job, &pods, &settled);
-        let standing = view.standing();
-        let account = view.account(&standing, view.outcome(&standing, &Plan::Nothing, PodChanges::default()));
+        let state = view.state();
+        let account = view.account(&state, view.outcome(&state, &Plan::Nothing, PodChanges::default()));
         assert_eq!(account.flush.map(|wait| wait.as_secs()), waits, "{what}");
     }
 }

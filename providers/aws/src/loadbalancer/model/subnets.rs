@@ -111,7 +111,8 @@ fn fitting<'a>(
 ) -> Vec<&'a Subnet> {
     let internal = scheme == Scheme::Internal;
     let role = if internal { INTERNAL_ROLE } else { PUBLIC_ROLE };
-    let own = |subnet: &Subnet| subnet.tags.contains_key(&cluster.key());
+    // Without a cluster id, no subnet is another cluster's.
+    let own = |subnet: &Subnet| cluster.marks(subnet.tags.iter().map(|(key, value)| (&**key, &**value)));
     let foreign = |subnet: &Subnet| !own(subnet) && subnet.tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX));
     let usable = |subnet: &&Subnet| {
         !subnet.outpost && !foreign(subnet) && network.is_ordinary(&subnet.zone) && (!ipv6 || !subnet.v6.is_empty())

@@ -421,12 +421,8 @@ mod tests {
         new.made.insert("sg-1".into(), start);
         assert_eq!(later(&new, start + second), Some(start + VISIBLE), "what this process created is not listed");
         assert_eq!(later(&new, start + VISIBLE), None, "it no longer exists");
-        let group = ObservedSecurityGroup {
-            id: "sg-1".into(),
-            name: "k8s-1".into(),
-            tags: BTreeMap::new(),
-            rules: Vec::new(),
-        };
+        let group =
+            ObservedSecurityGroup { id: "sg-1".into(), name: "k8s-1".into(), tags: BTreeMap::new(), rules: Vec::new() };
         let listed = ObservedStack { security_groups: vec![group], ..none.clone() };
         assert_eq!(new.visible_later(start, &listed, all_visible), None);
         new.unanswered.insert("k8s-1".into(), start);

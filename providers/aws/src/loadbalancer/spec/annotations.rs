@@ -77,7 +77,7 @@ fn read_settings(
     let given = matches!(security_groups, SecurityGroups::Given(_));
     let node_rules = node_rules(policy, target_type, given, reading);
     check_ranges(spec, given, families, reading);
-    let icmp = reading.switch("enable-icmp-for-path-mtu-discovery");
+    let path_mtu = path_mtu(reading);
     let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
     let source_nat = source_nat(families, reading);
     let (allocations, private_v4, v6) = addresses(scheme, families, reading);
@@ -99,7 +99,7 @@ fn read_settings(
         ranges: spec.source_ranges.iter().map(IpNet::trunc).collect(),
         prefix_lists: reading.owned("security-group-prefix-lists"),
         private_link: reading.switch("inbound-sg-rules-on-private-link-traffic"),
-        path_mtu: icmp.unwrap_or(false),
+        path_mtu,
         attributes: balancer_attributes(flavour, reading),
         capacity: capacity(reading),
         listeners,
@@ -110,7 +110,7 @@ fn read_settings(
         common_tags: policy.tags.clone(),
         foreign_tags: policy.foreign_tags.clone(),
         max_targets: policy.max_targets,
-        node_labels: reading.pairs("target-node-labels", true).into_iter().collect(),
+        node_labels: reading.pairs("target-node-labels", flavour == Flavour::CloudProvider).into_iter().collect(),
         shared_groups: reading.boolean("multi-cluster-target-group").unwrap_or(false),
         untyped: false,
         existing: existing(reading),
@@ -127,6 +127,18 @@ fn read_settings(
 fn node_rules(policy: &Policy, target_type: TargetType, given: bool, reading: &mut Reading<'_>) -> bool {
     let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given);
     requested && !policy.no_node_rules && target_type != TargetType::Alb
+}
+
+/// Returns true if clients may send ICMP for the discovery of the path MTU. Other words than `on` mean `off`. Upstream: Load
+/// Balancer Controller, buildManagedSecurityGroupIngressPermissions.
+fn path_mtu(reading: &mut Reading<'_>) -> bool {
+    let suffix = "enable-icmp-for-path-mtu-discovery";
+    let value = reading.text(suffix);
+    if let Some(other) = value.filter(|value| !["on", "off"].contains(value)) {
+        let message = format!("annotation {PREFIX}{suffix} has no effect with the value {other:?}: use on or off");
+        reading.warnings.push(message);
+    }
+    value == Some("on")
 }
 
 /// Returns true if the load balancer translates source addresses for UDP over IPv6.

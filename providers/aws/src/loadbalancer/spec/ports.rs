@@ -63,7 +63,14 @@ impl Encryption {
         }
         let is_known = |name: &str| spec.ports.iter().any(|port| port.name == name || port.port.to_string() == name);
         for port in ports.iter().filter(|port| !is_known(port)) {
-            reading.refuse("ssl-ports", port, "use names or numbers of the Service's ports, or *");
+            let fix = "use names or numbers of the Service's ports, or *";
+            match flavour {
+                Flavour::Controller => reading.refuse("ssl-ports", port, fix),
+                // Upstream: cloud-provider-aws, getPortSets: such a port has no effect.
+                Flavour::CloudProvider => {
+                    reading.warnings.push(format!("port {port} of annotation {PREFIX}ssl-ports has no effect: {fix}"));
+                }
+            }
         }
         let words = ["None", "HTTP1Only", "HTTP2Only", "HTTP2Optional", "HTTP2Preferred"];
         let alpn = reading.text("alpn-policy");

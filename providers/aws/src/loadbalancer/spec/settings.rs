@@ -170,7 +170,7 @@ pub(crate) struct Settings {
     pub foreign_tags: BTreeSet<String>,
     /// Maximum number of targets in a group.
     pub max_targets: Option<usize>,
-    /// Labels that nodes must have; an empty value means any.
+    /// Labels that nodes must have; as in cloud-provider-aws, an empty value means any.
     pub node_labels: Vec<(String, String)>,
     /// Target groups that other clusters register in too.
     pub shared_groups: bool,
@@ -209,10 +209,12 @@ impl Settings {
         settings
     }
 
-    /// Returns true if a node has the labels that the Service selects.
+    /// Returns true if a node has the labels that the Service selects. Upstream: cloud-provider-aws, filterTargetNodes;
+    /// Load Balancer Controller: buildTargetGroupBindingNodeSelector.
     pub(crate) fn selects(&self, node: &NodeTarget) -> bool {
+        let empty_is_any = self.flavour == Flavour::CloudProvider;
         let has = |(key, value): &(String, String)| {
-            node.labels.get(key).is_some_and(|label| value.is_empty() || label == value)
+            node.labels.get(key).is_some_and(|label| label == value || (empty_is_any && value.is_empty()))
         };
         self.node_labels.iter().all(has)
     }

@@ -1,6 +1,6 @@
 //! Effects of each annotation, and errors for values that cannot work.
 
-use providers::{IpFamily, Protocol as Transport, SessionAffinity, TargetPort, Targeting, TrafficPolicy};
+use providers::{IpFamily, NodeTarget, Protocol as Transport, SessionAffinity, TargetPort, Targeting, TrafficPolicy};
 
 use super::world::settings;
 use crate::config::Probe as Shared;
@@ -147,6 +147,49 @@ fn listeners_use_tls_on_requested_ports() {
 }
 
 #[test]
+fn unknown_port_for_tls_has_no_effect_in_cloud_provider_aws() {
+    for (ports, protocol) in [("80,8443", Protocol::Tls), ("8443", Protocol::Tcp)] {
+        let read = of(&[("type", "nlb"), ("ssl-cert", "arn:a"), ("ssl-ports", ports)]);
+        assert_eq!(read.listeners[0].protocol, protocol, "{ports}");
+        assert!(matches!(&read.warnings[..], [one] if one.contains("port 8443 of annotation")), "{:?}", read.warnings);
+    }
+}
+
+#[test]
+fn discovery_of_the_path_mtu_is_off_with_another_word_than_on() {
+    for (word, on, warnings) in [("on", true, 0), ("off", false, 0), ("", false, 0), ("true", false, 1)] {
+        let read = of(&[("type", "external"), ("enable-icmp-for-path-mtu-discovery", word)]);
+        assert_eq!((read.path_mtu, read.warnings.len()), (on, warnings), "{word:?}");
+    }
+}
+
+#[test]
+fn label_without_a_value_selects_any_value_in_cloud_provider_aws_only() {
+    let node = |value: &str| NodeTarget { labels: [("lb".into(), value.into())].into(), ..NodeTarget::default() };
+    for (kind, labels, value, selected) in [
+        ("nlb", "lb=", "a", true),
+        ("nlb", "lb", "a", true),
+        ("nlb", "lb=b", "a", false),
+        ("external", "lb=", "", true),
+        ("external", "lb=", "a", false),
+        ("external", "lb=a", "a", true),
+    ] {
+        let read = of(&[("type", kind), ("target-node-labels", labels)]);
+        assert_eq!(read.selects(&node(value)), selected, "{kind}: {labels}, {value:?}");
+    }
+    let policy = Policy { controller_services: true, ..Policy::default() };
+    let error = read(&spec(&[("type", "external"), ("target-node-labels", "lb")]), &policy).expect_err("no value");
+    assert!(error.message.contains("target-node-labels is \"lb\""), "{error}");
+}
+
+#[test]
+fn empty_attribute_of_a_port_keeps_the_general_one() {
+    let read = of(&[("target-group-attributes", "a=1,b=1"), ("target-group-attributes.80", "a=,b=2")]);
+    let attributes = &read.listeners[0].group.attributes;
+    assert_eq!((attributes["a"].as_str(), attributes["b"].as_str()), ("1", "2"));
+}
+
+#[test]
 fn tcp_and_udp_of_one_number_share_a_listener() {
     let mut dns = spec(&[]);
     dns.ports = vec![port(Transport::Udp, 53), port(Transport::Tcp, 53)];
@@ -219,7 +262,7 @@ fn every_mistake_names_annotation_value_and_fix() {
         (&[("healthcheck-protocol", "UDP")], &["healthcheck-protocol is \"UDP\"", "TCP, HTTP or HTTPS"]),
         (&[("healthcheck-port", "nope")], &["healthcheck-port is \"nope\"", "traffic-port"]),
         (&[("healthcheck-interval", "1")], &["healthcheck-interval is \"1\"", "from 5 to 300"]),
-        (&[("ssl-cert", "arn:a"), ("ssl-ports", "444")], &["ssl-ports is \"444\""]),
+        (&[("type", "external"), ("ssl-cert", "arn:a"), ("ssl-ports", "444")], &["ssl-ports is \"444\""]),
         (&[("alpn-policy", "h2")], &["alpn-policy is \"h2\"", "HTTP2Only"]),
         (&[("ip-address-type", "ipv6")], &["ip-address-type is \"ipv6\"", "dualstack"]),
         (&[("name", "a-name-that-is-much-too-long-for-any-balancer")], &["name is", "32"]),

@@ -52,6 +52,26 @@ fn subnets_are_chosen_like_upstream() {
 }
 
 #[test]
+fn subnets_of_any_cluster_are_usable_without_a_cluster_id() {
+    let mut tagged_ones = network();
+    tagged(&mut tagged_ones, "subnet-1", "kubernetes.io/cluster/other", "shared");
+    let mut legacy = network();
+    legacy.subnets[0].zone = "eu-west-1b".into();
+    tagged(&mut legacy, "subnet-2", "KubernetesCluster", "c");
+    for (network, id, expected) in [
+        (&tagged_ones, "", vec!["subnet-1", "subnet-2", "subnet-3"]),
+        (&tagged_ones, "c", vec!["subnet-2", "subnet-3"]),
+        // Of two in a zone, the one with the legacy tag is the cluster's.
+        (&legacy, "c", vec!["subnet-2", "subnet-3"]),
+    ] {
+        let cluster = ClusterTags::new(id, false);
+        let found = choose(&settings(&spec(&[])), Scheme::InternetFacing, false, network, &cluster, &[]).unwrap();
+        let found: Vec<&str> = found.iter().map(|one| &*one.subnet).collect();
+        assert_eq!(found, expected, "{id:?}");
+    }
+}
+
+#[test]
 fn load_balancer_keeps_its_subnets_and_gets_missing_zones() {
     let current = [Mapping { subnet: "subnet-5".into(), zone: "eu-west-1b".into(), ..Mapping::default() }];
     let found = chosen(&settings(&spec(&[])), Scheme::Internal, &network(), &current).unwrap();

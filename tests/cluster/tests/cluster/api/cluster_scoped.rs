@@ -118,7 +118,7 @@ pub async fn cluster_info_is_signed_until_tokens_expire(space: Space) -> Result<
         create(&maps, json!({"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": "text", "x": "y"}})).await
     })
     .await?;
-    create(&secrets, bootstrap_token("aaaaaa", "")).await?;
+    create(&secrets, bootstrap_token("aaaaaa", "9999-12-31T23:59:59Z")).await?;
     let expires_in =
         |seconds| (jiff::Timestamp::now() + Duration::from_secs(seconds)).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     create(&secrets, bootstrap_token("bbbbbb", &expires_in(3600))).await?;

@@ -159,6 +159,8 @@ pub async fn unused_condition_follows_the_pods_of_a_bound_claim(space: Space) ->
     until_quiet(&faults).await?;
     let writes = faults.count(|call| call.resource == "persistentvolumeclaims/status");
     ensure!(writes == 3, "{writes} status writes instead of 3: {:?}", faults.requests());
+    let reads = faults.count(|call| call.verb == Verb::Get && call.resource == "persistentvolumeclaims");
+    ensure!(reads == 2, "{reads} reads instead of 2: the last write needs none: {:?}", faults.requests());
     manager.stop().await?;
     only_declared(&faults, &[CLAIMS])
 }

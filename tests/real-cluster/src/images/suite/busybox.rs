@@ -39,6 +39,14 @@ nobody:x:65534:
 
 /// Writes the image.
 pub(super) fn write(layout: &mut Layout) -> Result<()> {
+    let layer = layout.layer(&root()?)?;
+    let names = ["busybox:1.37.0-2", "busybox:1.36.1-1"].map(|name| format!("{E2E}/{name}"));
+    let start = Start { command: &["sh"], ..Start::default() };
+    layout.image(&names.each_ref().map(String::as_str), &[layer], &start)
+}
+
+/// Returns the layer with busybox, its commands, and a shell.
+pub(super) fn root() -> Result<Vec<u8>> {
     let folders =
         ["bin", "dev", "etc", "home", "proc", "root", "sys", "usr", "usr/bin", "var", "var/spool", "var/spool/mail"];
     let mut entries = Entry::folders(&folders);
@@ -51,10 +59,7 @@ pub(super) fn write(layout: &mut Layout) -> Result<()> {
     entries.push(Entry::Link("usr/bin/env".into(), "/bin/env".into()));
     entries.push(Entry::File("etc/passwd".into(), 0o644, USERS.into()));
     entries.push(Entry::File("etc/group".into(), 0o644, GROUPS.into()));
-    let layer = layout.layer(&layer(&entries)?)?;
-    let names = ["busybox:1.37.0-2", "busybox:1.36.1-1"].map(|name| format!("{E2E}/{name}"));
-    let start = Start { command: &["sh"], ..Start::default() };
-    layout.image(&names.each_ref().map(String::as_str), &[layer], &start)
+    layer(&entries)
 }
 
 /// Returns the names of busybox' commands.

@@ -7,6 +7,7 @@ mod busybox;
 mod elf;
 mod enclosed;
 mod servers;
+pub mod volumes;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Tables: the new set, the course of a sync, the next step, the history to delete.
+//! Tables: the new set, the mode of a sync, the next step, the history to delete.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use kinds::wire::Put;
 use kinds::{ReplicaSet, Time};
 
 use super::builders::{annotated, deployment, int, labels, pod, rolling, set, sets};
-use crate::workloads::deployment::decide::{Step, SyncMode, course, next_step, old_pods_running, surplus_history};
+use crate::workloads::deployment::decide::{Step, SyncMode, next_step, old_pods_running, surplus_history, sync_mode};
 use crate::workloads::deployment::decide_revision::{REVISION, ROLLBACK_TO};
 use crate::workloads::deployment::decide_scale::DESIRED_REPLICAS;
 use crate::workloads::deployment::sets::{Sets, possible_match};
@@ -85,7 +85,7 @@ fn updated_records_replace_the_old_ones() {
 }
 
 #[test]
-fn course_is_chosen_by_precedence() {
+fn sync_mode_is_chosen_by_precedence() {
     let calm = sets(Some(annotated(set("n", 2, 0, "v1"), &[(DESIRED_REPLICAS, "2")])), vec![]);
     let scaled = sets(Some(annotated(set("n", 2, 0, "v1"), &[(DESIRED_REPLICAS, "3")])), vec![]);
     let idle = sets(Some(annotated(set("n", 0, 0, "v1"), &[(DESIRED_REPLICAS, "3")])), vec![]);
@@ -111,7 +111,7 @@ fn course_is_chosen_by_precedence() {
     d.selector = Selector::All(vec![]);
     steps.push((d.clone(), &scaled, SyncMode::Refuse));
     for (at, (deployment, sets, expected)) in steps.into_iter().enumerate() {
-        assert_eq!(course(&deployment, sets), expected, "step {at}");
+        assert_eq!(sync_mode(&deployment, sets), expected, "step {at}");
     }
 }
 
