@@ -98,7 +98,7 @@ pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBala
             Action::CleanUp { clear_status: state.ingress.as_deref() == Some(decide::published(service)) }
         }
         Request::Elsewhere => Action::Wait(None),
-        // Before the first success nobody uses the load balancer, and the user may not want it as it was requested.
+        // Before the first success no client uses the load balancer, and the user may not need it as it was requested.
         Request::Invalid { last: Some(last), .. } if state.ingress.is_some() => balance(service, last, state, now),
         Request::Invalid { .. } => Action::Wait(None),
         Request::Wanted(wanted) => balance(service, wanted, state, now),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{CloudBed, Faults, Manager, eventually};
@@ -30,6 +31,15 @@ pub const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
 pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
     moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     provider_of(moto.cloud_config())
+}
+
+/// Like [`provider`], where what an earlier process created last is listed after this time, not after a minute.
+pub fn provider_with_visibility(moto: &Moto, visible: Duration) -> Result<Arc<dyn CloudProvider>> {
+    moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
+    let context =
+        BuildContext { cluster_name: CLUSTER.into(), config: moto.cloud_config().into(), ..BuildContext::default() };
+    let credentials = Credentials::new("test", "test", None, None, "test");
+    Ok(provider_aws::build_with_visibility(&context, credentials, visible)?)
 }
 
 /// Returns the provider with this configuration.

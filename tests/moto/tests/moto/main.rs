@@ -97,6 +97,7 @@ fn main() -> std::process::ExitCode {
             deletion_finds_what_an_earlier_process_created_last, deletion_finds_what_was_created_without_a_response,
             creation_of_an_earlier_process_gets_the_current_settings,
             deletion_finds_what_a_changed_service_no_longer_needs,
+            resource_of_an_earlier_process_is_deleted_once_it_is_visible,
             deletion_finds_what_was_created_without_a_response_before_a_change,
             shared_group_stays_while_a_load_balancer_of_an_earlier_process_is_invisible,
         },
@@ -134,7 +135,8 @@ fn main() -> std::process::ExitCode {
             every_page_is_read,
         },
         user_groups::{
-            targets_follow_in_a_target_group_of_a_user, target_group_of_a_user_is_used_only_with_consent_and_if_it_fits,
+            targets_follow_in_a_target_group_of_a_user, deletion_waits_for_the_records_of_target_groups_of_users,
+            target_group_of_a_user_is_used_only_with_consent_and_if_it_fits,
             service_moves_to_target_groups_of_a_user_and_back,
         },
     ];

@@ -1,6 +1,7 @@
 //! Target groups that other clusters register in too: each deregisters only its own targets, also after restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,7 +9,7 @@ use cluster_tests::{Space, eventually};
 use k8s_openapi::api::core::v1::{ConfigMap, Service as KubeService};
 use kube::api::{Api, PostParams};
 use moto::{Effect, Fault, Instance, Moto, Service};
-use providers::{CloudError, LoadBalancerId, LoadBalancers, Records, async_trait};
+use providers::{CloudError, ErrorKind, LoadBalancerId, LoadBalancers, Records, async_trait};
 use serde_json::json;
 
 use crate::balancers::{AccountResources, PREFIX, delete, service, settle, spec, targets, texts};
@@ -18,23 +19,30 @@ const RBAC: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
 
 /// Records that outlive processes.
 #[derive(Default)]
-pub struct RecordsInMemory(Mutex<BTreeMap<String, BTreeMap<String, String>>>);
+pub struct RecordsInMemory {
+    records: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
+    /// True while the API server does not allow them to be read.
+    pub denied: AtomicBool,
+}
 
 impl RecordsInMemory {
     /// Deletes all records, as Kubernetes does with those of a deleted Service.
     pub fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
 #[async_trait]
 impl Records for RecordsInMemory {
     async fn read(&self, _: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned())
+        if self.denied.load(Ordering::Relaxed) {
+            return Err(CloudError::new(ErrorKind::Denied, "ReadRecord", "as scripted"));
+        }
+        Ok(self.records.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned())
     }
 
     async fn write(&self, _: &LoadBalancerId, name: &str, record: &BTreeMap<String, String>) -> Result<(), CloudError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), record.clone());
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), record.clone());
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Target groups that users made: targets of Services are registered and deregistered there, and nothing else changes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
@@ -85,6 +86,29 @@ impl UsersBalancer {
         }
         Ok(all)
     }
+}
+
+/// The permission to read records is missing while a Service is deleted after a restart: its targets are not left behind.
+pub async fn deletion_waits_for_the_records_of_target_groups_of_users(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let own = moto.run(1).await?;
+    let users = UsersBalancer::create(&moto, &["80"]).await?;
+    let group = &users.groups[0];
+    let records = Arc::new(RecordsInMemory::default());
+    let (one, other) = (spec(1, &[("target-group-arn.80", group)]), spec(2, &[]));
+    settle(&moto, &*new_process(&moto, &records).await?, &one, &targets(&own)).await?;
+    ensure!(registered(&moto, group).await? == ids(&[&own[0]]), "no target");
+
+    let next = new_process(&moto, &records).await?;
+    records.denied.store(true, Ordering::Relaxed);
+    let error = next.delete_last(&one.id, Some(Arc::new(one.clone()))).await.err().context("the targets are left")?;
+    ensure!(error.kind == ErrorKind::Denied, "{error}");
+    // Services without such target groups do not need the permission.
+    delete(&*next, &other.id).await?;
+    records.denied.store(false, Ordering::Relaxed);
+    delete(&*next, &one.id).await?;
+    ensure!(registered(&moto, group).await?.is_empty(), "{:?}", registered(&moto, group).await?);
+    Ok(())
 }
 
 /// Targets follow nodes and crashes, another owner's target stays, and nothing remains of a deleted Service.

@@ -118,7 +118,8 @@ impl Balancers {
         listing: &Listing,
         state: &mut BalancerState,
     ) -> Result<UserGroups, CloudError> {
-        self.find_registrations(work.session, work.id, listing, state).await?;
+        let names_groups = !work.settings.user_groups.is_empty();
+        self.find_registrations(work.session, (work.id, names_groups), listing, state).await?;
         let mut all = UserGroups { serving: true, used: true, ..UserGroups::default() };
         for wanted in &work.settings.user_groups {
             let (group, users) = self.find_user_group(work, listing, wanted).await?;
@@ -249,11 +250,11 @@ impl Balancers {
         Ok(Ensured { progress, ..Ensured::settled(status) })
     }
 
-    /// Finds the target groups of users in which a Service has targets: once, by their records.
+    /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: it names some.
     async fn find_registrations(
         &self,
         session: &Session,
-        id: &LoadBalancerId,
+        (id, names_groups): (&LoadBalancerId, bool),
         listing: &Listing,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
@@ -268,8 +269,8 @@ impl Balancers {
                     let recorded = recorded.filter(|targets| !targets.is_empty());
                     found.extend(recorded.map(|targets| (group.arn.clone(), targets)));
                 }
-                // Without this permission no target was ever registered, and other Services must not depend on it.
-                Err(error) if error.kind == ErrorKind::Denied => break,
+                // Services without such groups must not depend on this permission. It may be granted later.
+                Err(error) if error.kind == ErrorKind::Denied && !names_groups => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
@@ -354,7 +355,7 @@ impl Balancers {
                 result => result?,
             }
         }
-        self.find_registrations(session, id, &listing, state).await?;
+        self.find_registrations(session, (id, !last.is_empty()), &listing, state).await?;
         self.leave_user_groups(session, id, (&listing, &BTreeSet::new()), state).await?;
         self.remove_stack(session, id, state).await
     }
