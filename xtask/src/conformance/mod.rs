@@ -51,7 +51,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 60, value_name = "MINUTES")]
     timeout: u32,
 
-    /// Also provide volumes, and the images of CSI and DRA drivers, which specs of [sig-storage] and [DRA] need
+    /// Also provide volumes, and the images of CSI and DRA drivers, which specs of storage and of DRA need
     #[arg(long)]
     volumes: bool,
 
