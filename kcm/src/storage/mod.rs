@@ -2,6 +2,7 @@
 
 pub mod attach_detach;
 pub mod binder;
+pub mod bound_volume;
 pub mod ephemeral_volume;
 pub mod expander;
 pub mod indexes;

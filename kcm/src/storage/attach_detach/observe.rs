@@ -334,8 +334,9 @@ impl Caches {
             found
         });
         let mut inline = self.attachments.by_index(&index, of_inline_volume(driver, handle));
-        inline.retain(|attachment| volume_name::of_inline(attachment).as_ref() == Some(name));
-        inline.retain(|attachment| scope.contains(&attachment.node));
+        inline.retain(|attachment| {
+            volume_name::of_inline(attachment).as_ref() == Some(name) && scope.contains(&attachment.node)
+        });
         by_name.chain(inline).collect()
     }
 

@@ -7,10 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kinds::meta::ObjectKey;
-use kinds::persistent_volume_claim::Phase;
 use kinds::pod::ClaimVolume;
-use kinds::{Pod, Str};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::metrics::{Labels, gauges, plain_counters};
@@ -18,6 +15,7 @@ use runtime::metrics::{Labels, gauges, plain_counters};
 use super::memory::Memory;
 use super::observe::Caches;
 use super::reconcile::AttachDetach;
+use crate::storage::bound_volume::bound_volume;
 use crate::storage::inline_volume;
 use crate::storage::volume_name::{Plugin, of_volume};
 
@@ -45,7 +43,8 @@ pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
         let volumes = pod.volumes.iter();
         let drivers = volumes.clone().flat_map(|volumes| volumes.csi_drivers.iter());
         let of_drivers = drivers.map(|driver| Plugin::Csi { driver, handle: "" }.metric_name());
-        let names = volumes.flat_map(|volumes| &volumes.claims).filter_map(|volume| name_of_bound(caches, pod, volume));
+        let bound = |used: &ClaimVolume| bound_volume((&caches.claims, &caches.volumes), pod, used);
+        let names = volumes.flat_map(|volumes| &volumes.claims).filter_map(|used| of_volume(&*bound(used)?));
         let names = names.chain(inline_volume::names(pod).map(|(_, name)| name));
         let of_names = names.filter_map(|name| Plugin::of(&name).map(Plugin::metric_name));
         for plugin in of_drivers.chain(of_names) {
@@ -53,17 +52,6 @@ pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
         }
     }
     counts
-}
-
-/// Returns the unique name of the volume behind a claim of a pod, if both are bound to each other.
-fn name_of_bound(caches: &Caches, pod: &Pod, volume: &ClaimVolume) -> Option<Str> {
-    let claim = caches.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone()))?;
-    if claim.phase != Phase::Bound || volume.is_ephemeral && !claim.meta.is_controlled_by(&pod.meta.uid) {
-        return None;
-    }
-    let volume = caches.volumes.get(&ObjectKey::new("", claim.volume_name.clone()))?;
-    let is_bound = volume.claim.as_ref().is_some_and(|reference| reference.uid.as_ref() == Some(&claim.meta.uid));
-    of_volume(&volume).filter(|_| is_bound)
 }
 
 /// Returns the numbers of wanted and attached volumes, once for each node.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::persistent_volume_claim::Phase;
 use kinds::pod::{ClaimVolume, SeLinux};
 use kinds::{CsiDriver, PersistentVolume, PersistentVolumeClaim, Pod, Str};
 use runtime::events::{EventType, Recorder, about};
@@ -14,6 +13,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use tracing::debug;
 
 use super::used_volumes::{Conflict, Request, UsedVolumes, Volume};
+use crate::storage::bound_volume::bound_volume;
 use crate::storage::volume_name::{self, Plugin};
 
 /// The controller's state.
@@ -63,7 +63,7 @@ impl SelinuxWarnings {
     /// Returns a volume that a container mounts. A claim that is not bound yet is resolved once it is.
     fn resolve(&self, pod: &Pod, selinux: &SeLinux, claim: &ClaimVolume) -> Option<Volume> {
         let labels = selinux.labels(&claim.volume)?;
-        let volume = self.volume(pod, claim)?;
+        let volume = bound_volume((&self.claims, &self.volumes), pod, claim)?;
         let name = volume_name::of_volume(&volume)?;
         let driver = match Plugin::of(&name)? {
             Plugin::Csi { driver, .. } => Some(driver),
@@ -83,18 +83,6 @@ impl SelinuxWarnings {
         Some(Volume { name, driver, supports_context, request })
     }
 
-    /// Returns the volume that a claim of a pod is bound to.
-    fn volume(&self, pod: &Pod, claim: &ClaimVolume) -> Option<Arc<PersistentVolume>> {
-        let key = ObjectKey::new(pod.meta.namespace.clone(), claim.claim.clone());
-        let found = self.claims.get(&key).filter(|found| found.phase == Phase::Bound)?;
-        if claim.is_ephemeral && !found.meta.is_controlled_by(&pod.meta.uid) {
-            return None;
-        }
-        let volume = self.volumes.get(&ObjectKey::new("", found.volume_name.clone()))?;
-        let is_bound = volume.claim.as_ref().is_some_and(|claim| claim.uid.as_ref() == Some(&found.meta.uid));
-        is_bound.then_some(volume)
-    }
-
     /// Records events about the conflicts for both pods. Stops at the first pod that no longer exists.
     fn report(&self, conflicts: &[Conflict]) {
         for conflict in conflicts {
@@ -108,6 +96,7 @@ impl SelinuxWarnings {
 #[cfg(test)]
 mod tests {
     use kinds::persistent_volume::{ClaimRef, Source};
+    use kinds::persistent_volume_claim::Phase;
     use kinds::pod::{Phase as PodPhase, SeLinuxMount};
     use kinds::{Decode, Kind, Sections};
     use runtime::testing::{NoEvents, deliver, filled_store};
