@@ -27,9 +27,10 @@ pub const DRIVER: &str = "folder.csi.example.com";
 const MANIFEST: &str = include_str!("../manifests/volumes.yaml");
 
 /// All inputs of the programs' builds.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     include_str!("../go/csi/go.mod"),
     include_str!("../go/csi/go.sum"),
+    include_str!("../go/csi/plugin/plugin.go"),
     include_str!("../go/csi/registrar/main.go"),
     include_str!("../go/csi/main.go"),
     include_str!("../go/csi/identity.go"),

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"log"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 // identity is the identity service of both roles.
@@ -28,25 +26,4 @@ func (*identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 
 func (*identity) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{}, nil
-}
-
-// registrar announces the driver to the kubelet, which finds its socket in the folder of plugins.
-type registrar struct {
-	registration.UnimplementedRegistrationServer
-	endpoint string
-}
-
-func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return &registration.PluginInfo{
-		Type: registration.CSIPlugin, Name: driverName, Endpoint: r.endpoint, SupportedVersions: []string{"1.0.0"},
-	}, nil
-}
-
-func (*registrar) NotifyRegistrationStatus(_ context.Context, result *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
-	if result.PluginRegistered {
-		log.Print("registered with the kubelet")
-	} else {
-		log.Printf("the kubelet refuses the driver: %s", result.Error)
-	}
-	return &registration.RegistrationStatusResponse{}, nil
 }

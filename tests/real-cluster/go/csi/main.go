@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"log"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -17,29 +16,18 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
-	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	"real-cluster/csi/plugin"
 )
 
 // driverName is the name of the driver, the provisioner of its StorageClasses.
 const driverName = "folder.csi.example.com"
 
-// serve starts a gRPC server on a Unix socket, which replaces that of a former process.
+// serve starts a gRPC server on a Unix socket, whose folder it creates.
 func serve(path string, register func(*grpc.Server), failed chan<- error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
 	}
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-		return fmt.Errorf("remove the socket of a former process: %w", err)
-	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		return err
-	}
-	server := grpc.NewServer()
-	register(server)
-	go func() { failed <- server.Serve(listener) }()
-	log.Printf("listening on %s", path)
-	return nil
+	return plugin.Serve(path, register, failed)
 }
 
 func run() error {
@@ -68,10 +56,9 @@ func run() error {
 		return err
 	}
 	if *node != "" {
-		register := func(server *grpc.Server) {
-			registration.RegisterRegistrationServer(server, &registrar{endpoint: *socket})
-		}
-		if err := serve(filepath.Join(*registry, driverName+"-reg.sock"), register, failed); err != nil {
+		refused := func(err error) { log.Print(err) }
+		registrar := &plugin.Registrar{Driver: driverName, Endpoint: *socket, Refused: refused}
+		if err := serve(filepath.Join(*registry, driverName+"-reg.sock"), registrar.Register, failed); err != nil {
 			return err
 		}
 	}

@@ -68,7 +68,7 @@ pub(super) fn space(demand: &Demand, built: BuiltGroups) -> Space {
         (demand.has_volumes, built.storage, STORAGE),
         (demand.has_upstream, built.upstream, UPSTREAM),
         (demand.has_suite, built.suite, SUITE),
-        (demand.has_suite && demand.has_volumes, built.suite_storage, SUITE_STORAGE),
+        (demand.has_suite_volumes(), built.suite_storage, SUITE_STORAGE),
         (demand.has_suite, built.suite_images, SUITE_IMAGES),
     ];
     let missing = groups.into_iter().filter(|(is_needed, is_built, _)| *is_needed && !is_built);

@@ -45,6 +45,11 @@ impl Demand {
         Self { nodes, has_volumes, ..Self::default() }
     }
 
+    /// Returns true if specs of the suite need volumes.
+    pub(super) fn has_suite_volumes(&self) -> bool {
+        self.has_suite && self.has_volumes
+    }
+
     /// Builds all programs, and the images that need no root rights. Blocks, for some fifteen minutes the first time.
     ///
     /// # Errors
@@ -62,7 +67,7 @@ impl Demand {
         if self.has_suite {
             programs.build_conformance()?;
         }
-        if self.has_suite && self.has_volumes {
+        if self.has_suite_volumes() {
             storage::build_suite()?;
         }
         Ok(())
@@ -80,7 +85,7 @@ impl Demand {
             && (built.storage || !self.has_volumes)
             && (built.upstream || !self.has_upstream)
             && (built.suite || !self.has_suite)
-            && (built.suite_storage || !(self.has_suite && self.has_volumes)))
+            && (built.suite_storage || !self.has_suite_volumes()))
     }
 }
 

@@ -4,44 +4,19 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"log"
-	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	"real-cluster/csi/plugin"
 )
 
 // folder is the kubelet's folder of plugins in the sidecar's container.
 const folder = "/registration"
-
-// registrar answers the kubelet's questions about the driver.
-type registrar struct {
-	registration.UnimplementedRegistrationServer
-	driver, endpoint string
-	refused          chan error
-}
-
-func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return &registration.PluginInfo{
-		Type: registration.CSIPlugin, Name: r.driver, Endpoint: r.endpoint, SupportedVersions: []string{"1.0.0"},
-	}, nil
-}
-
-func (r *registrar) NotifyRegistrationStatus(_ context.Context, result *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
-	if result.PluginRegistered {
-		log.Printf("the kubelet has registered %s", r.driver)
-	} else {
-		r.refused <- fmt.Errorf("the kubelet refuses %s: %s", r.driver, result.Error)
-	}
-	return &registration.RegistrationStatusResponse{}, nil
-}
 
 // nameOf asks the driver for its name, until it responds.
 func nameOf(socket string, timeout time.Duration) (string, error) {
@@ -78,17 +53,11 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(folder, driver+"-reg.sock")
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-		return fmt.Errorf("remove the socket of a former process: %w", err)
-	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
+	refused := func(err error) { failed <- err }
+	registrar := &plugin.Registrar{Driver: driver, Endpoint: *endpoint, Refused: refused}
+	if err := plugin.Serve(filepath.Join(folder, driver+"-reg.sock"), registrar.Register, failed); err != nil {
 		return err
 	}
-	server := grpc.NewServer()
-	registration.RegisterRegistrationServer(server, &registrar{driver: driver, endpoint: *endpoint, refused: failed})
-	go func() { failed <- server.Serve(listener) }()
 	return <-failed
 }
 

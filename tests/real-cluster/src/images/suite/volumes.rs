@@ -39,21 +39,21 @@ fn write(path: &Path) -> Result<()> {
     let mut layout = Layout::create(path)?;
     let sidecars = csi_sidecars()?;
     for (program, image) in SIDECARS {
-        let (name, _) = image.split_once(':').unwrap_or((image, ""));
-        write_program(&mut layout, name, image, sidecars.path(program)?)?;
+        write_program(&mut layout, image, sidecars.path(program)?)?;
     }
-    write_program(&mut layout, REGISTRAR, &format!("{REGISTRAR}:v2.17.0"), &storage::program(REGISTRAR)?)?;
+    write_program(&mut layout, &format!("{REGISTRAR}:v2.17.0"), &storage::program(REGISTRAR)?)?;
     // Specs run commands in its container.
     let shell = layout.layer(&busybox::root()?)?;
     let driver = Entry::File(HOST_PATH.into(), 0o755, read(&storage::program(HOST_PATH)?)?);
     let driver = layout.layer(&layer(&[driver])?)?;
-    let start = Start { entrypoint: &["/hostpathplugin"], ..Start::default() };
+    let start = Start { entrypoint: &[&format!("/{HOST_PATH}")], ..Start::default() };
     layout.image(&[&format!("{PREFIX}/{HOST_PATH}:v1.17.1")], &[shell, driver], &start)?;
     layout.finish()
 }
 
-/// Writes the image of a program without a shell.
-fn write_program(layout: &mut Layout, name: &str, image: &str, program: &Path) -> Result<()> {
+/// Writes the image of a program without a shell. The program has the image's name, without its version.
+fn write_program(layout: &mut Layout, image: &str, program: &Path) -> Result<()> {
+    let (name, _) = image.split_once(':').unwrap_or((image, ""));
     let entrypoint = format!("/{name}");
     let layer = layout.layer(&program_layer(&entrypoint, program)?)?;
     let start = Start { entrypoint: &[&entrypoint], ..Start::default() };
