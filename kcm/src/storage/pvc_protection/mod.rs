@@ -8,8 +8,6 @@ mod idle;
 mod keys;
 mod sync;
 #[cfg(test)]
-mod sync_tests;
-#[cfg(test)]
 mod tests;
 mod used_claims;
 

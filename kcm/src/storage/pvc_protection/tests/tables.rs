@@ -11,9 +11,9 @@ use kinds::{PersistentVolumeClaim, Pod};
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Change;
 
-use super::FINALIZER;
-use super::decide::{UnusedStep, blocks_deletion, unused_step};
-use super::keys::Keys;
+use crate::storage::pvc_protection::FINALIZER;
+use crate::storage::pvc_protection::decide::{UnusedStep, blocks_deletion, unused_step};
+use crate::storage::pvc_protection::keys::Keys;
 use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, recreated};
 use crate::storage::unused::{is_tracked, refers};
 

@@ -16,12 +16,12 @@ use runtime::testing::{clients, deliver, deliver_deletion, filled_store, writer_
 use runtime::worker::Reconcile;
 use tokio::time::advance;
 
-use super::FINALIZER;
-use super::idle::IdleClaims;
-use super::sync::{Protection, uncached_users};
-use super::used_claims::UsedClaims;
 use crate::protection::decode_once;
 use crate::storage::indexes::pods_by_claim;
+use crate::storage::pvc_protection::FINALIZER;
+use crate::storage::pvc_protection::idle::IdleClaims;
+use crate::storage::pvc_protection::sync::{Protection, uncached_users};
+use crate::storage::pvc_protection::used_claims::UsedClaims;
 use crate::storage::testing::pod_with;
 
 const RESOURCE: &kinds::Resource = &PersistentVolumeClaim::RESOURCE;

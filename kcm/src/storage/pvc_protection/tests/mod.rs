@@ -1,0 +1,4 @@
+//! Tests of the protection of claims.
+
+mod sync;
+mod tables;
