@@ -85,7 +85,7 @@ pub struct Observed<T> {
 #[derive(Debug, Default)]
 pub struct Consistency {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
-    /// The number of keys at which those without an outstanding write are removed. An object that is deleted, or at rest,
+    /// The number of keys at which those without an outstanding write are removed. An object that is deleted, or idle,
     /// may never be reconciled again: its key would stay in memory.
     sweep_at: AtomicUsize,
     /// The number of waits for the cache of each kind, by group and plural name.
@@ -209,7 +209,7 @@ impl Consistency {
             Some((version, is_awaited)) => {
                 note(|| format!("the cache of {} has not reached version {version} yet", resource.plural));
                 *lock(&self.skips).entry(kind).or_default() += 1;
-                // A key that changes all the time while the watch is stalled must not fill the memory.
+                // A key that changes constantly while the watch is stalled must not fill the memory.
                 if !is_awaited {
                     progress.when_reached(version, wake);
                 }
@@ -302,7 +302,7 @@ mod tests {
                 }
                 children
             });
-            // The children contain the deleted object exactly if its deletion does not count as cached.
+            // The children contain the deleted object if and only if its deletion does not count as cached.
             let has_deleted = observed.children.iter().any(|child| &*child.meta.name == "a");
             assert_eq!(observed.are_deletions_cached, !has_deleted);
             assert!(consistency.observe(&key, &store, |_| ()).are_deletions_cached, "the next reconcile");

@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// A writer whose API server returns pages without end, each with a label of this size in MiB.
+    /// A writer whose API server returns endless pages, each with a label of this size in MiB.
     async fn endless_labels(size: usize) -> (Writer, Arc<AtomicUsize>) {
         let pages = Arc::new(AtomicUsize::new(0));
         let counter = pages.clone();

@@ -48,7 +48,7 @@ impl Copies {
         Ok(ManagerProgram { original: program.to_owned(), copy })
     }
 
-    /// Removes a copy that is not going to be started any longer.
+    /// Removes a copy that will not be started again.
     pub(crate) fn remove(program: &ManagerProgram) {
         if let Some(folder) = program.copy.parent() {
             // What cannot be removed is removed with the cluster.

@@ -15,14 +15,14 @@ use super::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerSta
 /// The request of a Service, read before any action.
 #[derive(Debug)]
 pub enum Request {
-    /// No load balancer, and none of this controller is expected to exist.
+    /// No load balancer is requested, and none from this controller is expected to exist.
     Nothing,
-    /// No load balancer any longer; because the Service has the finalizer, one may exist.
+    /// A load balancer is no longer requested; because the Service has the finalizer, one may exist.
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled (`last`), if
-    /// this process has worked on one: its targets are updated, and a change in progress is completed.
+    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled
+    /// (`last`), if this process has worked on one: its targets are updated, and a change in progress is completed.
     Invalid { error: CloudError, last: Option<Wanted> },
     /// A load balancer of this controller.
     Wanted(Wanted),
@@ -86,7 +86,8 @@ pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Opti
     state.load_balancer.clone().filter(|id| Some(id) != own)
 }
 
-/// Returns the next action for a Service. `state` is that of this Service, not of a previous one of its name (see [`previous`]).
+/// Returns the next action for a Service. `state` is that of this Service, not of an earlier one with the same name
+/// (see [`previous`]).
 pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let has_finalizer = decide::has_finalizer(&service.meta);
     match request {

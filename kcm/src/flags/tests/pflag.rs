@@ -1,4 +1,4 @@
-//! Single flags, parsed as by pflag, and the message of each error.
+//! Single flags, parsed like pflag does, and the message of each error.
 
 use component::flags::pflag::{Parsed, parse};
 use component::flags::value::Value;

@@ -137,7 +137,7 @@ fn is_only_metadata(change: &Change<'_, VolumeAttachment>) -> bool {
     is_same && !is_resync && new.attach_error.is_none() && new.detach_error.is_none()
 }
 
-/// Returns all volumes of a driver whose volumes must be attached from now on, or need not be any longer: those of the
+/// Returns all volumes of a driver whose volumes must be attached from now on, or no longer need to be: those of the
 /// cluster, those that pods define themselves, and those that are attached. A driver's object is rarely changed.
 fn of_driver(shared: &AttachDetach, change: &Change<'_, CsiDriver>) -> Vec<Str> {
     let is_required = |driver: Option<&Arc<CsiDriver>>| driver.is_none_or(|driver| driver.attach_required);

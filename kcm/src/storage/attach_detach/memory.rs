@@ -115,7 +115,7 @@ impl Memory {
     }
 
     /// Stores the nodes of a volume, of those in the scope. Returns the nodes that have to be reconciled: their lists need
-    /// not wait for this volume any longer.
+    /// no longer wait for this volume.
     pub fn store(&self, volume: &Str, scope: &Scope, sites: Sites) -> Vec<Str> {
         let mut state = self.lock();
         let State { volumes, by_pod, by_node, lists } = &mut *state;
@@ -295,7 +295,7 @@ mod tests {
         let volume = Str::from("v");
         let [a, b] = ["a", "b"].map(Str::from);
         let only = |node: &Str| Scope::Nodes([node.clone()].into());
-        // A pod was replaced by one of its name on another node.
+        // A pod was replaced by one with the same name on another node.
         memory.store(&volume, &only(&a), Sites::from([(a.clone(), used_by("web"))]));
         memory.store(&volume, &only(&b), Sites::from([(b.clone(), used_by("web"))]));
         assert_eq!(memory.sites("v", &Scope::All).keys().collect::<Vec<_>>(), [&a, &b]);

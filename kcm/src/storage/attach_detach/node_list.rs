@@ -63,7 +63,7 @@ impl NodeList {
         self.expected.insert(volume.clone());
     }
 
-    /// Notes that no change of a volume's entry is expected any longer. Returns true if it was the last one: a write that
+    /// Notes that a change of a volume's entry is no longer expected. Returns true if it was the last one: a write that
     /// waits need not wait longer.
     pub fn expect_no_change(&mut self, volume: &str) -> bool {
         self.expected.remove(volume) && self.expected.is_empty()

@@ -142,7 +142,8 @@ fn group(
     hashed(id, name, &[&id.cluster, &id.uid, balancer, behind, target_type.as_str(), protocol.as_str(), family])
 }
 
-/// Returns true if this is a name that is generated for a resource of this Service, or of an earlier one of its name.
+/// Returns true if this is a name that is generated for a resource of this Service, or of an earlier one with the same
+/// name.
 pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
     let prefix = format!("k8s-{}-{}-", plain(&id.namespace, 8), plain(&id.name, 8));
     name == id.default_name() || name.starts_with(&prefix)

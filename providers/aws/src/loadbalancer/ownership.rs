@@ -73,7 +73,7 @@ impl Owner {
         })
     }
 
-    /// Returns true if the Service is this one, and no earlier one of its name, according to the tags.
+    /// Returns true if the tags name this Service, and not an earlier one with the same name.
     pub(crate) fn may_be(&self, id: &LoadBalancerId) -> bool {
         self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
     }

@@ -5,7 +5,7 @@
 //!   the cache.
 //! - The cache is `$KCM_TEST_ASSETS`, else `kcm-control-plane` in the user's
 //!   cache folder; in it is one folder for each version of the Go module.
-//! - The build takes some ten minutes the first time, and happens once: other
+//! - The build takes about ten minutes the first time, and happens once: other
 //!   processes that need the same programs wait for it.
 
 mod build;

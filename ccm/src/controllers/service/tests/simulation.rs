@@ -175,7 +175,7 @@ impl Simulation {
         lock(&self.server)
     }
 
-    /// Creates a Service as a user does. Returns false if one of its name exists.
+    /// Creates a Service as a user does. Returns false if one with this name exists.
     pub fn create(&self, mut service: Service) -> bool {
         let key = service.meta.key();
         let mut server = self.server();

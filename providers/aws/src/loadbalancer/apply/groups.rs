@@ -154,8 +154,8 @@ impl Balancers {
     }
 
     /// Removes a Service's rules from the security groups of groups that it is not in, and deletes the load balancers and
-    /// security groups that no Service uses any longer. Returns false while AWS works on those of the Service's former
-    /// groups.
+    /// security groups that are no longer used by any Service. Returns false while AWS works on those of the Service's
+    /// former groups.
     pub(super) async fn leave_groups(
         &self,
         session: &Session,

@@ -19,7 +19,7 @@ use crate::session::Session;
 pub(super) const DELETION_TAGS: Duration = Duration::from_secs(60);
 
 impl Balancers {
-    /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer
+    /// Reads tags again before a deletion, unless they were just read, and drops resources that are no longer
     /// the Service's: another controller may have taken them over since.
     async fn confirm(
         &self,

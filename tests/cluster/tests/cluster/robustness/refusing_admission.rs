@@ -165,7 +165,7 @@ fn pods(app: &str) -> Value {
     with(template(app, "example.com/image:1", &json!({})), json!({"spec": {"serviceAccountName": "worker"}}))
 }
 
-/// Returns a pod that changes all the time, which a workload adopts.
+/// Returns a constantly changing pod, which a workload adopts.
 fn flapping(app: &str, number: usize) -> Value {
     let changes = json!({"metadata": {"annotations": {BEHAVIOUR: FLAP}}, "spec": {"serviceAccountName": "worker"}});
     with(pod(&format!("{app}-flapping-{number}"), app), changes)

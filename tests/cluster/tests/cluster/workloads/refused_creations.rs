@@ -177,7 +177,7 @@ async fn complete(space: &Space, name: &str, replicas: i32) -> Result<()> {
     .await
 }
 
-/// Pods that change all the time do not repeat a creation that a quota refuses; a pod that is lost does.
+/// Constantly changing pods do not cause a repeated creation that a quota refuses; the loss of a pod does.
 pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -216,7 +216,7 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
     Ok(())
 }
 
-/// Pods of a Job that change all the time do not repeat a creation that a quota refuses.
+/// Constantly changing pods of a Job do not cause a repeated creation that a quota refuses.
 pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -244,7 +244,7 @@ pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space)
     Ok(())
 }
 
-/// A status that waits for more pods is written although the reconcile ends in an error again and again.
+/// A status that waits for more pods is written although the reconcile fails repeatedly.
 pub async fn status_follows_pods_while_creations_are_refused(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})).await?;
@@ -264,7 +264,7 @@ pub async fn status_follows_pods_while_creations_are_refused(space: Space) -> Re
         })
     };
     available(3).await?;
-    // By then the backoff has grown to some ten seconds.
+    // By then the backoff has grown to about ten seconds.
     during(Duration::from_secs(12), "three pods", || async {
         ensure!(space.pods("web").await?.len() == 3);
         Ok(())
