@@ -3,8 +3,8 @@
 //! Every write returns the resourceVersion that it created. A key waits until the cache of that kind has reached it,
 //! and is requeued automatically. Deletions differ, because their response does not contain the version of the removal:
 //! a deletion has reached the cache when that very object, by uid, is missing in it or terminating. Nothing is counted,
-//! so nothing can be miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations;
-//! pkg/controller/util/consistency)
+//! so nothing can be miscounted. Upstream: pkg/controller, UIDTrackingControllerExpectations;
+//! pkg/controller/util/consistency.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use crate::wake::Wake;
 /// pkg/controller, ExpectationsTimeout.
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
-/// With fewer keys than this, keys whose writes are cached are not looked for.
+/// With fewer keys than this, keys whose writes are cached are not removed.
 const SWEEP_FLOOR: usize = 256;
 
 /// The last write of a kind for a key.
@@ -35,7 +35,7 @@ struct Written {
     /// The history of the server to which the version belongs ([`Progress::history`]).
     history: u64,
     version: u64,
-    /// The key will be requeued at this version already.
+    /// A requeue of the key at this version is already registered.
     is_awaited: bool,
 }
 
@@ -102,7 +102,7 @@ impl Consistency {
         self.wrote_at(key, &K::RESOURCE, store.progress(), version);
     }
 
-    /// Like [`Consistency::wrote`], for a kind of which only the progress of its cache is known.
+    /// Like [`Consistency::wrote`], for a caller that has only the progress of the kind's cache.
     pub fn wrote_at(&self, key: &ObjectKey, resource: &Resource, progress: &Progress, version: u64) {
         let written = Written {
             kind: (resource.group, resource.plural),
@@ -180,7 +180,7 @@ impl Consistency {
         Observed { children: read(store), are_deletions_cached }
     }
 
-    /// Like [`Consistency::caught_up`], for a kind of which only the progress of its cache is known.
+    /// Like [`Consistency::caught_up`], for a caller that has only the progress of the kind's cache.
     pub fn caught_up_at(
         &self,
         key: &ObjectKey,

@@ -99,7 +99,8 @@ pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBala
             Action::CleanUp { clear_status: state.ingress.as_deref() == Some(decide::published(service)) }
         }
         Request::Elsewhere => Action::Wait(None),
-        // Before the first success no client uses the load balancer, and the user may not need it as it was requested.
+        // Before the first success no client uses the load balancer, and the user may no longer want it as it was
+        // requested.
         Request::Invalid { last: Some(last), .. } if state.ingress.is_some() => balance(service, last, state, now),
         Request::Invalid { .. } => Action::Wait(None),
         Request::Wanted(wanted) => balance(service, wanted, state, now),
@@ -155,7 +156,7 @@ pub fn unpublished<'a>(service: &Service, state: &'a LoadBalancerState) -> Optio
     state.ingress.as_deref().filter(|ingress| *ingress != decide::published(service))
 }
 
-/// Returns true if two sets of targets are the same to a load balancer with this targeting.
+/// Returns true if two sets of targets are the same for a load balancer with this targeting.
 pub fn same_targets(targeting: Targeting, old: &Targets, new: &Targets) -> bool {
     if old.incomplete != new.incomplete {
         return false;

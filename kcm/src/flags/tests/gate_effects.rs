@@ -147,7 +147,7 @@ fn gates_that_a_stage_does_not_change_are_listed() {
 }
 
 #[test]
-fn locked_gate_is_refused_as_by_upstream_unless_an_older_version_is_emulated() {
+fn locked_gate_is_refused_as_in_upstream_unless_an_older_version_is_emulated() {
     for (gate, _) in EFFECTS {
         let Some(spec) = row(gate).specs.last().filter(|spec| spec.locked) else { continue };
         let other = format!("--feature-gates={gate}={}", !spec.default);

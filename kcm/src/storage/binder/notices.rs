@@ -37,7 +37,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// Returns an empty memory of events.
+    /// Returns a record without events.
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, last: Mutex::default() }
     }

@@ -67,8 +67,8 @@ impl Instances for Ec2Instances {
 }
 
 impl Ec2Instances {
-    /// Adds topology labels to Nodes that lack them. Labels that AWS does not provide are skipped: no label is worth a
-    /// delay of a Node.
+    /// Adds topology labels to Nodes that lack them. Labels that AWS does not provide are skipped: a missing label must
+    /// not delay a Node.
     async fn label(
         &self,
         session: &Session,

@@ -91,7 +91,7 @@ fn main() -> std::process::ExitCode {
         },
         robustness::hostile_names::{
             pods_of_jobs_with_hostile_names_are_released,
-            secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream,
+            secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_in_upstream,
         },
         robustness::hostile_tenant::{misbehaving_aggregated_apis_cost_others_nothing},
         robustness::refusing_admission::{
@@ -268,7 +268,7 @@ fn main() -> std::process::ExitCode {
             frozen_lease_watch_marks_no_node_unresponsive, toleration_seconds_end_and_are_cancelled,
         },
         upstream::operations::{kubeadms_command_line_runs_unchanged},
-        api::policy_corpus::{expressions_of_the_corpus_are_checked_as_by_upstream},
+        api::policy_corpus::{expressions_of_the_corpus_are_checked_as_in_upstream},
         api::owners::{
             pairs_deleted_in_the_foreground_together_are_all_deleted, hostile_owner_names_affect_no_other_object,
             owner_that_no_watch_delivers_is_deleted_with_its_own_owner,
@@ -326,9 +326,9 @@ fn main() -> std::process::ExitCode {
         devices::resource_claims::{claims_are_kept_by_the_other_manager},
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
         upstream::differential::{final_state_equals_upstreams},
-        gates::native_histograms::{histograms_are_served_as_by_upstream},
+        gates::native_histograms::{histograms_are_served_as_in_upstream},
         nodes::failure::{
-            failing_nodes_are_handled_as_by_upstream, lost_nodes_recover_under_the_other_manager,
+            failing_nodes_are_handled_as_in_upstream, lost_nodes_recover_under_the_other_manager,
             crash_after_a_sample_of_writes,
         },
         network::endpoints::{upstreams_slices_are_kept_after_a_takeover},
@@ -339,7 +339,7 @@ fn main() -> std::process::ExitCode {
         workloads::cronjob::{refused_job_is_not_repeated_by_changes_of_its_cronjob},
         process::monitoring::{alerts_fire_when_they_should, upstreams_list_is_current},
         upstream::operations::{takeover_page_works_in_both_directions},
-        api::owners::{dependents_of_hostile_owner_names_are_deleted_or_kept_as_by_upstream},
+        api::owners::{dependents_of_hostile_owner_names_are_deleted_or_kept_as_in_upstream},
         upstream::small_controllers_takeover::{small_controllers_continue_under_the_other},
         upstream::statefulset_takeover::{
             updates_continue_under_the_other_manager, statefulset_controller_writes_less_than_upstream,

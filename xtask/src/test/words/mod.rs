@@ -9,7 +9,7 @@ use std::fs;
 use super::files::files;
 use crate::cargo::workspace;
 
-/// Phrases that `docs/glossary.md` replaces. A phrase counts if it stands as whole words.
+/// Phrases that `docs/glossary.md` replaces. A phrase counts only as whole words.
 const PHRASES: &[&str] = &[
     "anew",
     "lest",
@@ -71,7 +71,7 @@ fn count(text: &str, is_code: bool) -> usize {
     lines.map(|line| PHRASES.iter().map(|phrase| occurrences(&line.to_lowercase(), phrase)).sum::<usize>()).sum()
 }
 
-/// Returns the number of times that the phrase stands as whole words.
+/// Returns the number of occurrences of the phrase as whole words.
 fn occurrences(line: &str, phrase: &str) -> usize {
     let is_word = |character: Option<char>| character.is_some_and(char::is_alphanumeric);
     let whole = |(start, found): &(usize, &str)| {
