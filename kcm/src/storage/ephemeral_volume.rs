@@ -122,8 +122,8 @@ fn deleted_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a A
 
 // Sync
 
-/// A pod as the API server has it: read once in a reconcile, and only if a claim is missing. `Some(None)` if it was
-/// deleted.
+/// A pod as the API server returned it: read once in a reconcile, and only if a claim is missing. `Some(None)` if it
+/// was deleted.
 type FreshPod = Option<Option<ObjectResponse>>;
 
 /// Reason why a pod has no claim for one of its volumes.

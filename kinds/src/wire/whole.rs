@@ -7,7 +7,7 @@ use crate::wire::splice::trimmed;
 /// object is read from the API server when it is written.
 const LIMIT: usize = 8 << 10;
 
-/// A whole object (the inside of the envelope) without managed fields, at the version of its record.
+/// A whole object (the content of the envelope) without managed fields, at the version of its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WholeObject(Box<[u8]>);
 

@@ -33,7 +33,7 @@ import (
 
 const usage = "rules check <rules file> | rules test <rules file> <cases file>"
 
-// sampled is how often series have a value, and rules are looked at.
+// sampled is the interval at which series have values and rules are evaluated.
 const sampled = time.Minute
 
 func main() {

@@ -1,8 +1,9 @@
 //! The nodes of each volume that have changed since its last reconcile.
 //!
-//! Thousands of nodes and pods may share one volume. What happens on one of its nodes does not depend on the others, so
+//! Thousands of nodes and pods may share one volume. The state on one of its nodes does not depend on the others, so
 //! that a change of a pod need not visit all of them. Anything that is not known to concern only some nodes leads to a
-//! reconcile of all: a volume that may be attached to one node only, a failure, a time that has come, an unknown reason.
+//! reconcile of all: a volume that may be attached to one node only, a failure, a timer that has expired, an unknown
+//! reason.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;

@@ -76,7 +76,7 @@ pub type Sites = BTreeMap<Str, SiteMemory>;
 #[derive(Debug, Default)]
 struct State {
     volumes: HashMap<Str, Sites>,
-    /// The volumes of each pod, with their nodes: two pods may have had the name.
+    /// The volumes of each pod, with their nodes: two pods may have had the same name.
     by_pod: HashMap<ObjectKey, BTreeSet<(Str, Str)>>,
     by_node: HashMap<Str, BTreeSet<Str>>,
     lists: HashMap<Str, NodeList>,

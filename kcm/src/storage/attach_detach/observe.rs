@@ -102,7 +102,7 @@ pub fn uncached_nodes(writer: Writer, cache: Arc<Store<Node>>) -> SharedReads<Op
     })
 }
 
-/// Returns the state of a node as the API server or the cache has it.
+/// Returns the state of a node that was read from the API server or the cache.
 pub fn state_of(node: Option<&Node>) -> NodeState {
     let Some(node) = node else { return NodeState::default() };
     NodeState {
@@ -129,8 +129,8 @@ impl Caches {
         }
     }
 
-    /// Returns true if what happens to a volume on one node does not depend on its other nodes: only PersistentVolumes that
-    /// several nodes may have define it.
+    /// Returns true if the decision for a volume on one node does not depend on its other nodes: only PersistentVolumes
+    /// that several nodes may have define it.
     pub fn has_independent_nodes(&self, name: &Str, plugin: Plugin<'_>) -> bool {
         let has_inline_attachments = || match plugin {
             Plugin::Csi { driver, handle } => {

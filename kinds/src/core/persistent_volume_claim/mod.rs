@@ -183,7 +183,7 @@ impl PersistentVolumeClaim {
             .map(|(_, name)| name)
     }
 
-    /// Returns a whole object (the inside of the envelope) with these owners instead of its own, for a PUT.
+    /// Returns a whole object (the content of the envelope) with these owners instead of its own, for a PUT.
     ///
     /// # Errors
     /// When `object` is not well-formed.

@@ -108,7 +108,7 @@ pub(crate) fn evidence(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) 
 /// Returns true if a resource is a part of a stack of the AWS Load Balancer Controller whose adoption by this Service
 /// began.
 ///
-/// The uid alone does not say that: a Service that moves to the controller has a load balancer of ours and a stack of
+/// The uid alone does not prove that: a Service that moves to the controller has a load balancer of ours and a stack of
 /// the controller for a while.
 pub(crate) fn claims_stack(tags: &Tags, evidence: Option<Evidence>) -> bool {
     evidence == Some(Evidence::Uid) && tags.contains_key(STACK)

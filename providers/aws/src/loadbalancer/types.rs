@@ -86,7 +86,7 @@ pub(crate) struct HealthCheck {
     pub unhealthy: u32,
 }
 
-/// The word for probes at the port of the traffic.
+/// The keyword for probes at the port of the traffic.
 pub(crate) const TRAFFIC_PORT: &str = "traffic-port";
 
 impl HealthCheck {

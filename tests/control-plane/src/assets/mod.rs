@@ -1,7 +1,7 @@
 //! The control plane's programs: from `KUBEBUILDER_ASSETS`, the cache, or one build with Go.
 //!
 //! - `KUBEBUILDER_ASSETS` names a folder with `kube-apiserver`, `etcd` and
-//!   `kubectl` of Kubernetes 1.37, as envtest has it. Missing programs come from
+//!   `kubectl` of Kubernetes 1.37, in envtest's layout. Missing programs come from
 //!   the cache.
 //! - The cache is `$KCM_TEST_ASSETS`, else `kcm-control-plane` in the user's
 //!   cache folder; in it is one folder for each version of the Go module.

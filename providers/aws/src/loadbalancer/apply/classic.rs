@@ -1,4 +1,4 @@
-//! Classic Load Balancers: keeps them alive after a takeover from cloud-provider-aws, and moves Services from them to
+//! Classic Load Balancers: maintains them after a takeover from cloud-provider-aws, and moves Services from them to
 //! Network Load Balancers.
 
 use std::collections::HashMap;

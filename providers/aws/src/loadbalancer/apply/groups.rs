@@ -106,7 +106,7 @@ impl Balancers {
         let network = self.networks.network(session).await?;
         let common = build::group_tags(group, settings, &session.cluster);
         let security = security_group(session, &listing, &name, &common, created).await?;
-        // The rules in nodes' security groups reference it. The first Service may need none, and later ones may.
+        // The rules in nodes' security groups reference it. The first Service may need none, but later ones may.
         let backend = if self.policy.no_node_rules {
             None
         } else {
@@ -190,7 +190,7 @@ impl Balancers {
             match self.end_group((session, id), &listing, &name, state).await {
                 Ok(true) => {}
                 Ok(false) => drop(busy.insert(name)),
-                // What is left of other groups must not keep a Service from being deleted.
+                // Leaked resources of other groups must not keep a Service from being deleted.
                 Err(error) if !state.groups.contains(&name) => {
                     tracing::warn!(load_balancer = name, %error, "an unused load balancer of a group was not deleted");
                 }
@@ -281,8 +281,8 @@ impl Balancers {
         Ok(false)
     }
 
-    /// Records that a Service leaves a group. Returns a newer listing if another one has left since this one began: each of
-    /// them may have read that the other one is still there.
+    /// Records that a Service leaves a group. Returns a newer listing if another one has left since this one began:
+    /// each of them may have read listeners of the other one.
     async fn listing_after_others(
         &self,
         session: &Session,

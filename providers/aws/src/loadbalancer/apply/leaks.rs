@@ -134,7 +134,7 @@ fn owner_of_rule<'a>(
     known.find(named).cloned().unwrap_or_else(|| nameless(cluster_name, balancer))
 }
 
-/// Returns the id of a Service of which only the load balancer's name is known.
+/// Returns the id of a Service for which only the name of the load balancer is known.
 fn nameless(cluster: &str, balancer: &str) -> LoadBalancerId {
     LoadBalancerId { cluster: cluster.into(), namespace: String::new(), name: balancer.into(), uid: String::new() }
 }

@@ -116,7 +116,7 @@ pub(crate) struct BalancerState {
     pub range_rule_groups: Option<BTreeSet<String>>,
     /// The security groups that were opened for it, with the ports.
     pub opening: Opening,
-    /// The Classic Load Balancer that is kept alive, and whether it alone serves.
+    /// The Classic Load Balancer that is maintained, and true if it alone serves.
     pub classic: Option<(Classic, bool)>,
     /// There is no Classic Load Balancer: none is created while this process runs.
     pub no_classic: bool,

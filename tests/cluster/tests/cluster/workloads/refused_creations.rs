@@ -198,7 +198,7 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
         Ok(())
     })
     .await?;
-    // The delays double from 5 ms: 11 attempts in 10 seconds, and one more for each pod that was created meanwhile.
+    // The delays double from 5 ms: 11 attempts in 10 seconds, and one more for each pod that was created in that time.
     let attempts = refused(&faults, &space.namespace).get("pods").copied().unwrap_or(0);
     ensure!(attempts <= 16, "{attempts} refused creations");
 
@@ -239,7 +239,8 @@ pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space)
         Ok(())
     })
     .await?;
-    // The delays double from one second: 4 attempts in 15 seconds, and one more for each pod that was created meanwhile.
+    // The delays double from one second: 4 attempts in 15 seconds, and one more for each pod that was created in that
+    // time.
     ensure!(count() <= 8, "{} refused creations", count());
     Ok(())
 }
