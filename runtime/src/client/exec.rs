@@ -27,7 +27,7 @@ use crate::lock::try_lock;
 pub(super) const MAX_RUN_TIME: Duration = Duration::from_secs(60);
 /// Maximum size of a plugin's output, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
-/// Time between two checks whether a plugin that has closed its output has exited.
+/// Interval between checks for the exit of a plugin that has closed its output.
 const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A client certificate and its key, in PEM.

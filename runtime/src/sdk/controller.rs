@@ -230,8 +230,8 @@ pub(super) fn requires_reconcile<K: Object>(old: Option<&Typed<K>>, new: Option<
         || annotations(old) != annotations(new)
 }
 
-/// Removes a child from the applied ones if a change deleted it: others than its controller may delete it, and an owner may
-/// have children of ever new names.
+/// Removes a child from the applied ones if a change deleted it: others than its controller may delete it, and an owner
+/// may have children with ever-changing names.
 pub(super) fn forget_deleted<K: Object>(
     applied: &AppliedChildren,
     kind: KindName,

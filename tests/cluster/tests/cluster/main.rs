@@ -93,7 +93,7 @@ fn main() -> std::process::ExitCode {
             pods_of_jobs_with_hostile_names_are_released,
             secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_in_upstream,
         },
-        robustness::hostile_tenant::{misbehaving_aggregated_apis_cost_others_nothing},
+        robustness::hostile_tenant::{misbehaving_aggregated_apis_do_not_delay_others},
         robustness::refusing_admission::{
             creations_that_a_policy_refuses_are_repeated_with_backoff,
             creations_that_a_webhook_fails_are_repeated_with_backoff,
@@ -315,9 +315,9 @@ fn main() -> std::process::ExitCode {
     ]
     .into();
     cases.extend(cases![Ignored:
-        workloads::refused_creations::{refused_namespace_costs_others_no_time},
+        workloads::refused_creations::{refused_namespace_does_not_delay_others},
         robustness::hostile_tenant::{
-            hostile_objects_cost_other_namespaces_nothing, hostile_rates_cost_other_namespaces_nothing,
+            hostile_objects_do_not_delay_other_namespaces, hostile_rates_do_not_delay_other_namespaces,
             hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager,
         },
         cloud::takeover::{nodes_and_services_are_unchanged_by_a_takeover},

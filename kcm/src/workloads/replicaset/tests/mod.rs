@@ -330,7 +330,7 @@ fn pod_change_requeues_its_owners_by_urgency() {
 }
 
 #[test]
-fn only_a_changed_pod_without_controller_is_offered_for_adoption() {
+fn only_a_changed_pod_without_controller_may_be_adopted() {
     let mut free = pod("a");
     free.meta.owners = Arc::new([]);
     let mut relabelled = free.clone();
