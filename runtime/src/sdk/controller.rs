@@ -223,7 +223,7 @@ where
 pub(super) fn requires_reconcile<K: Object>(old: Option<&Typed<K>>, new: Option<&Typed<K>>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return true };
     let annotations = |record: &Typed<K>| record.object.meta().annotations.clone();
-    // Kinds without a generation do not reveal what changed.
+    // Kinds without a generation do not show which part has changed.
     new.meta().generation == 0
         || old.meta().generation != new.meta().generation
         || old.meta().differs(new.meta())

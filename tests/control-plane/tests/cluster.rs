@@ -244,7 +244,7 @@ fn check_removed(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command lines of the living processes that name a folder.
+/// Returns the command lines of the running processes that name a folder.
 fn processes_of(folder: &Path) -> Result<Vec<String>> {
     let output = Command::new("ps").args(["-A", "-ww", "-o", "args="]).output().context("run ps")?;
     ensure!(output.status.success(), "ps failed");

@@ -87,7 +87,8 @@ pub struct Assets {
 impl Assets {
     /// Returns API server, scheduler, kubectl, etcd and kwok, built if necessary.
     ///
-    /// Blocks, for minutes if it builds; progress goes to standard error. The error names what to install or to free.
+    /// Blocks, for minutes if it builds; progress is printed to standard error. The error names programs to install, or
+    /// space to free.
     pub fn base() -> Result<Self> {
         Self::of(&[Program::Etcd, Program::KubeApiserver, Program::KubeScheduler, Program::Kubectl, Program::Kwok])
     }

@@ -3,7 +3,7 @@
 //! and no tag of a Service. The last Service deletes them.
 //!
 //! A load balancer without listeners is deleted by whichever Service notices it, also after a crash. One lock for each
-//! group keeps a Service from deleting what another one has just created.
+//! group keeps a Service from deleting resources that another one has just created.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

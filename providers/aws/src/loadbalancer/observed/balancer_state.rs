@@ -203,7 +203,7 @@ impl BalancerState {
         now < all_visible && !self.starts_empty && self.without_classic.may_appear()
     }
 
-    /// Records a failed `ensure`: the next one reads what AWS has.
+    /// Records a failed `ensure`: the next one reads the state from AWS.
     pub(crate) fn record_failure(&mut self, now: Instant) {
         self.forget();
         self.failed = Some(now);
@@ -235,7 +235,7 @@ impl BalancerState {
         Progress::Settled
     }
 
-    /// Forgets all but the effects of calls that reads may not return yet: the next call reads what AWS has.
+    /// Forgets all but the effects of calls that reads may not return yet: the next call reads the state from AWS.
     pub(crate) fn forget(&mut self) {
         self.known = None;
         self.settled = None;

@@ -105,7 +105,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns what the manager spent its time on: all CPU seconds, and the longest sums of applying events and of
+    /// Returns the manager's use of time: all CPU seconds, and the longest sums of applying events and of
     /// reconciles in seconds. They show whether a rollout was late because of the manager or of the machine.
     async fn costs(&self) -> Result<String> {
         let metrics = self.manager.get("/metrics", None).await?;

@@ -1,4 +1,4 @@
-//! Creations that the API server refuses: their number, and what they cost other namespaces.
+//! Creations that the API server refuses: their number, and their effect on other namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
