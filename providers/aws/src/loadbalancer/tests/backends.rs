@@ -17,7 +17,7 @@ pub(super) fn other(ports: Vec<Port>) -> OtherService {
     OtherService { ports, ip_families: vec![IpFamily::IPv4], health_check_node_port: None }
 }
 
-/// Spreads a listener's traffic over the own group and a port of `green`.
+/// Spreads a listener's traffic over the Service's own group and a port of `green`.
 pub(super) fn spread(spec: &mut LoadBalancerSpec, listener: &str, (own, green): (i32, i32), port: &str) {
     let action = format!(
         r#"{{"type": "forward", "forwardConfig": {{"baseServiceWeight": {own}, "targetGroups":
@@ -211,7 +211,7 @@ fn all_traffic_moves_once_a_target_is_healthy() {
     world.time_passes();
     let plan = world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
     assert_eq!((plan.again, weights(&world)), (None, vec![0, 1]));
-    // Back: the own group serves immediately, although it is still being probed.
+    // Back: the Service's own group serves immediately, although it is still being probed.
     world.settle(&spec(&[]), &targets);
     // The change does not wait for a Service without targets, and leaves one without targets immediately.
     let none = spreading(&[("target-node-labels", "none=such")], (0, 1));
