@@ -103,7 +103,7 @@ impl Binder {
     /// available or has changed its policy. Differs from upstream, whose pod continues.
     pub async fn stop_recycler(&self, volume: &Str) -> Result<(), Stop> {
         let Some(run) = self.recycling.get(volume) else { return Ok(()) };
-        info!(volume = &**volume, pod = %run.key, "deleting the recycler pod of a volume that may not be wiped any longer");
+        info!(volume = &**volume, pod = %run.key, "deleting the recycler pod: its volume must not be wiped");
         match self.writer.delete(&Pod::RESOURCE, &run.key, &run.pod).await {
             Err(error) if !error.is_object_deleted() => Err(Stop::Failed(error)),
             _ => {
