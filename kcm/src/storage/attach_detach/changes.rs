@@ -1,9 +1,8 @@
 //! The nodes of each volume that have changed since its last reconcile.
 //!
-//! Thousands of nodes and pods may share one volume. The state on one of its nodes does not depend on the others, so
+//! Thousands of nodes and pods may share one volume. What happens on one of its nodes does not depend on the others, so
 //! that a change of a pod need not visit all of them. Anything that is not known to concern only some nodes leads to a
-//! reconcile of all: a volume that may be attached to one node only, a failure, a timer that has expired, an unknown
-//! reason.
+//! reconcile of all: a volume that may be attached to one node only, a failure, a time that has come, an unknown reason.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -84,7 +83,7 @@ impl Changes {
         }
     }
 
-    /// Forgets a volume that no longer has nodes, or whose nodes depend on each other.
+    /// Forgets a volume that has no nodes any longer, or whose nodes depend on each other.
     pub fn forget(&self, volume: &Str) {
         lock(&self.0).remove(volume);
     }

@@ -76,7 +76,7 @@ pub type Sites = BTreeMap<Str, SiteMemory>;
 #[derive(Debug, Default)]
 struct State {
     volumes: HashMap<Str, Sites>,
-    /// The volumes of each pod, with their nodes: two pods may have had the same name.
+    /// The volumes of each pod, with their nodes: two pods may have had the name.
     by_pod: HashMap<ObjectKey, BTreeSet<(Str, Str)>>,
     by_node: HashMap<Str, BTreeSet<Str>>,
     lists: HashMap<Str, NodeList>,
@@ -295,7 +295,7 @@ mod tests {
         let volume = Str::from("v");
         let [a, b] = ["a", "b"].map(Str::from);
         let only = |node: &Str| Scope::Nodes([node.clone()].into());
-        // A pod was replaced by one with the same name on another node.
+        // A pod was replaced by one of its name on another node.
         memory.store(&volume, &only(&a), Sites::from([(a.clone(), used_by("web"))]));
         memory.store(&volume, &only(&b), Sites::from([(b.clone(), used_by("web"))]));
         assert_eq!(memory.sites("v", &Scope::All).keys().collect::<Vec<_>>(), [&a, &b]);

@@ -129,8 +129,8 @@ impl Caches {
         }
     }
 
-    /// Returns true if the decision for a volume on one node does not depend on its other nodes: only PersistentVolumes
-    /// that several nodes may have define it.
+    /// Returns true if what happens to a volume on one node does not depend on its other nodes: only PersistentVolumes that
+    /// several nodes may have define it.
     pub fn has_independent_nodes(&self, name: &Str, plugin: Plugin<'_>) -> bool {
         let has_inline_attachments = || match plugin {
             Plugin::Csi { driver, handle } => {

@@ -124,7 +124,7 @@ pub async fn classic_load_balancer_follows_nodes_and_is_deleted_with_its_service
     Ok(())
 }
 
-/// cloud-provider-aws created the load balancer just before the takeover, so that the first responses lack it: no other
+/// cloud-provider-aws created the load balancer moments before the takeover, so that the first responses lack it: no other
 /// is created.
 pub async fn classic_load_balancer_is_kept_when_it_is_visible_late(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;

@@ -37,12 +37,12 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
             Flavour::CloudProvider
         }
     };
-    let requested = reading.choice("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
+    let asked = reading.choice("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
     let alb = alb::read(spec, &mut reading);
     let target_type = match kind {
         _ if alb.is_some() => TargetType::Alb,
         Some("nlb-ip") => TargetType::Ip,
-        _ => requested.unwrap_or(TargetType::Instance),
+        _ => asked.unwrap_or(TargetType::Instance),
     };
     let mut settings = read_settings(spec, policy, flavour, target_type, &mut reading);
     settings.alb = alb;

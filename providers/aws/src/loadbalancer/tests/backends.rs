@@ -211,7 +211,7 @@ fn all_traffic_moves_once_a_target_is_healthy() {
     world.time_passes();
     let plan = world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
     assert_eq!((plan.again, weights(&world)), (None, vec![0, 1]));
-    // Back: the Service's own group serves immediately, although it is still being probed.
+    // Back: the own group serves immediately, although it is still being probed.
     world.settle(&spec(&[]), &targets);
     // The change does not wait for a Service without targets, and leaves one without targets immediately.
     let none = spreading(&[("target-node-labels", "none=such")], (0, 1));
