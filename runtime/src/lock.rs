@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Locks a mutex, also after a holder panicked. Each critical section leaves its data consistent, and a worker's panic
+/// Locks a mutex, even after a holder panicked. Each critical section leaves its data consistent, and a worker's panic
 /// must not stop the others.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

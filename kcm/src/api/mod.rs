@@ -1,4 +1,5 @@
-//! Objects of any kind: garbage, namespaces, quotas.
+//! Controllers of all kinds of objects and of the API itself: garbage collection, namespaces, quotas, stored versions,
+//! and the status of admission policies.
 
 pub mod garbage_collector;
 pub mod namespace;

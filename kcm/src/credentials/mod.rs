@@ -24,7 +24,7 @@ use crate::flags::Options;
 /// Keys and certificates of controllers.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// The certificates that verify the API server's, as PEM, for all clients in the cluster; empty if unknown.
+    /// The cluster's root certificates in PEM, with which clients verify the API server; empty if unknown.
     pub root_ca: Arc<[u8]>,
     /// The authorities that sign certificates.
     pub signers: Arc<Signers>,
@@ -145,11 +145,11 @@ fn read(flag: &'static str, path: &str) -> Result<Vec<u8>, CredentialError> {
 fn check_certificates(pem: &[u8]) -> Result<(), String> {
     let mut count = 0;
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|error| format!("no PEM: {error}"))?;
+        let certificate = certificate.map_err(|error| format!("is not PEM: {error}"))?;
         ParsedCertificate::try_from(&certificate).map_err(|error| format!("an unreadable certificate: {error}"))?;
         count += 1;
     }
-    if count == 0 { Err("no certificate in it".to_owned()) } else { Ok(()) }
+    if count == 0 { Err("contains no certificate".to_owned()) } else { Ok(()) }
 }
 
 #[cfg(test)]

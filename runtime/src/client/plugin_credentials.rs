@@ -20,9 +20,9 @@ use crate::lock::lock;
 const RENEW_FRACTION: f64 = 0.2;
 /// Maximum time between a renewal and the expiry of the credentials.
 const MAX_RENEW_BEFORE: Duration = Duration::from_secs(300);
-/// Age at which a certificate is renewed that was issued without a time of expiry.
+/// Age at which a certificate without an expiry time is renewed.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(600);
-/// Age at which credentials are renewed that had expired when they were issued.
+/// Age at which credentials are renewed if they had already expired when they were issued.
 const EXPIRED_AGE: Duration = Duration::from_secs(60);
 /// Minimum time until the next run after a failed run, or after the API server has refused the credentials: a refusal may
 /// have other causes than the credentials.
@@ -123,7 +123,7 @@ impl PluginCredentials {
         Ok(Self::with_first(plugin, runtime, first))
     }
 
-    /// Returns the credentials with those of a first run.
+    /// Creates the state with the credentials of the first run.
     fn with_first(plugin: Arc<Plugin>, runtime: Handle, first: Issued) -> Arc<Self> {
         let state = Mutex::new(State::new(first));
         Arc::new(Self { plugin, runtime, state, renewing: Arc::default(), renewed: Arc::default() })
@@ -134,7 +134,7 @@ impl PluginCredentials {
         self.renewed.clone()
     }
 
-    /// Returns the credentials of the last successful run. Starts a renewal if it is time for one.
+    /// Returns the credentials of the last successful run. Starts a renewal if one is due.
     pub(super) fn latest(self: &Arc<Self>) -> Arc<Issued> {
         self.renew_if_due();
         lock(&self.state).issued.clone()
@@ -166,7 +166,7 @@ impl PluginCredentials {
         }
     }
 
-    /// Starts a renewal if it is time for one. Returns the state before.
+    /// Starts a renewal if one is due. Returns the freshness before it.
     fn renew_if_due(self: &Arc<Self>) -> Freshness {
         let state = lock(&self.state);
         let (freshness, has_failed) = (state.freshness(), state.problem.is_some());

@@ -69,9 +69,9 @@ async fn send_shared(
 /// The runtimes that drive connections.
 #[derive(Clone)]
 pub(super) struct Runtimes {
-    /// That of [`Lane::Control`].
+    /// The runtime of [`Lane::Control`].
     pub(super) control: Handle,
-    /// That of all other lanes.
+    /// The runtime of all other lanes.
     pub(super) work: Handle,
 }
 

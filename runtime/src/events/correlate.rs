@@ -12,7 +12,7 @@ use super::{EventType, ObjectReference};
 
 /// Maximum number of entries of each cache.
 const MAX_CACHE_ENTRIES: usize = 4096;
-/// Number of different messages from which on events are combined.
+/// Number of different messages at which events begin to be combined.
 const SIMILAR_MESSAGES: usize = 10;
 /// Maximum time between two similar messages.
 const SIMILAR_WITHIN_SECONDS: f64 = 600.0;
@@ -35,7 +35,7 @@ pub(super) struct Occurrence {
 /// The result of the correlation.
 #[derive(Debug)]
 pub(super) struct Correlation {
-    /// The desired event on the server; a count above one means that it was written before.
+    /// The event as the server should store it; a count above one means that it was written before.
     pub(super) event: Event,
     /// The object's budget is exhausted: nothing is written, but the count is kept.
     pub(super) spam: bool,
@@ -95,8 +95,9 @@ impl Correlator {
         Correlation { event, spam }
     }
 
-    /// Returns the event for an occurrence, and its key. Beginning with the tenth different message of one reason about
-    /// one object within ten minutes, that is the combined event of that reason (`EventAggregator.EventAggregate`).
+    /// Returns the event for an occurrence, and its key. From the tenth different message of one reason about one
+    /// object within ten minutes, all occurrences become the combined event of that reason
+    /// (`EventAggregator.EventAggregate`).
     fn combine(&mut self, occurrence: Occurrence, now: Timestamp) -> (Event, u64) {
         let Occurrence { about, kind, reason, message, at } = occurrence;
         let similar_key = self.key(&about, kind, (0u8, reason));

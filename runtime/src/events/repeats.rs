@@ -78,7 +78,7 @@ impl Repeats {
             let series = self.series.get_mut(&key)?;
             match series.waiting.take() {
                 Some(repeat) => {
-                    // The series is kept for the same time again: later repeats belong to it.
+                    // The series is kept for another wait, so that a repeat in that time continues it.
                     series.due = Instant::now() + series.wait;
                     self.order.insert((series.due, key));
                     return Some(repeat);
@@ -113,7 +113,7 @@ mod tests {
         last.expect("twelve occurrences").event
     }
 
-    /// Returns the seconds after which patches of an event are sent that is repeated every half second.
+    /// Repeats an event every half second. Returns the times of its patches, in seconds since the start.
     async fn patches(combined: bool, seconds: u64) -> Vec<u64> {
         let (mut repeats, started, mut sent) = (Repeats::default(), Instant::now(), Vec::new());
         let mut covered = 0;

@@ -119,9 +119,10 @@ struct RegisteredController {
 
 /// Controllers that share stores, connections and leadership.
 ///
-/// All tasks run on the runtime in which the manager was created: watches, workers, events. [`Manager::run`] itself, which
-/// renews the Lease, may be polled on another one, so that it does not depend on the threads of the controllers. The
-/// clients need that one as [`ConnectOptions::control_runtime`](crate::client::ConnectOptions::control_runtime) then.
+/// All tasks run on the runtime in which the manager was created: watches, workers, events. [`Manager::run`] itself,
+/// which renews the Lease, may be polled on another one, so that it does not depend on the threads of the controllers.
+/// In this case the other runtime must be the
+/// [`ConnectOptions::control_runtime`](crate::client::ConnectOptions::control_runtime) of the clients.
 pub struct Manager {
     runtime: Handle,
     heartbeat: Heartbeat,

@@ -46,8 +46,8 @@ pub fn gauges<const N: usize>(
 }
 
 /// Appends counters whose upstream names do not end in `_total`. The library adds that suffix to every counter.
-/// Therefore these are encoded with the type `unknown`, which no other metric has, and both formats have them as
-/// counters.
+/// Therefore these are encoded with the type `unknown`, which no other metric has; both output formats replace it with
+/// `counter`.
 ///
 /// # Errors
 /// When the text cannot be written.

@@ -6,10 +6,10 @@
 //! one gets each change immediately. A reconciler may request a cooldown between two such batches
 //! ([`Queue::cool_down`]).
 //!
-//! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys delays the keys of
-//! the others little; and a namespace whose runs take long does not occupy all workers (`places`). Failed keys are
-//! requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no sooner than a
-//! window after its last reconcile. Upstream: client-go, util/workqueue.
+//! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys hardly delays
+//! those of the others. A namespace with long runs does not occupy all workers (`places`). Failed keys are requeued
+//! with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no sooner than a window
+//! after its last reconcile. Upstream: client-go, util/workqueue.
 
 mod places;
 mod state;
@@ -72,7 +72,7 @@ pub struct QueueOptions {
 }
 
 impl QueueOptions {
-    /// Returns upstream's default rate limiter, without coalescing.
+    /// Returns options with upstream's default backoff and without coalescing.
     pub fn named(name: &'static str) -> Self {
         Self {
             name,
@@ -272,7 +272,8 @@ impl<K: QueueKey> Queue<K> {
                 let now = Instant::now();
                 self.promote(&mut state, now);
                 if let Some(key) = self.take(&mut state, now) {
-                    // The task that is woken takes a further key, or waits for the next time in place of this one.
+                    // Wakes another worker: it takes a further key, or waits for the next due time, which this worker
+                    // no longer does.
                     if has_timer || state.has_candidate(now) {
                         self.notify(&mut state);
                     }
@@ -306,7 +307,7 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Ends the current run of a key and records its duration. A ready key may take the place.
+    /// Ends the current run of a key and records its duration. Wakes a worker if another key is ready.
     fn end_work(&self, state: &mut State<K>, key: &K, now: Instant) {
         if let Some(since) = state.items.get_mut(key).and_then(|item| item.working.take()) {
             self.metrics.work_duration.observe((now - since).as_secs_f64());
@@ -318,7 +319,7 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Wakes a taker of keys.
+    /// Wakes a worker that waits for a key.
     fn notify(&self, state: &mut State<K>) {
         self.wake.notify_one();
         // A reconcile that adds a key of another controller may compute for a long time afterwards.

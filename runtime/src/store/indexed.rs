@@ -21,8 +21,8 @@ impl<K> Table<K> {
     }
 }
 
-/// The records under each value of an index. Most values have one record, which takes no table and, in a map of its own,
-/// 17 bytes.
+/// The records under each value of an index. Most values have one record: a separate map stores it in 17 bytes, without
+/// a table.
 struct Groups<K> {
     /// The record of each value that has one.
     single: HashMap<u64, Arc<K>>,
@@ -189,7 +189,7 @@ fn values<K>(index: &Index<K>, record: &K) -> Vec<u64> {
 
 /// Removes a record from the groups of its values that are not in `kept`, which is sorted.
 ///
-/// A tenant may give an object very many values, so that each one must not be compared with all others.
+/// A tenant may give an object very many values, so each one must not be compared with all others.
 fn drop_values<K: Kind>(
     hasher: &DefaultHashBuilder,
     index: &Index<K>,

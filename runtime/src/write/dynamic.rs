@@ -101,7 +101,7 @@ impl Writer {
     /// Reads the scale of an object from the API server.
     ///
     /// # Errors
-    /// Same as [`Writer::get`]; not found also if the kind has no scale.
+    /// Same as [`Writer::get`]; not found if the kind has no scale.
     pub async fn get_scale(&self, resource: &Resource, key: &ObjectKey) -> Result<Scale, WriteError> {
         let path = path::object(resource, key, Some("scale"))?;
         let response = self.send(Method::GET, path, "", JSON, bytes::Bytes::new()).await?;

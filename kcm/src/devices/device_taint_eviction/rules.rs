@@ -86,8 +86,8 @@ pub fn to_apply(rule: &DeviceTaintRule, counts: &Counts, now: &str) -> Option<Va
     }))
 }
 
-/// Returns the remaining cooldown of a rule's status in seconds; `None` if it may be written. Without a cooldown it
-/// would be written for each evicted pod. A status of another generation has none.
+/// Returns the remaining cooldown of a rule's status in seconds; `None` if the status may be written. Without a
+/// cooldown, each evicted pod would cause a write. A status of another generation has no cooldown.
 pub fn cooldown_left(rule: &DeviceTaintRule, now: Time, period: i64) -> Option<i64> {
     let current = rule.progress.as_ref().filter(|current| current.generation == rule.meta.generation)?;
     let left = period.saturating_sub(now.0.saturating_sub(current.since.0));

@@ -115,7 +115,7 @@ impl History<'_> {
         Ok(revisions)
     }
 
-    /// Returns the time until a revision may be created whose creation was just refused; `None` if it is due.
+    /// Returns the remaining backoff after a refused creation of a revision; `None` if one may be created now.
     pub fn refused_before(&self) -> Option<Duration> {
         let waiting = self.refusals.waiting(&self.owner.key(), &Attempt::new(self.owner, 1, 0))?;
         debug!(reason = waiting.message, left = ?waiting.left, "not creating a revision yet: refused before");
@@ -139,8 +139,9 @@ impl History<'_> {
         Ok(snapshot)
     }
 
-    /// Creates a revision named by its hash, which includes the collisions so far. A name that is taken by other data
-    /// counts as one more collision. Upstream: pkg/controller/history, CreateControllerRevision.
+    /// Creates a revision whose name ends with a hash of its data and of the number of collisions. If a revision with
+    /// other data has the name, the number of collisions increases and the creation is repeated. Upstream:
+    /// pkg/controller/history, CreateControllerRevision.
     ///
     /// # Errors
     /// When the server refuses it for another reason.
@@ -255,7 +256,7 @@ impl History<'_> {
         Ok(())
     }
 
-    /// Deletes a revision. It is no failure if it no longer exists, or another one has its name.
+    /// Deletes a revision. Succeeds if it no longer exists, or another one has its name.
     ///
     /// # Errors
     /// When the server refuses.

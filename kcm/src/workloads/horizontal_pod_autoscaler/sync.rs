@@ -239,7 +239,7 @@ impl Autoscalers {
         }
     }
 
-    /// Returns the number of pods that the target should have, by the bounds or by the metrics.
+    /// Returns the number of pods that the target should have: a bound, or the proposal of the metrics.
     async fn recommend(
         &self,
         key: &ObjectKey,

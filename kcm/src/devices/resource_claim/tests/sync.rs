@@ -278,9 +278,9 @@ async fn pod_gets_the_claims_that_it_lacks() {
         ("being deleted", start(deleting(waiting()), vec![], &[]), Ok(()), &[]),
         ("finished", start(finished(served()), vec![], &[]), Ok(()), &[]),
         ("missing pod", Fixture::new(OFF, vec![], vec![], &[]), Ok(()), &[]),
-        ("own entry of a member", grouped(ON, member(), vec![]).with_groups(gang(vec![])), Ok(()), CREATED),
+        ("pod of a PodGroup has an entry of its own", grouped(ON, member(), vec![]).with_groups(gang(vec![])), Ok(()), CREATED),
         (
-            "own entry, gate of group claims off",
+            "pod of a PodGroup has an entry of its own, gate of group claims off",
             grouped(GROUPS_ONLY, member(), vec![]).with_groups(gang(vec![])),
             Ok(()),
             CREATED,
@@ -360,7 +360,7 @@ async fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
 }
 
 #[tokio::test]
-async fn claim_that_the_previous_leader_created_is_awaited_whatever_the_clocks_show() {
+async fn claim_of_the_previous_leader_is_awaited_when_clocks_differ() {
     let mut fixture = Fixture::new(OFF, vec![waiting()], vec![], &[made()]);
     // The API server's clock may be ahead of the one of this process.
     fixture.pods[0].meta.created = Time(10_000_000_000);
@@ -402,9 +402,9 @@ async fn allocated_claim_is_reserved_for_a_pod_on_a_node() {
         ),
         ("not allocated", Fixture::new(OFF, vec![on_node(served())], vec![made()], &[]), "made", &[]),
         ("finished", Fixture::new(OFF, vec![finished(on_node(served()))], vec![allocated(&[])], &[]), "made", &[]),
-        ("deallocated since", Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[made()]), "made", &[]),
+        ("deallocated after the last event", Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[made()]), "made", &[]),
         (
-            "reserved since",
+            "reserved after the last event",
             Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[allocated(&[pod_of("web")])]),
             "made",
             &["web"],
@@ -533,7 +533,7 @@ async fn claim_is_released_when_its_consumers_no_longer_exist() {
         ("finished pod, no finalizer", OFF, done(), None, unprotected(), kept(&[], true, false)),
         ("never reserved", OFF, vec![], None, shared(), kept(&[], true, true)),
         (
-            "being deleted in use",
+            "in use and being deleted",
             OFF,
             web(),
             None,
