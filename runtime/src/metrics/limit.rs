@@ -11,7 +11,7 @@ use super::labels::Labels;
 /// label.
 pub const MAX_SERIES: usize = 1000;
 
-/// The value of the labels of the series that counts all further label values.
+/// The value of labels whose own values are not exposed.
 pub const OTHER: &str = "other";
 
 /// The number of series of one metric. Clones share it.
@@ -29,8 +29,7 @@ impl SeriesLimit {
     }
 }
 
-/// Returns the value of `key`. If the map already has [`MAX_SERIES`] keys and lacks this one, returns the value of the
-/// key `other`, which all further keys share.
+/// Returns the value of a key, or of the key that [`OTHER`] stands for if the map has [`MAX_SERIES`] others.
 pub fn limited_entry<K: Ord, V: Default>(map: &mut BTreeMap<K, V>, key: K, other: impl FnOnce() -> K) -> &mut V {
     let is_admitted = map.len() < MAX_SERIES || map.contains_key(&key);
     map.entry(if is_admitted { key } else { other() }).or_default()
