@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_needs_a_terminal_and_no_no_color() {
+    fn colour_is_used_on_a_terminal_when_no_color_is_unset() {
         let cases = [
             (true, None, true),
             (true, Some(""), true),

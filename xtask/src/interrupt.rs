@@ -56,7 +56,7 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<Result<T, ExitCod
         tokio::select! {
             result = work => result.map(Ok),
             code = interrupted.wait() => {
-                eprintln!("ending; Ctrl-C again does not wait for the end");
+                eprintln!("ending; press Ctrl-C again to exit immediately");
                 Ok(Err(code))
             }
         }

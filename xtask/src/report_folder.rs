@@ -51,7 +51,7 @@ impl ReportFolder {
     pub fn copy_program(&self, name: &str, program: &Path) -> Result<PathBuf> {
         let folder = self.subfolder(PROGRAMS).and_then(|_| self.subfolder(&format!("{PROGRAMS}/{name}")))?;
         let copy = folder.join(program.file_name().context("a program without a name")?);
-        // A program that still runs cannot be overwritten, but replaced; it may be the one to copy.
+        // A running program cannot be overwritten, but its file can be replaced. It may also be the program to copy.
         let next = copy.with_extension("next");
         fs::copy(program, &next)
             .and_then(|_| fs::rename(&next, &copy))
@@ -71,7 +71,7 @@ impl Drop for ReportFolder {
 /// Creates a folder and its missing parents, and gives those that are new to the user.
 fn create(path: &Path) -> Result<()> {
     let mut missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.is_dir()).collect();
-    // The folder itself may be left from a run that was killed before it gave it.
+    // The folder may remain from a run that was killed before it gave the folder to the user.
     if missing.is_empty() {
         missing.push(path);
     }

@@ -1,4 +1,4 @@
-//! The cloud of the controllers: its provider, and whether it is initialized.
+//! The cloud provider of the controllers, and its initialization.
 //!
 //! The leader initializes the provider before any controller calls the cloud. If that fails, the controllers wait and
 //! retry with backoff: an operator may fix a network or a permission while the process runs.
@@ -81,7 +81,7 @@ impl Cloud {
     /// with this.
     ///
     /// # Errors
-    /// The delay before the next attempt if it is not initialized; the cloud must not be called before.
+    /// The delay before the next attempt if the provider is not initialized. Until then the cloud must not be called.
     pub async fn ready(&self) -> Result<(), Duration> {
         if self.ready.load(Ordering::Acquire) {
             if let Some(secrets) = self.secrets.get() {

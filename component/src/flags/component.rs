@@ -1,4 +1,4 @@
-//! The differences between binaries, for their command lines.
+//! The parts of a command line in which the binaries differ.
 
 use super::controllers::UpstreamController;
 use super::gates::{GateTable, Gates};
@@ -35,7 +35,7 @@ pub struct Component {
 }
 
 impl Component {
-    /// Returns the index of the flag of a name in [`Component::flags`].
+    /// Returns the index of the flag with this name in [`Component::flags`].
     pub fn position(&self, name: &str) -> Option<usize> {
         table::position(self.flags, name)
     }

@@ -25,7 +25,7 @@ impl Stage {
     }
 }
 
-/// The specification of a gate from one version on.
+/// The specification of a gate since a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// The 1.x version from which this applies; 0 for all versions that can be emulated.

@@ -51,7 +51,7 @@ pub enum GateError {
         component: String,
     },
     /// Gates with and without the prefix `kube:`.
-    #[error("--feature-gates: write kube: in front of all gates or of none, not of some")]
+    #[error("--feature-gates: only some gates have the prefix kube:; write it before all of them or before none")]
     MixedPrefix,
     /// A gate without a value.
     #[error("--feature-gates: missing bool value for {gate}; write {gate}=true or {gate}=false")]
@@ -194,7 +194,8 @@ impl Gates {
         self.min_compatibility
     }
 
-    /// Returns each gate of the emulated version, with its stage there and whether it is on, as `enabled` does.
+    /// Returns each gate of the emulated version: name, stage in that version, and true if it is on, as for
+    /// [`Gates::enabled`].
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
         self.table.gates.iter().filter_map(|row| Some((row.name, self.spec(row)?.stage, self.is_effective(row))))
     }

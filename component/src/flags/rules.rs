@@ -171,7 +171,7 @@ pub fn metrics(values: &Values, violations: &mut Violations) {
     }
     let manifest = values.is_set("allow-metric-labels") && !values.get_str("allow-metric-labels-manifest").is_empty();
     violations.add_if(manifest, &["allow-metric-labels", "allow-metric-labels-manifest"], || {
-        "allow-metric-labels and allow-metric-labels-manifest exclude each other; give one".to_owned()
+        "allow-metric-labels and allow-metric-labels-manifest are mutually exclusive; give one".to_owned()
     });
 }
 

@@ -41,7 +41,7 @@ impl Flag {
     }
 }
 
-/// Returns the index of the flag of a name; underscores count as dashes. Upstream: component-base cli/flag,
+/// Returns the index of the flag with this name; underscores count as dashes. Upstream: component-base cli/flag,
 /// WordSepNormalizeFunc.
 pub(super) fn position(flags: &[Flag], name: &str) -> Option<usize> {
     let normal = name.replace('_', "-");
@@ -65,7 +65,7 @@ pub const fn joined<const N: usize>(parts: &[&[Flag]]) -> [Flag; N] {
         }
         part += 1;
     }
-    assert!(at == N, "the table has another number of flags");
+    assert!(at == N, "the number of flags in the table is not N");
     all
 }
 

@@ -9,8 +9,8 @@ use super::value::Value;
 
 /// The value of every flag by name, whether it has an effect or not.
 ///
-/// The getters take the literal name of a flag in the table, without dashes. They panic if there is none of that name
-/// or its type is another, which is a defect of the program and not of the command line.
+/// The getters take the literal name of a flag in the table, without dashes. They panic if there is no such flag, or if
+/// it has another type: this is a defect of the program, not of the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Values {
     /// The flags of the binary.

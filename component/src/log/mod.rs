@@ -50,7 +50,7 @@ impl Verbosity {
         let ours = of(&OURS) || of(&[self.binary]);
         match verbosity {
             0..=1 => Level::INFO,
-            // Like upstream's client, log each request from 6 on.
+            // As in upstream's client, 6 and above log each request.
             6.. if ours => Level::TRACE,
             2..=4 if ours => Level::DEBUG,
             2..=4 => Level::INFO,

@@ -122,7 +122,7 @@ impl EndpointSlice {
 }
 
 impl Contents {
-    /// Returns a new slice for a POST. The API server completes a `prefix` that ends with `-` to a name.
+    /// Returns a new slice for a POST. The API server appends a random suffix to a `prefix` that ends with `-`.
     pub fn create(&self, namespace: &str, prefix: &str, metadata: &NewMetadata<'_>) -> Vec<u8> {
         let mut object = metadata.create(namespace, prefix);
         self.put(&mut object);

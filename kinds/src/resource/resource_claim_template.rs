@@ -24,7 +24,7 @@ pub struct ResourceClaimTemplate {
 
 impl ResourceClaimTemplate {
     /// Returns a claim to be created for an entry of a pod or PodGroup: annotations, labels and spec of the template,
-    /// with a name that the API server completes.
+    /// with a prefix to which the API server appends the rest of the name.
     ///
     /// # Errors
     /// When the template is not well-formed.

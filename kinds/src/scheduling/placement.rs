@@ -11,8 +11,8 @@ use crate::wire::{Put, WireError, copy_fields, fields, find, map_entry};
 
 const REQUIRED: u32 = node_affinity::REQUIRED_DURING_SCHEDULING_IGNORED_DURING_EXECUTION;
 
-/// Number of labels, terms, requirements, values and tolerations up to which a comparison with a node takes
-/// microseconds.
+/// Maximum number of labels, terms, requirements, values and tolerations in total, with which a comparison with a node
+/// takes only microseconds.
 const MAX_SMALL_WEIGHT: usize = 1_000;
 
 /// The node constraints of a pod's spec.

@@ -20,7 +20,7 @@ pub(crate) struct Session {
     pub cluster: ClusterTags,
 }
 
-/// The session; empty until the provider is initialised.
+/// The session; empty until the provider is initialized.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sessions(Arc<OnceLock<Arc<Session>>>);
 
@@ -28,10 +28,10 @@ impl Sessions {
     /// Returns the session.
     ///
     /// # Errors
-    /// `Transient` before the provider was initialised.
+    /// `Transient` before the provider is initialized.
     pub(crate) fn get(&self) -> Result<Arc<Session>, CloudError> {
-        let not_initialised = || CloudError::new(ErrorKind::Transient, "Initialize", "AWS was not reached yet");
-        self.0.get().cloned().ok_or_else(not_initialised)
+        let not_initialized = || CloudError::new(ErrorKind::Transient, "Initialize", "AWS was not reached yet");
+        self.0.get().cloned().ok_or_else(not_initialized)
     }
 
     /// Connects to AWS, unless that was done before.

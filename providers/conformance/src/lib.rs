@@ -63,7 +63,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime for a test").block_on(future)
 }
 
-/// Generates a `#[test]` per case. `$make` is an expression of a future that returns an initialised `Arc<dyn
+/// Generates a `#[test]` per case. `$make` is an expression of a future that returns an initialized `Arc<dyn
 /// CloudProvider>` and a [`Fixture`]; each test creates its own.
 ///
 /// ```ignore

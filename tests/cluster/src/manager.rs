@@ -36,7 +36,7 @@ const CLUSTER_WIDE: &[&str] = &[
     "volumeattributesclass-protection-controller",
 ];
 
-/// A manager that has it, but no garbage collector, does not start.
+/// A manager with this controller and without the garbage collector does not start.
 const NEEDS_GARBAGE_COLLECTOR: &str = "storage-version-migrator-controller";
 
 /// Not started by default: tests of other controllers write the statuses of quotas themselves.
@@ -73,7 +73,7 @@ impl Manager {
         Self::start_in(cluster, "kube-system", &Faults::default(), &flags, None).await
     }
 
-    /// Starts kcm. The Lease, if requested, is in `home`; it is limited to objects of `namespace`, if given.
+    /// Starts kcm, for the objects of `namespace` if one is given. The Lease, if requested, is in `home`.
     async fn start_in(
         cluster: &ControlPlane,
         home: &str,
@@ -145,7 +145,7 @@ impl Manager {
     pub async fn crash(mut self) {
         self.dead.store(true, Ordering::SeqCst);
         self.task.abort();
-        // Cancelled, or just ended on its own: it has ended in both cases.
+        // The task was cancelled, or ended on its own.
         let _ = (&mut self.task).await;
         self.faults.settled().await;
     }

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::space::{Namespaced, Space};
 use crate::wait::eventually;
 
-/// HTTP status of a version whose later changes the server no longer has.
+/// HTTP status of a watch whose first changes the server no longer has.
 const EXPIRED: u16 = 410;
 
 /// The pause after the end of a watch.

@@ -55,14 +55,14 @@ pub struct ManyPods {
     _kubelets: Kubelets,
 }
 
-/// The controllers that run, which is a set of scenarios.
+/// The controllers that run. Each set has its scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerSet {
-    /// Those of Deployments.
+    /// The controllers of Deployments.
     Workloads,
     /// All.
     All,
-    /// All, where every second pod has a volume.
+    /// All; every second pod has a volume.
     Volumes,
 }
 

@@ -49,7 +49,7 @@ use subject::{Binaries, Mode, Subject};
 /// in scenarios whose names begin with all. Wall time, CPU, memory and API requests are compared. The report (Markdown, a
 /// plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is printed.
 ///
-/// Builds our manager with --release, and upstream's with Go the first time. Takes some two hours; absolute figures
+/// Builds our manager with --release, and upstream's with Go the first time. Takes about two hours; absolute figures
 /// depend on the load of the machine.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:

@@ -29,9 +29,10 @@ const CHECK_PERIOD: Duration = Duration::from_millis(500);
 /// is reached from this machine. The kubeconfig that is printed works from this machine too. A CSI driver provides
 /// volumes that move between nodes, by the default StorageClass.
 ///
-/// Requirements: Linux and root rights; other missing ones are listed. Start it as your user: it builds everything and
-/// then continues with sudo; or start it as root. The nodes' programs are built once with Go, for about fifteen minutes,
-/// and cached outside the checkout. Nothing of the cluster is left when this command ends, even if it is killed.
+/// Requirements: Linux and root rights; the command lists other requirements that this machine does not meet. Start it
+/// as your user: it builds everything and then continues with sudo; or start it as root. The nodes' programs are built
+/// once with Go, for about fifteen minutes, and cached outside the checkout. Nothing of the cluster is left when this
+/// command ends, even if it is killed.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask cluster                               # two nodes, managed by kcm
@@ -138,7 +139,7 @@ async fn serve(setup: real_cluster::Setup) -> Result<Option<ExitCode>> {
     let cluster = tokio::select! {
         cluster = RealCluster::start(setup, report) => cluster?,
         code = interrupted.wait() => {
-            println!("ending before the cluster was up");
+            println!("interrupted before the cluster was up; ending");
             return Ok(Some(code));
         }
     };
@@ -155,7 +156,7 @@ async fn serve_until_ended(
         ended = watch(cluster) => ended.map(|()| None),
         served = control::serve(cluster, report) => served.map(|()| None),
         code = interrupted.wait() => {
-            println!("ending; Ctrl-C again does not wait for the end");
+            println!("ending; press Ctrl-C again to exit immediately");
             Ok(Some(code))
         }
     }
@@ -189,8 +190,8 @@ Ctrl-C ends the cluster and removes everything.",
     Ok(())
 }
 
-/// Returns the line with which a shell's programs do not send requests to the cluster through a proxy; nothing without a
-/// proxy in the environment, which `variable` reads.
+/// Returns the shell command that exempts the cluster's addresses from the proxy; empty if the environment, which
+/// `variable` reads, has no proxy.
 fn no_proxy(variable: impl Fn(&str) -> Option<String>, addresses: Addresses) -> String {
     let is_set = |name: &&str| variable(name).is_some_and(|value| !value.is_empty());
     if !control_plane::proxy::VARIABLES.iter().any(is_set) {

@@ -33,7 +33,7 @@ pub enum Selector {
     Cluster,
     /// Crashes and faults on a real control plane
     Faults,
-    /// A real cluster with real kubelets, on machines that can run one; a failure on others if selected
+    /// A real cluster with real kubelets; skipped on machines that cannot run one, unless selected
     Real,
 }
 

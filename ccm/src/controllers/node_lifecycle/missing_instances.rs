@@ -24,7 +24,8 @@ struct Entry {
 }
 
 impl MissingInstances {
-    /// Records a report that this node's instance does not exist. Returns all such reports since it was last found.
+    /// Records a report that this node's instance does not exist. Returns the reports since the instance was last
+    /// found.
     pub(super) fn report_missing(&mut self, node: &Uid, now: Instant) -> Missing {
         let entry = self.missing.entry(node.clone()).or_insert(Entry { times: 0, first: now, deleted: false });
         entry.times = entry.times.saturating_add(1);

@@ -123,7 +123,7 @@ impl Audit {
     /// Finds cloud resources that no Service requests, records them, and deletes them if that is allowed.
     ///
     /// # Errors
-    /// The cloud's, or `Transient` if the API server could not be read. Nothing was deleted then.
+    /// The error of the cloud, or `Transient` if the API server could not be read. Nothing is deleted in either case.
     pub async fn run<S: Cluster>(&self, scope: &Scope<'_, S>) -> Result<AuditResult, CloudError> {
         let now = Instant::now();
         let owned = self.with_deleting(scope.cloud.list_owned().await?);
@@ -201,7 +201,7 @@ impl<S: Cluster> Scope<'_, S> {
             })
             .collect();
         let absent = without(suspects.clone(), &live, self.cloud);
-        // A Service that only the API server has so far is not a leak: the next audit finds it in the cache.
+        // A Service that is not in the cache yet is not a leak: the next audit finds it there.
         let cached: Vec<LoadBalancerId> =
             self.kubernetes.services().iter().map(|one| decide::id(&one.meta, self.cluster)).collect();
         let uncached = without(suspects.clone(), &cached, self.cloud);
@@ -215,10 +215,10 @@ impl<S: Cluster> Scope<'_, S> {
         warn!(service = %owned.id, uid = owned.id.uid, resources = parts(owned), "leaked cloud resources found");
         let cause = if *absent { "the Service no longer exists" } else { "the Service requests no load balancer here" };
         let fix = match (absent, owned.certain) {
-            (true, true) => "delete it by hand, or let --collect-leaked-load-balancers do it",
-            _ => "delete it by hand if it is not needed",
+            (true, true) => "delete them by hand, or set --collect-leaked-load-balancers",
+            _ => "delete them by hand if they are not needed",
         };
-        let message = format!("{cause}, but the cloud has resources of it: {}; {fix}", parts(owned));
+        let message = format!("{cause}, but the cloud still has its resources: {}; {fix}", parts(owned));
         self.kubernetes.record_event(&about(&owned.id, None), Warning, "LeakedLoadBalancer", message);
     }
 }

@@ -50,7 +50,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Ok(Outcome::Done)
     }
 
-    /// Deletes the load balancer of a Service that does not wait for it. Returns `None` once it is deleted.
+    /// Deletes the load balancer of a Service without the finalizer. Returns `None` once it is deleted.
     pub(super) async fn delete_without_finalizer(
         &self,
         id: &LoadBalancerId,
@@ -68,15 +68,15 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         None
     }
 
-    /// Releases the pods that wait for a deleted load balancer. Returns the outcome while a retry is needed. Pods that
-    /// cannot be written do not keep the Service forever.
+    /// Releases the pods that wait for a deleted load balancer. Returns the outcome while a retry is needed. After a
+    /// number of failures the Service is released although pods still wait.
     async fn release_pods(&self, id: &LoadBalancerId, state: &mut LoadBalancerState) -> Option<Outcome> {
         if !readiness_gates::release(&self.kubernetes, id, state.gates.as_ref()).await {
             state.failed_releases += 1;
             if state.failed_releases < MAX_FAILED_RELEASES {
                 return Some(Outcome::RequeueWithBackoff);
             }
-            warn!(service = %id, "pods keep a readiness gate of the deleted load balancer");
+            warn!(service = %id, "cannot set the readiness conditions of pods that wait for the deleted load balancer; giving up");
         }
         None
     }

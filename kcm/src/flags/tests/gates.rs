@@ -80,7 +80,7 @@ fn wrong_gates_and_versions_are_refused() {
             "kube:AllAlpha=false,AllBeta=true",
             "",
             "",
-            "--feature-gates: write kube: in front of all gates or of none, not of some",
+            "--feature-gates: only some gates have the prefix kube:; write it before all of them or before none",
         ),
         ("", "1.20", "", "--emulated-version: version 1.20 is not between 1.34 and 1.37"),
         ("", "2.36", "", "--emulated-version: version 2.36 is not between 1.34 and 1.37"),

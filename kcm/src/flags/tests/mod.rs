@@ -219,7 +219,7 @@ fn each_violated_rule_is_reported_with_its_reason() {
         ),
         (
             "--allow-metric-labels=m,l=x --allow-metric-labels-manifest=f",
-            "allow-metric-labels and allow-metric-labels-manifest exclude each other; give one",
+            "allow-metric-labels and allow-metric-labels-manifest are mutually exclusive; give one",
         ),
         ("--logging-format=yaml", "logging-format (format) must be text or json, but got \"yaml\""),
         ("--logging-format=json --vmodule=a=1", "vmodule works only with logging-format text, but that is \"json\""),

@@ -19,8 +19,8 @@ use crate::wire::{WireError, fields};
 pub use edit::{with_claim, with_phase, without_claim, without_claim_uid};
 pub use source::Source;
 
-/// Annotation of a volume or claim whose reference to the other one was set by the binder or the scheduler, and not by
-/// the user, so that it may be removed.
+/// Annotation of a volume or claim: its reference to the other one was set by the binder or the scheduler, not by the
+/// user, so that the binder may remove it.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Annotation with the provisioner that created a volume.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -167,7 +167,7 @@ pub struct CommonProperties {
 pub struct PersistentVolume {
     /// Metadata.
     pub meta: Meta,
-    /// The fields of this volume that other volumes mostly have, too.
+    /// Properties that other volumes of the storage class mostly share.
     common: Arc<CommonProperties>,
     /// The claim that it is bound to or reserved for.
     pub claim: Option<Box<ClaimRef>>,
@@ -223,7 +223,7 @@ impl PersistentVolume {
         self.claim.as_ref().is_some_and(|reference| reference.refers_to(claim))
     }
 
-    /// Reads the fields of its own; the others are in [`CommonProperties`].
+    /// Reads the fields that are not in [`CommonProperties`].
     fn read_spec(&mut self, interner: &Interner, spec: &[u8]) -> Result<(), WireError> {
         for field in fields(spec) {
             let field = field?;
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_with_the_name_and_the_uid_or_none_refers_to_a_claim() {
+    fn reference_refers_to_a_claim_when_name_and_uid_match_or_the_uid_is_unset() {
         let mut message = Vec::new();
         message.put_str(object_meta::NAME, "data");
         message.put_str(object_meta::NAMESPACE, "shop");

@@ -10,7 +10,7 @@ pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// The reason in the status of a pod that the kubelet evicted.
 const EVICTED: &str = "Evicted";
 
-/// The reason in [`DISRUPTION_TARGET`] if the kubelet set it. How long the announced termination takes is not bounded.
+/// The reason in [`DISRUPTION_TARGET`] if the kubelet set it. The announced termination may take any time.
 const BY_KUBELET: &str = "TerminationByKubelet";
 
 /// The recorded disruption of a pod.

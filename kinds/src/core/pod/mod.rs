@@ -130,10 +130,10 @@ impl Pod {
     // Bits 10 and 11 are free.
     /// Section: the SELinux labels with which its claims are mounted; together with [`Pod::VOLUMES`].
     pub const SELINUX: Sections = Sections(1 << 12);
-    /// Ignores `spec.resources` in [`Pod::USAGE`]. For the gate PodLevelResources being off.
+    /// Ignores `spec.resources` in [`Pod::USAGE`]; set while the gate PodLevelResources is off.
     pub const CONTAINER_RESOURCES_ONLY: Sections = Sections(1 << 30);
-    /// Computes [`Usage::best_effort`] from `spec.resources` alone if that field is set, even if it is empty. For the
-    /// gate PodLevelResourcesFixKubeletQOSClass being off.
+    /// Computes [`Usage::best_effort`] from `spec.resources` alone if that field is set, even if it is empty; set while
+    /// the gate PodLevelResourcesFixKubeletQOSClass is off.
     pub const ANY_POD_RESOURCES_DECIDE: Sections = Sections(1 << 31);
 }
 
@@ -148,8 +148,8 @@ impl Pod {
         !self.is_terminal() && self.meta.is_deleting()
     }
 
-    /// Returns true if a field differs that the controllers of workloads read. Not compared: the object's version, and
-    /// the sections except for [`Pod::ENDING`] and [`Pod::TARGET`].
+    /// Returns true if the pods differ in a field that the controllers of workloads read. Not compared: the object's
+    /// version, and the sections except for [`Pod::ENDING`] and [`Pod::TARGET`].
     pub fn differs_for_workloads(&self, other: &Self) -> bool {
         let fields = |pod: &Self| {
             (
@@ -420,7 +420,7 @@ mod tests {
         let context = Decode { interner: std::sync::Arc::default(), sections: Pod::ENDING };
         let started = std::time::Instant::now();
         let read = Pod::decode(&context, &object).expect("well-formed");
-        assert_eq!(read.sidecar_restarts, SIDECARS - 1, "the last status is of no sidecar");
+        assert_eq!(read.sidecar_restarts, SIDECARS - 1, "the last status belongs to no sidecar");
         assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
     }
 

@@ -9,10 +9,11 @@ use crate::config::Family;
 
 /// The label of the zone's id, which is the same in all accounts.
 pub(crate) const ZONE_ID: &str = "topology.k8s.aws/zone-id";
-/// The labels of the network's nodes above the instance, counted from one at the most distant one.
+/// Prefix of the labels with the network nodes above the instance, followed by a layer; layer 1 is the most distant
+/// one.
 pub(crate) const NETWORK_NODE: &str = "topology.k8s.aws/network-node-layer-";
 
-/// Returns the state of an instance: only `terminated` no longer exists, only `stopped` is stopped. Upstream:
+/// Returns the state of an instance. All states other than `terminated` and `stopped` count as running. Upstream:
 /// cloud-provider-aws, InstanceExistsByProviderID, InstanceShutdownByProviderID.
 pub(crate) fn state(found: &types::Instance, region: &str, families: &[Family]) -> InstanceState {
     match found.state().and_then(types::InstanceState::name) {

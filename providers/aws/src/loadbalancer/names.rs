@@ -24,7 +24,8 @@ pub(crate) const ENDPOINT_SERVICE: &str = "kubernetes.io/endpoint-service";
 pub(crate) const GROUP: &str = "kubernetes.io/load-balancer-group";
 /// The uid of the Service whose annotations about the load balancer of a group take effect.
 pub(crate) const GROUP_LEAD: &str = "kubernetes.io/load-balancer-group-lead";
-/// Followed by the uid of the Service that a rule in the security group of a group is for.
+/// Beginning of the description of a rule in the security group of a shared load balancer, followed by the uid of the
+/// Service that the rule is for.
 const GROUP_RULE: &str = "kubernetes.io/service-uid=";
 /// The Services that may use a resource that a user made; only users write the tag.
 pub(crate) const ALLOWED: &str = "kubernetes.io/allowed-services";
@@ -97,10 +98,9 @@ pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String;
     ]
 }
 
-/// Returns a target group's name. It differs where ELB could not change one group into the other, between load
-/// balancers, because each group serves one load balancer only, and for instances between node ports, so that a
-/// listener moves to the new port when the targets behind it are healthy (both upstreams' names differ in the same
-/// way).
+/// Returns a target group's name. Two names differ if ELB could not change one group into the other; if the load
+/// balancers differ, because a group serves only one; and, for instances, if the node ports differ, so that a listener
+/// moves to the new port once the targets behind it are healthy. Names of both upstreams differ in the same cases.
 pub(crate) fn target_group(
     id: &LoadBalancerId,
     balancer: &str,

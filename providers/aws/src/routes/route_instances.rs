@@ -66,7 +66,7 @@ impl RouteInstances {
     /// instances that no longer exist have no zone. Drops all other instances from the cache.
     ///
     /// # Errors
-    /// Any kind: a list is either complete or an error.
+    /// The first failed read: a partial list is never returned.
     pub(crate) async fn names(
         &self,
         session: &Session,

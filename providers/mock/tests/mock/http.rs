@@ -79,7 +79,7 @@ async fn script_can_read_and_change_all_state() {
 }
 
 #[tokio::test]
-async fn factory_serves_http_once_initialised() {
+async fn factory_serves_http_once_initialized() {
     // A port that was free a moment ago; the listener is closed before the mock uses it.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let config = json!({"listen": free, "auto_instances": true}).to_string();

@@ -85,11 +85,11 @@ pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
     until_event(
         &bed,
         &leaked.id.name,
-        "Warning LeakedLoadBalancer the Service no longer exists, but the cloud has resources of it: ",
+        "Warning LeakedLoadBalancer the Service no longer exists, but the cloud still has its resources: ",
     )
     .await?;
     until_event(&bed, "gone", &incomplete).await?;
-    until_event(&bed, "x", "delete it by hand if it is not needed").await?;
+    until_event(&bed, "x", "delete them by hand if they are not needed").await?;
     until_event(&bed, "a0123456789abcdef", &format!("{}/sgr-", bed.moto.network.group)).await?;
     let resources = AccountResources::read(&bed.moto).await?;
     let is_kept = resources.target_groups.contains(&incomplete) && resources.balancers.contains(&complete[0]);

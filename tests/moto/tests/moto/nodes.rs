@@ -74,7 +74,7 @@ pub async fn one_bad_id_does_not_split_the_batch_into_single_calls(_: Space) -> 
     Ok(())
 }
 
-/// Initialises nodes despite a fault, which must have occurred.
+/// Initializes nodes despite a fault, which must have occurred.
 async fn initialize_despite(bed: &AwsBed, what: &str, fault: Fault) -> Result<()> {
     bed.moto.proxy.arm(fault);
     let manager = bed.ccm(&[]).await?;

@@ -224,8 +224,8 @@ async fn missing_other_service_is_reported_once_and_used_when_created() {
     assert_eq!(process.balancers.states.referring(&key("green")), []);
 }
 
-/// The other Service is deleted while the cloud still works on the last change: targets follow the nodes all the same, and
-/// the change is completed.
+/// The other Service is deleted while the cloud still works on the last change: targets still follow the nodes, and the
+/// change is completed.
 #[tokio::test(start_paused = true)]
 async fn change_is_completed_when_the_request_becomes_invalid_before_it_is_settled() {
     let config = MockConfig { provisioning_millis: 600_000, ..MockConfig::default() };
@@ -248,8 +248,8 @@ async fn change_is_completed_when_the_request_becomes_invalid_before_it_is_settl
     assert_eq!(cloud.calls(), (0, 0), "nothing is repeated");
 }
 
-/// The retry of a call that the cloud refused would wait for a change of the request; the other Service is deleted in
-/// the meantime.
+/// The cloud refuses a call, whose retry waits for a change of the request. In the meantime the other Service is
+/// deleted.
 #[tokio::test(start_paused = true)]
 async fn targets_follow_nodes_when_the_request_becomes_invalid_while_a_retry_waits() {
     let (sim, _cloud, process) = sim(&[], true).await;

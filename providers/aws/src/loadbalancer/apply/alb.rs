@@ -29,7 +29,7 @@ impl Balancers {
         let arn = found.load_balancer_arn().unwrap_or_default().to_owned();
         let arns = [arn.clone()];
         let tags = self.inventory.tags_of(work.session, &arns).await?.remove(&arn).unwrap_or_default();
-        // Without consent, each user of the cluster could publish an internal site.
+        // Without consent, any user of the cluster could publish an internal site.
         let missing_consent = if ownership::is_shared(&tags, &work.session.cluster) {
             (ownership::names_service(&tags, work.id) == Some(false)).then(|| {
                 format!("add {} to its tag {}, which names the Services that may use it", work.id, names::ALLOWED)

@@ -47,7 +47,7 @@ pub(crate) struct Balancers {
     /// Services that move from a Classic Load Balancer; true once their status has the address of the new load balancer.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
     records: OnceLock<Arc<dyn Records>>,
-    /// The time of the first work: a process without the Lease has none.
+    /// The time of the first reconcile; unset in a process that has never led.
     begun: OnceLock<Instant>,
     /// The time after which reads contain the last resource that an earlier process created.
     visible: Duration,
@@ -130,12 +130,12 @@ impl Balancers {
         })
     }
 
-    /// Returns a listing with the source of newer ones.
+    /// Returns a listing, and the inventory that can read a newer one.
     pub(super) fn listings<'a>(&'a self, read: &'a Listing) -> Listings<'a> {
         Listings { read, inventory: &self.inventory }
     }
 
-    /// Returns a listing of everything that began after the last change of this Service.
+    /// Returns a listing of all resources that was started after the last change of this Service.
     pub(super) async fn recent_listing(
         &self,
         session: &Session,

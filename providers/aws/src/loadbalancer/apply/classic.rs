@@ -54,7 +54,7 @@ impl Balancers {
         let network = !observed.balancers.is_empty();
         state.classic = None;
         let Some(mut classic) = self.find_classic(work, state, &listing, network).await? else {
-            // One that has resources was reconciled before, when a Classic Load Balancer would have been found.
+            // A Service with resources was reconciled before: its Classic Load Balancer would have been found then.
             if observed.is_empty() {
                 self.refuse_invisible_classic(work, state, &listing)?;
             }
@@ -293,8 +293,8 @@ impl Balancers {
         if state.no_classic && group.is_none() {
             return Ok(true);
         }
-        // None is created while this process runs: a read after everything was visible stays true. Before that, each
-        // round of a deletion reads again.
+        // No Classic Load Balancer is created while this process runs: the result of a read after `all_visible` stays
+        // valid. Until then, each step of a deletion reads again.
         let now = Instant::now();
         let recent = state.changed.max(now.checked_sub(FRESH)).unwrap_or(now).min(self.all_visible());
         let found = if self.classic_names.contain(session, &id.default_name(), recent).await? {

@@ -148,7 +148,8 @@ impl Balancers {
     /// Finds the target groups that a Service's load balancer forwards to, as far as they are still desired, and those of
     /// the user.
     ///
-    /// A load balancer that AWS refuses to change may lack listeners and have groups of another kind: the others count.
+    /// AWS may refuse changes of a load balancer: it then lacks listeners, or has groups of another kind, which are
+    /// left out.
     pub(super) async fn find_groups(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
         let listing = self.recent_listing(work.session, state).await?;
         let mut groups = self.find_own_groups(work, &listing, state).await?;
@@ -209,7 +210,7 @@ impl Balancers {
             return Ok(Access::default());
         }
         let now = Instant::now();
-        // The tags of nodes' groups hardly ever change, so any listing will do.
+        // The tags of nodes' groups hardly ever change, so an old listing suffices.
         let long_ago = now.checked_sub(MAX_LISTING_AGE).unwrap_or(now);
         let listing = self.inventory.listing_since(work.session, long_ago).await?;
         let TargetGroups { groups, pending, .. } = self.target_groups(work, &listing).await?;

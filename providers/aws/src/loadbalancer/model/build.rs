@@ -198,7 +198,7 @@ fn warning_of_subnets(current: &[Mapping], wanted: &[Mapping]) -> Option<String>
     let ([old], [new]) = (current, wanted) else { return None };
     (old.zone == new.zone && old.subnet != new.subnet).then(|| {
         format!(
-            "the load balancer stays in {}: AWS cannot replace its only subnet by {} of the same zone",
+            "the load balancer stays in {}: AWS cannot replace its only subnet with {} of the same zone",
             old.subnet, new.subnet
         )
     })
@@ -242,7 +242,7 @@ fn warning_of_targets(settings: &Settings, port: u16, group: &GroupSettings, all
     let most = settings.max_targets.filter(|most| all > *most)?;
     let of = group.backend.as_ref().map(|backend| format!(" of {}", backend.service)).unwrap_or_default();
     let port = group.backend.as_ref().map_or(port, |backend| backend.port);
-    Some(format!("port {port}{of} has {most} of {all} targets: --max-targets-per-target-group"))
+    Some(format!("port {port}{of} has only {most} of {all} targets, because of --max-targets-per-target-group"))
 }
 
 /// Returns the tags of the security group of a load balancer that several Services share: the same for all of them.

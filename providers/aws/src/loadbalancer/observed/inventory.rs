@@ -25,7 +25,7 @@ use crate::tags::ClusterTags;
 
 /// Resources on a page of ELB.
 const PAGE: i32 = 400;
-/// ARNs whose tags one call reads.
+/// Maximum number of ARNs in one call of DescribeTags.
 const TAGGED: usize = 20;
 /// Maximum age of the tags of this cluster's resources: another client may have changed them.
 const OWN_TAGS: Duration = Duration::from_secs(20 * 60);
@@ -172,7 +172,7 @@ impl Inventory {
         Ok(found)
     }
 
-    /// Adds tags to the cache that a call has just set.
+    /// Adds the tags that a call has just set to the cache.
     pub(crate) fn tagged(&self, arn: &str, tags: &Tags) {
         let now = Instant::now();
         self.lock().insert(arn.to_owned(), CachedTags { first: now, read: now, tags: tags.clone() });

@@ -148,7 +148,7 @@ async fn delete_watched_namespace(space: &Space) -> Result<Vec<Call>> {
 pub async fn deletions_that_watches_show_need_no_list(space: Space) -> Result<()> {
     let is_list = |call: &&Call| call.verb == Verb::List;
     let mut ours = Vec::new();
-    // A collection whose watch is late by a second is listed: one of some namespaces needs no list.
+    // A collection whose watch is a second late is listed. At least one of several namespaces must need no list.
     for _ in 0..3 {
         ours = delete_watched_namespace(&space.bed.space("watched").await?).await?;
         if !ours.iter().any(|call| is_list(&call)) {

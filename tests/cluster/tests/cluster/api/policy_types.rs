@@ -15,7 +15,7 @@ use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
 
-/// The kinds of these tests, as they stand in the names of types.
+/// The kinds of these tests, as in the names of types.
 const KINDS: [&str; 12] = [
     "Deployment",
     "StatefulSet",
@@ -232,8 +232,8 @@ pub async fn until_schemas_contain(cluster: &ControlPlane, texts: &[&str]) -> Re
     .await
 }
 
-/// Lets upstream's manager check all policies, then changes each of them and lets ours check it again. Returns what
-/// `until_checked` reads for either, from the policies' generation.
+/// Checks all policies with upstream's manager, changes each of them, and checks them again with ours. Returns the
+/// results of `until_checked` for the policies' generation under upstream's manager and under ours.
 pub async fn checked_by_both<R, F: Future<Output = Result<R>>>(
     space: &Space,
     upstreams_flags: &[&str],

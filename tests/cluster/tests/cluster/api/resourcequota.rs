@@ -151,7 +151,7 @@ pub async fn usage_of_deleted_objects_is_free_within_a_second(space: Space) -> R
     Ok(())
 }
 
-/// If no controller needs all kinds, only those are watched that a quota counts.
+/// If no controller needs all kinds, only the kinds that a quota counts are watched.
 pub async fn only_kinds_that_are_counted_are_watched(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;

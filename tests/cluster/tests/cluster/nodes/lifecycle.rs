@@ -303,7 +303,7 @@ pub async fn toleration_seconds_end_and_are_cancelled(_: Space) -> Result<()> {
     all_ready(&space, 4).await?;
     let away = json!([{"key": "example.com/away", "effect": "NoExecute"}]);
     patch_node(&space, "node-0", json!({"spec": {"taints": away}})).await?;
-    eventually("pods that do not tolerate the taint, or no longer, are deleted", || async {
+    eventually("pods that do not tolerate the taint, or no longer tolerate it, are deleted", || async {
         let remaining = cluster_tests::objects::names(&space.pods("web").await?);
         ensure!(remaining == ["forever", "long"], "{remaining:?}");
         Ok(())

@@ -58,7 +58,7 @@ pub async fn frozen_watch_leads_to_no_surplus_pods(space: Space) -> Result<()> {
     settled(&space, "web", 2).await?;
     faults.freeze("pods");
     space.scale::<ReplicaSet>("web", 6).await?;
-    eventually("it creates what is missing", || async {
+    eventually("it creates the missing pods", || async {
         ensure!(created_pods(&faults) == 6, "created {}", created_pods(&faults));
         Ok(())
     })

@@ -216,7 +216,7 @@ fn cpu_seconds(metrics: &str) -> Result<f64> {
 /// Starts all controllers with their default limits and everything that kubeadm configures.
 fn start(cluster: &ControlPlane, program: &Path) -> Result<Process> {
     let flags = [
-        // It works from its start on: with all gates on, the API server takes some eight seconds to elect a leader.
+        // It works immediately: with all gates on, the election by the API server takes about eight seconds.
         "--leader-elect=false".to_owned(),
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
         "--use-service-account-credentials".to_owned(),
@@ -329,7 +329,7 @@ async fn create_hostile_objects(stage: &Stage) -> Result<()> {
     stage.attempt("tenant.example.com/v1", "things", objects::nested()).await.map(drop)
 }
 
-/// Sizes, depths, counts, names, loops and finalizers.
+/// Objects with extreme sizes, depths and counts, odd names, ownership loops and finalizers.
 pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
     create_hostile_objects(&stage).await?;
@@ -450,7 +450,7 @@ pub async fn hostile_rates_do_not_delay_other_namespaces(_: Space) -> Result<()>
     let writers: Vec<Writes> = (0..4).map(|writer| Writes::start(&stage, writer)).collect();
     let allowed = stage.usual * FACTOR + SLACK_OF_RATES;
     stage.roll_other_within(allowed, "pods are refused and objects change", 10).await?;
-    stage.roll_other_within(allowed, "pods are refused and objects change for long", 20).await?;
+    stage.roll_other_within(allowed, "pods are refused and objects change for a long time", 20).await?;
     let writes: usize = writers.iter().map(Writes::count).sum();
     drop(writers);
     eprintln!("the tenant wrote {writes} times");
