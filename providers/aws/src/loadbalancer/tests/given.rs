@@ -34,7 +34,7 @@ fn plan_changes_only_listeners_of_a_load_balancer_that_a_user_made() {
 }
 
 #[test]
-fn own_load_balancer_is_kept_until_targets_of_the_users_one_are_healthy() {
+fn own_load_balancer_stays_until_targets_on_that_of_the_user_are_healthy() {
     let mut world = World::default();
     let targets = nodes([1]);
     world.settle(&spec(&[]), &targets);
