@@ -307,7 +307,7 @@ pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
     text.parse().ok().filter(|version| *version <= MAX_VERSION).ok_or_else(|| {
         DecodeError::field(
             "metadata.resourceVersion",
-            format!("is {text:?}, which is no number from 0 to {MAX_VERSION}"),
+            format!("is {text:?}, which is not a number from 0 to {MAX_VERSION}"),
         )
     })
 }
@@ -360,7 +360,7 @@ mod tests {
         let error = Meta::decode(&interner, &message, |_, _| {}).expect_err("bad version");
         assert_eq!(
             error.to_string(),
-            "metadata.resourceVersion is \"x1\", which is no number from 0 to 9223372036854775807"
+            "metadata.resourceVersion is \"x1\", which is not a number from 0 to 9223372036854775807"
         );
     }
 }

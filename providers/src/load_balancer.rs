@@ -125,7 +125,7 @@ pub enum Progress {
 /// The result of an `ensure`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ensured {
-    /// The current `status.loadBalancer`; written also if the progress is [`Progress::After`].
+    /// The current `status.loadBalancer`; written even if the progress is [`Progress::After`].
     pub status: LoadBalancerStatus,
     /// The progress: settled, or the delay before the next call.
     pub progress: Progress,

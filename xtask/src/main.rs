@@ -50,7 +50,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     let given: Vec<String> = std::env::args_os().map(|text| text.to_string_lossy().into_owned()).collect();
-    // A test cluster starts its nodes by executing this program again, with a word that is no command.
+    // A test cluster starts its nodes by executing this program again, with a word that is not a command.
     if let [_, first, rest @ ..] = given.as_slice()
         && first == real_cluster::inside::INSIDE
     {

@@ -43,7 +43,7 @@ component::flags! {
         "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers this manager creates, in addition to Services without a class; for AWS service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and with it the annotation types external and nlb-ip";
         "load-balancer-readiness-gates": Bool = "false", Effective, "Set the readiness gates of pods once their load balancer reports them as healthy; watches all pods, and needs the permissions in deploy/ccm-targets-rbac.yaml";
         "load-balancers-without-class": Bool = "true", Effective, "Create load balancers for Services without spec.loadBalancerClass; false leaves them to another controller";
-        "max-targets-per-target-group": Int = "0", Effective, "Maximum number of targets registered in a target group; 0 is no limit";
+        "max-targets-per-target-group": Int = "0", Effective, "Maximum number of targets registered in a target group; 0 means no limit";
     }
     "Tagging-controller" {
         "resources": Strings = "[]", Effective, "Resources to tag; only instance is supported";

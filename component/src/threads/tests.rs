@@ -26,7 +26,7 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(5);
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
 /// Minimum time for which the threads are blocked: longer than a Lease lasts without a renewal.
 const BLOCKED: Duration = Duration::from_secs(8);
-/// Maximum time for the response to a probe, also on a busy host.
+/// Maximum time for the response to a probe, even on a busy host.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Blocks a thread with each key, until it is released.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The code of a successful sync.
 const SUCCESS: u16 = 200;
 
-/// The code of an error that is no response of the API server.
+/// The code of an error that is not a response of the API server.
 const LOCAL_ERROR: u16 = 500;
 
 /// The write that a published object needs.

@@ -98,7 +98,7 @@ impl Files {
     /// Returns the authority in the current files.
     ///
     /// # Errors
-    /// When they cannot be read or are no pair.
+    /// When they cannot be read or do not form a pair.
     pub fn current(&self) -> Result<Arc<Authority>, AuthorityError> {
         let (certificate, key) = (read(&self.certificate)?, read(&self.key)?);
         let mut context = digest::Context::new(&digest::SHA256);

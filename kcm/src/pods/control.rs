@@ -14,7 +14,7 @@ use super::creation_gate::CreationGate;
 /// The reason why a pod was not created.
 #[derive(Debug)]
 pub enum CreateError {
-    /// The namespace is being deleted. No other creation can succeed there, and it is no failure of the owner.
+    /// The namespace is being deleted. No other creation can succeed there, and it is not a failure of the owner.
     NamespaceTerminating,
     /// The request failed. An event was recorded.
     Failed(WriteError),
@@ -77,7 +77,7 @@ impl PodControl {
         }
     }
 
-    /// Deletes a pod, bound to its UID. A pod that no longer exists counts as deleted, also if another one has its name.
+    /// Deletes a pod, bound to its UID. A pod that no longer exists counts as deleted, even if another one has its name.
     ///
     /// # Errors
     /// When the API server rejects it, or the response is lost. The deletion may be repeated.
@@ -123,7 +123,7 @@ mod tests {
         Decode { interner: Arc::default(), sections: Sections::default() }
     }
 
-    /// A pod that another one has replaced was deleted: that is no failure of its owner.
+    /// A pod that another one has replaced was deleted: that is not a failure of its owner.
     #[tokio::test]
     async fn deletion_of_a_missing_or_replaced_pod_succeeds_without_an_event() {
         const CONFLICT: &str = r#"{"kind": "Status", "code": 409, "reason": "Conflict", "message": "MESSAGE"}"#;

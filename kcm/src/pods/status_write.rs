@@ -46,7 +46,7 @@ pub async fn put_status<K: Kind>(
     }
 }
 
-/// Ends a reconcile: requeues the key after `next`, also if it failed.
+/// Ends a reconcile: requeues the key after `next`, even if it failed.
 ///
 /// The backoff of a failed key grows to a quarter of an hour. Work that is due earlier, such as a delayed status, must
 /// not wait for it.

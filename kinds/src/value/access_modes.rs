@@ -74,7 +74,7 @@ impl fmt::Debug for AccessModes {
 /// The form in which containers get a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum VolumeMode {
-    /// A mounted file system; also if the field is absent.
+    /// A mounted file system, or the field is absent.
     #[default]
     Filesystem,
     /// A raw block device.

@@ -96,7 +96,7 @@ pub(crate) struct Interface {
     pub ip_addresses: Vec<String>,
 }
 
-/// A VirtualMachine, which exists also while it is stopped and has no VirtualMachineInstance.
+/// A VirtualMachine, which exists even while it is stopped and has no VirtualMachineInstance.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct VirtualMachine {

@@ -154,7 +154,7 @@ mod tests {
         let mut touched = lease();
         touched.metadata.resource_version = Some("813".to_owned());
         let again = LeaseObservation::next(Some(first), touched, after(10_000));
-        assert!(!again.is_valid(after(15_000)), "a change of metadata alone is no renewal");
+        assert!(!again.is_valid(after(15_000)), "a change of metadata alone is not a renewal");
 
         let mut renewed = lease();
         renewed.spec = Some(claim(Some(&lease()), "cp-1_7a5c", 15, Timestamp::UNIX_EPOCH));

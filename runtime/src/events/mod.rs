@@ -281,7 +281,7 @@ impl Sender {
                 biased;
                 () = until_closed(&mut closed) => break,
                 written = &mut delivery => self.count(written, occurrences),
-                // Events are received and combined also during a write, so that a slow server does not fill the queue
+                // Events are received and combined even during a write, so that a slow server does not fill the queue
                 // with events that would be combined anyway.
                 next = queued.recv(), if self.first_occurrences.len() < MAX_QUEUED => match next {
                     Some(occurrence) => self.apply(occurrence),

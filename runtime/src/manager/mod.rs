@@ -1,6 +1,6 @@
 //! The manager of a process: its watches, leadership, controllers and shutdown.
 //!
-//! Stores are filled from the start, also while another process leads (warm standby). The workers of a controller start
+//! Stores are filled from the start, even while another process leads (warm standby). The workers of a controller start
 //! when this process leads and the kinds that the controller reads are listed. At shutdown, workers finish their
 //! current keys, events are sent, and the lease is released.
 

@@ -47,7 +47,7 @@ impl Bundle {
     /// Parses the authorities of a PEM text.
     ///
     /// # Errors
-    /// Returns the problem; also when the text contains no certificate.
+    /// The reason why the text is not usable; for example, that it contains no certificate.
     pub(super) fn parse(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {

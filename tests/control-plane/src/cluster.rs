@@ -64,7 +64,7 @@ pub struct Options {
     pub extra_apiserver_flags: Vec<String>,
     /// Additional flags for the scheduler, in the same form.
     pub extra_scheduler_flags: Vec<String>,
-    /// Called with the folder after the end of all processes if the folder is kept (see [`keeps_folder`]), also if the
+    /// Called with the folder after the end of all processes if the folder is kept (see [`keeps_folder`]), even if the
     /// start failed. Default: nothing is called.
     pub when_kept: Option<fn(&Path)>,
 }
@@ -438,7 +438,7 @@ impl ControlPlane {
         let start = usize::try_from(since)?;
         let rest = log
             .get(start..)
-            .ok_or_else(|| anyhow!("the audit log has {} bytes: {since} is no position of it", log.len()))?;
+            .ok_or_else(|| anyhow!("the audit log has {} bytes: {since} is not a position in it", log.len()))?;
         audit::count(std::str::from_utf8(rest).context("read the audit log")?)
     }
 }

@@ -1,4 +1,4 @@
-//! Processes and a folder that are removed with their owner, also if it is killed.
+//! Processes and a folder that are removed with their owner, even if it is killed.
 //!
 //! All processes join one process group. A shell outside that group, the reaper, reads from a pipe that only the owner
 //! can write to. When the owner drops the pipe, panics, exits or is killed, the kernel closes it. The reaper then kills

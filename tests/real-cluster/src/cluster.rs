@@ -53,7 +53,7 @@ pub struct Setup {
     pub images: Vec<String>,
     /// Run a CSI driver, and create a default StorageClass for it.
     pub has_volumes: bool,
-    /// Called with the folder of data and logs after the end of the cluster if the folder is kept, also if the start
+    /// Called with the folder of data and logs after the end of the cluster if the folder is kept, even if the start
     /// failed or was cancelled.
     pub when_kept: Option<fn(&Path)>,
 }
@@ -75,7 +75,7 @@ pub struct RealCluster {
 /// The running controller manager.
 struct CurrentManager {
     program: ManagerProgram,
-    /// It is being replaced: its end is no failure of the cluster.
+    /// It is being replaced: its end is not a failure of the cluster.
     is_replaced: bool,
     copies: Copies,
 }
@@ -90,7 +90,7 @@ impl CurrentManager {
     }
 }
 
-/// Marks the controller manager as being replaced until it is dropped, also if the replacement is cancelled.
+/// Marks the controller manager as being replaced until it is dropped, even if the replacement is cancelled.
 struct Replacement<'a>(&'a Mutex<CurrentManager>);
 
 impl<'a> Replacement<'a> {

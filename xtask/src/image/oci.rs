@@ -150,7 +150,7 @@ fn manifests(index: &Value) -> Result<Vec<Value>> {
 /// Returns the blob that a descriptor refers to.
 fn blob(layout: &Path, descriptor: &Value) -> Result<Vec<u8>> {
     let expected = descriptor["digest"].as_str().context("a descriptor without a digest")?;
-    let hash = expected.strip_prefix("sha256:").with_context(|| format!("{expected} is no SHA-256"))?;
+    let hash = expected.strip_prefix("sha256:").with_context(|| format!("{expected} is not a SHA-256 digest"))?;
     let bytes =
         fs::read(layout.join("blobs/sha256").join(hash)).with_context(|| format!("read the blob {expected}"))?;
     ensure!(digest(&bytes) == expected, "the blob {expected} has another digest");

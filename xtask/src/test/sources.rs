@@ -38,7 +38,7 @@ impl Rules {
             // Our own have none.
             let Some(source) = package["source"].as_str() else { continue };
             if !source.starts_with("registry+") {
-                violations.push(format!("{name} {version} comes from {source}, which is no registry"));
+                violations.push(format!("{name} {version} comes from {source}, which is not a registry"));
             }
             let licence = text(&package["license"]);
             if !self.allows(licence) {
@@ -164,7 +164,7 @@ mod tests {
             [
                 "openssl 1.0.0 is banned",
                 "strict 1.0.0 has the licence \"GPL-3.0\", which deny.toml does not allow",
-                "elsewhere 1.0.0 comes from git+https://example.com/x, which is no registry",
+                "elsewhere 1.0.0 comes from git+https://example.com/x, which is not a registry",
             ]
         );
     }

@@ -114,7 +114,7 @@ pub fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<EndpointTarget> {
     targets
 }
 
-/// Adds the provider ID of each endpoint's node, also of nodes that are no targets themselves.
+/// Adds the provider ID of each endpoint's node, also of nodes that are not targets themselves.
 pub fn add_provider_ids(endpoints: &mut [EndpointTarget], node: impl Fn(&str) -> Option<Arc<Node>>) {
     for endpoint in endpoints {
         let node = endpoint.node.as_deref().and_then(&node);

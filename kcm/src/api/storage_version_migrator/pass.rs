@@ -20,7 +20,7 @@ pub enum ListError {
     /// The request failed.
     #[error(transparent)]
     Request(#[from] WriteError),
-    /// The version of an object is no number, so that it cannot be compared.
+    /// The version of an object is not a number, so that it cannot be compared.
     #[error("{0}")]
     Version(String),
 }

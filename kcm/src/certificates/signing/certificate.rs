@@ -178,7 +178,7 @@ fn flag_bits(flags: u16) -> Vec<u8> {
     der(BIT_STRING, &[&[unused], used].concat())
 }
 
-/// Returns an address of IPv4 in four bytes, also if it was requested as one of IPv6. Clients compare the bytes.
+/// Returns an address of IPv4 in four bytes, even if it was requested as one of IPv6. Clients compare the bytes.
 fn shortest(address: &[u8]) -> &[u8] {
     const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     address.strip_prefix(&MAPPED).unwrap_or(address)

@@ -87,7 +87,7 @@ pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Result<DesiredEndpoints,
         let ready = service.publish_not_ready_addresses || pod.ready;
         if ready { subset.ready.push(address) } else { subset.not_ready.push(address) }
     }
-    // A pod that has none of the ports is no endpoint.
+    // A pod that has none of the ports is not an endpoint.
     groups.retain(|(_, subset)| is_without_ports || !subset.ports.is_empty());
     let groups: Vec<Subset> = groups.into_iter().map(|(_, subset)| subset).collect();
     let mut subsets = repack(&groups)?;

@@ -142,7 +142,7 @@ impl Ranges {
         self.wrote(key, response)
     }
 
-    /// Returns the result of a write. A range that no longer exists is no failure.
+    /// Returns the result of a write. A range that no longer exists is not a failure.
     fn wrote(&self, key: &ObjectKey, response: Result<ObjectResponse, WriteError>) -> Result<(), WriteError> {
         match response {
             Ok(response) => {

@@ -311,7 +311,7 @@ impl SliceWrites {
         Ok(())
     }
 
-    /// Deletes a slice; one that was deleted or replaced already is no failure.
+    /// Deletes a slice; one that was deleted or replaced already is not a failure.
     ///
     /// # Errors
     /// When the API server rejects the request, or does not respond.

@@ -1,7 +1,7 @@
 //! Writes the attached volumes to the status of a node: the only writer of that list.
 //!
 //! A write is refused unless the list still is the one in the cache, so that it cannot undo another write of the list.
-//! The kubelet's writes of other fields are no conflict. The next write waits until the cache contains this one. Its
+//! The kubelet's writes of other fields are not conflicts. The next write waits until the cache contains this one. Its
 //! response is the read of the node that precedes the detachment of a removed volume.
 
 use std::sync::Arc;

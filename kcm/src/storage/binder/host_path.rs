@@ -79,7 +79,7 @@ mod tests {
         create(&path).expect("kept");
         assert!(fs::exists(format!("{path}/file")).expect("readable"));
         delete(&path).expect("deleted");
-        delete(&path).expect("deleting it again is no error");
+        delete(&path).expect("deleting it again is not an error");
         assert!(!fs::exists(&path).expect("readable"));
     }
 }

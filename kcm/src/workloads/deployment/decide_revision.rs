@@ -27,7 +27,7 @@ fn is_own(key: &str) -> bool {
     [LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, ROLLBACK_TO].contains(&key)
 }
 
-/// Returns a set's revision; 0 without the annotation, `None` when it is no number. Upstream:
+/// Returns a set's revision; 0 without the annotation, `None` when it is not a number. Upstream:
 /// pkg/controller/deployment/util, Revision.
 pub fn revision(set: &ReplicaSet) -> Option<i64> {
     set.annotation(REVISION).map_or(Some(0), |text| text.parse().ok())

@@ -203,7 +203,7 @@ pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
 /// Returns the scales of the sets of a Deployment that is paused or was scaled. Upstream: pkg/controller/deployment,
 /// scale.
 ///
-/// Differs from upstream: a set with the right scale but wrong annotations is corrected, also with a strategy that does
+/// Differs from upstream: a set with the right scale but wrong annotations is corrected, even with a strategy that does
 /// not scale in proportion. Otherwise each sync would count as a scaling event, and no rollout would happen.
 pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let corrected = |set| refreshed(deployment, set, set.replicas).filter(|_| is_stale(deployment, set));

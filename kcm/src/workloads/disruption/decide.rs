@@ -40,7 +40,7 @@ pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
 /// Percentages round up in both directions. Upstream: pkg/controller/disruption, getExpectedPodCount.
 ///
 /// # Errors
-/// When a text is no percentage.
+/// When a text is not a percentage.
 pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String> {
     let part = |value: &IntOrString| {
         value

@@ -156,7 +156,7 @@ pub fn pod_samples(response: &Value) -> Result<Samples, String> {
 /// When the response does not have exactly one item.
 pub fn object_value(response: &Value) -> Result<i64, String> {
     match items(response) {
-        [item] => amount(&item["value"]).ok_or_else(|| format!("value {} is no quantity", item["value"])),
+        [item] => amount(&item["value"]).ok_or_else(|| format!("value {} is not a quantity", item["value"])),
         items => {
             Err(format!("the custom metrics API server returned {} results when we asked for exactly one", items.len()))
         }
@@ -171,7 +171,8 @@ pub fn external_values(response: &Value) -> Result<Vec<i64>, String> {
     if items(response).is_empty() {
         return Err("no metrics returned from external metrics API".to_owned());
     }
-    let value = |item: &Value| amount(&item["value"]).ok_or_else(|| format!("value {} is no quantity", item["value"]));
+    let value =
+        |item: &Value| amount(&item["value"]).ok_or_else(|| format!("value {} is not a quantity", item["value"]));
     items(response).iter().map(value).collect()
 }
 

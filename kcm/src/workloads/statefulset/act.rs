@@ -192,7 +192,7 @@ impl<'a> Work<'a> {
     async fn read_former(&self) -> Result<Map<String, Value>, WriteError> {
         let data = self.history.data(&self.revisions.current).await?;
         let unreadable =
-            || kinds::DecodeError::field("data", "of the ControllerRevision is no patch of a pod template");
+            || kinds::DecodeError::field("data", "of the ControllerRevision is not a patch of a pod template");
         Ok(template_of(&data).ok_or_else(unreadable)?)
     }
 

@@ -72,7 +72,7 @@ impl ReclaimPolicy {
 /// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Phase {
-    /// New; also if the phase is empty or unknown.
+    /// New, or the phase is empty or unknown.
     #[default]
     Pending,
     /// It can be bound.

@@ -55,7 +55,7 @@ const ANNOTATIONS: [&str; 8] = [
 /// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Phase {
-    /// Not bound; also if the phase is empty or unknown.
+    /// Not bound, or the phase is empty or unknown.
     #[default]
     Pending,
     /// Bound to a volume.

@@ -1,4 +1,4 @@
-//! The cluster tests: observable behaviour of kcm's controllers on a real API server, also after faults.
+//! The cluster tests: observable behaviour of kcm's controllers on a real API server, even after faults.
 //!
 //! `cargo test -p cluster-tests --test cluster` runs them; `-- --ignored` runs those that need upstream's manager or
 //! crash at every possible write.

@@ -112,7 +112,7 @@ fn link(recipe: &Recipe, cache: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Acquires a lock that is released when it is dropped, also if the process is killed. Blocks while another process has
+/// Acquires a lock that is released when it is dropped, even if the process is killed. Blocks while another process has
 /// it.
 ///
 /// # Errors

@@ -191,7 +191,7 @@ fn given(folder: Option<PathBuf>) -> Result<Option<PathBuf>> {
         Some(folder) if folder.as_os_str().is_empty() => Ok(None),
         Some(folder) if folder.is_dir() => Ok(Some(folder)),
         Some(folder) => bail!(
-            "KUBEBUILDER_ASSETS is {folder:?}, which is no folder: correct it, or unset it to build the programs with Go"
+            "KUBEBUILDER_ASSETS is {folder:?}, which is not a folder: correct it, or unset it to build the programs with Go"
         ),
         None => Ok(None),
     }

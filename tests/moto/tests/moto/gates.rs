@@ -106,7 +106,7 @@ pub async fn pods_become_ready_when_their_targets_are_healthy(_: Space) -> Resul
     ensure!(texts(&health, "Id") == ["10.0.16.10"], "a pod that waits for another gate is registered: {health}");
     cluster.bed.moto.proxy.set_in_first_checks("10.0.16.10", false);
     cluster.until_condition("web-0", &of_service, "True", "").await?;
-    ensure!(cluster.condition("web-1", &of_service).await?.is_none(), "a pod that is no target has a condition");
+    ensure!(cluster.condition("web-1", &of_service).await?.is_none(), "a pod that is not a target has a condition");
 
     // The webhook of the Load Balancer Controller names gates by target groups.
     let groups = cluster.bed.moto.aws.call(Service::Elb, "DescribeTargetGroups", &[]).await?;

@@ -126,7 +126,7 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
 }
 
 /// With prefix delegation, no interface lists the pods' addresses: they are in a prefix of a further interface of the node.
-/// The node is excluded from load balancers, or leaves, so that it is no target itself.
+/// The node is excluded from load balancers, or leaves, so that it is not a target itself.
 pub async fn pods_behind_prefixes_of_addresses_are_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;
@@ -243,7 +243,7 @@ pub async fn later_pod_with_the_same_address_is_reached(_: Space) -> Result<()> 
     delete(&*balancers, &one.id).await
 }
 
-/// Each pod on Fargate has a node and an interface of its own, with the cluster's security group; the node is no instance.
+/// Each pod on Fargate has a node and an interface of its own, with the cluster's security group; the node is not an instance.
 pub async fn pods_on_fargate_are_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;

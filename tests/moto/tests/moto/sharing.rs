@@ -1,4 +1,4 @@
-//! Target groups that other clusters register in too: each deregisters only its own targets, also after restarts.
+//! Target groups that other clusters register in too: each deregisters only its own targets, even after restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};

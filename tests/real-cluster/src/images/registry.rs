@@ -43,7 +43,7 @@ impl Registry {
     /// Starts a registry for image files in a network namespace. If a name is in several files, the last one applies.
     ///
     /// # Errors
-    /// If a file is no image layout, or the kernel refuses.
+    /// If a file is not an image layout, or the kernel refuses.
     pub async fn start(namespace: PathBuf, address: SocketAddr, files: Vec<PathBuf>) -> Result<Self> {
         let content = Arc::new(spawn_blocking(move || Content::read(&files)).await??);
         let listener = spawn_blocking(move || network::listen_in(&namespace, address)).await??;

@@ -143,7 +143,7 @@ mod tests {
     /// The cgroup that stands for a cluster's.
     const CLUSTER: &str = "kcm-cluster-test-v2";
 
-    /// Mounts cgroup v2, also on a machine with v1, and starts the other steps one after the other.
+    /// Mounts cgroup v2, even on a machine with v1, and starts the other steps one after the other.
     const STEPS: &str = r#"
 mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir /sys/fs/cgroup/kcm-cluster-test-v2 || exit 77
 status=0

@@ -240,14 +240,14 @@ fn missing_heartbeat_is_measured_by_the_clock_of_this_process() {
                 (41, Some(1), Some(3), true),
             ],
         ),
-        ("an older Lease is no heartbeat", 9, &[(0, Some(1), Some(5), false), (41, Some(1), Some(4), true)]),
+        ("an older Lease is not a heartbeat", 9, &[(0, Some(1), Some(5), false), (41, Some(1), Some(4), true)]),
         (
             "the first status is a heartbeat",
             100,
             &[(0, None, None, true), (1, Some(1), None, false), (41, Some(1), None, true)],
         ),
         (
-            "a removed status is no heartbeat",
+            "a removed status is not a heartbeat",
             9,
             &[(0, Some(1), None, false), (30, None, None, false), (31, None, None, true)],
         ),

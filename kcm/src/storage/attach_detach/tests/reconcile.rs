@@ -200,7 +200,7 @@ async fn volume_that_a_pod_on_another_node_uses_is_reported_immediately_and_once
     for _ in 0..5 {
         bed.reconcile(&name()).await.expect("it succeeds");
     }
-    // The first pod is deleted later: that is no second report.
+    // The first pod is deleted later: it is not reported again.
     deleting(&mut first.meta, &[]);
     first.meta.version = 7;
     first.volumes.as_mut().expect("it has volumes").is_running = false;

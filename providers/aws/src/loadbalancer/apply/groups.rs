@@ -2,7 +2,7 @@
 //! security group, which have its tags or name its uid. The load balancer and its security group have the tag of the group,
 //! and no tag of a Service. The last Service deletes them.
 //!
-//! A load balancer without listeners is deleted by whichever Service notices it, also after a crash. One lock for each
+//! A load balancer without listeners is deleted by whichever Service notices it, even after a crash. One lock for each
 //! group keeps a Service from deleting resources that another one has just created.
 
 use std::collections::BTreeSet;

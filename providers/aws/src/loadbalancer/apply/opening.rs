@@ -129,7 +129,7 @@ fn pods(work: &Work<'_>) -> BTreeSet<PodAddress> {
 
 /// Returns the pods with these addresses, without former pods: an address may have been that of another pod before.
 ///
-/// The instance is that of the pod's node, also if the node itself is no target: its pods still are.
+/// The instance is that of the pod's node, even if the node itself is not a target: its pods still are.
 fn pods_with(addresses: &BTreeSet<IpAddr>, targets: &Targets) -> BTreeSet<PodAddress> {
     let endpoints = [&targets.endpoints].into_iter().chain(targets.others.values()).flat_map(|some| some.iter());
     let registered = endpoints.filter(|endpoint| endpoint.ready && addresses.contains(&endpoint.address));
@@ -224,7 +224,7 @@ mod tests {
             ..samples::endpoint("", [10, 0, 0, last], 8080)
         };
         let terminated = EndpointTarget { ready: false, terminating: true, ..endpoint(2, "", Some("old")) };
-        // The node of the first pod is excluded from load balancers, so that it is no target itself.
+        // The node of the first pod is excluded from load balancers, so that it is not a target itself.
         let own = [
             endpoint(1, "aws:///eu-west-1a/i-1", Some("a")),
             endpoint(2, "aws:///eu-west-1a/12-ab/fargate-ip-10-0-0-2", Some("b")),

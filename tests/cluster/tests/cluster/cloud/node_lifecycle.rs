@@ -150,7 +150,7 @@ pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> 
         cloud.cloud.clear_faults();
         stays(&cloud, "b", "its instance exists again").await?;
 
-        // A provider ID of another cloud is no evidence.
+        // A provider ID of another cloud is not evidence.
         cloud.register("foreign", serde_json::json!({"spec": {"providerID": "acme://1", "taints": null}})).await?;
         stays(&cloud, "foreign", "its instance belongs to another cloud").await?;
     }

@@ -23,7 +23,7 @@ use tokio::process::Command;
 /// Time for a manager to refuse its flags.
 const REFUSED_WITHIN: Duration = cluster_tests::DEADLINE;
 
-/// Switches off the gate GenericWorkload and all gates that depend on it, also when all others are on.
+/// Switches off the gate GenericWorkload and all gates that depend on it, even when all others are on.
 pub const NO_GROUPS: &str = "--feature-gates=GenericWorkload=false,CompositePodGroup=false,\
                              DRAWorkloadResourceClaims=false,PodGroupPreemptionPolicy=false,\
                              TopologyAwareWorkloadScheduling=false,WorkloadWithJob=false";

@@ -188,7 +188,7 @@ impl Stage {
         panics.chain(last.into_iter().rev()).collect::<Vec<_>>().join("\n")
     }
 
-    /// Creates an object as the tenant. A refusal by the API server is no failure.
+    /// Creates an object as the tenant. A refusal by the API server is not a failure.
     async fn attempt(&self, version: &str, plural: &str, body: String) -> Result<bool> {
         let root = if version.contains('/') { "/apis" } else { "/api" };
         let path = format!("{root}/{version}/namespaces/{}/{plural}", self.tenant.namespace);

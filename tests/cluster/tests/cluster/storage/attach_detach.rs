@@ -354,7 +354,7 @@ pub async fn volumes_follow_the_pods_of_a_statefulset_in_an_update(_: Space) -> 
         Ok(())
     })
     .await?;
-    // A volume that moves with its pod is no failure.
+    // A volume that moves with its pod is not a failure.
     for pod in ["web-0", "web-1"] {
         let events = fixture.space.events(pod).await?;
         ensure!(!events.keys().any(|event| event.starts_with(WAITING)), "{events:#?}");

@@ -229,7 +229,7 @@ async fn wait_for_their_groups(space: &Space, jobs: &[&str], faults: &Faults, re
 }
 
 /// Pods that are created without the group of their Job are never scheduled together. A Job whose group is refused waits
-/// for it, also if it is suspended, and after a restart of the manager.
+/// for it, even if it is suspended, and after a restart of the manager.
 pub async fn jobs_have_no_pods_while_their_groups_are_refused(_: Space) -> Result<()> {
     let (bed, space) = serving("refused").await?;
     refuse_groups(&space).await?;

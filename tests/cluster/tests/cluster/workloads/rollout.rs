@@ -1,4 +1,4 @@
-//! Rollouts, checked at every intermediate state: never too many or too few pods, also after faults.
+//! Rollouts, checked at every intermediate state: never too many or too few pods, even after faults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
