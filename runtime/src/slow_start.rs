@@ -37,7 +37,7 @@ mod tests {
 
     #[tokio::test]
     async fn batches_double_and_stop_at_the_first_failure() {
-        // (count, attempts from which on all fail) -> (attempts, successes)
+        // (count, index of the first failed attempt) -> (attempts, successes)
         for (count, limit, tried, succeeded) in [
             (0, 9, 0, 0),
             (1, 9, 1, 1),

@@ -141,7 +141,7 @@ fn claim_and_volume_records_stay_within_their_memory_limits() {
         Index { name: "volume", keys: |claim: &PersistentVolumeClaim, emit| emit(index_key(&claim.volume_name)) };
     let by_handle =
         Index { name: "handle", keys: |volume: &PersistentVolume, emit| emit(index_key(volume.source.csi())) };
-    // The allocator counts from here on: counting is slow, and the messages must not be counted.
+    // The allocator counts only after this line: counting is slow, and the messages must not be counted.
     let _profiler = dhat::Profiler::builder().testing().trim_backtraces(Some(1)).build();
     // The records of volumes share names with those of the claims.
     let (_claims, of_claim) = filled(&of_claims, by_volume, &claims);

@@ -84,7 +84,7 @@ pub struct Secrets {
 struct Reads {
     /// Time of the next one.
     due: Instant,
-    /// Versions that the provider has; `None`: it was informed that the Secret does not exist.
+    /// Versions of the Secrets that the provider has; `None`: it has received that the Secret does not exist.
     versions: BTreeMap<SecretName, Option<u64>>,
 }
 

@@ -15,7 +15,7 @@ component::flags! {
         "cloud-config": Text = "", Effective, "Configuration file of the cloud provider; empty for none";
         "cloud-provider": Text = "", Effective, "Cloud provider, one of those that are built in";
         "cluster-cidr": Text = "", Effective, "CIDR range or two ranges of the Pods; only routes to these are managed";
-        "cluster-name": Text = "kubernetes", Effective, "Name of this cluster, by which the cloud provider recognises the resources of this cluster";
+        "cluster-name": Text = "kubernetes", Effective, "Name of this cluster, by which the cloud provider recognizes the resources of this cluster";
         "configure-cloud-routes": Bool = "true", Effective, "Create a cloud route for each Node's pod CIDR";
         "external-cloud-volume-plugin": Text = "", NoEffectYet, "Has no effect on cloud controllers";
         "feature-gates": PlainGates = "", Effective, "Feature gates to switch, as Gate=true|false, comma-separated; may be repeated";
@@ -28,7 +28,7 @@ component::flags! {
     const CONTROLLERS;
     "Cloud-node-controller" {
         "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses are updated concurrently; 0 is the value of --concurrent-node-syncs";
-        "concurrent-node-syncs": Int32 = "1", Effective, "Nodes initialised concurrently; their cloud requests are sent in batches";
+        "concurrent-node-syncs": Int32 = "1", Effective, "Nodes initialized concurrently; their cloud requests are sent in batches";
     }
     "Cloud-node-lifecycle-controller" {
         "concurrent-node-lifecycle-syncs": Int32 = "1", Effective, "Nodes tainted or deleted concurrently; their instances are read from the cloud in one batch";

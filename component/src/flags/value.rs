@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_quantities_are_recognised() {
+    fn zero_quantities_are_recognized() {
         for (text, zero) in [("0", true), ("0Ki", true), ("0e5", true), ("0.1", false), ("5Mi", false)] {
             assert_eq!(quantity_is_zero(text), zero, "{text}");
         }

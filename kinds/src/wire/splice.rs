@@ -11,8 +11,8 @@ pub fn without_managed_fields(message: &[u8], out: &mut Vec<u8>) -> Result<(), W
     copy_fields(message, out, |field| field.number != object_meta::MANAGED_FIELDS)
 }
 
-/// Returns a copy of `object` without managed fields (a PUT without them does not change the server's), with these
-/// annotations set, without the fields that `keep` refuses, and with the fields that `put` appends.
+/// Returns a copy of `object` with these annotations set, without the fields that `keep` refuses, and with the fields
+/// that `put` appends. It has no managed fields: a PUT without them does not change the server's.
 ///
 /// # Errors
 /// When `object` is not well-formed.

@@ -244,7 +244,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Deletes everything that the case created, as far as possible; returns the first error.
+    /// Deletes everything that the case created, continuing after errors; returns the first error.
     pub async fn clean_up(&self) -> Result<(), Stop> {
         let resources = std::mem::take(&mut *self.created());
         let mut results: Vec<Result<(), Stop>> = vec![self.fixture.restore().await.map_err(Stop::from)];

@@ -233,7 +233,7 @@ mod tests {
 
     const LIFETIME: Duration = Duration::from_secs(900);
 
-    /// Returns credentials with a token that lives for [`LIFETIME`] and that this script renews.
+    /// Returns credentials with a token that is valid for [`LIFETIME`] and that this script renews.
     fn credentials(renewal: &str, limit: Duration) -> Arc<PluginCredentials> {
         let first = Issued {
             token: Some(HeaderValue::from_static("Bearer first")),

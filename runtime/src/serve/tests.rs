@@ -78,7 +78,7 @@ impl Bed {
         Self { server, tls: TlsConnector::from(Arc::new(tls)), _folder: folder, _silent: silent }
     }
 
-    /// Opens a connection; it lives as long as the client.
+    /// Opens a connection; it stays open as long as the client exists.
     async fn connect(&self) -> Client {
         let tcp = TcpStream::connect(self.server.address()).await.expect("a connection");
         let name = ServerName::try_from("127.0.0.1").expect("an address");

@@ -1,4 +1,4 @@
-//! Reads from a cache that a decision may be based on.
+//! Cache reads on which a decision may be based.
 //!
 //! Whether the cache contains earlier writes is checked before the object is read, never after: the watch may advance
 //! in between, and an outdated object would then count as up to date.
@@ -11,7 +11,7 @@ use kinds::meta::ObjectKey;
 use super::Store;
 use crate::wake::Wake;
 
-/// An object in the cache, as far as a decision may be based on it.
+/// An object in the cache, if a decision may be based on it.
 #[must_use]
 #[derive(Debug)]
 pub enum Cached<K> {

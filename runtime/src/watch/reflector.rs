@@ -202,8 +202,8 @@ impl<K: Kind> Reflector<K> {
     /// Compares the server's newest version with the store's.
     ///
     /// A server whose storage was restored from a backup sends nothing to a watch that continues from a later version,
-    /// not even bookmarks, and changes in between would never be received. If the version cannot be read, the
-    /// watch continues without this check.
+    /// not even bookmarks. Changes in between would never be received. If the version cannot be read, the watch
+    /// continues without this check.
     async fn compare_history(&self) -> Result<(), WatchError> {
         let before = self.store.progress().version();
         match self.newest_version().await {

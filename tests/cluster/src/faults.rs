@@ -62,7 +62,7 @@ impl Rule {
         Self::new(move |call| call.verb == verb && call.resource == resource, effect)
     }
 
-    /// Applies from the `n`-th match on, counted from one.
+    /// Applies to the `n`-th match and all later ones, counted from one.
     pub fn nth(mut self, n: usize) -> Self {
         self.skip = n - 1;
         self
@@ -291,7 +291,8 @@ impl Faults {
         Ok(if call.verb == Verb::Watch { response.map(|body| self.held_back(&call.resource, body)) } else { response })
     }
 
-    /// Sends a request. A request that has left the process reaches the server even if the process dies before the response.
+    /// Sends a request. A request that has left the process reaches the server even if the process ends before the
+    /// response.
     async fn send(&self, at: usize, request: Request<Body>, next: Next) -> Exchange {
         let faults = self.clone();
         self.0.under_way.send_modify(|count| *count += 1);

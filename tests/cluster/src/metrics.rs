@@ -11,7 +11,7 @@ use crate::Space;
 pub struct Metrics(Arc<control_plane::metrics::Metrics>);
 
 impl Metrics {
-    /// Returns the metrics of the space's control plane, served from the first call on.
+    /// Returns the metrics of the space's control plane, which are served after the first call.
     ///
     /// # Errors
     /// If the API server does not accept them.

@@ -1,4 +1,4 @@
-//! IAM, as far as our policies need it: a call is allowed or denied by its action, its resources and their tags, and
+//! The part of IAM that our policies need: a call is allowed or denied by its action, its resources and their tags, and
 //! the tags in the request.
 //!
 //! References: the IAM user guide, "Policy evaluation logic" and "Condition operators"; the service authorization

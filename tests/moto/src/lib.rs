@@ -1,4 +1,4 @@
-//! A mock of AWS for tests: moto, which serves EC2 and ELBv2, and a proxy in front that lets it fail as AWS does.
+//! A mock of AWS for tests: moto, which serves EC2 and ELBv2, and a proxy in front that injects the failures of AWS.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

@@ -213,7 +213,7 @@ fn remove_dead_trials(mount: &Path) {
     }
 }
 
-/// Makes a branch in each hierarchy, and lets a process join all of them.
+/// Makes a branch in each hierarchy, and moves a process into all of them.
 fn join_all(layout: &Layout, name: &str) -> Result<()> {
     const JOIN: &str = r#"for group; do echo $$ > "$group/cgroup.procs" || exit 1; done"#;
     let mut arguments = vec!["-c".to_owned(), JOIN.to_owned(), "join".to_owned()];

@@ -20,7 +20,7 @@ const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
 /// Local ports of requests: Linux' default range for connections, in which no program listens.
 const PORTS: RangeInclusive<u16> = 32768..=60999;
 
-/// Time for which a node remembers the server of a connection that was not answered: `nf_conntrack_tcp_timeout_syn_sent` of
+/// Time for which a node keeps the entry of a connection that was not answered: `nf_conntrack_tcp_timeout_syn_sent` of
 /// Linux, from the last packet of a request.
 const MEMORY: Duration = Duration::from_secs(120).saturating_add(REQUEST_DEADLINE);
 
@@ -91,9 +91,9 @@ impl Load {
 
 /// The local ports of requests, one after the other.
 ///
-/// A node sends all packets with the same addresses and ports to the same server as long as it remembers the connection,
-/// even if kube-proxy has removed that server in the meantime. Clients with an address of their own rarely use a port
-/// again within that time. Here all share this machine's address, and with ports that Linux chooses, requests went to a
+/// While a node has an entry of a connection, it sends all packets with the same addresses and ports to the same
+/// server, even if kube-proxy has removed that server. Clients with an address of their own rarely use a port again
+/// within that time. Here all share this machine's address, and with ports that Linux chooses, requests went to a
 /// failed node for more than a minute after no endpoint was left there.
 #[derive(Debug, Default)]
 struct Ports {

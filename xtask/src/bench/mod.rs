@@ -44,10 +44,11 @@ use subject::{Binaries, Mode, Subject};
 /// The managers run one after the other, with the same controllers. In most scenarios, each has a separate control
 /// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The
 /// scenarios with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and
-/// nodes. In mixed, the managers run the controllers of all other workloads, in autoscaling only that of autoscalers, in
-/// volumes-provision, volumes-attach, volumes-move and claims-at-rest those of volumes, and all controllers in many-kinds and
-/// in scenarios whose names begin with all. Wall time, CPU, memory and API requests are compared. The report (Markdown, a
-/// plot, all measurements as JSON, the managers' logs) is written to a folder, whose path is printed.
+/// nodes. In mixed, the managers run the controllers of all other workloads; in autoscaling only that of autoscalers.
+/// In volumes-provision, volumes-attach, volumes-move and claims-at-rest they run those of volumes. In many-kinds, and
+/// in scenarios whose names begin with all, they run all controllers. Wall time, CPU, memory and API requests are
+/// compared. The report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose
+/// path is printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time. Takes about two hours; absolute figures
 /// depend on the load of the machine.

@@ -9,12 +9,12 @@ use control_plane::audit::{Counts, Request};
 pub struct Tally {
     /// All requests, including those for leases and reviews.
     pub all: u64,
-    /// Those of [`Tally::all`] for the Lease.
+    /// The requests in [`Tally::all`] for the Lease.
     pub leases: u64,
     /// Creations, updates, patches and deletions of objects, including events; leases, reviews and tokens do not count,
     /// because they have no effect on users.
     pub writes: u64,
-    /// Those of [`Tally::writes`] that concern events.
+    /// The requests in [`Tally::writes`] for events.
     pub events: u64,
     /// Numbers of requests by verb, resource and, if refused, status.
     pub kinds: BTreeMap<String, u64>,

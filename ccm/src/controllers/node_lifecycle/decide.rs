@@ -1,8 +1,7 @@
 //! The decision about a node that is not ready, given the state of its instance: policy, no IO.
 //!
-//! A node is deleted only after the cloud has reported twice, at least [`MIN_REPORT_SPAN`] apart, that its instance
-//! does not exist, and only if the node is older than [`MIN_NODE_AGE`]. An existing instance resets the count. An error
-//! changes nothing.
+//! A node is deleted only if it is older than [`MIN_NODE_AGE`], and after two reports of the cloud that its instance
+//! does not exist, at least [`MIN_REPORT_SPAN`] apart. An existing instance resets the count. An error changes nothing.
 
 use std::time::Duration;
 

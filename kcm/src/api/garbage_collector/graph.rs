@@ -1,9 +1,9 @@
 //! The graph of owners and dependents: all objects by UID, as the watches deliver them, and the checks that follow from
 //! each change.
 //!
-//! An owner that no watch has delivered is a virtual node, with the coordinates of a dependent's reference, until a
-//! watch delivers it or it is known not to exist. Nothing here does IO: a change returns effects. Upstream:
-//! pkg/controller/garbagecollector, GraphBuilder.
+//! An owner that no watch has delivered is a virtual node with the coordinates of a dependent's reference. It stays
+//! virtual until a watch delivers it or it is known not to exist. Nothing here does IO: a change returns effects.
+//! Upstream: pkg/controller/garbagecollector, GraphBuilder.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -146,7 +146,7 @@ impl Graph {
         self.nodes.get(uid).map(GraphObject::of)
     }
 
-    /// Returns the namespace of an object, as far as it is known.
+    /// Returns the namespace of an object, if it is known.
     pub fn namespace(&self, uid: &Uid) -> Str {
         self.nodes.get(uid).map(|node| node.identity.namespace.clone()).unwrap_or_default()
     }

@@ -2,7 +2,7 @@
 //!
 //! The slices of a batch are written concurrently, and the next batch is decided as soon as the cache contains them.
 //! Without a gap this leads to up to twice as many writes as upstream, which writes slices in sequence and begins the
-//! next batch only with the next change. The gap is the time that the writes of the batch usually take in sum: on
+//! next batch only with the next change. The gap is the time that the writes of the batch usually take in total: on
 //! average, less than one write of a Service is in flight. The usual time counts, not that of these writes: a write
 //! that happened to be slow has delayed its changes already, and a gap of the same length would delay the next ones
 //! again. The gap applies only to changes that arrive during a batch; changes that arrive one by one are never delayed.

@@ -1,8 +1,8 @@
 //! node-lifecycle-controller: detects nodes that stop sending heartbeats, sets their conditions, and taints them.
 //!
-//! It watches Nodes, their Leases, and Pods. A node's conditions become taints. A node without heartbeat for its grace
-//! period gets conditions with status Unknown, its pods are marked not ready, and it gets the taint that evicts its
-//! pods, at a rate that depends on the state of its zone. Upstream: pkg/controller/nodelifecycle.
+//! It watches Nodes, their Leases, and Pods. A node's conditions become taints. A node without a heartbeat for its
+//! grace period gets conditions with status Unknown, and its pods are marked not ready. It also gets the taint that
+//! evicts its pods, at a rate that depends on the state of its zone. Upstream: pkg/controller/nodelifecycle.
 
 mod decide_health;
 mod decide_taints;

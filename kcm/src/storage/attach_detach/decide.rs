@@ -38,7 +38,8 @@ pub struct Site {
     pub has_foreign: bool,
     /// The node's status lists the volume as attached, or a write that lists it may be under way.
     pub is_listed: bool,
-    /// Its kubelet uses the volume, as far as is known. Also true for a deleted node whose last status is unknown.
+    /// Its kubelet uses the volume, by the last known status of the node. Also true for a deleted node whose last
+    /// status is unknown.
     pub is_in_use: bool,
     /// State of the node.
     pub node: NodeState,

@@ -164,7 +164,7 @@ impl Memory {
         self.lock().volumes.keys().cloned().collect()
     }
 
-    /// Returns the volumes that a pod uses, as far as they are remembered.
+    /// Returns the stored volumes of a pod.
     pub fn of_pod(&self, pod: &ObjectKey) -> Vec<Str> {
         let state = self.lock();
         let volumes: BTreeSet<&Str> = state.by_pod.get(pod).into_iter().flatten().map(|(volume, _)| volume).collect();

@@ -2,8 +2,8 @@
 //! whose claims were deleted.
 //!
 //! A binding is two references: the volume's to the claim, then the claim's to the volume. Every write carries the
-//! version that was decided on, so that neither a crash between writes nor a cache that is behind can bind a claim or a
-//! volume twice. Upstream: pkg/controller/volume/persistentvolume.
+//! version that was decided on, so that no claim or volume is bound twice: not after a crash between writes, and not
+//! because a cache is behind. Upstream: pkg/controller/volume/persistentvolume.
 
 mod claim_sync;
 mod decide_claim;

@@ -39,8 +39,8 @@ impl Binder {
 
     /// Reads a volume and its claim from the API server. Returns the volume if its data may be deleted.
     ///
-    /// A cache that is behind must not delete data: the version of the volume, and with it the reclaim policy, has to be
-    /// the one that was decided on, and its claim must no longer exist or have another volume.
+    /// A cache that is behind must not delete data: the version of the volume, and with it the reclaim policy, must be
+    /// the one that was decided on. Its claim must no longer exist, or have another volume.
     async fn confirm_release<'a>(
         &'a self,
         volume: &PersistentVolume,

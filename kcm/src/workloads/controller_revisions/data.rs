@@ -3,7 +3,7 @@
 use kinds::meta::Uid;
 use serde_json::{Map, Value};
 
-/// The state of a workload on the API server, as far as a new revision needs it.
+/// The part of a workload on the API server that a new revision needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// The workload's uid.

@@ -262,9 +262,9 @@ impl Wall {
         self.zone.to_datetime(moment)
     }
 
-    /// Returns the first fitting moment from `from` on, which is a whole second. Searches the month, then the day in
-    /// it, the hour, the minute and the second; when one of them overflows, the search begins with the month again.
-    /// After the first step all smaller units are zero.
+    /// Returns the first moment of the schedule that is not before `from`, a whole second. Searches the month, then the
+    /// day in it, the hour, the minute and the second; when one of them overflows, the search begins with the month
+    /// again. After the first step all smaller units are zero.
     fn next(&self, from: Timestamp) -> Option<Timestamp> {
         let last_year = self.at(from).year() + YEARS;
         let mut now = from;

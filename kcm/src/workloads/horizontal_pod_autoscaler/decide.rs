@@ -181,7 +181,8 @@ pub fn set_scaled_to_zero(draft: &mut Draft, zero: bool, gates: Gates) {
 /// Sets the condition `ScaledToZero` to false if the target has pods.
 ///
 /// It is set before the target is scaled to zero. If another client scales it at the same time, or this process ends in
-/// between, the condition would make a later zero of the user look like this controller's own, and scale it up again.
+/// between, the condition would remain. A later zero of the user would then count as this controller's, and be scaled
+/// up again.
 pub fn clear_scaled_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, draft: &mut Draft, gates: Gates) {
     if current > 0 && has_scaled_to_zero(autoscaler, gates) {
         set_scaled_to_zero(draft, false, gates);

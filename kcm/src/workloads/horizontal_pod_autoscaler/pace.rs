@@ -116,8 +116,8 @@ impl Memory {
         (highest.unwrap_or(wanted), DOWN_STABILIZED)
     }
 
-    /// Records a recommendation, and returns the number nearest to the current one that is not below the lowest
-    /// recommendation of the window for scaling up, and not above the highest of the window for scaling down.
+    /// Records a recommendation. Returns the number nearest to the current one within two bounds: the lowest
+    /// recommendation of the window for scaling up, and the highest of the window for scaling down.
     fn stable(
         &mut self,
         wanted: i32,

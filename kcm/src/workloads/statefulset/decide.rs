@@ -198,7 +198,7 @@ struct Ordinals<'a> {
     condemned: Vec<&'a Member>,
 }
 
-/// Returns the desired ordinals from `start` on. `members` are their pods in ascending order.
+/// Returns the desired ordinals, beginning with `start`. `members` are their pods in ascending order.
 fn slots<'a>(start: i32, replicas: usize, members: &[&'a Member]) -> Vec<OrdinalSlot<'a>> {
     let mut slots =
         Vec::with_capacity(members.len() + MAX_MISSING_ORDINALS.min(replicas.saturating_sub(members.len())));

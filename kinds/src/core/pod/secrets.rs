@@ -11,7 +11,7 @@ use crate::wire::{Field, WireError, fields, find};
 
 const NAME: u32 = local_object_reference::NAME;
 
-/// Paths to secrets in the sources of volumes: the field numbers from the source on.
+/// Paths to secrets in the sources of volumes: field numbers, beginning with that of the source.
 const SOURCES: &[&[u32]] = &[
     &[volume_source::SECRET, secret_volume_source::SECRET_NAME],
     &[volume_source::AZURE_FILE, azure_file_volume_source::SECRET_NAME],

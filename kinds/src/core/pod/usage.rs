@@ -139,7 +139,7 @@ impl<'a> Resources<'a> {
     }
 }
 
-/// A container, as far as it determines the use of quota.
+/// The fields of a container that determine its use of quota.
 #[derive(Debug)]
 struct Container<'a> {
     name: &'a str,
@@ -170,7 +170,7 @@ struct KubeletResources<'a> {
     actual: Resources<'a>,
 }
 
-/// A pod, as far as it determines the use of quota.
+/// The fields of a pod that determine its use of quota.
 #[derive(Debug, Default)]
 struct Pod<'a> {
     containers: Vec<Container<'a>>,

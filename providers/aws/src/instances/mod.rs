@@ -217,7 +217,7 @@ fn name_filters(names: &[String], cluster: &ClusterTags, vpc: &str) -> Vec<Filte
 /// later.
 fn of_names(found: Vec<types::Instance>, cluster: &ClusterTags) -> Found {
     let mut by_name: BTreeMap<String, Vec<types::Instance>> = BTreeMap::new();
-    // The filter lets the legacy tag of another cluster through: it compares keys only.
+    // The filter compares keys only, so it also returns instances with the legacy tag of another cluster.
     for instance in found.into_iter().filter(|one| cluster.marks(tags::pairs(one.tags()))) {
         let name = instance.private_dns_name().unwrap_or_default().to_owned();
         by_name.entry(name).or_default().push(instance);

@@ -140,7 +140,7 @@ fn spec_of(change: &RouteChange) -> Option<&RouteSpec> {
     }
 }
 
-/// Returns true if any table lacks the route, as far as the Node's provider ID is known.
+/// Returns true if any table lacks the route; false if the Node's provider ID is not known.
 fn is_due(tables: &[Table], spec: &RouteSpec) -> bool {
     let Ok(Wanted::Instance(instance)) = id::wanted(&spec.instance) else { return true };
     tables.iter().any(|table| table.to_set(spec.destination, &instance) != Ok(None))
@@ -204,8 +204,8 @@ async fn make(
     }
 }
 
-/// Adds the fix to the error of a full table, and converts the error of a route that has changed since it was listed to
-/// `Conflict`, after which the tables are read again.
+/// Adds the fix to the error of a full table. Converts the error of a route that has changed since it was listed to
+/// `Conflict`, so that the tables are read again.
 fn explained(mut error: CloudError, table: &str) -> CloudError {
     if error.is_not_found() && error.message.starts_with("InvalidRoute") {
         error.kind = ErrorKind::Conflict;

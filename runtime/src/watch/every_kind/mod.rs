@@ -3,7 +3,7 @@
 //! Kinds with a typed store are read from that; all others get a watch of metadata only. The set of kinds follows
 //! discovery, which is read every half minute and soon after a CustomResourceDefinition or APIService has changed. A
 //! kind whose watch fails has no fresh metadata; the others are not affected. If no controller needs all kinds, only
-//! those are watched that are requested by name.
+//! the kinds that are requested by name are watched.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

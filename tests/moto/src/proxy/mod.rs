@@ -364,7 +364,7 @@ impl Shared {
         response
     }
 
-    /// Executes a call, as far as the rules of AWS allow it.
+    /// Executes a call if the rules of AWS allow it.
     async fn perform(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
         if is_change(call.action()) {
             match self.model.existing(call).await? {
@@ -430,7 +430,7 @@ impl Shared {
         }
     }
 
-    /// Serves the metadata service, as far as a controller reads it.
+    /// Serves the parts of the metadata service that controllers read.
     fn metadata(&self, path: &str) -> Result<Response<Full<Bytes>>> {
         let instance = self.state().instance.clone();
         match (path, instance) {

@@ -1,9 +1,9 @@
-//! Reachability of targets by load balancers, as far as it depends on security groups.
+//! Reachability of targets by load balancers, by the rules of security groups.
 //!
-//! A load balancer reaches a target if a security group of the target's interface allows the port of traffic and the
-//! port of health checks, from a security group of the load balancer or from its subnets (Elastic Load Balancing user
+//! A load balancer reaches a target if a security group of the target's interface allows the ports of traffic and of
+//! health checks. The source of the rule must be a security group of the load balancer, or its subnets. See the user
 //! guide for Network Load Balancers, "Update the security groups for your Network Load Balancer" and "Target security
-//! groups"). moto reports all targets as healthy.
+//! groups". moto reports all targets as healthy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;

@@ -270,7 +270,7 @@ fn cases() -> impl Iterator<Item = &'static str> {
     first.into_iter().chain(others)
 }
 
-/// Runs cases on one server, each from `next` on, until none is left.
+/// Runs cases on one server, beginning with `next`, until none is left.
 async fn run_share(next: &AtomicUsize) -> Result<Vec<CaseResult>> {
     let fixture = MotoFixture { moto: Moto::start(CLUSTER).await? };
     let provider: Arc<dyn CloudProvider> = provider(&fixture.moto)?;

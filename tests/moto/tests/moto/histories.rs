@@ -2,7 +2,7 @@
 //! changes AWS and the process crashes at any time. At the end AWS has the desired state, and after the deletion of all
 //! Services no resource is left.
 //!
-//! Every target is reachable when its Service settles, and is never cut off by a change, except where users manage the
+//! Every target is reachable when its Service settles, and no change interrupts that. Exceptions: users manage the
 //! rules in nodes' security groups themselves, or a fault refused a rule.
 //!
 //! `MOTO_HISTORIES` and `MOTO_SEED` set their number and the first seed; a failure prints its seed and its steps. With

@@ -18,7 +18,7 @@ pub struct UserEffects {
     pub took: Duration,
     /// Requests sent during the change.
     pub requests: usize,
-    /// Those of them that failed.
+    /// Requests that failed.
     pub failed: usize,
     /// From the change to the last request that failed; zero if none did.
     pub failures_lasted: Duration,
@@ -44,7 +44,7 @@ pub struct Summary {
     pub took: Sample,
     /// Requests of all runs.
     pub requests: usize,
-    /// Those of them that failed.
+    /// Requests that failed.
     pub failed: usize,
     /// The largest number of failed requests of one run minus the smallest.
     pub failed_spread: usize,

@@ -102,7 +102,7 @@ fn revision() -> ControllerRevision {
     revision
 }
 
-/// Returns method and path of a request, from the resource on.
+/// Returns the method of a request, and the part of its path that begins with the resource.
 fn short(method: &http::Method, path: &str) -> String {
     let path = path.rsplit_once("/namespaces/ns/").map_or(path, |(_, end)| end);
     format!("{method} {}", path.split('?').next().unwrap_or_default())

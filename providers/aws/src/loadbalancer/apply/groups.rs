@@ -2,8 +2,8 @@
 //! security group, which have its tags or name its uid. The load balancer and its security group have the tag of the group,
 //! and no tag of a Service. The last Service deletes them.
 //!
-//! A load balancer without listeners is deleted by whichever Service notices it, even after a crash. One lock for each
-//! group keeps a Service from deleting resources that another one has just created.
+//! A load balancer without listeners is deleted by the reconcile of any Service that finds it, even after a crash. One
+//! lock for each group keeps a Service from deleting resources that another one has just created.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -153,9 +153,9 @@ impl Balancers {
         group.balancer_annotations.iter().map(one).collect()
     }
 
-    /// Removes a Service's rules from the security groups of groups that it is not in, and deletes the load balancers and
-    /// security groups that are no longer used by any Service. Returns false while AWS works on those of the Service's
-    /// former groups.
+    /// Removes a Service's rules from the security groups of load balancer groups that it is not in. Deletes the load
+    /// balancers and security groups that no Service uses any longer. Returns false while AWS works on those of the
+    /// Service's former groups.
     pub(super) async fn leave_groups(
         &self,
         session: &Session,

@@ -158,7 +158,7 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId, cluster: 
     }
 }
 
-/// Deletes leaked resources, as far as their marks still identify this Service and this cluster alone.
+/// Deletes the leaked resources whose marks still identify this Service and this cluster alone.
 pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
     let session = balancers.sessions.get()?;
     let id = &owned.id;

@@ -1,7 +1,7 @@
 //! Records for target groups that other clusters register in too: only targets on record are deregistered.
 //!
-//! The record is kept in the cluster. It is written before targets are registered and again after others were
-//! deregistered, so that a crash between two calls never makes a target look like another cluster's (Load Balancer
+//! The record is kept in the cluster. It is written before targets are registered, and again after others were
+//! deregistered. So a crash between two calls never makes a target look like another cluster's (Load Balancer
 //! Controller: multiClusterManagerImpl).
 
 use std::collections::{BTreeMap, BTreeSet};

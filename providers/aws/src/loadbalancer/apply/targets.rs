@@ -145,8 +145,7 @@ impl Balancers {
         Ok(caller.warnings)
     }
 
-    /// Finds the target groups that a Service's load balancer forwards to, as far as they are still desired, and those of
-    /// the user.
+    /// Finds the desired target groups that a Service's load balancer forwards to, and those of the user.
     ///
     /// AWS may refuse changes of a load balancer: it then lacks listeners, or has groups of another kind, which are
     /// left out.

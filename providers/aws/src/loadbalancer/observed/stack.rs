@@ -471,12 +471,12 @@ fn defaults(pairs: &[(&str, &str)]) -> Attributes {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Returns the attributes of a new load balancer, as far as they are known without a read.
+/// Returns the attributes of a new load balancer that are known without a read.
 pub(crate) fn balancer_defaults() -> Attributes {
     defaults(&BALANCER_DEFAULTS)
 }
 
-/// Returns the attributes of a new target group, as far as they are known without a read.
+/// Returns the attributes of a new target group that are known without a read.
 pub(crate) fn group_defaults() -> Attributes {
     defaults(&GROUP_DEFAULTS)
 }

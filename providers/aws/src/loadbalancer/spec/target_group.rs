@@ -40,7 +40,7 @@ fn read_proxy_protocol(flavour: Flavour, reading: &mut Reading<'_>) -> ProxyProt
     }
 }
 
-/// The ports of a Service, as far as health checks need them.
+/// The ports of a Service that health checks need.
 pub(super) struct ServicePorts<'a> {
     pub ports: &'a [Port],
     /// The traffic policy is Local: only nodes with pods of the Service should be healthy.

@@ -211,7 +211,8 @@ pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Re
     Ok(())
 }
 
-/// Errors of the list that returns the version at the start neither fail a migration nor let it begin without a version.
+/// A migration begins with a list, which returns the version. Errors of that list do not fail the migration, and it
+/// does not begin without a version.
 pub async fn migration_begins_when_its_resource_can_be_listed(_: Space) -> Result<()> {
     let bed = bed(Vec::new()).await?;
     let space = bed.space("unlisted").await?;

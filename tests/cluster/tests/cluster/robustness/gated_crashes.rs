@@ -1,5 +1,5 @@
-//! Scenarios of controllers that most clusters lack because their kinds or gates are off by default, each with a crash or a
-//! lost response at any of its writes, on separate control planes.
+//! Scenarios of controllers whose kinds or gates are off by default, on separate control planes. Each runs with a crash
+//! or a lost response at any of its writes.
 
 use std::sync::Arc;
 

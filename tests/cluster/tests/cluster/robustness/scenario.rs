@@ -14,7 +14,7 @@ pub struct Scenario {
     pub name: &'static str,
     /// Flags of its managers.
     pub flags: &'static [&'static str],
-    /// A kind that its managers watch: a manager that has listed it knows whether there is work.
+    /// A kind that its managers watch: a manager that has listed it has found its work.
     pub kind: &'static str,
     /// Actions of users, each followed by a wait for a state. At the same time, managers are started and crash.
     pub run: fn(Space) -> StepFuture,

@@ -46,8 +46,8 @@ pub async fn deleted_namespace_costs_others_no_time(_: Space) -> Result<()> {
     is_usual(during_deletion, usual)
 }
 
-/// While a quota refuses the new pods of a namespace's Deployments, their ReplicaSets repeat the creations with backoff,
-/// and a rollout in another namespace takes its usual time, even while the namespace is deleted.
+/// While a quota refuses the new pods of a namespace's Deployments, their ReplicaSets repeat the creations with
+/// backoff. A rollout in another namespace takes its usual time, even while the first namespace is deleted.
 pub async fn refused_namespace_does_not_delay_others(_: Space) -> Result<()> {
     let bed = Arc::new(Bed::without_accounts(Options { nodes: 4, ..Options::default() }).await?);
     let faults = Faults::default();

@@ -1,5 +1,5 @@
 //! Random histories of claims and volumes under two controllers with caches that lag, crashes between writes, and lost
-//! responses: no claim is bound to two volumes, no volume to two claims, and no data is deleted that is still needed.
+//! responses: no claim is bound to two volumes, no volume to two claims, and no data that is still needed is deleted.
 //!
 //! The objects are the real ones, changed by the real edits; the API server is a map with versions.
 
