@@ -113,8 +113,8 @@ struct Pages {
 }
 
 impl Writer {
-    /// Reads the metadata of the objects that match a label selector, and the version of the list, from the API server.
-    /// With an empty namespace, reads all namespaces.
+    /// Reads from the API server the metadata of the objects of a namespace, or with an empty namespace of all, that match
+    /// a label selector, and the version of the list.
     ///
     /// # Errors
     /// When a request fails, a page cannot be decoded, the pages never end, or the metadata takes more than 256 MiB.
@@ -143,8 +143,8 @@ impl Writer {
         Ok(MetaList { version, items })
     }
 
-    /// Reads all objects of a namespace from the API server page by page, and passes each to `visit`, without its
-    /// envelope. With an empty namespace, reads all namespaces.
+    /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the API server page by page,
+    /// and passes each to `visit`, without its envelope.
     ///
     /// # Errors
     /// When a request fails, a page cannot be decoded, or the pages never end.
@@ -167,7 +167,7 @@ impl Writer {
         self.read_pages(resource, list, pass).await.map(drop)
     }
 
-    /// Reads all pages of a list, and passes each object to `visit`. Returns the version of the list.
+    /// Reads a list from its first page on, and passes each object to `visit`. Returns the version of the list.
     async fn read_pages(
         &self,
         resource: &Resource,
