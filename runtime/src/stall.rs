@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pause_of_the_whole_process_is_no_stall() {
+    async fn pause_of_the_whole_process_is_not_a_stall() {
         let heartbeat = Heartbeat::default();
         let mut stalled = std::pin::pin!(heartbeat.stalled());
         timeout(BEAT_INTERVAL, &mut stalled).await.expect_err("too early");

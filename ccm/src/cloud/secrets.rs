@@ -97,7 +97,7 @@ impl Secrets {
     /// Passes all Secrets to a provider that has to be initialized.
     ///
     /// # Errors
-    /// The first Secret's that cannot be read or used.
+    /// The error of the first Secret that cannot be read or used.
     pub async fn load(&self, provider: &dyn CloudProvider) -> Result<(), CloudError> {
         let mut reads = self.reads.lock().await;
         self.pass_changed(provider, &mut reads).await

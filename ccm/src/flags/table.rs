@@ -37,7 +37,7 @@ component::flags! {
     "Service-lb-controller" {
         "collect-leaked-load-balancers": Bool = "false", Effective, "Delete leaked cloud resources of deleted Services, once two audits and an uncached read confirm that the Services do not exist";
         "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled concurrently";
-        "default-tags": Map = "", Effective, "Tags of all cloud resources of Services, as key=value, comma-separated; they win over a Service's own";
+        "default-tags": Map = "", Effective, "Tags of all cloud resources of Services, as key=value, comma-separated; they override those of a Service";
         "external-managed-tags": Strings = "[]", Effective, "Keys of tags that other tools set on the cloud resources of Services: this manager neither sets nor removes them";
         "load-balancer-audit-period": Duration = "1h0m0s", Effective, "How often the cloud is searched for leaked resources of deleted Services";
         "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers this manager creates, in addition to Services without a class; for AWS service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and with it the annotation types external and nlb-ip";

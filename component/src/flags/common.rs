@@ -33,7 +33,7 @@ crate::flags! {
         "leader-elect-retry-period": Duration = "2s", Effective, "Pause between two attempts to take or renew the Lease";
         "min-resync-period": Duration = "12h0m0s", Effective, "Minimum time before controllers receive all objects again; the actual time is random, at most twice as long; 0 for never";
         "node-sync-period": Duration = "0s", NoEffectYet, "Has no effect" deprecated "has no effect and will be removed";
-        "use-service-account-credentials": Bool = "false", Effective, "Let each controller write as its own service account";
+        "use-service-account-credentials": Bool = "false", Effective, "Write with a separate service account for each controller";
     }
 }
 

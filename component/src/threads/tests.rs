@@ -1,4 +1,4 @@
-//! A controller that blocks all threads of the controllers costs neither the Lease nor the responses to probes.
+//! The Lease is renewed and probes are answered while a controller blocks all threads of the controllers.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn requests_with_expired_certificates_are_deleted() {
-        // Any certificate will do; this one ends in a hundred years.
+        // Any certificate is enough; this one expires in a hundred years.
         let pem = include_str!("signing/testdata/p256-ca.crt");
         let end = not_after(pem.as_bytes()).expect("it has an end");
         for (certificate, after, is_deleted) in [(pem, 0, false), (pem, 1, true), ("damaged", 1, false)] {

@@ -1,4 +1,4 @@
-//! Reads that return less than there is: failed ones, pages, delayed visibility, and resources of another owner.
+//! Incomplete reads: failed ones, pages, delayed visibility, and resources of another owner.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

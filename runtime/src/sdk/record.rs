@@ -89,7 +89,7 @@ fn reference(interner: &Interner, owner: &OwnerReference) -> OwnerRef {
 /// A subscriber that is called with the metadata before and after a change.
 pub(super) type OnChange = Box<dyn Fn(Option<&Meta>, Option<&Meta>) + Send + Sync>;
 
-/// A store of children, of which only metadata is read, independent of its type of records.
+/// A store of children with any type of records; only their metadata is read.
 pub(super) trait Children: Send + Sync {
     fn progress(&self) -> &Progress;
     fn meta(&self, key: &ObjectKey) -> Option<Meta>;

@@ -28,7 +28,7 @@ pub struct Requests {
     pub slices: Arc<Store<ResourceSlice>>,
     /// All ResourceClaims.
     pub claims: Arc<Store<ResourceClaim>>,
-    /// All DeviceTaintRules; `None` if the gate is off with which rules taint devices.
+    /// All DeviceTaintRules; `None` if the feature gate for rules is off.
     pub rules: Option<Arc<Store<DeviceTaintRule>>>,
     /// Sends the writes.
     pub writer: Writer,

@@ -109,7 +109,7 @@ fn fixed_gate_is_refused_when_a_value_other_than_its_own_and_its_default_is_name
 }
 
 #[test]
-fn fixed_gates_are_reported_with_their_fixed_value_whatever_the_flags_say() {
+fn fixed_gates_are_reported_with_their_fixed_value() {
     for flags in [&[][..], &["--feature-gates=AllAlpha=true,AllBeta=true"], &["--emulated-version=1.34"]] {
         let options = options(flags);
         for (gate, effect) in EFFECTS {

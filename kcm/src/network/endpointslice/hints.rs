@@ -32,7 +32,7 @@ fn distribution(traffic_distribution: Option<&str>) -> Option<Distribution> {
     }
 }
 
-/// Sets the hints of a family's endpoints. Slices that only need other hints become drafts. Annotations win over
+/// Sets the hints of a family's endpoints. Slices that only need other hints become drafts. Annotations override
 /// `trafficDistribution`. The allocation and events are added to `decision`.
 pub fn spread(view: &View<'_>, family: Family, mut packed: PackedSlices, decision: &mut Decision) -> PackedSlices {
     if view.service.wants_topology_hints() {

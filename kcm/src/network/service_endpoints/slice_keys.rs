@@ -41,7 +41,7 @@ struct OwnWrites {
     deletions: HashSet<Uid>,
 }
 
-/// Number of remembered versions above which those are dropped that the watch has passed without delivering them.
+/// Number of remembered versions above which the ones that the watch has skipped are dropped.
 const MAX_VERSIONS: usize = 1024;
 
 impl OwnWrites {

@@ -1,7 +1,7 @@
 //! Free and reserved volumes, ordered so that a search skips volumes that cannot match.
 //!
 //! Upstream: pkg/controller/volume/persistentvolume, persistentVolumeOrderedIndex; component-helpers/storage/volume,
-//! FindMatchingVolume. Upstream breaks ties at random; here the first name wins.
+//! FindMatchingVolume. Upstream breaks ties at random; here the first name is chosen.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -160,7 +160,7 @@ impl VolumeIndex {
         usable.min_by_key(|volume| (volume.modes().len(), volume.modes()))
     }
 
-    /// Searches sets of access modes before `limit`, where a reserved volume would win.
+    /// Searches sets of access modes before `limit`, where a reserved volume is chosen instead.
     fn find_free(
         &self,
         claim: &PersistentVolumeClaim,

@@ -35,8 +35,8 @@ impl RevisionsByTemplate {
     }
 }
 
-/// Returns the hash in the label of a revision's pods. For a revision without the label it is the revision's name, so
-/// that no hash has to be computed that may collide.
+/// Returns the hash in the label of a revision's pods. Without the label it is the revision's name, as a computed hash
+/// may collide.
 pub fn hash_of(revision: &ControllerRevision) -> &str {
     label(&revision.meta.labels, REVISION_HASH_LABEL).unwrap_or(&revision.meta.name)
 }

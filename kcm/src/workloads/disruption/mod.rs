@@ -32,9 +32,9 @@ use sync::Budgets;
 /// Name of the event source. Upstream: pkg/controller/disruption, NewDisruptionControllerInternal.
 const COMPONENT: &str = "controllermanager";
 
-/// The first time over which changes of pods are coalesced that cannot lower the number of allowed disruptions.
+/// Minimum time over which changes of pods are coalesced if they cannot lower the number of allowed disruptions.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// Maximum of that time, while many pods change.
+/// Maximum of that time, reached while many pods change.
 const MAX_STATUS_WINDOW: Duration = Duration::from_millis(400);
 
 /// The controller.

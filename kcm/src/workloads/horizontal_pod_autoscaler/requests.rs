@@ -7,7 +7,7 @@ use kinds::Pod;
 use kinds::pod::{Part, PartRequests};
 
 /// Returns the request of each pod, or of one container of it, in thousandths by the pods' names. With `pod_level`, the
-/// request of the pod itself wins over those of its containers.
+/// request of the pod itself overrides those of its containers.
 ///
 /// # Errors
 /// When a container or pod that counts does not request the resource.

@@ -128,7 +128,7 @@ pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     }
 }
 
-/// Returns true if pods are lost on which a Deployment relies.
+/// Returns true if a Deployment now counts fewer available pods.
 pub fn is_loss(set: &ReplicaSet, status: &ReplicaSetStatus) -> bool {
     available_change(set, status) < 0
 }

@@ -71,11 +71,11 @@ fn main() -> std::process::ExitCode {
         storage::topology::{first_consumer_decides_on_the_zone_of_its_volume},
         workloads::pod_garbage_collector::{
             evicted_pods_are_deleted_first_when_too_many_are_finished, pods_of_a_deleted_node_are_deleted_after_a_delay,
-            unbound_pod_is_deleted_also_after_a_crash,
+            unbound_pod_is_deleted_even_after_a_crash,
         },
         api::resourcequota::{
             usage_follows_existing_objects, scoped_quota_counts_only_its_pods,
-            objects_of_a_kind_that_is_served_later_are_counted, wrong_number_is_corrected_also_after_a_crash,
+            objects_of_a_kind_that_is_served_later_are_counted, wrong_usage_is_corrected_even_after_a_crash,
             usage_of_deleted_objects_is_free_within_a_second, only_kinds_that_are_counted_are_watched,
             object_that_admission_missed_is_counted_within_seconds,
             number_that_arrives_after_its_object_was_deleted_is_lowered,
@@ -131,7 +131,7 @@ fn main() -> std::process::ExitCode {
             annotations_of_the_provider_are_written_and_removed,
         },
         process::connections::{
-            pod_authenticates_by_its_account_also_after_a_rotation, token_file_of_a_kubeconfig_may_rotate,
+            pod_authenticates_by_its_account_even_after_a_rotation, token_file_of_a_kubeconfig_may_rotate,
             credential_plugin_is_called_again_before_its_token_expires, credential_plugin_provides_a_certificate,
             conflict_of_uid_is_distinguished_from_other_conflicts,
         },
@@ -206,7 +206,7 @@ fn main() -> std::process::ExitCode {
         process::monitoring::{alerts_and_panels_query_served_metrics, metrics_equal_upstreams_list},
         api::namespace::{
             twenty_kinds_are_deleted_with_their_namespace, deletions_that_watches_show_need_no_list,
-            stalled_watch_is_no_proof_of_deletion, deletion_of_the_last_pod_requeues_the_namespace,
+            stalled_watch_does_not_prove_a_deletion, deletion_of_the_last_pod_requeues_the_namespace,
             large_namespace_is_emptied_during_the_grace_period, kinds_emptied_during_the_grace_period_are_checked_again,
             reasons_for_a_terminating_namespace_are_reported, pods_are_deleted_before_other_kinds,
             missing_kind_does_not_delay_the_deletion,

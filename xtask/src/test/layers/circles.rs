@@ -53,13 +53,13 @@ mod tests {
     }
 
     #[test]
-    fn constants_of_the_folder_are_no_circle() {
+    fn constants_of_the_folder_are_not_a_circle() {
         let (head, file) = (source("house", "use door::Lock;"), source("house::door", "use super::HEIGHT;"));
         assert!(circles(&[file], &[head]).is_empty());
     }
 
     #[test]
-    fn imports_of_lower_files_are_no_circle() {
+    fn imports_of_lower_files_are_not_a_circle() {
         let sources = [source("house::door", "use super::wall::Brick;"), source("house::wall", "use std::fmt;")];
         assert!(circles(&sources, &[]).is_empty());
     }

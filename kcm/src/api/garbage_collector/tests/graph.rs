@@ -63,7 +63,7 @@ fn virtual_owner_is_verified_once_and_until_a_watch_delivers_it() {
     assert_eq!(
         checks(&graph.observe_absent(&identity(&A, 1, "n"))),
         [2, 3],
-        "the result of the API server wins over the watch"
+        "the response of the API server overrides the watch"
     );
     assert_eq!(checks(&graph.unsettled()), [2, 3]);
 }

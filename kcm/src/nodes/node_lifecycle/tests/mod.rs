@@ -505,7 +505,7 @@ fn watch_is_stalled_when_it_does_not_move_and_recovers_once() {
 
 /// A pass may take longer than the watch may be stalled, when the pods of many nodes are marked.
 #[test]
-fn long_pass_is_no_stall() {
+fn long_pass_is_not_a_stall() {
     let begun = Instant::now();
     let mut health = WatchHealth::new(5, begun);
     for pass in 1..20 {

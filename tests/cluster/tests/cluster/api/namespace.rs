@@ -182,7 +182,7 @@ async fn until_config_maps_watched(faults: &Faults) -> Result<()> {
     .await
 }
 
-pub async fn stalled_watch_is_no_proof_of_deletion(space: Space) -> Result<()> {
+pub async fn stalled_watch_does_not_prove_a_deletion(space: Space) -> Result<()> {
     let held = json!({"metadata": {"name": "held"}});
     space.create::<ConfigMap>(held).await?;
     let faults = Faults::default();

@@ -181,7 +181,7 @@ pub async fn objects_of_a_kind_that_is_served_later_are_counted(space: Space) ->
     until_used(&space, &[(&name, "1")]).await
 }
 
-pub async fn wrong_number_is_corrected_also_after_a_crash(space: Space) -> Result<()> {
+pub async fn wrong_usage_is_corrected_even_after_a_crash(space: Space) -> Result<()> {
     space.create::<Pod>(unscheduled_pod("one", "1")).await?;
     let faults = Faults::script([Rule::new(Call::is_object_write, Effect::CrashAfter)]);
     let flags = [ALONE, "--resource-quota-sync-period=2s"];

@@ -87,7 +87,7 @@ fn user(space: &Space, account: &str) -> String {
     format!("system:serviceaccount:{}:{account}", space.namespace)
 }
 
-pub async fn pod_authenticates_by_its_account_also_after_a_rotation(space: Space) -> Result<()> {
+pub async fn pod_authenticates_by_its_account_even_after_a_rotation(space: Space) -> Result<()> {
     let folder = create_folder(&space)?;
     fs::write(folder.join("token"), create_account(&space, "first").await?)?;
     fs::copy(space.bed.cluster.ca_certificate(), folder.join("ca.crt"))?;

@@ -306,7 +306,7 @@ pub async fn failures_of_the_driver_are_reported_and_retried(_: Space) -> Result
     fixture.space.delete::<Pod>("first").await?;
     fixture.until_deleted("first").await?;
     manager.stop().await?;
-    // The next manager does not know about the attempts.
+    // The next manager starts without a record of the attempts.
     let _manager = fixture.manager(&Faults::default(), &[]).await?;
     fixture.finish().await
 }

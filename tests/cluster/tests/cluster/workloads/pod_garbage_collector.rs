@@ -89,7 +89,7 @@ pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> R
 }
 
 /// A crash between the two writes leaves a pod that is marked as failed; the next manager deletes it, once.
-pub async fn unbound_pod_is_deleted_also_after_a_crash(space: Space) -> Result<()> {
+pub async fn unbound_pod_is_deleted_even_after_a_crash(space: Space) -> Result<()> {
     space.create::<Pod>(kept("kept", json!({"schedulerName": "none"}))).await?;
     space.delete::<Pod>("kept").await?;
     let faults = Faults::script([Rule::new(Call::is_object_write, Effect::CrashAfter)]);
