@@ -124,7 +124,7 @@ impl Part {
                 ],
             },
             Self::Aws => Call {
-                // The tests with upstream's controllers need them built, and a quiet account.
+                // Tests with upstream's controllers are skipped: they need binaries, and an account that nothing else uses.
                 arguments: [one_program("moto"), words("--ignored --skip upstream::")].concat(),
                 environment: vec![
                     ("MOTO_HISTORIES", arguments.aws.to_string()),

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_pods_are_no_members() {
+    fn finished_pods_are_not_members() {
         for (phase, expected) in
             [(Phase::Pending, 1), (Phase::Running, 1), (Phase::Unknown, 1), (Phase::Succeeded, 0), (Phase::Failed, 0)]
         {

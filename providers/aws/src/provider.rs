@@ -77,8 +77,8 @@ impl CloudProvider for Aws {
         "aws"
     }
 
-    /// Returns true if the cloud config or the tags of this process's instance name the cluster, and before the first call,
-    /// when these tags are unknown.
+    /// Returns true if the cloud config or the tags of this process's instance name the cluster. Before the first call
+    /// these tags are unknown, and it returns true.
     fn has_cluster_id(&self) -> bool {
         !self.config.cluster_id.is_empty() || self.sessions.get().map_or(true, |session| !session.cluster.id.is_empty())
     }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn key_that_waits_for_a_worker_is_no_long_run() {
+    async fn key_that_waits_for_a_worker_is_not_a_long_run() {
         let queue = Queue::<String>::new(QueueOptions::named("test"));
         let views: Views = vec![("test-controller", queue.clone())];
         queue.add("ready".to_owned());

@@ -1,4 +1,4 @@
-//! Parts typed objects: the types of `k8s_openapi` and of [`custom_resource!`](crate::custom_resource).
+//! Whole typed objects: the types of `k8s_openapi` and of [`custom_resource!`](crate::custom_resource).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
@@ -6,7 +6,7 @@ use kinds::Resource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A kind whose objects are used as a parts.
+/// A kind whose objects are used as a whole.
 ///
 /// All kinds of `k8s_openapi` and of [`custom_resource!`](crate::custom_resource) implement it. For another
 /// [`kube::Resource`], such as a type of kube's derive macro, implement it with the resource that serves it.

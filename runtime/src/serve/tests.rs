@@ -1,4 +1,4 @@
-//! The HTTPS server under a crowd of unknown clients, by real TLS connections.
+//! The HTTPS server with many unknown clients, over real TLS connections.
 
 use std::net::Ipv4Addr;
 

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cluster_without_a_front_proxy_authority_is_no_problem() {
+    async fn cluster_without_a_front_proxy_authority_is_valid() {
         let trust = Trust {
             client_ca_file: None,
             request_header: RequestHeaderOptions::default(),

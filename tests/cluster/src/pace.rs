@@ -1,5 +1,5 @@
-//! The pace of the machine: a time limit that a slow or busy machine cannot exceed is a multiple of another duration,
-//! measured at the same time.
+//! Time limits that hold on slow and busy machines, too: multiples of another duration that is measured at the same
+//! time.
 
 use std::time::Duration;
 

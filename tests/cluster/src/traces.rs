@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn random_values_are_no_difference() {
+    fn random_values_are_not_differences() {
         let one = trace(&lists("abc", "x1k2z", "u1", 2), "ns-1");
         assert_eq!(difference(&one, &trace(&lists("def9", "zz9bb", "u2", 2), "ns-2")), Vec::<String>::new());
         let other = difference(&one, &trace(&lists("def9", "zz9bb", "u2", 3), "ns-2"));

@@ -1,5 +1,5 @@
-//! Checks that every flag that its table calls effective is read by code, and no other flag: the log reports those
-//! without effect.
+//! Checks that code reads every flag that its table declares as effective, and no other flag, because the log reports
+//! the others as without effect.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The desired node, given its instance: policy, no IO.
+//! The desired node, given its instance. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

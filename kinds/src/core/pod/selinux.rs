@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_options_are_an_empty_label_and_missing_options_are_no_label() {
+    fn empty_options_give_an_empty_label_and_missing_options_give_none() {
         let mut spec = Vec::new();
         spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["data"], Some("")));
         spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["logs"], None));

@@ -1,4 +1,5 @@
-//! A provider over a mock cloud that another process serves: it passes the suite, and its cloud outlives it.
+//! A provider over a mock cloud that another process serves: it passes the suite, and the cloud's resources stay when
+//! it ends.
 
 use std::sync::Arc;
 

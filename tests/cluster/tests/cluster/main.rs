@@ -288,7 +288,7 @@ fn main() -> std::process::ExitCode {
         workloads::job::{
             job_completes, failures_end_job, deadline_ends_job, indexes_are_completed, elastic_job_shrinks,
             failed_index_does_not_end_the_other_indexes, success_policy_ends_job_early, failure_policy_decides,
-            evicted_pod_is_no_failure_when_the_policy_ignores_it, job_is_suspended_and_resumed,
+            evicted_pod_is_not_a_failure_when_the_policy_ignores_it, job_is_suspended_and_resumed,
             pod_is_replaced_only_after_it_has_failed, job_of_another_controller_is_not_changed,
             pods_of_a_deleted_job_lose_their_finalizer, pods_are_adopted_and_counted,
         },

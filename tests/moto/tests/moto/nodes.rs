@@ -1,4 +1,4 @@
-//! Nodes on AWS: initialization from their instances, the number of calls, and deletion after that of the instance.
+//! Nodes on AWS: initialization from their instances, the number of calls, and deletion after their instances.
 
 use std::time::{Duration, Instant};
 

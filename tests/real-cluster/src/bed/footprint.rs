@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_data_folder_is_no_leak() {
+    fn kept_data_folder_is_not_a_leak() {
         let data = tempfile::tempdir().unwrap();
         let kept = Footprint { data: None, ..footprint(data.path()) };
         assert!(kept.current_leaks().is_empty(), "{:?}", kept.current_leaks());

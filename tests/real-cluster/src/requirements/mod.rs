@@ -97,7 +97,7 @@ pub fn missing_for_all(programs: &Programs, demand: &Demand) -> Result<Vec<Strin
 fn addresses(conflicts: Result<Option<String>>, has_ip: bool) -> Option<String> {
     match conflicts {
         Ok(conflicts) => conflicts.map(|conflicts| format!("addresses for a cluster: {conflicts}")),
-        // Its usage follows the reason.
+        // Only the first line is the reason; the usage of `ip` follows.
         Err(error) => has_ip.then(|| {
             format!("the program ip of iproute2: {}", format!("{error:#}").lines().next().unwrap_or_default())
         }),

@@ -174,7 +174,7 @@ async fn deletion_is_continued_although_a_listing_lacks_the_resource() {
 }
 
 #[test]
-fn resource_of_a_service_that_requests_it_is_no_leak() {
+fn resource_of_a_service_that_requests_it_is_not_a_leak() {
     let mut cloud = MockLoadBalancers::new();
     cloud.expect_may_be_owned_by().returning(|owned, service| owned.id == *service || owned.id.namespace.is_empty());
     let owned = |id: LoadBalancerId| Owned { id, phase: Phase::Active, resources: Vec::new(), certain: true };

@@ -92,7 +92,7 @@ fn new_pod_counts_when_a_terminated_one_had_its_address() {
 }
 
 #[test]
-fn endpoint_has_the_provider_id_of_a_node_that_is_no_target() {
+fn endpoint_has_the_provider_id_of_a_node_that_is_not_a_target() {
     let leaving = node("leaving", |node| node.meta.deletion = Time(1));
     assert!(targets::nodes(std::slice::from_ref(&leaving)).is_empty(), "the node is a target");
     let endpoint = |node: Option<&str>| EndpointTarget { node: node.map(str::to_owned), ..simulation::endpoint(1) };

@@ -22,7 +22,7 @@ fn ending(pod: &mut Pod) -> &mut kinds::pod::Ending {
 }
 
 #[test]
-fn pod_ended_at_its_last_container_its_deletion_or_its_creation() {
+fn time_of_the_end_is_that_of_the_containers_else_the_deletion_else_the_creation() {
     for (name, pod, expected) in [
         ("containers ended", failed(|pod| ending(pod).finished = Time(NOW - 7)), NOW - 7),
         (
@@ -49,7 +49,7 @@ fn pod_ended_at_its_last_container_its_deletion_or_its_creation() {
 }
 
 #[test]
-fn wait_of_an_index_doubles_with_its_failures_counted_or_ignored() {
+fn backoff_of_an_index_doubles_with_each_counted_or_ignored_failure() {
     for (name, counted, ignored, ago, expected) in [
         ("first failure", 0, 0, 0, 10),
         ("first failure a while ago", 0, 0, 4, 6),
@@ -57,7 +57,7 @@ fn wait_of_an_index_doubles_with_its_failures_counted_or_ignored() {
         ("third failure", 2, 0, 0, 40),
         ("one counted, one ignored", 1, 1, 0, 40),
         ("many", 1000, 0, 0, 600),
-        ("as many as can be", i32::MAX, i32::MAX, 0, 600),
+        ("the maximum", i32::MAX, i32::MAX, 0, 600),
     ] {
         let pod = failed(|pod| {
             let ending = ending(pod);

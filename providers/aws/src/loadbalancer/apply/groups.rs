@@ -281,8 +281,8 @@ impl Balancers {
         Ok(false)
     }
 
-    /// Records that a Service leaves a group. Returns a newer listing if another one has left since this one began:
-    /// each of them may have read listeners of the other one.
+    /// Records that a Service leaves a group. If another Service has left since `listing` began, returns a newer one:
+    /// otherwise each of the two might find the other's listeners and keep the load balancer.
     async fn listing_after_others(
         &self,
         session: &Session,
@@ -342,8 +342,8 @@ async fn security_group(
     Ok(id)
 }
 
-/// Requests the deletion of a security group, which may exist after it: network interfaces outlive a load balancer, and
-/// changes may not find a new group that lists contain.
+/// Requests the deletion of a security group. It may still exist afterwards: while network interfaces of the deleted
+/// load balancer use it, or if this call does not find a new group that lists contain.
 async fn delete_security_group(session: &Session, id: &str) -> Result<(), CloudError> {
     let request = session.api.ec2.delete_security_group().group_id(id);
     match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {

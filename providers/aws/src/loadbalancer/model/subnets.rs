@@ -111,7 +111,7 @@ fn fitting<'a>(
 ) -> Vec<&'a Subnet> {
     let internal = scheme == Scheme::Internal;
     let role = if internal { INTERNAL_ROLE } else { PUBLIC_ROLE };
-    // Without a cluster id, no subnet is another cluster's.
+    // Without a cluster id, `own` is true for every subnet.
     let own = |subnet: &Subnet| cluster.marks(subnet.tags.iter().map(|(key, value)| (&**key, &**value)));
     let foreign = |subnet: &Subnet| !own(subnet) && subnet.tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX));
     let usable = |subnet: &&Subnet| {

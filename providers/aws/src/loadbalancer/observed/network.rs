@@ -200,8 +200,8 @@ pub(crate) async fn rules(
 }
 
 /// Returns the security groups of the network with ingress rules that name a load balancer, with the names; `name_in`
-/// returns the name in a description. Groups with the tags of other clusters only are left out: a copy of this cluster has
-/// Services with the same uids.
+/// returns the name in a description. Groups that have only tags of other clusters are left out: in a copy of this
+/// cluster, Services have the same uids.
 ///
 /// EC2 has no filter by the description of a rule, so that all groups are read, page by page.
 pub(crate) async fn groups_that_name_balancers(

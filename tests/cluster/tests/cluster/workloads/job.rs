@@ -243,7 +243,7 @@ pub async fn failure_policy_decides(space: Space) -> Result<()> {
 }
 
 /// With a policy that ignores disruptions, a pod that its kubelet evicts does not count as a failure.
-pub async fn evicted_pod_is_no_failure_when_the_policy_ignores_it(space: Space) -> Result<()> {
+pub async fn evicted_pod_is_not_a_failure_when_the_policy_ignores_it(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
     let policy = json!({
