@@ -49,7 +49,7 @@ fn time_of_the_end_is_that_of_the_containers_else_the_deletion_else_the_creation
 }
 
 #[test]
-fn backoff_of_an_index_doubles_with_each_counted_or_ignored_failure() {
+fn wait_of_an_index_doubles_with_its_failures_counted_or_ignored() {
     for (name, counted, ignored, ago, expected) in [
         ("first failure", 0, 0, 0, 10),
         ("first failure a while ago", 0, 0, 4, 6),
