@@ -358,8 +358,8 @@ pub trait LoadBalancers: Send + Sync {
         Ok(Forecast { change, reasons: vec![reason.to_owned()] })
     }
 
-    /// Returns the current state of the conditions that pods may wait for. Called every few seconds while pods wait,
-    /// and otherwise not at all.
+    /// Returns the current state of the conditions that pods may wait for. Called every few seconds, only while pods
+    /// wait.
     ///
     /// # Errors
     /// Any kind except `Invalid`; `NotFound` if there is no load balancer yet.

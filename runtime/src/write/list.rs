@@ -52,7 +52,7 @@ const MAX_LIST_TIME: Duration = Duration::from_secs(600);
 /// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token again and
 /// again. A worker that waited for the end would be lost.
 fn endless(resource: &Resource) -> DecodeError {
-    DecodeError::field("continue", format!("leads to no end of the list of {}", resource.plural))
+    DecodeError::field("continue", format!("does not lead to the end of the list of {}", resource.plural))
 }
 
 /// Maximum size of the metadata that is kept of a list, in bytes: about 400,000 objects with labels and an owner.

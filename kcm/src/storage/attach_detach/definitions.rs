@@ -1,7 +1,7 @@
 //! The volumes that pods define themselves, by name.
 //!
-//! Each volume of a pod is reconciled by itself. In a pod with thousands of them, a search of the whole pod for each one
-//! would occupy the threads of all controllers for minutes.
+//! Each volume of a pod is reconciled separately. In a pod with thousands of them, a search of the whole pod for each
+//! one would occupy the threads of all controllers for minutes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

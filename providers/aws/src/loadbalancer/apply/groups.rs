@@ -154,7 +154,7 @@ impl Balancers {
     }
 
     /// Removes a Service's rules from the security groups of load balancer groups that it is not in. Deletes the load
-    /// balancers and security groups that no Service uses any longer. Returns false while AWS works on those of the
+    /// balancers and security groups that no Service uses anymore. Returns false while AWS works on those of the
     /// Service's former groups.
     pub(super) async fn leave_groups(
         &self,

@@ -1,7 +1,8 @@
 //! Load balancers that several Services share and that this provider makes.
 //!
 //! Services of one namespace share one by its name. Services of several namespaces share one only if the operator lists
-//! these namespaces in the cloud config: otherwise each user of the cluster could take ports of another one's.
+//! these namespaces in the cloud config: otherwise users of one namespace could take ports of another namespace's load
+//! balancer.
 
 use providers::LoadBalancerSpec;
 
