@@ -83,7 +83,7 @@ impl Changes {
         }
     }
 
-    /// Forgets a volume that no longer has nodes, or whose nodes depend on each other.
+    /// Forgets a volume that has no nodes any longer, or whose nodes depend on each other.
     pub fn forget(&self, volume: &Str) {
         lock(&self.0).remove(volume);
     }
