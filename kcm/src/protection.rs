@@ -50,8 +50,7 @@ impl<K: Kind> Guard<'_, K> {
     /// Adds or removes the finalizer, if the API server still has the object `cached` and it still has this need. A
     /// removal also requires that `is_unused` holds for the object that was read.
     ///
-    /// The PUT is made from the object that the API server returned, so that fields that this program does not know are
-    /// kept.
+    /// The PUT is made from the object that the API server returned, so that unknown fields are kept.
     pub async fn write(&self, cached: &Meta, need: Need, is_unused: impl Fn(&K) -> bool) -> Result<(), WriteError> {
         let key = cached.key();
         let response = match self.writer.get(&K::RESOURCE, &key).await {

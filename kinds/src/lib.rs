@@ -14,7 +14,7 @@
 //!    [`envelope`]: metadata, the trait of all kinds, and the messages around objects.
 //! 5. [`template`] and `scheduling`: the parts that several workloads have in common.
 //! 6. One folder per API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
-//!    attachments carry the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and
+//!    attachments contain the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and
 //!    [`Pod`].
 
 #[cfg(doctest)]

@@ -378,7 +378,7 @@ pub trait LoadBalancers: Send + Sync {
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
     /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which its project or network
-    /// would otherwise be searched. `None` for a Service that this process does not know.
+    /// would otherwise be searched. `None` if this process has not reconciled the Service before its deletion.
     ///
     /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be complete
     /// without it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// The owner of a load balancer. All resources that a provider creates for it carry this from the start.
+/// The owner of a load balancer. All resources that a provider creates for it name this owner from the start.
 ///
 /// The uid distinguishes a Service from an earlier one of the same name: these have two load balancers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

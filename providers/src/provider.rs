@@ -22,8 +22,9 @@ pub trait CloudProvider: Send + Sync {
     /// Returns its name in `--cloud-provider`, which is also the scheme of its provider IDs (`name://...`).
     fn name(&self) -> &'static str;
 
-    /// Returns true if the provider knows its cluster, so that its resources can be distinguished from other clusters'.
-    /// Otherwise the process refuses to start unless a flag allows it. Upstream: cloud-provider, HasClusterID.
+    /// Returns true if the provider has an id of its cluster, so that its resources can be distinguished from other
+    /// clusters'. Otherwise the process refuses to start unless a flag allows it. Upstream: cloud-provider,
+    /// HasClusterID.
     fn has_cluster_id(&self) -> bool {
         true
     }

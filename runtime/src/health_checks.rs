@@ -55,7 +55,7 @@ mod tests {
     use crate::watch::Builder;
 
     #[test]
-    fn watch_is_unhealthy_while_it_panics_again_and_again() {
+    fn watch_is_unhealthy_while_it_panics_repeatedly() {
         let mut needs = Builder::default();
         needs.need::<Pod>(Sections::default(), &[]);
         let registry = needs.build();

@@ -48,7 +48,7 @@ impl Requests {
         self.consistency.read(key, &self.store, self.queue.waker(key))
     }
 
-    /// Replaces a subresource of a request by `object`, which carries the version that it is based on.
+    /// Replaces a subresource of a request by `object`, which contains the version that it is based on.
     ///
     /// # Errors
     /// When the API server refuses it for another reason than a change of the request, or the response is lost.

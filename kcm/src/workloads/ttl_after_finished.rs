@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn job_that_finishes_at_the_end_of_all_times_is_kept() {
+    fn job_with_the_latest_possible_finish_time_is_kept() {
         // 9999-12-31T23:59:59Z
         let end = 253_402_300_799;
         let decided =

@@ -19,7 +19,7 @@ pub fn with_consumer(object: &[u8], consumer: &Consumer) -> Result<Vec<u8>, Wire
 }
 
 /// Returns a copy of `object` that is reserved only for the consumers for which `keeps` holds; without its allocation,
-/// if `deallocates`. Consumers that are kept keep fields that this program does not know.
+/// if `deallocates`. Unknown fields of the remaining consumers are kept.
 ///
 /// # Errors
 /// When `object` is not well-formed.

@@ -13,7 +13,7 @@ use super::connect_error::ConnectError;
 use super::pool::Connections;
 use crate::metrics::{CaReload, RestClient};
 
-/// A bearer token kept in a file, as the header that carries it.
+/// A bearer token kept in a file, as the header that contains it.
 pub(super) struct TokenFile {
     file: PathBuf,
     header: RwLock<HeaderValue>,

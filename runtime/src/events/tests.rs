@@ -421,7 +421,7 @@ impl EventSink for Defective {
 }
 
 #[tokio::test(start_paused = true)]
-async fn panicking_write_costs_only_its_own_event() {
+async fn panic_of_a_write_drops_only_its_event() {
     let (recorder, sender) = Recorder::new("test", Arc::new(Defective::default()));
     let sender = tokio::spawn(sender);
     recorder.event(&pod("a"), EventType::Normal, "First", "one".to_owned());

@@ -39,7 +39,7 @@ async fn namespaces_with_ready_keys_are_served_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_are_added_again_and_again_do_not_starve_background_keys() {
+async fn keys_that_are_added_repeatedly_do_not_starve_background_keys() {
     let queue: Arc<Queue<u8>> = Queue::new(QueueOptions::named("test"));
     let waiting = 200;
     queue.add_background(waiting);

@@ -87,7 +87,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
 
-    /// Small numbers of objects: checks that everything works; the figures mean little
+    /// Small numbers of objects: checks that everything works; the figures are not meaningful
     #[arg(long)]
     quick: bool,
 

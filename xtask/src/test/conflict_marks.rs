@@ -8,7 +8,7 @@ use crate::cargo::workspace;
 /// Number of equal characters at the beginning of a mark.
 const MARK_LENGTH: usize = 7;
 
-/// Returns true if a line is the mark at the begin, in the middle or at the end of a conflict.
+/// Returns true if a line is the mark at the beginning, in the middle or at the end of a conflict.
 fn is_mark(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let starts = |character: u8| line.starts_with(&[character; MARK_LENGTH]);

@@ -65,7 +65,7 @@ fn name(line: &str) -> Option<&str> {
     before.split_whitespace().all(is_modifier).then_some(&after[..end])
 }
 
-/// Returns the length of the function at the begin of `lines`; `None` if it has no body of several lines.
+/// Returns the length of the function at the beginning of `lines`; `None` if it has no body of several lines.
 fn length(lines: &[&str]) -> Option<usize> {
     let indent = &lines[0][..lines[0].len() - lines[0].trim_start().len()];
     let is_end = |line: &&str| line.strip_prefix(indent).is_some_and(|rest| rest == "}");

@@ -3,7 +3,7 @@
 //!
 //! The scheduler allocates. A claim is created before the status that names it is written: a process that ends in between
 //! leaves a claim that its owner reference and annotation identify. Each decision to release is repeated on the claim that
-//! the API server returns, and each write carries its version. Upstream: pkg/controller/resourceclaim.
+//! the API server returns, and each write contains its version. Upstream: pkg/controller/resourceclaim.
 
 mod claim_sync;
 mod decide;

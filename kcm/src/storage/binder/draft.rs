@@ -1,6 +1,6 @@
 //! Changes of objects by full PUTs, each based on the version that was decided on.
 //!
-//! The role of this controller has no patch verb, and fields that this program does not know must survive. Most records
+//! The role of this controller has no patch verb, and unknown fields must be kept. Most records
 //! are only a part of their object, so that the whole object is read first. Records of pending claims and volumes contain
 //! it: their first writes need no read, and a cache that is behind causes a conflict.
 

@@ -1,7 +1,7 @@
 //! persistentvolume-binder-controller: binds claims to volumes, requests volumes from provisioners, and reclaims volumes
 //! whose claims were deleted.
 //!
-//! A binding is two references: the volume's to the claim, then the claim's to the volume. Every write carries the
+//! A binding is two references: the volume's to the claim, then the claim's to the volume. Every write contains the
 //! version that was decided on, so that no claim or volume is bound twice: not after a crash between writes, and not
 //! because a cache is behind. Upstream: pkg/controller/volume/persistentvolume.
 

@@ -96,8 +96,8 @@ pub fn new_set_update(deployment: &Deployment, sets: &Sets) -> Option<Annotation
     (!edits.is_empty() || new.min_ready_seconds != deployment.min_ready_seconds).then_some(edits)
 }
 
-/// Returns the Deployment's revision annotation, if it must follow its newest set's. The status write carries it.
-/// Upstream: pkg/controller/deployment/util, SetDeploymentRevision.
+/// Returns the Deployment's revision annotation, if it must follow its newest set's. The write of the status contains
+/// it. Upstream: pkg/controller/deployment/util, SetDeploymentRevision.
 pub fn revision_edit(deployment: &Deployment, sets: &Sets) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
     if let Some(new) = &sets.new {

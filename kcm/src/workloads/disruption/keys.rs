@@ -74,7 +74,7 @@ pub fn affects_budgets(change: &Change<'_, Pod>) -> bool {
 /// The urgency of a new count of a budget's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// Fewer pods may be disrupted: an eviction that is granted by the previous number is one too many.
+    /// Fewer pods may be disrupted: until it is written, the old number allows too many evictions.
     Immediate,
     /// More pods may be disrupted, or the number stays.
     Coalesced,
@@ -99,8 +99,8 @@ fn is_new_or_relabelled(change: &Change<'_, Pod>) -> bool {
     change.new.is_some_and(|new| change.old.is_none_or(|old| old.meta.labels != new.meta.labels))
 }
 
-/// Returns true while a pod has the condition `DisruptionTarget` from a source that may not follow through: not from
-/// its kubelet, and only until it is deleted or has ended. Upstream: pkg/controller/disruption,
+/// Returns true while a pod has the condition `DisruptionTarget` and its disruption may never happen: another program
+/// than the kubelet set it, and the pod is neither being deleted nor finished. Upstream: pkg/controller/disruption,
 /// nonTerminatingPodHasStaleDisruptionCondition.
 pub fn is_announced(pod: &Pod) -> bool {
     let is_target =

@@ -1,5 +1,5 @@
 //! Changed copies of a PersistentVolume for a PUT. Each function takes and returns a whole object (the content of the
-//! envelope), so that edits can be chained; fields that this program does not know are kept.
+//! envelope), so that edits can be chained; unknown fields are kept.
 
 use super::{ClaimRef, Phase};
 use crate::wire::schema::{

@@ -54,7 +54,7 @@ pub enum ReclaimPolicy {
     Delete,
     /// Its content is deleted, and it becomes available again.
     Recycle,
-    /// A policy that this version does not know.
+    /// An unknown policy.
     Unknown,
 }
 

@@ -1,5 +1,5 @@
 //! Changed copies of a PersistentVolumeClaim for a PUT. Each function takes and returns a whole object (the content of
-//! the envelope), so that edits can be chained; fields that this program does not know are kept.
+//! the envelope), so that edits can be chained; unknown fields are kept.
 
 use super::Phase;
 use crate::intern::Str;
@@ -82,8 +82,8 @@ pub fn with_status(object: &[u8], edit: &StatusEdit<'_>) -> Result<Vec<u8>, Wire
     with_part(object, object::STATUS, |status| replaced(status, &edit.replaced_fields(), |out| edit.put(out)))
 }
 
-/// Returns a copy of the claim with this condition at the place of the one of its type, or behind all others. The time of
-/// its last probe is not set.
+/// Returns a copy of the claim with this condition at the place of the one of its type, or after all others. The time
+/// of its last probe is not set.
 ///
 /// # Errors
 /// When `object` is not well-formed.

@@ -1,4 +1,4 @@
-//! The runtime by itself on the real API server: operators written with it, and what its processes serve.
+//! The runtime without a manager, on the real API server: operators written with it, and what its processes serve.
 
 mod sdk;
 mod serve;

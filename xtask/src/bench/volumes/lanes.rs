@@ -1,4 +1,5 @@
-//! Pods that are started, moved and deleted one after the other, in a few lanes at the same time.
+//! Pods that are started, moved and deleted in a few lanes: one after the other in each lane, all lanes at the same
+//! time.
 //!
 //! With many pods together the API server is the limit, which serves as many requests of the bench as of the manager.
 //! Here it is idle most of the time, and the manager's reactions decide.

@@ -39,7 +39,7 @@ pub const CRATES: &[Layers] = &[
             ],
             // Some core kinds are read as kinds of other groups: a ReplicationController as a ReplicaSet.
             &["core"],
-            // Attachments carry the specs of volumes.
+            // Attachments contain the specs of volumes.
             &["storage"],
         ],
     },

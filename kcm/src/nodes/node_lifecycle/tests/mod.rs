@@ -115,7 +115,7 @@ fn no_schedule_taints_follow_conditions() {
 }
 
 #[test]
-fn not_ready_and_unreachable_taints_exclude_each_other() {
+fn not_ready_and_unreachable_taints_are_mutually_exclusive() {
     let own = ("own", "NoExecute");
     let down = (NOT_READY, "NoExecute");
     let unreachable = (UNREACHABLE, "NoExecute");

@@ -125,7 +125,7 @@ impl Bed {
         deliver_deletion(&self.protection.pods, &pod_with("web", &[]).meta.key());
     }
 
-    /// Returns the condition, and the field that this program does not know.
+    /// Returns the condition, and the unknown field.
     fn result(&self) -> (Option<bool>, Vec<u8>) {
         let claim = &lock(&self.server).claim;
         (read(claim).unused, find(find(claim, object::STATUS), UNKNOWN).to_vec())

@@ -164,7 +164,7 @@ impl Balancers {
         Err(name_taken(other))
     }
 
-    /// Returns the desired state, the security group that all load balancers share if this one should carry it, and
+    /// Returns the desired state, the security group that all load balancers share if this one should have it, and
     /// warnings.
     async fn desire(
         &self,
@@ -185,7 +185,7 @@ impl Balancers {
             StackInputs { id, cluster, network, observed, backend: backend.as_deref(), given: &given, targets };
         let desired = build::desired(settings, &inputs);
         if desired.is_err() {
-            // An operator may be fixing the network.
+            // The next attempt reads the network again: an operator may have corrected it.
             self.networks.forget().await;
         }
         let (desired, warnings) = desired?;

@@ -1,4 +1,4 @@
-//! Changes of the targets of existing load balancers: without reading them, if this process knows them.
+//! Changes of the targets of existing load balancers: without reading them, if this process has a record of them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -25,7 +25,7 @@ pub(crate) struct StackInputs<'a> {
     pub cluster: &'a ClusterTags,
     pub network: &'a Network,
     pub observed: &'a ObservedStack,
-    /// The group that nodes' rules reference, if this load balancer should carry it.
+    /// The group that nodes' rules reference, if this load balancer should have it.
     pub backend: Option<&'a str>,
     /// The ids of the groups that annotations name.
     pub given: &'a [String],
@@ -50,7 +50,7 @@ pub(crate) fn existing<'a>(
     fit.first().copied()
 }
 
-/// Returns true if a load balancer should carry the group that nodes' rules reference.
+/// Returns true if a load balancer should have the group that nodes' rules reference.
 pub(crate) fn wants_backend(
     settings: &Settings,
     existing: Option<&ObservedBalancer>,
@@ -62,7 +62,7 @@ pub(crate) fn wants_backend(
 }
 
 /// Returns true if a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
-/// Balancer. They are reached only while it carries the group that their rules reference.
+/// Balancer. They are reached only while it has the group that their rules reference.
 fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, observed: &ObservedStack) -> bool {
     let own = existing.filter(|one| settings.alb.is_some() && !one.given);
     let mut forwards = own.into_iter().flat_map(|one| &one.listeners).flat_map(|listener| &listener.forwards);

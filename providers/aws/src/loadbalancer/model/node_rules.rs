@@ -1,4 +1,4 @@
-//! Rules in the nodes' security groups for all load balancers that carry the shared group: a few, however many Services
+//! Rules in the nodes' security groups for all load balancers with the shared group: a few, however many Services
 //! exist.
 
 use std::collections::BTreeSet;

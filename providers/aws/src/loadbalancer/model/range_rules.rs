@@ -23,8 +23,8 @@ const HEALTH: &str = "kubernetes.io/rule/nlb/health";
 const MTU: &str = "kubernetes.io/rule/nlb/mtu";
 
 /// Returns the rules that a load balancer without security groups needs in each node's group, for traffic from its
-/// clients and from its subnets. They carry a name by which they are found when the load balancer is deleted. Upstream:
-/// cloud-provider-aws, updateInstanceSecurityGroupsForNLB.
+/// clients and from its subnets. Their description has a name by which they are found when the load balancer is
+/// deleted. Upstream: cloud-provider-aws, updateInstanceSecurityGroupsForNLB.
 pub(crate) fn desired(
     (cluster, id): (&ClusterTags, &LoadBalancerId),
     settings: &Settings,

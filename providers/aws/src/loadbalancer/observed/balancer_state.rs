@@ -356,7 +356,7 @@ mod tests {
         let mut state = BalancerState::default();
         let stack = ObservedStack { abandoned_listeners: vec!["arn:created".into()], ..ObservedStack::default() };
         let later = Progress::After(PACE);
-        assert_eq!(state.take_created(&spec), None, "a new process knows nothing");
+        assert_eq!(state.take_created(&spec), None, "a new process has no records");
         state.keep_created(stack.clone(), &spec, later);
         assert_eq!(state.take_created(&spec), Some(stack.clone()));
         assert_eq!(state.take_created(&spec), None, "the last call did not finish");

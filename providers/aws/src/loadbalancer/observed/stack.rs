@@ -257,7 +257,8 @@ impl ObservedStack {
         forwards.iter().filter_map(|(name, weight)| Some((arn(name)?, *weight))).collect()
     }
 
-    /// Applies a step. Only ELB knows the health of new targets: they are unused, or being probed for the first time.
+    /// Applies a step. New targets are recorded as unused, or as being probed for the first time: only ELB can
+    /// determine their health.
     pub(crate) fn apply_step(&mut self, step: &Step, made: &CreatedResource) {
         match step {
             Step::CreateSecurityGroup(_)

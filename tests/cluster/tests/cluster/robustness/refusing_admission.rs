@@ -267,7 +267,7 @@ async fn count_refusals(space: &Space, is_refused: impl Fn(&str) -> bool, owners
     })
     .await?;
     let (since, changes) = (Instant::now(), AtomicUsize::new(0));
-    eventually("the owners are changed again and again", || async {
+    eventually("the owners are changed repeatedly", || async {
         touch(space, changes.fetch_add(1, Ordering::Relaxed)).await?;
         ensure!(since.elapsed() >= OBSERVED && changes.load(Ordering::Relaxed) >= MIN_CHANGES);
         Ok(())

@@ -208,7 +208,7 @@ async fn wait_for_their_groups(space: &Space, jobs: &[&str], faults: &Faults, re
         (request.call.verb, &*request.call.resource) == (Verb::Create, "podgroups") && request.status == Some(403)
     };
     let changes = AtomicUsize::new(0);
-    let early = eventually("the PodGroups are refused again and again", || async {
+    let early = eventually("the PodGroups are refused repeatedly", || async {
         let number = changes.fetch_add(1, Ordering::Relaxed).to_string();
         let mut early = Vec::new();
         for job in jobs {

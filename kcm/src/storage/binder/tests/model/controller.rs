@@ -27,7 +27,7 @@ pub enum Fault {
     None,
     /// The process is killed after this write.
     CrashAfter(usize),
-    /// The response to this write is lost: the controller does not know that it succeeded.
+    /// The response to this write is lost: the controller gets no confirmation that it succeeded.
     LostAfter(usize),
 }
 
