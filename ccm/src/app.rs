@@ -66,8 +66,8 @@ pub fn build_context(options: &Options, config_path: Option<PathBuf>, config: Ve
 /// Returns a manager with the enabled controllers over this provider, connected but not yet running.
 ///
 /// # Errors
-/// When the API server's address or credentials cannot be read, options contradict each other, or the provider has no
-/// id of its cluster and that is not allowed.
+/// When the API server's address or credentials cannot be read, options contradict each other, or the provider must
+/// have an id of its cluster and has none.
 pub async fn manager_over(
     provider: Arc<dyn CloudProvider>,
     options: Options,

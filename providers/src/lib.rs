@@ -10,7 +10,7 @@
 //!   as [`Progress::After`] or [`Deletion::InProgress`].
 //! * It may be dropped at any await, and the process may die there. That is equivalent to a lost response: the next
 //!   call finds the created resources and continues from there.
-//! * It may be called for different objects concurrently. Controllers call it for one object at a time, but the last
+//! * It may be called for different objects concurrently. Controllers call it for one object at a time. But the last
 //!   call of the previous leader may still run when a new leader makes its first.
 
 #[cfg(doctest)]

@@ -21,8 +21,8 @@ pub struct Stale {
 
 /// A check before every write. It is open only while the lease has certainly not expired.
 ///
-/// The lease lasts from the moment at which the last successful request *began*. A candidate waits at least as long
-/// from the later moment at which it observed that renewal, so two fences are never open at the same time. The clock is
+/// The lease lasts from the moment at which the last successful request *began*. A candidate waits at least as long,
+/// from the later moment at which it observed that renewal. So two fences are never open at the same time. The clock is
 /// `CLOCK_MONOTONIC`: it continues while the process is stopped, so an expired fence is closed as soon as the process
 /// resumes. It does not count time while the host is suspended: a suspended host must not run a manager.
 #[derive(Debug, Clone)]

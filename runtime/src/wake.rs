@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 /// A callback that runs once, when a cache has reached a version.
 ///
-/// A key that changes constantly registers a callback repeatedly while a watch is stalled. Of callbacks with the
-/// same identity only one is kept for each version, so that a key waits at most once for each version that it wrote.
+/// A key that changes constantly registers a callback repeatedly while a watch is stalled. For each version, only one
+/// callback with the same identity is kept, so that a key waits at most once for each version that it wrote.
 pub struct Wake {
     id: Option<u64>,
     /// No other callback has the same identity.

@@ -13,7 +13,7 @@ use control_plane::{ControlPlane, Identity, Options};
 /// folder, which is removed when this command ends.
 ///
 /// The programs come from KUBEBUILDER_ASSETS (a folder in envtest's layout), else from the cache (KCM_TEST_ASSETS, else
-/// ~/.cache/kcm-control-plane), else they are built once with Go, which takes about ten minutes.
+/// ~/.cache/kcm-control-plane). Otherwise they are built once with Go, which takes about ten minutes.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask control-plane --nodes 10

@@ -148,8 +148,9 @@ pub fn give_one_to_user(path: &Path) -> Result<()> {
     user().map_or(Ok(()), |(user, group)| give_one(path, user, group))
 }
 
-/// Gives the logs in the folder of a cluster that has ended, and in those of its nodes, to the user who started the command
-/// with sudo. Keys and data stay with root. A failure is printed: it must not hide the reason for the end of the cluster.
+/// Gives the logs of an ended cluster and of its nodes to the user who started the command with sudo; `folder` is the
+/// cluster's. Keys and data stay with root. A failure is printed: it must not hide the reason for the end of the
+/// cluster.
 pub fn give_kept_logs_to_user(folder: &Path) {
     if let Some((user, group)) = user()
         && let Err(error) = give_logs(folder, user, group)

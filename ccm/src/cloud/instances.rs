@@ -1,7 +1,7 @@
 //! Requests for instances, made one by one and sent to the cloud in batches.
 //!
 //! Workers request one node each. Requests that arrive within a moment, or during a call, become one call of the
-//! provider, which makes as few requests of its cloud as possible.
+//! provider. The provider makes as few requests of its cloud as possible.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -132,8 +132,8 @@ fn gather(
 /// Returns the object to apply. Without rules it has no `rules` field, so that only the rules that this controller set
 /// are removed.
 ///
-/// The apply fails for another version of the role. Without preconditions it would create a role that was deleted, and
-/// would replace the rules that a user has set on a role that no longer aggregates.
+/// The apply fails for another version of the role. Without preconditions it would recreate a deleted role, and replace
+/// the rules that a user has set on a role that no longer aggregates.
 fn applied_object(role: &Meta, rules: &[Rule]) -> Value {
     let mut object = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",

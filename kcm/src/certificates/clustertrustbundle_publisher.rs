@@ -1,8 +1,8 @@
 //! kube-apiserver-serving-clustertrustbundle-publisher-controller: keeps one ClusterTrustBundle with the CA
 //! certificates that verify the API server's serving certificate.
 //!
-//! The bundle's name contains a hash of its content, so that new certificates are a new bundle, which is created before
-//! the old one is deleted. Upstream: pkg/controller/certificates/clustertrustbundlepublisher.
+//! The bundle's name contains a hash of its content. So new certificates are a new bundle, which is created before the
+//! old one is deleted. Upstream: pkg/controller/certificates/clustertrustbundlepublisher.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Namespaces in which nothing can be created: those that are being deleted.
 //!
 //! The API server refuses every creation there. Without this gate a controller would send one for each pod that is
-//! deleted with the namespace, and use up the rate limit that all other namespaces share.
+//! deleted with the namespace, and exhaust the rate limit for all other namespaces.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,7 @@
 //! persistentvolume-expander-controller: hands over the expansion of volumes to external resizers.
 //!
-//! A CSI resizer has its own watch of claims. This controller records an event that names the awaited component and,
-//! for volumes of in-tree plugins that a CSI driver has taken over, names that driver on the claim. Upstream:
+//! A CSI resizer has its own watch of claims. This controller records an event that names the awaited component. If a
+//! CSI driver has taken over the volume's in-tree plugin, it also names that driver on the claim. Upstream:
 //! pkg/controller/volume/expand.
 
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! its load balancers are Services there.
 //!
 //! The cloud's API is a Kubernetes API. Instances are VirtualMachineInstances of one namespace. The load balancer of a
-//! Service is a Service of type LoadBalancer in the same namespace, whose address comes from the infrastructure
-//! cluster's own load balancer controller. Names and labels are those of cloud-provider-kubevirt, so that each can
-//! replace the other.
+//! Service is a Service of type LoadBalancer in the same namespace. Its address comes from the infrastructure cluster's
+//! own load balancer controller. Names and labels are those of cloud-provider-kubevirt, so that each can replace the
+//! other.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -15,8 +15,8 @@ const MAX_BYTES_OF_NAMES: usize = 16 << 20;
 /// Memory of a name in addition to its bytes: its entry in the set, which may be half empty.
 const BYTES_OF_ENTRY: usize = 32;
 
-/// Returns true if a text is valid as the name of a group (the core group's is empty), version, kind or resource, all
-/// of which become part of URLs.
+/// Returns true if a text is valid as the name of a group (the core group's is empty), version, kind or resource. These
+/// become part of URLs.
 pub(super) fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     text.len() <= MAX_NAME_BYTES && text.bytes().all(is_plain) && !matches!(text, "." | "..")

@@ -457,8 +457,8 @@ impl Election {
         Ok(())
     }
 
-    /// Returns the time at which the last write was sent, if its response was lost but `lease` shows that the server
-    /// executed it, and it has not expired since.
+    /// If the response to the last write was lost but `lease` shows that the server executed it, returns the time at
+    /// which it was sent. `None` if it has expired since.
     fn start_of_stored_write(&self, lease: &Lease, now: Instant) -> Option<Instant> {
         let sent = self.sent.as_ref()?;
         let running = sent.started + self.config.renew_deadline > now;

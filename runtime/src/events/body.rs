@@ -31,8 +31,8 @@ pub(super) fn event_namespace(namespace: &str) -> &str {
 }
 
 /// Returns the name of an event: `<object>.<hexadecimal Unix nanoseconds>`, or a random UUID if that is not a DNS
-/// subdomain (too long, or the object's name has characters that events' names may not have). Upstream:
-/// `tools/record/util`, `GenerateEventName`.
+/// subdomain: too long, or with characters that names of events may not have. Upstream: `tools/record/util`,
+/// `GenerateEventName`.
 pub(super) fn event_name(object: &str, at: Timestamp) -> String {
     // Go prints the low 64 bits of the nanoseconds, so the cast is intended.
     let name = format!("{object}.{:x}", at.as_nanosecond() as i64);

@@ -281,8 +281,8 @@ impl Sender {
                 biased;
                 () = until_closed(&mut closed) => break,
                 written = &mut delivery => self.count(written, occurrences),
-                // Events are received and combined even during a write, so that a slow server does not fill the queue
-                // with events that would be combined anyway.
+                // Events are received and combined even during a write: otherwise a slow server would fill the queue
+                // with events that can be combined.
                 next = queued.recv(), if self.first_occurrences.len() < MAX_QUEUED => match next {
                     Some(occurrence) => self.apply(occurrence),
                     None => break,

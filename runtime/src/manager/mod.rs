@@ -336,8 +336,8 @@ impl Manager {
         }
     }
 
-    /// Starts the watches and the heartbeat on the runtime of the controllers, and on the current one the reports of long
-    /// runs and the candidacy of a coordinated election.
+    /// Starts the watches and the heartbeat on the runtime of the controllers. Starts the reports of long runs and the
+    /// candidacy of a coordinated election on the current one.
     fn start_watches(&self) -> JoinSet<()> {
         let mut watches = JoinSet::new();
         let namespace = self.options.namespace.as_deref();

@@ -16,8 +16,8 @@ pub(super) const KEPT_CAPACITY: usize = 64;
 
 /// Returns true if a collection should release memory. All objects of a kind are queued at startup, and few afterwards.
 ///
-/// A collection that shrinks to twice its length is not shrunk again before three quarters of its entries have left, so
-/// that the cost per removal stays constant.
+/// A collection that shrinks to twice its length is not shrunk again before three quarters of its entries are removed.
+/// So the cost per removal stays constant.
 fn is_oversized(len: usize, capacity: usize) -> bool {
     capacity > KEPT_CAPACITY && len < capacity / 8
 }

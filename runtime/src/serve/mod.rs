@@ -82,7 +82,7 @@ impl Server {
     ///
     /// # Errors
     /// [`ServeError`] when the port is in use, a file or flag is invalid, or the cluster's authentication settings
-    /// cannot be read and that is not tolerated.
+    /// cannot be read although they are required.
     pub async fn start(options: ServeOptions, served_content: ServedContent) -> Result<Self, ServeError> {
         // Bind the port first: if it is in use, the process must fail before it sends requests to the API server.
         let listener = listen(&options)?;

@@ -2,9 +2,8 @@
 //!
 //! It lists once by streaming (large kinds in one response; by pages if streaming fails) and watches from there. A
 //! failed or silent watch continues from the last version. Only if the server no longer has that version, the kind is
-//! relisted in its newest state, so that the store never returns to an older one. After every irregular end of a watch
-//! the loop checks whether the server's state is older than before (its storage was restored); if so, it logs that and
-//! relists.
+//! relisted in its newest state: the store never returns to an older one. After every irregular end of a watch the loop
+//! checks whether the server's state is older than before (its storage was restored); if so, it logs that and relists.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

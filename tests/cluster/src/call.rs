@@ -102,8 +102,8 @@ impl Call {
         })
     }
 
-    /// Returns true if it changes an object. The accounts and tokens that every manager creates for its controllers, and
-    /// the Lease and its candidate, which also an idle manager writes, do not count.
+    /// Returns true if it changes an object. Accounts and tokens, which every manager creates for its controllers, do
+    /// not count; nor do the Lease and its candidate, which even an idle manager writes.
     pub fn is_write(&self) -> bool {
         let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
         let is_own_account =

@@ -196,8 +196,8 @@ impl Tenant {
         Ok(())
     }
 
-    /// Returns the names of the tenant's Services and EndpointSlices that a provider has created for the Service with
-    /// this uid, or for all Services if `uid` is empty.
+    /// Returns the names of the Services and EndpointSlices that a provider has created for the tenant's Service with
+    /// this uid; for all Services if `uid` is empty.
     pub async fn created(&self, uid: &str) -> Result<Vec<String>> {
         let selector = if uid.is_empty() { UID_LABEL.to_owned() } else { format!("{UID_LABEL}={uid}") };
         let created = ListParams::default().labels(&selector);

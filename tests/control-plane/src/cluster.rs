@@ -128,8 +128,8 @@ impl ControlPlane {
     /// The first call on a machine may build the programs, for minutes (see [`crate::assets`]); later ones take seconds.
     ///
     /// # Errors
-    /// When it does not start, with the last lines of the log of the process that failed, and with the folder of the logs
-    /// if it is kept.
+    /// When it does not start. The error contains the last lines of the log of the process that failed, and the folder
+    /// of the logs if it is kept.
     pub async fn start(options: Options) -> Result<Self> {
         if options.nodes > 0 && !options.kwok {
             bail!("nodes is {}, but kwok is false: fake nodes become Ready only with kwok: true", options.nodes);

@@ -1,8 +1,8 @@
 //! CSI drivers for tests, each with the sidecars that run next to every CSI driver of a cluster: csi-provisioner,
 //! csi-attacher and csi-resizer.
 //!
-//! The driver keeps its volumes in memory. It logs each creation, attachment, detachment, expansion and deletion, and
-//! reports requests that would damage data, such as a second attachment of a single-node volume, as violations.
+//! The driver keeps its volumes in memory. It logs each creation, attachment, detachment, expansion and deletion.
+//! Requests that would damage data, such as a second attachment of a single-node volume, are reported as violations.
 
 use std::path::PathBuf;
 use std::sync::Weak;

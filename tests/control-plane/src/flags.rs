@@ -1,7 +1,7 @@
 //! The command line of each process: pure functions from paths and options.
 //!
-//! Except for what a single host requires, flags have kubeadm's values or the programs' defaults, so that managers use
-//! the same API server as in production.
+//! Flags have kubeadm's values or the programs' defaults, except for what a single host requires: managers use the same
+//! API server as in production.
 
 use std::path::Path;
 

@@ -74,8 +74,8 @@ async fn remove_taint(api: &Api<Node>, node: &Node) -> Result<bool> {
     }
 }
 
-/// Assigns a node's lease to another holder, for a day: fake kubelets serve only nodes whose lease they hold. The renewal
-/// time is set too, so that the grace period of a manager begins now, and not at the last renewal by the fake kubelet.
+/// Assigns a node's lease to another holder, for a day: fake kubelets serve only nodes whose lease they hold. The
+/// renewal time is set too: the grace period of a manager begins now, and not at the last renewal by the fake kubelet.
 pub(crate) async fn stop(client: &kube::Client, name: &str) -> Result<()> {
     let now = MicroTime(jiff::Timestamp::now());
     let spec = json!({ "holderIdentity": "nobody", "leaseDurationSeconds": 24 * 60 * 60, "renewTime": now });

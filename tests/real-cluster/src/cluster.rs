@@ -53,8 +53,8 @@ pub struct Setup {
     pub images: Vec<String>,
     /// Run a CSI driver, and create a default StorageClass for it.
     pub has_volumes: bool,
-    /// Called with the folder of data and logs after the end of the cluster if the folder is kept, even if the start
-    /// failed or was cancelled.
+    /// Called with the folder of data and logs after the end of the cluster, if it is kept: even if the start failed or
+    /// was cancelled.
     pub when_kept: Option<fn(&Path)>,
 }
 

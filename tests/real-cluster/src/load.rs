@@ -91,10 +91,10 @@ impl Load {
 
 /// The local ports of requests, one after the other.
 ///
-/// While a node has an entry of a connection, it sends all packets with the same addresses and ports to the same
-/// server, even if kube-proxy has removed that server. Clients with an address of their own rarely use a port again
-/// within that time. Here all share this machine's address, and with ports that Linux chooses, requests went to a
-/// failed node for more than a minute after no endpoint was left there.
+/// While a node has an entry of a connection, all packets with its addresses and ports go to the same server, even one
+/// that kube-proxy has removed. Clients with an address of their own rarely use a port again within that time. Here all
+/// share this machine's address. With ports that Linux chooses, requests went to a failed node for more than a minute
+/// after its last endpoint was removed.
 #[derive(Debug, Default)]
 struct Ports {
     /// The number of ports that were taken.

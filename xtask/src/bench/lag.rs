@@ -2,7 +2,7 @@
 //! and the number of writes for it.
 //!
 //! Each manager has an idle control plane of its own. Every case is measured in short blocks, with one manager and the
-//! other in turn, so that the conditions are the same for both on a machine whose load changes.
+//! other in turn. So a changing load of the machine affects both in the same way.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

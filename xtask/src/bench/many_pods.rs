@@ -124,8 +124,8 @@ impl ManyPods {
         Ok(bed)
     }
 
-    /// Prints the size of a pod, and lists every pod once, so that the API server's cache is filled before the first
-    /// manager starts, as before the second one.
+    /// Prints the size of a pod, and lists every pod once: the API server's cache is filled before the first manager
+    /// starts, as before the second one.
     fn describe_and_warm_up(&self, app: &App) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", app.namespace, app.pod_name(0));
         let bytes = self.cluster.kubectl(&["get", "--raw", &path])?.len();
@@ -134,8 +134,8 @@ impl ManyPods {
         Ok(())
     }
 
-    /// Runs a manager once for the initial work of all controllers in a new cluster (certificates for namespaces,
-    /// nodes' ranges), so that it is not measured for the first manager only.
+    /// Runs a manager once, so that the initial work in a new cluster (certificates for namespaces, nodes' ranges) is
+    /// not measured for the first manager only.
     pub async fn reach_steady_state(&self, binaries: &Binaries, about: (Subject, Mode)) -> Result<()> {
         eprintln!("  running the initial work of all controllers");
         let manager =

@@ -119,8 +119,8 @@ pub fn faults(all: &[(String, Results)]) -> Vec<String> {
     faults
 }
 
-/// Formats the verdict from the reasons against it, a summary for each manager, and a line for each spec that did not pass with
-/// all of them.
+/// Formats the verdict and its reasons, a summary for each manager, and a line for each spec that did not pass with all
+/// of them.
 pub fn markdown(all: &[(String, Results)], faults: &[String]) -> String {
     let mut text = match faults {
         [] => "The run shows conformance.\n".to_owned(),

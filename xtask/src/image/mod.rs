@@ -19,7 +19,7 @@ use program::Program;
 /// Build static binaries and OCI images of them.
 ///
 /// An image contains the binary, under the program's name in upstream's manifests, and the certificates of authorities
-/// if the program calls a cloud. It runs as an unprivileged user (65532), and is written as an OCI layout and as a tar
+/// if the program calls a cloud. It runs as an unprivileged user (65532). It is written as an OCI layout and as a tar
 /// file of it, which ctr, podman, skopeo and docker can read. The result is read back, and the binary is run in an
 /// empty root if this host allows that.
 ///

@@ -50,7 +50,7 @@ fn decisions_follow_the_instance_state() {
 
 proptest! {
     /// For any results of the cloud, a node is deleted only after two reports that its instance does not exist, with
-    /// nothing but errors in between.
+    /// only errors in between.
     #[test]
     fn node_is_deleted_only_after_confirmed_absence(history in prop::collection::vec((0..5_u8, 0..8_u64), 1..30)) {
         let (node, begun) = (Uid::parse("a"), Instant::now());

@@ -129,8 +129,8 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
     });
 }
 
-/// Returns true if a change alters the gates of a pod that has readiness gates with this prefix, or if the pod starts or
-/// stops waiting only for these.
+/// Returns true if a pod has readiness gates with this prefix and a change alters them, or if it starts or stops
+/// waiting only for these.
 pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
     let relevant = |pod: &Arc<GatedPod>| (pod.waits_only_for(prefix), pod.gates.clone());
     let gated = [change.old, change.new].into_iter().flatten().any(|pod| pod.prefixed_gates(prefix).next().is_some());

@@ -61,7 +61,7 @@ const RESYNC: Duration = Duration::from_secs(30 * 60);
 const ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(100);
 
 /// Maximum of the window while changes keep arriving: a terminating pod waits no longer than this for its
-/// deregistration, and a long rollout needs two calls a second, which the limits of clouds permit.
+/// deregistration. A long rollout needs two calls a second, which the limits of clouds permit.
 const MAX_ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(500);
 
 /// Minimum interval between two audits, even if the command line sets a shorter one.

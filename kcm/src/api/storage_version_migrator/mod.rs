@@ -3,9 +3,9 @@
 //!
 //! A StorageVersionMigration names the resource. One migration of a resource runs at a time; when it begins, the
 //! version that the API server has reached is recorded in its status. Each object that was last written before that
-//! version gets an empty patch, which makes the API server store it again. Where the resource is a custom one, its
-//! definition reports the migration in a condition, and its stored versions are reduced to the current one at the end.
-//! Upstream: pkg/controller/storageversionmigrator.
+//! version gets an empty patch, which makes the API server store it again. The definition of a custom resource reports
+//! the migration in a condition. At the end its stored versions are reduced to the current one. Upstream:
+//! pkg/controller/storageversionmigrator.
 
 mod crd;
 mod decide;

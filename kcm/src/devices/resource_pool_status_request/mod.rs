@@ -40,8 +40,8 @@ const TAINT_RULES: &str = "DRADeviceTaintRules";
 const DRIVERS_QUEUE: &str = "resourcepoolstatusrequest-drivers";
 /// Changes of a driver's slices are coalesced over this time.
 const SLICE_WINDOW: Duration = Duration::from_millis(100);
-/// The window doubles up to this time while slices keep changing, because each window ends with a reconcile of all
-/// requests that wait for the driver.
+/// The window doubles up to this time while slices keep changing: each window ends with a reconcile of all requests
+/// that wait for the driver.
 const MAX_SLICE_WINDOW: Duration = Duration::from_secs(10);
 
 /// The controller.

@@ -1,11 +1,11 @@
 //! The pace of writes while the pods of a Service change faster than they are written.
 //!
 //! The slices of a batch are written concurrently, and the next batch is decided as soon as the cache contains them.
-//! Without a gap this leads to up to twice as many writes as upstream, which writes slices in sequence and begins the
-//! next batch only with the next change. The gap is the time that the writes of the batch usually take in total: on
-//! average, less than one write of a Service is in flight. The usual time counts, not that of these writes: a write
-//! that happened to be slow has delayed its changes already, and a gap of the same length would delay the next ones
-//! again. The gap applies only to changes that arrive during a batch; changes that arrive one by one are never delayed.
+//! Without a gap this leads to up to twice as many writes as upstream's, which writes slices in sequence and begins a
+//! batch only with the next change. The gap is the time that the writes of the batch usually take in total: on average,
+//! less than one write of a Service is in flight. The usual time counts, not that of these writes: a write that
+//! happened to be slow has delayed its changes already, and a gap of the same length would delay the next ones again.
+//! The gap applies only to changes that arrive during a batch; changes that arrive one by one are never delayed.
 
 use std::future::Future;
 use std::sync::Mutex;
@@ -25,8 +25,8 @@ const MAX_COOLDOWN: Duration = Duration::from_millis(500);
 /// Minimum correction of the usual time by one write. Larger ones are an eighth of it.
 const MIN_STEP: Duration = Duration::from_millis(1);
 
-/// The time that a write of this controller usually takes: approximately the median of the latest ones, so that it
-/// follows a changed load within about twenty writes, and a single slow write hardly changes it.
+/// The time that a write of this controller usually takes: approximately the median of the latest ones. It follows a
+/// changed load within about twenty writes, and a single slow write hardly changes it.
 #[derive(Debug, Default)]
 pub struct Pace(Mutex<Duration>);
 

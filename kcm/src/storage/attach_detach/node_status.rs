@@ -94,7 +94,7 @@ impl AttachDetach {
         }
     }
 
-    /// Returns the volumes of a node, of those that a write has removed from its list, that its kubelet does not use
+    /// Of the volumes that a write has removed from a node's list, returns those that its kubelet does not use
     /// according to the response.
     fn released(&self, response: &ObjectResponse, mut removed: Vec<Str>) -> Vec<Str> {
         let node = response.decode::<Node>(self.caches.nodes.decoding()).ok();

@@ -145,8 +145,8 @@ impl AttachDetach {
         self.volume_queue.add(volume);
     }
 
-    /// Returns true if the caches contain all that this process, or the previous leader, has written about a volume, and all
-    /// nodes as they were read for it.
+    /// Returns true if the caches contain everything that this process or the previous leader has written about a
+    /// volume, and all nodes that were read for it.
     async fn is_current(&self, name: &Str, plugin: Plugin<'_>, key: &ObjectKey) -> Result<bool, ReconcileError> {
         let Caches { attachments, nodes, .. } = &self.caches;
         let wake = || self.volume_queue.waker(name);

@@ -1,7 +1,7 @@
 //! The history of a workload's template as ControllerRevisions: what StatefulSets and DaemonSets share.
 //!
 //! A revision's data is a patch that restores the template. Two managers agree on new templates only if they write the
-//! same bytes, so `data` writes them as Go's JSON encoder does, from the object's JSON on the API server. That is read
+//! same bytes. So `data` writes them as Go's JSON encoder does, from the object's JSON on the API server. That is read
 //! only for a template that [`Memory`] does not contain. Upstream: pkg/controller/history.
 
 mod data;

@@ -93,7 +93,8 @@ pub fn allows_surge(set: &DaemonSet) -> bool {
 }
 
 /// Returns the pods to create and delete for each node. `waits` returns the time for which failed pods of a node are
-/// kept, if any, so that a kubelet that refuses pods is not flooded with them. Upstream: pkg/controller/daemon, manage.
+/// kept, if any: otherwise a kubelet that refuses pods would be flooded with them. Upstream: pkg/controller/daemon,
+/// manage.
 pub fn manage(
     set: &DaemonSet,
     places: &[Place],

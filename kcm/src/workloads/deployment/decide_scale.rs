@@ -127,8 +127,8 @@ pub fn scale_to(deployment: &Deployment, set: &Arc<ReplicaSet>, replicas: i32) -
     if set.replicas == replicas { None } else { refreshed(deployment, set, replicas) }
 }
 
-/// Returns the next scale of the new set, if the scales of all sets add up to `total` and that of the new one is
-/// `current`. Upstream: pkg/controller/deployment/util, NewRSNewReplicas.
+/// Returns the next scale of the new set; `current` is its scale, and `total` the sum of the scales of all sets.
+/// Upstream: pkg/controller/deployment/util, NewRSNewReplicas.
 pub fn new_replicas(deployment: &Deployment, total: i32, current: i32) -> i32 {
     match deployment.strategy {
         Strategy::RollingUpdate { .. } => {

@@ -1,6 +1,6 @@
 //! The status of a Deployment: its counts, its conditions, and when a rollout without progress is reconciled again.
 //!
-//! A sync starts from a copy of the status, records its actions in it (`note_*`), and at its end replaces it by
+//! A sync starts from a copy of the status and records its actions in it (`note_*`). At its end it replaces the copy by
 //! [`status`], which keeps these records. So one write per sync is enough.
 
 use std::time::Duration;

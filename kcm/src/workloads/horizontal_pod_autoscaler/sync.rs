@@ -419,7 +419,7 @@ impl Autoscalers {
     }
 
     /// Sets `ScaledToZero` before a target is scaled to zero. Otherwise, if this process ended right after the scaling,
-    /// the zero would look like the user's own, and the target would never be scaled up again.
+    /// the zero would look like the user's. The target would never be scaled up again.
     async fn write_scaled_to_zero(
         &self,
         key: &ObjectKey,

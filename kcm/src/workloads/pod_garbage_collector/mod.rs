@@ -1,8 +1,8 @@
 //! pod-garbage-collector-controller: deletes pods that no kubelet will terminate, and the oldest of too many finished
 //! ones.
 //!
-//! Every twenty seconds it checks for finished pods beyond the threshold, for terminating pods that are on
-//! out-of-service nodes or were never bound, and for pods of deleted nodes. Upstream: pkg/controller/podgc.
+//! Every twenty seconds it deletes finished pods beyond the threshold, terminating pods that are on out-of-service
+//! nodes or were never bound, and pods of deleted nodes. Upstream: pkg/controller/podgc.
 
 mod decide;
 mod metrics;

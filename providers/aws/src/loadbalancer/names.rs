@@ -73,8 +73,8 @@ pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
 
 /// Returns the name by which rules in nodes' groups identify a Service's load balancer: its own if that was generated.
 ///
-/// A load balancer with a name of the user's choice can exist next to that of a copy of the cluster, whose Services have the
-/// same uids. The rules of each have a name with the cluster's id; without an id they cannot differ.
+/// A copy of the cluster has Services with the same uids. Its load balancer can exist next to one whose name the user
+/// chose. The rules of each have a name with the cluster's id; without an id they cannot differ.
 pub(crate) fn rule_name(cluster: &ClusterTags, id: &LoadBalancerId, balancer: &str) -> String {
     match cluster.id.is_empty() {
         _ if is_generated(id, balancer) => balancer.to_owned(),

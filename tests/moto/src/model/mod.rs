@@ -85,8 +85,8 @@ impl Model {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hides resources that are created from now on from this number of reads, and a part of their tags from the same
-    /// number of further reads. With 0 everything is visible.
+    /// Hides resources that are created from now on from this number of reads. A part of their tags is hidden from the
+    /// same number of further reads. With 0 everything is visible.
     pub(crate) fn delay_visibility(&self, reads: u64) {
         self.state().visibility.set(reads);
     }

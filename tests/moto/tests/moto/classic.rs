@@ -171,8 +171,8 @@ pub async fn classic_load_balancer_of_another_cluster_is_left_alone(_: Space) ->
     Ok(())
 }
 
-/// The address changes only when the new load balancer has healthy targets, and the old one is deleted only when
-/// the time in the annotation has passed since then.
+/// The address changes only when the new load balancer has healthy targets. The old one is deleted only when the time
+/// in the annotation has passed since then.
 pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;
     let one = untyped(1, &[("replace-classic", "3600")]);

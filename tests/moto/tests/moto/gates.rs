@@ -72,8 +72,8 @@ impl GatedPods {
     }
 }
 
-/// Pods are registered as targets before they are ready, get conditions with the health of their targets, and become
-/// ready when the load balancer is deleted.
+/// Pods are registered as targets before they are ready. They get conditions with the health of their targets, and
+/// become ready when the load balancer is deleted.
 pub async fn pods_become_ready_when_their_targets_are_healthy(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let control_plane = bed.cloud.bed.clone();

@@ -5,8 +5,8 @@
 //! and the tests with it off, with `|` between them; a test is `file::function`, and several are separated by blanks. A
 //! test of another kind does not count: only the real API server shows the effect of a gate.
 //!
-//! With the environment variable `KUBERNETES_SOURCE`, the root of upstream's source, the test also fails when
-//! upstream's manager reads a gate that the page does not have.
+//! If `KUBERNETES_SOURCE` is set to the root of upstream's source, the test also fails when upstream's manager reads a
+//! gate that is not on the page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

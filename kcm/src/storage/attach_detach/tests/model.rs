@@ -1,6 +1,6 @@
 //! Random histories of one volume for a single node: pods, kubelets, a driver, caches that lag, crashes, lost responses
-//! and changes of the leader. The volume is never attached to two nodes, and never detached while it is mounted, unless
-//! the node is unhealthy for long enough or out of service.
+//! and changes of the leader. The volume is never attached to two nodes. It is never detached while it is mounted,
+//! unless the node is out of service or unhealthy for long enough.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Leaked Classic Load Balancers: those of cloud-provider-aws whose Service no longer exists.
 //!
-//! Their tags name the Service, and their name is made from its uid, so that one of a deleted Service differs from
-//! one of a new Service of the same name.
+//! Their tags name the Service. Their name is made from its uid, so it differs between a deleted Service and a new one
+//! with the same name.
 
 use providers::{CloudError, ErrorKind, LoadBalancerId, Owned, Phase};
 use tokio::time::Instant;

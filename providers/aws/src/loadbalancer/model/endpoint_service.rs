@@ -1,7 +1,7 @@
 //! The steps from the observed endpoint services of a Service to the desired one.
 //!
 //! AWS refuses to delete a load balancer that an endpoint service uses. Such a load balancer has a tag from before its
-//! endpoint service is created until after that is deleted, so that endpoint services are read only if the tag is set.
+//! endpoint service is created until after that is deleted. Endpoint services are read only if the tag is set.
 
 use std::collections::BTreeSet;
 

@@ -11,8 +11,8 @@ use crate::loadbalancer::ownership;
 use crate::loadbalancer::types::{Ports, Tags};
 use crate::session::Session;
 
-/// Tag with the time, in seconds since 1970, at which the Network Load Balancer's address replaced that of the Classic
-/// Load Balancer in the Service's status. The tag survives a restart, and is deleted with the load balancer.
+/// Tag with the time, in seconds since 1970, at which the Service's status got the Network Load Balancer's address
+/// instead of the Classic Load Balancer's. The tag survives a restart, and is deleted with the load balancer.
 pub(crate) const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
 /// Load balancers on a page.

@@ -87,8 +87,8 @@ impl Stage {
         self.roll_other_within(self.usual * FACTOR + SLACK, when, first).await
     }
 
-    /// Like [`Stage::roll_other`], with another limit. It is extended by the time that a pod without a controller needs in
-    /// the meantime, for each time that a rollout waits for new pods.
+    /// Like [`Stage::roll_other`], with another limit. For each wait of a rollout for new pods, it is extended by the
+    /// time that a pod without a controller needs in the meantime.
     async fn roll_other_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
         for version in [first, first + 1] {
             let rolled = async { roll_out(&self.other, version).await.map(drop) };

@@ -117,8 +117,8 @@ pub async fn pods_are_created_in_order_with_their_identities(space: Space) -> Re
     space.delete::<Pod>("web-0").await?;
     settled(&space, "web", 3, 1).await?;
     ensure!(!uids(&space.pods("web").await?).contains(&lone.metadata.uid.clone().unwrap_or_default()));
-    // At most one status write for the set itself, for each creation and readiness of four pods, and for the beginning
-    // and the end of one deletion. Most are combined, unless the machine is slow.
+    // At most one status write for the set itself, one for each creation and readiness of four pods, and two for one
+    // deletion. Most are combined, unless the machine is slow.
     let statuses = faults.count(|call| call.resource == "statefulsets/status");
     ensure!(statuses <= 1 + 2 * 4 + 2, "{statuses} writes of the status");
     until_quiet(&faults).await
