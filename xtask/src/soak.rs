@@ -124,7 +124,8 @@ impl Part {
                 ],
             },
             Self::Aws => Call {
-                // Tests with upstream's controllers are skipped: they need binaries, and an account that nothing else uses.
+                // Tests with upstream's controllers are skipped: they need binaries, and an account that nothing else
+                // uses.
                 arguments: [one_program("moto"), words("--ignored --skip upstream::")].concat(),
                 environment: vec![
                     ("MOTO_HISTORIES", arguments.aws.to_string()),

@@ -77,7 +77,8 @@ impl PodControl {
         }
     }
 
-    /// Deletes a pod, bound to its UID. A pod that no longer exists counts as deleted, even if another one has its name.
+    /// Deletes a pod, bound to its UID. A pod that no longer exists counts as deleted, even if another one has its
+    /// name.
     ///
     /// # Errors
     /// When the API server rejects it, or the response is lost. The deletion may be repeated.

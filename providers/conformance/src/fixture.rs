@@ -61,8 +61,8 @@ pub trait Fixture: Send + Sync {
         None
     }
 
-    /// Adds labels and taints with the provider's prefixes for its Node to an instance in the cloud, or (`false`) removes
-    /// them again.
+    /// Adds labels and taints with the provider's prefixes for its Node to an instance in the cloud, or (`false`)
+    /// removes them again.
     async fn change_labels_and_taints(&self, _instance: &InstanceRef, _more: bool) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("change_labels_and_taints"))
     }

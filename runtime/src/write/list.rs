@@ -113,8 +113,8 @@ struct Pages {
 }
 
 impl Writer {
-    /// Reads the metadata of the objects of a namespace (empty: all namespaces) that match a label selector from the
-    /// API server, and the version of the list.
+    /// Reads from the API server the metadata of the objects of a namespace, or with an empty namespace of all, that match
+    /// a label selector, and the version of the list.
     ///
     /// # Errors
     /// When a request fails, a page cannot be decoded, the pages never end, or the metadata takes more than 256 MiB.
@@ -143,8 +143,8 @@ impl Writer {
         Ok(MetaList { version, items })
     }
 
-    /// Reads all objects of a namespace (empty: all namespaces) from the API server page by page. Passes each to
-    /// `visit`, without its envelope.
+    /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the API server page by page,
+    /// and passes each to `visit`, without its envelope.
     ///
     /// # Errors
     /// When a request fails, a page cannot be decoded, or the pages never end.

@@ -243,7 +243,8 @@ pub async fn later_pod_with_the_same_address_is_reached(_: Space) -> Result<()> 
     delete(&*balancers, &one.id).await
 }
 
-/// Each pod on Fargate has a node and an interface of its own, with the cluster's security group; the node is not an instance.
+/// Each pod on Fargate has a node and an interface of its own, with the cluster's security group; the node is not an
+/// instance.
 pub async fn pods_on_fargate_are_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;
