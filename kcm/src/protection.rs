@@ -7,7 +7,7 @@ use runtime::consistency::Consistency;
 use runtime::store::Store;
 use runtime::write::{WriteError, Writer};
 
-/// Delay before an object is reconciled again whose user is on the API server but not in the cache yet.
+/// Delay of the next reconcile of an object whose user is on the API server but not in the cache yet.
 ///
 /// Usually the user reaches the cache soon, and its deletion requeues the object. But a user that is created and
 /// deleted while the watch is interrupted never reaches the cache.

@@ -281,8 +281,8 @@ pub struct ReadinessGate {
 
 /// The load balancers of a cloud.
 ///
-/// A provider reads annotations in one pure function before any call, so that a typing error does not lead to a partial
-/// load balancer: [`targeting`](LoadBalancers::targeting) exposes that function.
+/// A provider reads annotations in one pure function before any call, so that a misspelled annotation does not lead to
+/// a partial load balancer: [`targeting`](LoadBalancers::targeting) exposes that function.
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait LoadBalancers: Send + Sync {

@@ -122,7 +122,7 @@ impl<T> FairList<T> {
             self.rounds = HashMap::new();
             self.round = 0;
         } else if self.rounds.len() > 2 * self.heads.len() + MAX_IDLE_NAMESPACES {
-            // A namespace without entries whose round is over begins like one that was never there.
+            // A namespace without entries whose round is over is treated like a new one.
             let waiting: HashSet<NamespaceHash> = self.heads.values().copied().collect();
             let current = self.round;
             self.rounds.retain(|namespace, round| *round >= current || waiting.contains(namespace));

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn first_item_that_names_a_controller_wins() {
+    fn first_item_that_names_a_controller_counts() {
         for (list, name, want) in [
             ("*", "deployment-controller", true),
             ("*", "bootstrap-signer-controller", false),

@@ -16,7 +16,7 @@ const BY_AWS: [&str; 1] = ["iam:CreateServiceLinkedRole"];
 /// which has the tag.
 const OF_ANY: [&str; 2] = ["MakeSecurityGroupsInAnyNetwork", "UntaggedRulesOfTaggedGroups"];
 
-/// The actions of calls in a source file: the text behind the class of each, with the service's prefix.
+/// The actions of calls in a source file: the text after the class of each, with the service's prefix.
 fn calls(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]").next().unwrap_or_default();
     let named = code.split("Class::").skip(1).filter_map(|rest| {

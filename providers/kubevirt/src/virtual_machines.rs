@@ -106,7 +106,7 @@ impl VirtualMachines {
 }
 
 /// Returns the reason why an empty namespace may be the wrong one: lists of a namespace that does not exist are empty,
-/// too, and all Nodes would be deleted after a typing error in the configuration.
+/// too, and a misspelled namespace in the configuration would delete all Nodes.
 async fn namespace_problem(infra: &Infra) -> Option<CloudError> {
     match infra.read_namespace().await {
         Ok(Some(_)) => None,

@@ -158,7 +158,7 @@ impl Plugin {
         command.env("KUBERNETES_EXEC_INFO", info.to_string());
         command.stdin(if is_interactive { Stdio::inherit() } else { Stdio::null() });
         if !is_interactive {
-            // Only the terminal's own group may read from it.
+            // The plugin reads nothing from the terminal, so that it may have a process group of its own.
             command.process_group(0);
         }
         Ok(Program { command, has_group: !is_interactive })

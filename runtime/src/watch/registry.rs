@@ -264,14 +264,14 @@ impl Builder {
         self
     }
 
-    /// Declares that the metadata of kinds is needed whose names are known only later ([`EveryKind::request_kind`]).
+    /// Declares that the metadata of kinds will be needed, whose names are not known yet ([`EveryKind::request_kind`]).
     pub fn need_named_kinds(&mut self) -> &mut Self {
         self.every.get_or_insert_default();
         self
     }
 
-    /// Passes all records of typed stores to their subscribers again at random times, at least this period and at most
-    /// twice this apart; never if it is zero.
+    /// Passes all records of typed stores to their subscribers again: at random times, one to two periods apart; never
+    /// if the period is zero.
     #[must_use]
     pub fn resyncing(mut self, period: Duration) -> Self {
         self.options.resync = period;

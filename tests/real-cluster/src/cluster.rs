@@ -111,7 +111,7 @@ fn lock(manager: &Mutex<CurrentManager>) -> MutexGuard<'_, CurrentManager> {
 }
 
 impl RealCluster {
-    /// Starts a cluster and waits until its nodes are Ready. The first call on a machine builds programs, for some
+    /// Starts a cluster and waits until its nodes are Ready. The first call on a machine builds programs, for about
     /// fifteen minutes; later ones take less than a minute. `report` gets a line for each step.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ enum Use {
     Read,
 }
 
-/// Plays the life of volumes. Each step takes at most `deadline`; `report` gets a line for each.
+/// Runs the scenario. Each step takes at most `deadline`; `report` gets a line for each.
 pub async fn run(cluster: &RealCluster, deadline: Duration, report: impl Fn(&str)) -> Result<()> {
     let client = cluster.control_plane().client(Identity::Admin).await?;
     let storage = cluster.storage().context("the cluster has no volumes")?;

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_owned_are_drawn() {
+    fn owners_and_dependents_are_drawn() {
         let mut graph = Graph::default();
         graph.observe(&ReplicaSet::RESOURCE, &meta("set", None));
         graph.observe(&Pod::RESOURCE, &meta("pod", Some("set")));

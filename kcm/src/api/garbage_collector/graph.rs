@@ -215,8 +215,9 @@ impl Graph {
         self.link(uid, &changed, effects);
     }
 
-    /// Adds an object to its owners' dependents, with a check of it if an owner does not fit. Upstream:
-    /// pkg/controller/garbagecollector, addDependentToOwners.
+    /// Adds an object to its owners' dependents, and requests a check of the object if an owner differs from its
+    /// reference or is being deleted in the foreground. Upstream: pkg/controller/garbagecollector,
+    /// addDependentToOwners.
     fn link(&mut self, uid: &Uid, owners: &[&OwnerRef], effects: &mut Vec<Effect>) {
         let Some(dependent) = self.nodes.get(uid).map(|node| node.identity.clone()) else { return };
         let mut needs_check = false;

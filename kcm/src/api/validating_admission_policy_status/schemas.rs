@@ -146,7 +146,7 @@ impl Cache {
     /// Records a failure. Returns true if the document has failed for some time.
     fn record_failure(&mut self, path: &str) -> bool {
         let now = Instant::now();
-        // After FAILURE_AGE without a failure, the delay begins again.
+        // After [`FAILURE_AGE`] without a failure, the delay begins again.
         self.failures.retain(|_, failure| now.duration_since(failure.last) < FAILURE_AGE);
         if self.failures.len() >= MAX_FAILURES && !self.failures.contains_key(path) {
             return true;

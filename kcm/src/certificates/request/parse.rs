@@ -236,7 +236,7 @@ mod tests {
             drop(Contents::read(&request(&wrapped)));
         }
 
-        /// Damage anywhere in a good request is an error or leaves a request; it never panics.
+        /// A damaged request is read or refused, without a panic.
         #[test]
         fn any_damaged_request_is_read_or_refused(damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
             let good = include_bytes!("../signing/testdata/kubelet.csr");

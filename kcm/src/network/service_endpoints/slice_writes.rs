@@ -199,7 +199,7 @@ impl SliceWrites {
         Attempt::new(owner, plan.create.len(), self.existing(key).len())
     }
 
-    /// Returns the time until a plan may be executed whose creations were just refused; `None` if it is due.
+    /// Returns the time until a plan whose creations were just refused may be executed; `None` if it is due.
     pub fn refused_before(&self, key: &ObjectKey, plan: &Plan, attempt: &Attempt) -> Option<Duration> {
         if plan.create.is_empty() {
             self.refusals.forget(key);

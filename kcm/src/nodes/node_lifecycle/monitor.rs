@@ -305,7 +305,7 @@ impl Monitor {
         self.pods.mark_not_ready(unresponsive.map(|in_pass| &*in_pass.node)).await;
     }
 
-    /// Records all heartbeats. Returns the nodes without one for longer than their grace period that are not marked
+    /// Records all heartbeats. Returns the nodes that had none for longer than their grace period and are not marked
     /// yet, with the versions of their last Leases.
     fn observe(&self, nodes: &[Arc<Node>], now: Instant) -> Vec<(Arc<Node>, u64)> {
         let seconds = (self.clock)().as_second();

@@ -40,7 +40,7 @@ pub struct SiteMemory {
     /// The volume, of a plugin whose kubelet attaches it, was detached by force: it counts as released although the node's
     /// last status has it in use.
     pub is_abandoned: bool,
-    /// When a request to attach was sent whose response was lost.
+    /// Time of a request to attach whose response was lost.
     pub uncertain_since: Option<Instant>,
     /// When the current attempt to attach began, or was last reported as timed out.
     pub attach_started: Option<Instant>,

@@ -283,7 +283,7 @@ fn replica_failure(sets: &Sets) -> Option<Condition> {
     Some(Condition { kind: Str::from(REPLICA_FAILURE), last_update: failure.last_transition, ..failure.clone() })
 }
 
-/// Returns when to reconcile a rollout again that no change would requeue: one second after its deadline. `status` is
+/// Returns when to reconcile a rollout that no change would requeue: one second after its deadline. `status` is
 /// the one at the end of the sync. Upstream: pkg/controller/deployment, requeueStuckDeployment.
 ///
 /// Differs from upstream: a rollout that was completed once is not reconciled again, because time changes nothing about

@@ -39,7 +39,7 @@ fn main() -> std::process::ExitCode {
             flapping_pods_are_kept_and_cause_few_status_writes, failed_and_evicted_pods_are_replaced_and_stay,
         },
         workloads::refused_creations::{
-            deleted_namespace_costs_others_no_time, refused_creations_back_off_while_pods_change,
+            deleted_namespace_does_not_delay_others, refused_creations_back_off_while_pods_change,
             status_follows_pods_while_creations_are_refused,
         },
         workloads::released_pods::{relabelled_pod_is_replaced_after_a_lost_response},

@@ -7,7 +7,7 @@ use crate::call::Call;
 use crate::model::list_of;
 use crate::xml::Element;
 
-/// Maximum number of members on a page of MAX_ELB_PAGE.
+/// Maximum number of members on a page of ELB.
 const MAX_ELB_PAGE: usize = 400;
 /// Maximum number of members on a page of EC2.
 const MAX_EC2_PAGE: usize = 1000;

@@ -2,7 +2,7 @@
 //!
 //! Reference: "Quotas for your Network Load Balancers" in the Elastic Load Balancing User Guide, and "Amazon VPC quotas".
 //! AWS counts targets of a load balancer by zone; here they are counted by target group. Load balancers, target groups
-//! and targets are counted only once a test sets their limit, because moto needs long to list them.
+//! and targets are counted only once a test sets their limit, because moto takes long to list them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

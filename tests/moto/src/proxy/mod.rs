@@ -327,7 +327,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Responds to a call; an error breaks the connection.
+    /// Responds to a call; an error closes the connection.
     async fn respond(self: &Arc<Self>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
         let (head, body) = request.into_parts();
         if head.uri.path().starts_with("/latest/") {
@@ -379,7 +379,7 @@ impl Shared {
         self.forward(call).await
     }
 
-    /// Executes a call with the effect of a fault, if there is one; an error breaks the connection.
+    /// Executes a call with the effect of a fault, if there is one; an error closes the connection.
     async fn apply_effect(
         self: &Arc<Self>,
         call: &Call,

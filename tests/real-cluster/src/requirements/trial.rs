@@ -99,8 +99,8 @@ impl Trial {
 }
 
 /// A failure is a line on the standard output of a trial that a user has started with sudo.
-fn in_one_line(complaint: &str) -> String {
-    let lines = complaint.lines().map(str::trim).filter(|line| !line.is_empty());
+fn in_one_line(error: &str) -> String {
+    let lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join("; ")
 }
 
@@ -119,10 +119,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trial_reports_its_need_and_the_complaint() {
+    fn trial_reports_its_need_and_the_error() {
         let trial = Trial { need: "a need", script: "echo refused >&2; echo; echo twice >&2; exit 1" };
         let failure = trial.failure().unwrap();
-        // Without the rights to make namespaces, the complaint is that of unshare.
+        // Without the rights to make namespaces, the error is that of unshare.
         assert!(failure.starts_with("a need (") && failure.lines().count() == 1, "{failure}");
     }
 

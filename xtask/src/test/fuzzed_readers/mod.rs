@@ -31,7 +31,7 @@ fn package_of(root: &Path, file: &str) -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// Returns true if a function of a source file has arguments: a property test has, a test of fixed inputs has not.
+/// Returns true if a function of a source file has arguments: property tests have them, tests with fixed inputs do not.
 fn has_arguments(root: &Path, file: &str, function: &str) -> bool {
     let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
     let arguments = text.split_once(&format!("fn {function}(")).and_then(|(_, rest)| rest.split_once(')'));

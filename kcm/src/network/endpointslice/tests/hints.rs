@@ -128,7 +128,7 @@ fn reason_for_missing_hints_is_reported_and_old_hints_are_removed() {
 }
 
 #[test]
-fn removed_annotation_is_reported_once_and_annotations_win() {
+fn removed_annotation_is_reported_once_and_annotations_take_precedence() {
     let mut fixture = fixture(topology(), 4, &["a", "b"]);
     fixture.shares = shares(&[("a", 1000), ("b", 1000)]);
     fixture.service.traffic_distribution = Some("PreferSameNode".into());

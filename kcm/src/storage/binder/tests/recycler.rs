@@ -177,7 +177,7 @@ async fn volume_is_freed_by_the_pod_of_its_last_claim() {
 }
 
 #[tokio::test]
-async fn pod_is_deleted_when_the_volume_may_not_be_wiped_any_longer() {
+async fn pod_is_deleted_when_the_volume_may_no_longer_be_wiped() {
     for (case, phase, claim, policy) in [
         ("made available", "Available", None, "Recycle"),
         ("reserved", "Available", Some(""), "Recycle"),

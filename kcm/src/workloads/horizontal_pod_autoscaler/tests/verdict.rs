@@ -72,7 +72,7 @@ fn long_message_of_a_condition_is_truncated() {
 }
 
 #[test]
-fn bounds_win_over_metrics_and_a_users_zero_disables_scaling() {
+fn bounds_override_metrics_and_a_users_zero_disables_scaling() {
     let above = ScaleSource::Bound(10, "Current number of replicas above Spec.MaxReplicas");
     let below = ScaleSource::Bound(2, "Current number of replicas below Spec.MinReplicas");
     let off = Gates { scale_to_zero: false, ..GATES };

@@ -61,7 +61,7 @@ pub(crate) struct Listings<'a> {
 pub(crate) enum Release {
     /// There is none, or others use it: nothing was changed.
     Unaffected,
-    /// AWS still uses it for deleted load balancers, or one may use it that is not visible yet.
+    /// AWS still uses it for deleted load balancers, or one that is not visible yet may use it.
     InUse,
     /// It was deleted, or its rules were.
     Done,

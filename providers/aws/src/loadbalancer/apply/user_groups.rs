@@ -82,7 +82,8 @@ impl Balancers {
         let left = state.groups.iter().any(|name| Some(name.as_str()) != current.as_deref());
         let unchecked = !state.groups_checked && listing.has_groups(&work.session.cluster);
         if (left || unchecked) && ensured.progress == Progress::Settled {
-            // Not earlier: the old listeners were deleted when the new ones served.
+            // Only once everything is settled: until the new listeners serve, the old ones use the group's load
+            // balancer.
             if !self.leave_groups(work.session, work.id, current.as_deref(), state).await? {
                 ensured = later(ensured, PACE);
             }

@@ -7,7 +7,7 @@ use crate::loadbalancer::observed::stack::{ObservedListener, ObservedStack, Obse
 use crate::loadbalancer::spec::actions::MAX_TARGET_GROUPS;
 use crate::loadbalancer::types::{Desired, Listener, TargetHealth};
 
-/// The weight of the only target group of a listener. Any weight would do: it gets all of the traffic.
+/// The weight of the only target group of a listener. The value has no effect: it gets all of the traffic.
 const SINGLE_WEIGHT: i32 = 1;
 /// The weight of a target group that will be replaced, next to its replacement with weight 0: AWS probes the targets of
 /// a group only once a listener uses it.

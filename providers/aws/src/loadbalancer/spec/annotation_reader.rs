@@ -101,7 +101,7 @@ pub(crate) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Creates a reading with a warning for each unknown annotation: most of them are typing errors.
+    /// Creates a reading with a warning for each unknown annotation: most of them are misspelled.
     pub(crate) fn new(spec: &'a LoadBalancerSpec) -> Self {
         let mut reading =
             Self { annotations: &spec.annotations, errors: Vec::new(), classic_only: Vec::new(), warnings: Vec::new() };

@@ -338,8 +338,8 @@ pub async fn alerts_fire_when_they_should(space: Space) -> Result<()> {
     let (rules, cases) = (file("../../deploy/monitoring/rules.yaml"), file("data/alerts.yaml"));
     for arguments in [vec!["check", &rules], vec!["test", &rules, &cases]] {
         let output = block_in_place(|| Command::new(&program).args(&arguments).output())?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{arguments:?}:\n{complaint}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{arguments:?}:\n{stderr}");
     }
     let broken = space.bed.cluster.folder().join("broken-rules.yaml");
     std::fs::write(
@@ -347,9 +347,9 @@ pub async fn alerts_fire_when_they_should(space: Space) -> Result<()> {
         RULES.replacen("absent(", "absent((", 1).replacen("{{ $labels.name }}", "{{ $labels.name", 1),
     )?;
     let output = block_in_place(|| Command::new(&program).arg("check").arg(&broken).output())?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     for broken in ["ControllerManagerAbsent", "ControllerManagerWithoutLeader"] {
-        ensure!(!output.status.success() && complaint.contains(broken), "{broken} is accepted: {complaint}");
+        ensure!(!output.status.success() && stderr.contains(broken), "{broken} is accepted: {stderr}");
     }
     Ok(())
 }

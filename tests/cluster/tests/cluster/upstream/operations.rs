@@ -55,8 +55,8 @@ impl<'a> Node<'a> {
         let mut shell = Command::new("sh");
         shell.args(["-eu", "-c", &commands]).current_dir(&self.folder).env("PATH", path).env("HOME", &self.folder);
         let output = block_in_place(|| shell.output())?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{commands}\n({}): {complaint}", output.status);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{commands}\n({}): {stderr}", output.status);
         Ok(String::from_utf8(output.stdout)?)
     }
 

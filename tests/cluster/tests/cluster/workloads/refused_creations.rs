@@ -28,7 +28,7 @@ const DEFAULT_LIMITS: &[&str] = &["--kube-api-qps=20", "--kube-api-burst=30"];
 
 /// While a namespace is deleted with its Deployments, each of its objects costs at most one refused creation. A rollout
 /// in another namespace takes its usual time.
-pub async fn deleted_namespace_costs_others_no_time(_: Space) -> Result<()> {
+pub async fn deleted_namespace_does_not_delay_others(_: Space) -> Result<()> {
     let bed = Arc::new(Bed::without_accounts(Options { nodes: 4, ..Options::default() }).await?);
     let faults = Faults::default();
     let TwoNamespaces { home, other, _manager } = TwoNamespaces::start(&bed, &faults, REPLICAS).await?;

@@ -137,7 +137,7 @@ pub async fn terminating_pods_are_counted_and_replaced(space: Space) -> Result<(
 
 /// Pods whose readiness changes continually are kept, and most changes cause no status write.
 ///
-/// Twenty pods change some forty times a second. A status follows 50 ms without a change, so that there are at most
+/// Twenty pods change about forty times a second. A status follows 50 ms without a change, so that there are at most
 /// twenty in a second, at any phases of the pods.
 pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) -> Result<()> {
     const MAX_PER_SECOND: f64 = 20.0;

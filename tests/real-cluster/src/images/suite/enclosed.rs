@@ -55,7 +55,7 @@ fn start(program: &OsStr, arguments: impl Iterator<Item = OsString>, tree: &Path
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // A signal of the terminal is for the caller only, with which the program ends.
+        // A signal of the terminal reaches only the caller; the program ends with the caller.
         .process_group(0)
         .spawn()
         .context("run unshare")
