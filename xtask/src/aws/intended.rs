@@ -84,7 +84,7 @@ pub const INTENDED: [IntendedDifference; 17] = [
             "security group nodes.try: allows tcp 30054-30054 *",
         ],
         upstream: "UDP target groups are probed by TCP at the same port",
-        here: "nodes are probed at kube-proxy (10256, `/healthz`), unless an annotation overrides that; `ip` targets are probed as by upstream, with a warning",
+        here: "nodes are probed at kube-proxy (10256, `/healthz`), unless an annotation overrides that; `ip` targets are probed as in upstream, with a warning",
         why: "no process listens there with TCP: all targets are unhealthy, and traffic also goes to dead nodes",
         always: true,
     },

@@ -278,14 +278,9 @@ async fn pod_gets_the_claims_that_it_lacks() {
         ("being deleted", start(deleting(waiting()), vec![], &[]), Ok(()), &[]),
         ("finished", start(finished(served()), vec![], &[]), Ok(()), &[]),
         ("missing pod", Fixture::new(OFF, vec![], vec![], &[]), Ok(()), &[]),
+        ("pod's own entry, in a PodGroup", grouped(ON, member(), vec![]).with_groups(gang(vec![])), Ok(()), CREATED),
         (
-            "pod of a PodGroup has an entry of its own",
-            grouped(ON, member(), vec![]).with_groups(gang(vec![])),
-            Ok(()),
-            CREATED,
-        ),
-        (
-            "pod of a PodGroup has an entry of its own, gate of group claims off",
+            "pod's own entry, in a PodGroup, gate of group claims off",
             grouped(GROUPS_ONLY, member(), vec![]).with_groups(gang(vec![])),
             Ok(()),
             CREATED,
@@ -407,14 +402,9 @@ async fn allocated_claim_is_reserved_for_a_pod_on_a_node() {
         ),
         ("not allocated", Fixture::new(OFF, vec![on_node(served())], vec![made()], &[]), "made", &[]),
         ("finished", Fixture::new(OFF, vec![finished(on_node(served()))], vec![allocated(&[])], &[]), "made", &[]),
+        ("deallocated later", Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[made()]), "made", &[]),
         (
-            "deallocated after the last event",
-            Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[made()]),
-            "made",
-            &[],
-        ),
-        (
-            "reserved after the last event",
+            "reserved later",
             Fixture::new(OFF, vec![on_node(served())], vec![allocated(&[])], &[allocated(&[pod_of("web")])]),
             "made",
             &["web"],
