@@ -43,7 +43,7 @@ component::flags! {
         "disable-force-detach-on-timeout": Bool = "false", Effective, "Never detach a volume by force because unmounting took too long";
     }
     "Certificatesigningrequest-signing-controller" {
-        "cluster-signing-cert-file": Text = "", Effective, "PEM CA certificate that signs all certificate requests; excludes the per-signer flags";
+        "cluster-signing-cert-file": Text = "", Effective, "PEM CA certificate that signs all certificate requests; not together with the per-signer flags";
         "cluster-signing-duration": Duration = "8760h0m0s", Effective, "Maximum lifetime of a signed certificate";
         "cluster-signing-key-file": Text = "", Effective, "PEM private key of --cluster-signing-cert-file";
         "cluster-signing-kube-apiserver-client-cert-file": Text = "", Effective, "PEM CA certificate of signer kubernetes.io/kube-apiserver-client";
@@ -168,7 +168,7 @@ component::flags! {
     }
     "Metrics" {
         "allow-metric-labels": Map = "[]", NoEffectYet, "Values allowed for a label of a metric, as metric,label='v1,v2'; others are counted as unexpected";
-        "allow-metric-labels-manifest": Text = "", NoEffectYet, "YAML file with the same map as --allow-metric-labels; excludes it";
+        "allow-metric-labels-manifest": Text = "", NoEffectYet, "YAML file with the same map as --allow-metric-labels; not together with it";
         "disabled-metrics": Strings = "[]", NoEffectYet, "Fully qualified names of metrics not to serve";
         "show-hidden-metrics-for-version": Text = "", NoEffectYet, "Also serve metrics hidden since this version; only the previous minor (1.36)";
     }

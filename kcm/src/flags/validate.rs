@@ -56,7 +56,7 @@ fn check_signing(values: &Values, violations: &mut Violations) {
     let shared = given("cluster-signing-cert-file") || given("cluster-signing-key-file");
     let own = SIGNERS.iter().flatten().any(|name| given(name));
     violations.add_if(shared && own, &["cluster-signing-cert-file", "cluster-signing-key-file"], || {
-        "cluster-signing-cert-file and cluster-signing-key-file exclude the flags of single signers (cluster-signing-*-cert-file, cluster-signing-*-key-file)".to_owned()
+        "cluster-signing-cert-file and cluster-signing-key-file cannot be combined with the flags of single signers (cluster-signing-*-cert-file, cluster-signing-*-key-file)".to_owned()
     });
 }
 

@@ -44,7 +44,7 @@ pub enum WatchError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The server sent something that is not a watch event or list.
-    #[error("the server sent something unreadable: {0}")]
+    #[error("the server's data cannot be read: {0}")]
     Unreadable(#[from] kinds::DecodeError),
     /// A streaming list ended before it was complete; a partial list is discarded.
     #[error("the streaming list ended before it was complete")]

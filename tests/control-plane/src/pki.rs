@@ -118,7 +118,7 @@ impl Authority {
         let name_kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
         if organizations.len() > name_kinds.len() {
             bail!(
-                "{} groups given for {common_name:?}, but a certificate made here carries at most {}: drop some",
+                "{} groups given for {common_name:?}, but a certificate of a test has at most {}: use fewer",
                 organizations.len(),
                 name_kinds.len()
             );

@@ -21,7 +21,8 @@ impl ControlPlane {
         let encoded = BASE64.encode(key);
         let found = self.call_etcd("/v3/kv/range", &json!({ "key": encoded })).await?;
         let value = found["kvs"][0]["value"].as_str().with_context(|| format!("etcd has no {key}"))?;
-        let mut object = serde_json::from_slice(&BASE64.decode(value)?).with_context(|| format!("{key} is no JSON"))?;
+        let mut object =
+            serde_json::from_slice(&BASE64.decode(value)?).with_context(|| format!("{key} is not JSON"))?;
         edit(&mut object);
         let value = BASE64.encode(object.to_string());
         self.call_etcd("/v3/kv/put", &json!({ "key": encoded, "value": value })).await?;

@@ -46,7 +46,7 @@ impl Load {
     /// # Panics
     /// If local ports would be used again too early.
     pub fn start(server: SocketAddr, path: &'static str, clients: u32, period: Duration) -> Self {
-        assert!(reuse_period(clients, period) > MEMORY, "{clients} clients every {period:?}: fewer, or less often");
+        assert!(reuse_period(clients, period) > MEMORY, "too many requests: use fewer clients or a longer period");
         let ports = Arc::new(Ports::default());
         let requests = Arc::new(Mutex::new(Vec::new()));
         let mut running = JoinSet::new();

@@ -36,8 +36,8 @@ const UPSTREAM: &str = "upstream";
 /// `cargo xtask control-plane`. The first build of ccm takes some minutes because of the AWS SDK.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
-  cargo xtask aws                  # play the scenario, then keep running
-  cargo xtask aws --once           # play the scenario; the exit status is its result
+  cargo xtask aws                  # run the scenario, then keep running
+  cargo xtask aws --once           # run the scenario; the exit status is its result
   cargo xtask aws --nodes 100")]
 pub struct Arguments {
     /// Number of instances and nodes

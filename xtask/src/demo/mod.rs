@@ -33,8 +33,8 @@ use environment::{DemoEnvironment, MANAGER};
 /// ten minutes (`cargo xtask control-plane --help` names their folder).
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
-  cargo xtask demo                     # play the scenario, then keep running for your own kubectl
-  cargo xtask demo --once              # play the scenario; the exit status is its result
+  cargo xtask demo                     # run the scenario, then keep running for your own kubectl
+  cargo xtask demo --once              # run the scenario; the exit status is its result
   cargo xtask demo --nodes 10 --keep-logs")]
 pub struct Arguments {
     /// Exit after the scenario, with an exit status other than 0 if a step failed
@@ -54,7 +54,7 @@ pub struct Arguments {
     manager: Option<PathBuf>,
 }
 
-/// Plays the scenario. A failure ends the process, after one sentence and the cleanup.
+/// Runs the scenario. A failure ends the process, after one sentence and the cleanup.
 pub fn run(arguments: Arguments) -> Result<()> {
     if let Err(error) = prepare_and_show(&arguments) {
         Console::error().failed(&format!("{error:#}"));

@@ -119,7 +119,7 @@ async fn undo(environment: &DemoEnvironment) -> Result<String> {
     let sets = replica_sets(environment).await?;
     ensure!(sets.len() == 2, "the first ReplicaSet should be used again, but there are {}", sets.len());
     let kept = pods.kept_within(MIN_AVAILABLE, MAX_PODS)?;
-    Ok(format!("back at {FIRST} by its old ReplicaSet; {kept}"))
+    Ok(format!("the pods run {FIRST} again, in its old ReplicaSet; {kept}"))
 }
 
 async fn crash(environment: &DemoEnvironment) -> Result<String> {
@@ -137,7 +137,7 @@ async fn crash(environment: &DemoEnvironment) -> Result<String> {
     environment.console.command(&format!("kill -9 {MANAGER}"));
     let halfway = pods.count();
     ensure!(halfway.images.contains_key(FIRST), "the update was complete before the manager was killed: {halfway}");
-    environment.report_event(&format!("killed with the update half done; {halfway}"));
+    environment.report_event(&format!("killed while the update was half done; {halfway}"));
 
     environment.start_manager()?;
     environment.report_event(

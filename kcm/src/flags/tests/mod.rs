@@ -191,7 +191,7 @@ fn each_violated_rule_is_reported_with_its_reason() {
         ),
         (
             "--cluster-signing-cert-file=c --cluster-signing-kubelet-serving-cert-file=c --cluster-signing-kubelet-serving-key-file=k",
-            "cluster-signing-cert-file and cluster-signing-key-file exclude the flags of single signers (cluster-signing-*-cert-file, cluster-signing-*-key-file)",
+            "cluster-signing-cert-file and cluster-signing-key-file cannot be combined with the flags of single signers (cluster-signing-*-cert-file, cluster-signing-*-key-file)",
         ),
         ("--cloud-provider=aws", "cloud-provider \"aws\" is no longer built in; use external, or leave it empty"),
         (

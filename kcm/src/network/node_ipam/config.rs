@@ -72,10 +72,10 @@ pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
         );
     }
     if more.is_empty() && is_v6(first) && set(v4) {
-        return only("the only range is of IPv6: use --node-cidr-mask-size-ipv6", v4);
+        return only("the only range is IPv6: use --node-cidr-mask-size-ipv6", v4);
     }
     if more.is_empty() && !is_v6(first) && set(v6) {
-        return only("the only range is of IPv4: use --node-cidr-mask-size-ipv4", v6);
+        return only("the only range is IPv4: use --node-cidr-mask-size-ipv4", v6);
     }
     let shares = clusters.iter().map(|range| {
         let (own, usual) = if is_v6(*range) { (v6, 64) } else { (v4, 24) };

@@ -250,11 +250,11 @@ fn flags_that_contradict_each_other_are_named() {
         ),
         (
             "--cluster-cidr=10.0.0.0/16 --node-cidr-mask-size-ipv6=64",
-            "--node-cidr-mask-size-ipv6=64: the only range is of IPv4: use --node-cidr-mask-size-ipv4",
+            "--node-cidr-mask-size-ipv6=64: the only range is IPv4: use --node-cidr-mask-size-ipv4",
         ),
         (
             "--cluster-cidr=fd00::/48 --node-cidr-mask-size-ipv4=24",
-            "--node-cidr-mask-size-ipv4=24: the only range is of IPv6: use --node-cidr-mask-size-ipv6",
+            "--node-cidr-mask-size-ipv4=24: the only range is IPv6: use --node-cidr-mask-size-ipv6",
         ),
         (
             "--cluster-cidr=10.0.0.0/16 --node-cidr-mask-size=33",

@@ -82,7 +82,8 @@ pub(super) fn space(demand: &Demand, built: BuiltGroups) -> Space {
 fn seccomp() -> Option<String> {
     let found = Command::new("pkg-config").args(["--exists", "libseccomp"]).stderr(Stdio::null()).status();
     let is_there = found.is_ok_and(|status| status.success());
-    (!is_there).then(|| "the library libseccomp: install the Debian package libseccomp-dev, or its like".to_owned())
+    (!is_there)
+        .then(|| "the library libseccomp: install the Debian package libseccomp-dev, or an equivalent".to_owned())
 }
 
 #[cfg(test)]

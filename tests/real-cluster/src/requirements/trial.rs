@@ -109,7 +109,7 @@ fn cgroup() -> Option<String> {
     let attempt = Layout::of_machine().and_then(|layout| cgroups::try_out(&layout));
     let error = attempt.err()?;
     Some(format!(
-        "cgroups that this process may divide ({error:#}): in a container, start it with --privileged, and with \
+        "the right to create cgroups ({error:#}): in a container, start it with --privileged, and with \
          --cgroupns=host if it has cgroup v2, whose root must have no processes"
     ))
 }
